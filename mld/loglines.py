@@ -15,6 +15,7 @@ from typing import Any
 
 from pythonjsonlogger.json import JsonFormatter
 
+from mld.stream_ids import OF_THIS_STREAM
 from properties.printable import printable
 from properties.scrubbing import Scrubber
 
@@ -110,8 +111,11 @@ def fields_of(record: logging.LogRecord) -> dict[str, object]:
 def _copy(record: logging.LogRecord, message: str, fit: Fit) -> logging.LogRecord:
     copied = logging.LogRecord.__new__(logging.LogRecord)  # copy.copy takes ten times as long
     vars(copied).update(vars(record))
+    stream = OF_THIS_STREAM.get()
+    if stream is not None:
+        vars(copied).setdefault("stream", stream)
     copied.msg, copied.args, copied.name = fit(message), (), fit(record.name)
-    for name, value in fields_of(record).items():
+    for name, value in fields_of(copied).items():
         del vars(copied)[name]
         vars(copied)[fit(name)] = _value(value, fit)
     return copied

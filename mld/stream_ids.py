@@ -7,8 +7,24 @@ stream that was deleted and made again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+
+OF_THIS_STREAM: ContextVar[str | None] = ContextVar("mld_stream", default=None)
+"""The identifier of the one of several streams that is being worked for; the log adds it to every line."""
+
+
+@contextmanager
+def working_for(stream: str | None) -> Iterator[None]:
+    """What is logged within is about this stream, by its identifier; None: there is one stream only."""
+    token = OF_THIS_STREAM.set(stream)
+    try:
+        yield
+    finally:
+        OF_THIS_STREAM.reset(token)
+
 
 _FORM = re.compile(r"([0-9]+):([^:]+):([0-9]+)", re.ASCII)
 
@@ -38,32 +54,42 @@ def parse_stream_id(text: str) -> StreamId | None:
     return stream if str(stream) == text else None
 
 
+def shard_of_key(key: str) -> str:
+    """The shard's own name in a lease key."""
+    stream = stream_of_key(key)
+    return key if stream is None else key.removeprefix(f"{stream}:")
+
+
 def stream_of_key(key: str) -> str | None:
     """The stream's part of a lease key; None for the key of a table with one stream, which is a shard id."""
     stream, colon, shard_id = key.rpartition(":")
     return stream if colon and shard_id and parse_stream_id(stream) is not None else None
 
 
-def keys_meant_by(name: str, keys: Iterable[str]) -> list[str]:
-    """The lease keys that a person may mean by `name`, in their order: a key, or the id or the number of a shard; in a
-    table of several streams with the name of the stream before it, as ``orders/7``."""
-    known = list(keys)
-    if name in known:
-        return [name]
-    stream, slash, shard = name.rpartition("/")
-    return [key for key in known if _is_shard(key, shard) and (not slash or _name_in(key) == stream)]
+def keys_meant(keys: Iterable[str], name: str, labels: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The lease keys that a person may mean by `name`, sorted: a key, a shard's own name, or its number (``7``).
+
+    Among several streams a name may begin with the stream, as ``orders:7``: its label, which `labels` have by
+    identifier, its own name, or its identifier.
+    """
+    sorted_keys = sorted(keys)
+    if name in sorted_keys:
+        return (name,)
+    stream, _, shard = name.rpartition(":")
+    known = labels or {}
+    found = [key for key in sorted_keys if _is_shard(shard_of_key(key), shard)]
+    if stream:
+        by_label = [key for key in found if known.get(stream_of_key(key) or "") == stream]
+        found = by_label or [key for key in found if _is_stream(stream_of_key(key), stream)]
+    return tuple(found)
 
 
-def _is_shard(key: str, name: str) -> bool:
-    """Whether a lease key is that of a shard with this id or number."""
-    shard_id = key.rpartition(":")[2]
-    if not (name.isascii() and name.isdigit()):
-        return shard_id == name
+def _is_shard(shard_id: str, name: str) -> bool:
+    if shard_id == name:
+        return True
     number = shard_id.rpartition("-")[2]
-    return number.isascii() and number.isdigit() and int(number) == int(name)
+    return name.isascii() and name.isdigit() and number.isdigit() and int(number) == int(name)
 
 
-def _name_in(key: str) -> str | None:
-    """The name of the stream in a lease key."""
-    stream = stream_of_key(key)
-    return None if stream is None else stream.split(":")[1]
+def _is_stream(stream: str | None, name: str) -> bool:
+    return stream is not None and name in (stream, stream.split(":")[1])

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, urlsplit
 
+from mld.aws.beside import beside_service
 from mld.aws.client import BotoService
 from mld.aws.client_factory import BesideName, ClientFactory
 from mld.aws.pool import DaemonPool
@@ -25,7 +26,7 @@ from properties.settings import Settings
 from properties.values import DeadLetterKind
 
 if TYPE_CHECKING:
-    from botocore.client import BaseClient
+    pass
 
 CALL_TIMEOUT_S = 30.0
 """Of each wait of a client for its service."""
@@ -215,7 +216,6 @@ def letter_box_of(settings: Settings, factory: ClientFactory) -> LetterBox | Non
 
 
 def _service(factory: ClientFactory, name: BesideName, region: str | None, endpoint: str | None) -> BotoService:
-    def client() -> BaseClient:
-        return factory.create_beside(name, region=region, endpoint_url=endpoint, timeout_s=CALL_TIMEOUT_S)
-
-    return BotoService(client, threads_max=1, name="dead letters")
+    return beside_service(
+        factory, name, region, endpoint, label="dead letters", timeout_s=CALL_TIMEOUT_S, threads_max=1
+    )

@@ -47,7 +47,7 @@ def _of_shard(
     java: str = "",
 ) -> Metric:
     def series(snapshot: Snapshot) -> Series:
-        return [((shard.key,), read(shard)) for shard in snapshot.shards]
+        return [((shard.shard_id,), read(shard)) for shard in snapshot.shards]
 
     return Metric(name, kind, help_text, ("shard",), series, java)
 
@@ -56,7 +56,9 @@ def _by_shard(
     name: str, label: str, help_text: str, read: Callable[[ShardValue], Mapping[str, int]], java: str = ""
 ) -> Metric:
     def series(snapshot: Snapshot) -> Series:
-        return [((shard.key, what), count) for shard in snapshot.shards for what, count in sorted(read(shard).items())]
+        return [
+            ((shard.shard_id, what), count) for shard in snapshot.shards for what, count in sorted(read(shard).items())
+        ]
 
     return Metric(name, MetricKind.COUNTER, help_text, ("shard", label), series, java)
 
@@ -80,7 +82,7 @@ def _by_name(
 
 def _activities(snapshot: Snapshot) -> Series:
     return [
-        ((shard.key, activity.value), int(shard.activity is activity))
+        ((shard.shard_id, activity.value), int(shard.activity is activity))
         for shard in snapshot.shards
         for activity in ShardActivity
     ]

@@ -67,13 +67,14 @@ def _absent(operation: str, names: tuple[str, ...], unit: str, level: MetricsLev
 
 
 _CHECKPOINTS = ("TRIM_HORIZON", "LATEST", "AT_TIMESTAMP", "SHARD_END", "SEQUENCE_NUMBER")
-_ONE_STREAM = "only applications of several streams have it"
+_NEVER_FOR_THAT = "leases are not deleted because the service does not know the stream"
 
 PROCESS, INITIALIZE, SHUTDOWN, TRACKER = "ProcessTask", "InitializeTask", "ShutdownTask", "ApplicationTracker"
 RENEW_ALL, DISCOVERY, REPORT, TAKE = "RenewAllLeases", "LeaseDiscovery", "WorkerMetricStatsReporter", "TakeLeases"
 ASSIGN, LEADER, AUDIT, SYNC = "LeaseAssignmentManager", "LeaderDecider", "PeriodicShardSyncManager", "ShardSyncTask"
 WORKER_METRICS, MIGRATION, START = "WorkerMetrics", "Migration", "Scheduler:Initialize"
 RENEWER_START, TABLE_START = "LeaseRenewerInitialize", "TableMigrationInitialize"
+STREAM_TRACKER = "MultiStreamTracker"
 TABLE_MIGRATION, MOVE = "TableMigration", "TableMigrationAsyncMove"
 
 JAVA_METRICS: tuple[JavaMetric, ...] = (
@@ -136,18 +137,8 @@ JAVA_METRICS: tuple[JavaMetric, ...] = (
     *_calls(SYNC, "CreateLease", _D, _NONE),
     *_counts(SYNC, _D, _NONE, *(f"CreateLease_{name}.Success" for name in _CHECKPOINTS)),
     *_counts(START, _S, _NONE, "Initialize.Success"),
-    *_absent(
-        "MultiStreamTracker",
-        (
-            "ActiveStreams.Count",
-            "StreamsPendingDeletion.Count",
-            "NonExistingStreamDelete.Count",
-            "DeletedStreams.Count",
-        ),
-        COUNT,
-        _S,
-        _ONE_STREAM,
-    ),
+    *_counts(STREAM_TRACKER, _S, _NONE, "ActiveStreams.Count", "StreamsPendingDeletion.Count", "DeletedStreams.Count"),
+    *_absent(STREAM_TRACKER, ("NonExistingStreamDelete.Count",), COUNT, _S, _NEVER_FOR_THAT),
     *_absent("StreamIdFetch", ("Success", "QueueSize"), COUNT, _S, "mld does not fetch stream ids"),
     # --- migration
     *_counts(MIGRATION, _S, _NONE, "CurrentState:3xWorker", "CurrentState:2xCompatibleWorker"),

@@ -7,13 +7,14 @@ sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 
 from mld.metrics.instruments import Amounts, Calls, Spread, Tally
 from mld.metrics.liveness import Progress
 from mld.positions import Position
+from mld.stream_ids import shard_of_key, stream_of_key
 
 EMPTY_FETCHES_MAX = 256
 """Reads without records that are counted together."""
@@ -57,6 +58,11 @@ class ShardMetrics:
 
     def __init__(self, key: str, now: float, progress: Progress | None = None) -> None:
         self.key = key
+        self.stream_id = stream_of_key(key)
+        """The stream's identifier, among several; None if there is one."""
+        self.shard_id = shard_of_key(key)
+        self.stream_label: str | None = self.stream_id
+        """What people call the stream, among several."""
         self.since = now
         self.progress = Progress() if progress is None else progress
         """Of the whole worker; the shard's reader tells it of its steps."""
@@ -251,8 +257,13 @@ class TableMetrics:
         """Live workers."""
         self.unassigned: int | None = None
         """Leases without a live owner."""
-        self.holes: int | None = None
-        """Gaps in the hash range that no lease covers."""
+        self.holes_of: dict[str | None, int] = {}
+        """Gaps in the hash range that no lease covers, by stream; None is the only stream."""
+
+    @property
+    def holes(self) -> int | None:
+        """Gaps in the hash ranges of all streams."""
+        return sum(self.holes_of.values()) if self.holes_of else None
 
 
 class WorkerMetrics:
@@ -294,6 +305,8 @@ class Metrics:
         self.shards: dict[str, ShardMetrics] = {}
         self.on_tip: Callable[[str, bool], None] = _nobody_asks
         """That of every part that is begun."""
+        self.stream_labels: Mapping[str, str] = {}
+        """What people call each of several streams, by identifier."""
         self.ended: list[ShardMetrics] = []
         """Parts whose lease is gone and whose last values nobody has published; emptied by the publisher."""
 
@@ -303,6 +316,8 @@ class Metrics:
             self.end(self.shards[key])
         part = self.shards[key] = ShardMetrics(key, now, self.progress)
         part.on_tip = self.on_tip
+        if part.stream_id is not None:
+            part.stream_label = self.stream_labels.get(part.stream_id, part.stream_id)
         return part
 
     def end(self, part: ShardMetrics) -> None:

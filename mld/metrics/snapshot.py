@@ -28,6 +28,11 @@ class ShardValue:
     """One shard. Ages and times are seconds; None is what nobody knows."""
 
     key: str
+    shard_id: str
+    """The shard's own name."""
+    stream_id: str | None
+    """The stream's identifier among several, else None; so is its label, which people call it by."""
+    stream_label: str | None
     activity: ShardActivity
     records: int
     record_bytes: int
@@ -145,6 +150,9 @@ def value_of(part: ShardMetrics, now: float, wall_s: float) -> ShardValue:
     lag_ms = part.lag_ms(wall_s)
     return ShardValue(
         key=part.key,
+        shard_id=part.shard_id,
+        stream_id=part.stream_id,
+        stream_label=part.stream_label,
         activity=part.activity,
         records=math.floor(part.batches.total),
         record_bytes=math.floor(part.record_bytes.total),

@@ -22,14 +22,20 @@ COLUMNS = (
 
 def daemon_listing(value: Mapping[str, Any]) -> Listing:
     """One row for each shard of the daemon."""
-    return Listing("", COLUMNS, tuple(map(_row, value["shards"])), tuple(_notes(value)))
+    has_several = any(shard.get("stream") for shard in value["shards"])
+    columns = (("stream", False), *COLUMNS) if has_several else COLUMNS
+    rows = tuple(
+        ((shard.get("stream") or "", *_row(shard)) if has_several else _row(shard)) for shard in value["shards"]
+    )
+    return Listing("", columns, rows, tuple(_notes(value)))
 
 
 def headline(value: Mapping[str, Any]) -> str:
     """Who the daemon is."""
     leader = ", leader" if value["isLeader"] else ""
+    stream = value["stream"] or "several streams"
     return (
-        f"{value['application']} on {value['stream']}: worker {value['worker']}{leader}, pid {value['pid']}, "
+        f"{value['application']} on {stream}: worker {value['worker']}{leader}, pid {value['pid']}, "
         f"mld {value['version']}, mode {value['mode']}, up {duration(value['upSeconds'])}"
     )
 

@@ -91,7 +91,7 @@ def peek(
 ) -> None:
     """Show records of a shard: KPL aggregates and gzip opened, JSON laid out.
 
-    SHARD is an id, or its number; STREAM/SHARD if the file names several streams. Takes no lease, and at most half of
+    SHARD is an id, or its number; STREAM:SHARD if the file names several streams. Takes no lease, and at most half of
     the reads that Kinesis allows a second. With -o json: one JSON document a line.
     """
     file, text = _file_and_shard(words, option_file)

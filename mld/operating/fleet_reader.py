@@ -23,6 +23,7 @@ from mld.leases.rows import UNKNOWN_KEY
 from mld.leases.table import LeaseTable, TableScan
 from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ViewRules, fleet_status_steps, told_by_heartbeats
 from mld.steps import Steps
+from mld.tracking import stream_list
 from mld.turns import in_turns
 from properties.settings import Settings
 
@@ -110,6 +111,7 @@ class FleetReader:
             self._rules,
             corrupt=scan.corrupt,
             carried=told_by_heartbeats(scan.leases, found.reports),
+            labels=_labels(scan),
         )
 
     async def _legacy(self) -> tuple[tuple[WorkerReport, ...], SeenLock]:
@@ -144,6 +146,15 @@ async def fleet_reader(settings: Settings, lag_max_s: float = LAG_MAX_S) -> Asyn
             request_timeout_s=REQUEST_TIMEOUT_S,
         )
         yield FleetReader(settings, service, table, clock, view_rules(settings, lag_max_s))
+
+
+def _labels(scan: TableScan) -> Mapping[str, str]:
+    """What the list of streams calls them; nothing if it cannot be read."""
+    row = _row(scan.others, LEASE_TABLE_KEY, stream_list.KEY)
+    try:
+        return {} if row is None else stream_list.labels_of(stream_list.parse(row))
+    except ValueError:
+        return {}
 
 
 def _row(

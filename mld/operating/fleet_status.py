@@ -8,9 +8,11 @@ nothing, such as Java's. The page of a daemon and the commands of an operator sh
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import groupby
 
+from mld.errors import MldError
 from mld.fleet.heartbeat.beats import epoch_of
 from mld.fleet.leader.lock import LockRow, SeenLock
 from mld.fleet.report.reports import ReportRules, average, is_default, is_expired, newest_of_each
@@ -20,13 +22,21 @@ from mld.leases.packed_status import unpack
 from mld.shards.graph import id_order
 from mld.shards.holes import hole_steps
 from mld.steps import SLICE, Steps, finish, in_order
+from mld.stream_ids import stream_of_key
 from mld.streams import HASH_KEY_MAX, HashRange
 
 RENEWALS_UNTIL_UNKNOWN = 2
+NO_HASH_KEYS = HashRange(0, 1)
+"""What every shard of a stream of DynamoDB has."""
+STREAMS_NAMED_MAX = 5
 LAG_MAX_S = 60.0
 """A shard that is further behind than this is lagging, unless the operator names another bound."""
 JAVA = "java"
 REPORT_RULES = ReportRules()
+
+
+class NoStreamError(MldError):
+    """The stream that was asked about has no leases; the text says which have."""
 
 
 class Verdict(Enum):
@@ -71,10 +81,17 @@ class ShardView:
     """How old what the row tells is; None if it tells nothing."""
     is_probed: bool = False
     """Kinesis was asked how far behind it is (`probing`)."""
+    label: str | None = None
+    """What people call its stream, among several."""
 
     @property
     def key(self) -> str:
         return self.lease.key
+
+    @property
+    def name(self) -> str:
+        """The shard for people: with its stream, among several."""
+        return self.key if self.label is None else f"{self.label}:{self.lease.shard_id}"
 
     @property
     def owner(self) -> str | None:
@@ -123,12 +140,25 @@ class FleetStatus:
     taken_s: float
     """Epoch seconds of whoever looked."""
     shards: tuple[ShardView, ...]
-    """In the order of their ids."""
+    """In the order of their streams and ids."""
     workers: tuple[WorkerView, ...]
-    holes: tuple[HashRange, ...]
+    holes_of: Mapping[str | None, tuple[HashRange, ...]]
+    """What no open lease covers, by the label of the stream; None is the only one. Streams without holes are absent."""
     corrupt: tuple[tuple[str, str], ...]
     """Rows that cannot be read, with the reason."""
     leader: str | None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """What people call each stream of a table with several, by identifier."""
+
+    @property
+    def has_several(self) -> bool:
+        """Whether its rows are of the form for several streams."""
+        return any(shard.label is not None for shard in self.shards)
+
+    @property
+    def holes(self) -> tuple[HashRange, ...]:
+        """Those of all streams."""
+        return tuple(hole for holes in self.holes_of.values() for hole in holes)
 
     @property
     def open_shards(self) -> tuple[ShardView, ...]:
@@ -153,12 +183,16 @@ def fleet_status(
     *,
     corrupt: Iterable[tuple[str, str]] = (),
     carried: Mapping[str, ShardStatus] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> FleetStatus:
     """The fleet of these rows at `now_s`, in epoch seconds of whoever looks.
 
-    `carried` has what workers tell of carried leases, by key; it replaces what is in their rows.
+    `carried` has what workers tell of carried leases, by key; it replaces what is in their rows. `labels` are what
+    people call streams, by identifier; a stream without one is called by its identifier.
     """
-    return finish(fleet_status_steps(leases, reports, lock, now_s, rules, corrupt=corrupt, carried=carried))
+    return finish(
+        fleet_status_steps(leases, reports, lock, now_s, rules, corrupt=corrupt, carried=carried, labels=labels)
+    )
 
 
 def fleet_status_steps(
@@ -170,29 +204,72 @@ def fleet_status_steps(
     *,
     corrupt: Iterable[tuple[str, str]] = (),
     carried: Mapping[str, ShardStatus] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> Steps[FleetStatus]:
     """`fleet_status` for many rows."""
     newest = {report.worker: report for report in newest_of_each(reports)}
     dead = frozenset(worker for worker, report in newest.items() if is_expired(report, now_s, rules.reports))
     told = carried or {}
-    rows = yield from in_order(leases, key=lambda lease: id_order(lease.key))
+    known = labels or {}
+
+    def label_of(lease: Lease) -> str | None:
+        return None if lease.stream is None else known.get(lease.stream, lease.stream)
+
+    rows = yield from in_order(leases, key=lambda lease: (label_of(lease) or "", id_order(lease.shard_id)))
     shards = []
     for number, lease in enumerate(rows):
         if number % SLICE == 0:
             yield
-        shards.append(_view_shard(lease, told.get(lease.key, lease.status), dead, now_s, rules))
+        view = _view_shard(lease, told.get(lease.key, lease.status), dead, now_s, rules)
+        shards.append(view if lease.stream is None else replace(view, label=label_of(lease)))
     workers = yield from _workers(shards, newest, dead, _leader(lock), now_s)
     unreadable = tuple(corrupt)
     # An unreadable row covers keys that nobody knows.
-    holes = () if unreadable else (yield from _holes(shards))
+    unsure = {known.get(stream, stream) if (stream := stream_of_key(key)) else None for key, _ in unreadable}
+    holes: dict[str | None, tuple[HashRange, ...]] = {}
+    for label, of_stream in groupby(shards, key=lambda shard: shard.label):
+        found = () if label in unsure else (yield from _holes(tuple(of_stream)))
+        if found:
+            holes[label] = found
     return FleetStatus(
         taken_s=now_s,
         shards=tuple(shards),
         workers=workers,
-        holes=holes,
+        holes_of=holes,
         corrupt=unreadable,
         leader=_leader(lock),
+        labels=known,
     )
+
+
+def of_stream(status: FleetStatus, name: str) -> FleetStatus | None:
+    """The status with the shards of one stream only, by its label, its own name or its identifier; None if it has
+    none. The workers are those of the whole fleet."""
+    labels = {shard.label for shard in status.shards}
+    if name not in labels:
+        ids = {shard.lease.stream: shard.label for shard in status.shards if shard.lease.stream is not None}
+        labels = {label for stream, label in ids.items() if name in (stream, stream.split(":")[1])}
+    else:
+        labels = {name}
+    shards = tuple(shard for shard in status.shards if shard.label in labels)
+    if not shards or None in labels:
+        return None
+    holes = {label: found for label, found in status.holes_of.items() if label in labels}
+    return replace(status, shards=shards, holes_of=holes)
+
+
+def chosen(status: FleetStatus, name: str | None) -> FleetStatus:
+    """`of_stream`, or all of it without a name. Raises NoStreamError."""
+    if name is None:
+        return status
+    found = of_stream(status, name)
+    if found is None:
+        labels = sorted({shard.label for shard in status.shards if shard.label is not None})
+        has = f"it has {', '.join(labels[:STREAMS_NAMED_MAX])}{', …' if len(labels) > STREAMS_NAMED_MAX else ''}"
+        raise NoStreamError(
+            f"the lease table has no stream {name}; " + (has if labels else "it has the form of one stream")
+        )
+    return found
 
 
 def told_by_heartbeats(leases: Iterable[Lease], reports: Iterable[WorkerReport]) -> dict[str, ShardStatus]:
@@ -298,7 +375,9 @@ def _holes(shards: Sequence[ShardView]) -> Steps[tuple[HashRange, ...]]:
         if shard.lease.hash_range is None:
             return ()
         known.append(shard.lease.hash_range)
-    return (yield from hole_steps(known)) if known else ()
+    if all(one == NO_HASH_KEYS for one in known):
+        return ()
+    return (yield from hole_steps(known))
 
 
 def share_of(keys: HashRange) -> tuple[float, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from mld.operating.fleet_status import FleetStatus, ShardView, Verdict, WorkerView
@@ -58,6 +59,7 @@ def leases_listing(status: FleetStatus, shards: Sequence[ShardView]) -> Listing:
     return Listing(
         "",
         (
+            *_stream_column(status),
             ("shard", False),
             ("state", False),
             ("owner", False),
@@ -66,9 +68,17 @@ def leases_listing(status: FleetStatus, shards: Sequence[ShardView]) -> Listing:
             ("checkpoint", False),
             ("note", False),
         ),
-        tuple(_lease_row(shard) for shard in shards),
+        tuple((*_stream_cell(status, shard), *_lease_row(shard)) for shard in shards),
         (*_totals(status), *_faults(status)),
     )
+
+
+def _stream_column(status: FleetStatus) -> tuple[tuple[str, bool], ...]:
+    return (("stream", False),) if status.has_several else ()
+
+
+def _stream_cell(status: FleetStatus, shard: ShardView) -> tuple[str, ...]:
+    return (shard.label or "",) if status.has_several else ()
 
 
 def _lease_row(shard: ShardView) -> tuple[str, ...]:
@@ -76,7 +86,7 @@ def _lease_row(shard: ShardView) -> tuple[str, ...]:
     kbps = "" if lease.throughput_kbps is None else f"{lease.throughput_kbps:.1f}"
     ended = shard.verdict is Verdict.ENDED
     return (
-        shard.key,
+        shard.lease.shard_id,
         _state(shard),
         "" if ended and shard.owner is None else shard.owner or NOBODY,
         "" if ended else duration(shard.behind_s),
@@ -124,8 +134,42 @@ def _totals(status: FleetStatus) -> list[str]:
 
 def _faults(status: FleetStatus) -> list[str]:
     faults = [f"row {key} cannot be read: {why}" for key, why in status.corrupt]
-    faults += [f"no open lease covers the hash keys {hole.start} to {hole.end}" for hole in status.holes]
+    for label, holes in status.holes_of.items():
+        where = "" if label is None else f" of stream {label}"
+        faults += [f"no open lease covers the hash keys {hole.start} to {hole.end}{where}" for hole in holes]
     return faults
+
+
+def streams_listing(status: FleetStatus) -> Listing:
+    """One row for each of several streams: shards by verdict, how far behind, and holes."""
+    rows = []
+    ids = {shard.label: shard.lease.stream for shard in status.shards}
+    for label, shards in groupby(status.shards, key=lambda shard: shard.label):
+        found = tuple(shards)
+        opened = [shard for shard in found if shard.verdict is not Verdict.ENDED]
+        counts = Counter(shard.verdict for shard in opened)
+        behind = max((shard.behind_s for shard in opened if shard.behind_s is not None), default=None)
+        rows.append(
+            (
+                label or "",
+                ids[label] or "",
+                str(len(opened)),
+                ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict]),
+                duration(behind) if opened else "",
+                f"{sum(shard.lease.throughput_kbps or 0.0 for shard in opened):.1f}",
+                str(len(status.holes_of.get(label, ()))),
+            )
+        )
+    columns = (
+        ("stream", False),
+        ("identifier", False),
+        ("open shards", True),
+        ("verdicts", False),
+        ("furthest behind", True),
+        ("KB/s", True),
+        ("holes", True),
+    )
+    return Listing("", columns, tuple(rows), (*_totals(status), *_faults(status)))
 
 
 def shares_listing(status: FleetStatus, by: str, hosts: dict[str, str] | None = None) -> Listing:
@@ -205,10 +249,24 @@ def lag_listing(status: FleetStatus) -> Listing:
         status.open_shards, key=lambda shard: (WORST_FIRST.index(shard.verdict), -(shard.behind_s or 0.0))
     )
     rows = tuple(
-        (shard.key, shard.verdict.value, duration(shard.behind_s), shard.owner or NOBODY, note(shard))
+        (
+            *_stream_cell(status, shard),
+            shard.lease.shard_id,
+            shard.verdict.value,
+            duration(shard.behind_s),
+            shard.owner or NOBODY,
+            note(shard),
+        )
         for shard in worst_first
     )
-    columns = (("shard", False), ("verdict", False), ("behind", True), ("owner", False), ("note", False))
+    columns = (
+        *_stream_column(status),
+        ("shard", False),
+        ("verdict", False),
+        ("behind", True),
+        ("owner", False),
+        ("note", False),
+    )
     return Listing("", columns, rows, tuple(_totals(status)))
 
 
@@ -231,7 +289,10 @@ def shard_value(shard: ShardView) -> dict[str, Any]:
     """One shard, in plain values; times in seconds, None for what is unknown."""
     share = shard.share
     return {
-        "shard": shard.key,
+        "shard": shard.lease.shard_id,
+        "stream": shard.label,
+        "streamId": shard.lease.stream,
+        "key": shard.key,
         "verdict": shard.verdict.value,
         "state": _state(shard),
         "owner": shard.owner,
@@ -275,6 +336,10 @@ def fleet_value(status: FleetStatus, shards: Iterable[ShardView] | None = None) 
         "behindSeconds": status.behind_s,
         "shards": [shard_value(shard) for shard in (status.shards if shards is None else shards)],
         "workers": [worker_value(worker) for worker in status.workers],
-        "holes": [{"from": str(hole.start), "to": str(hole.end)} for hole in status.holes],
+        "holes": [
+            {"stream": label, "from": str(hole.start), "to": str(hole.end)}
+            for label, holes in status.holes_of.items()
+            for hole in holes
+        ],
         "corrupt": [{"key": key, "reason": why} for key, why in status.corrupt],
     }

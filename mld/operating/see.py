@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 WATCH_PERIOD_S = 5.0
 LOOK_AGAIN_S = 10.0
 F = TypeVar("F", bound=Callable[..., Any])
+_stream = click.option("--stream", "stream_name", metavar="NAME", help="Only this one of several streams.")
 
 _output = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
@@ -33,7 +34,10 @@ _watch = click.option("--watch", is_flag=True, help="Look again every few second
 
 @click.command()
 @properties_file
-@click.option("--by", type=click.Choice(["worker", "host"]), help="How the open shards are shared out instead.")
+@click.option(
+    "--by", type=click.Choice(["worker", "host", "stream"]), help="How the open shards are shared out instead."
+)
+@_stream
 @click.option("--all", "show_all", is_flag=True, help="Show the rows of ended shards too.")
 @_output
 @_watch
@@ -42,6 +46,7 @@ def leases(
     option_file: str | None,
     overrides: Sequence[str],
     by: str | None,
+    stream_name: str | None,
     show_all: bool,
     output: str,
     watch: bool,
@@ -55,9 +60,12 @@ def leases(
     def shown(status: FleetStatus) -> tuple[Listing, Any]:
         shards = status.shards if show_all else status.open_shards
         value = listings.fleet_value(status, shards)
+        if by == "stream":
+            return listings.streams_listing(status), value
         return listings.shares_listing(status, by) if by else listings.leases_listing(status, shards), value
 
-    _look(chosen_file(option_file, argument_file), overrides, shown, output, watch=watch)
+    file = chosen_file(option_file, argument_file)
+    _look(file, overrides, shown, output, watch=watch, stream_name=stream_name)
 
 
 @click.command()
@@ -82,6 +90,7 @@ def workers(
 @click.option("--max", "lag_max_s", type=Duration(), help="Exit with 1 if a shard is further behind, or unknown.")
 @click.option("--probe", is_flag=True, help="Ask Kinesis about shards whose rows do not say it, as Java's do not.")
 @click.option("--stalled", is_flag=True, help=f"Look twice, {LOOK_AGAIN_S:g} s apart, to see what stands still.")
+@_stream
 @_output
 @_watch
 def lag(
@@ -91,6 +100,7 @@ def lag(
     lag_max_s: float | None,
     probe: bool,
     stalled: bool,
+    stream_name: str | None,
     output: str,
     watch: bool,
 ) -> None:
@@ -121,6 +131,7 @@ def lag(
         twice=stalled,
         is_met=is_met,
         probe=probe,
+        stream_name=stream_name,
     )
 
 
@@ -135,8 +146,9 @@ def _look(
     twice: bool = False,
     probe: bool = False,
     is_met: Callable[[FleetStatus], bool] = lambda _: True,
+    stream_name: str | None = None,
 ) -> None:
-    """Look at the fleet, print, and exit."""
+    """Look at the fleet, or at one stream of it, print, and exit."""
     from mld.operating.fleet_status import LAG_MAX_S
     from mld.operating.printing import print_listing
 
@@ -152,19 +164,23 @@ def _look(
 
     async def looking() -> int:
         from mld.operating.fleet_reader import fleet_reader
-        from mld.operating.fleet_status import with_stalls
+        from mld.operating.fleet_status import chosen, with_stalls
         from mld.operating.probing import prober
 
         async with fleet_reader(settings, bound_s) as reader, prober(settings, bound_s, is_wanted=probe) as probed:
-            status = await reader.look()
+
+            async def look() -> FleetStatus:
+                return chosen(await reader.look(), stream_name)
+
+            status = await look()
             if twice:
                 await asyncio.sleep(LOOK_AGAIN_S)
-                status = with_stalls(await reader.look(), status)
+                status = with_stalls(await look(), status)
             status = await probed(status)
             show(status)
             while watch:
                 await asyncio.sleep(WATCH_PERIOD_S)
-                status = await probed(with_stalls(await reader.look(), status))
+                status = await probed(with_stalls(await look(), status))
                 show(status)
             return EXIT_OK if is_met(status) else EXIT_FAILURE
 

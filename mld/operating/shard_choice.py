@@ -1,6 +1,6 @@
 """Which shard a person means where a file names several streams, and its lease. Pure.
 
-A shard is written as ``STREAM/SHARD``, both by name or the shard by its number, or as the key of its lease.
+A shard is written as ``STREAM:SHARD``, both by name or the shard by its number, or as the key of its lease.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def chosen_shard(settings: Settings, text: str) -> ChosenShard:
     if not settings.is_multi_stream:
         return ChosenShard(settings, shard_id_of(text))
     identifier = stream_of_key(text)
-    name, slash, shard = text.rpartition("/")
+    name, colon, shard = text.rpartition(":")
     if identifier is not None:
         name, shard = identifier, text.removeprefix(f"{identifier}:")
-    elif not slash and len(settings.streams) > 1:
+    elif not colon and len(settings.streams) > 1:
         names = names_of([one.name for one in settings.streams])
-        raise ActRefusedError(f"{text} may be a shard of several streams: write STREAM/SHARD, with a stream of {names}")
+        raise ActRefusedError(f"{text} may be a shard of several streams: write STREAM:SHARD, with a stream of {names}")
     stream = chosen_stream(settings, name or None)
     id_ = None if identifier is None else parse_stream_id(identifier)
     return ChosenShard(settings_of_one(settings, stream), shard_id_of(shard), stream, id_)

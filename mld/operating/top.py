@@ -55,6 +55,7 @@ class NoDocumentError(MldError):
 @click.option("--here", is_flag=True, help="The daemon of this machine, over its socket, instead of the lease table.")
 @click.option("--url", help="A daemon's status page instead: http://host:port/status.json.")
 @click.option("--every", "period_s", type=Duration(), help="Time between two looks; 5s for the table, 2s for a daemon.")
+@click.option("--stream", "stream_name", metavar="NAME", help="Only this one of several streams.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @daemon_options
 def top(
@@ -64,6 +65,7 @@ def top(
     here: bool,
     url: str | None,
     period_s: float | None,
+    stream_name: str | None,
     output: str,
     pid: int | None,
     worker: str | None,
@@ -84,31 +86,31 @@ def top(
         source = _of_table(chosen_file(option_file, argument_file), overrides)
     usual_s = TABLE_PERIOD_S if url is None and not here else DAEMON_PERIOD_S
     wait_s = max(PERIOD_MIN_S, usual_s if period_s is None else period_s)
-    sys.exit(guarded(lambda: asyncio.run(_run(source, wait_s, as_json=output == "json"))))
+    sys.exit(guarded(lambda: asyncio.run(_run(source, wait_s, stream_name, as_json=output == "json"))))
 
 
-async def _run(source: Source, period_s: float, *, as_json: bool) -> int:
+async def _run(source: Source, period_s: float, stream: str | None, *, as_json: bool) -> int:
     async with source as (title, ask):
         value = await ask()
         if as_json:
             click.echo(json.dumps(value, indent=2))
             return EXIT_OK
-        first = _look(value, title)
+        first = _look(value, title, stream)
         if not (sys.stdout.isatty() and sys.stdin.isatty()):
             if any(shard.records is not None for shard in first.shards):
                 await asyncio.sleep(PERIOD_MIN_S)  # what is counted says how fast it goes after a second look only
-                _print(top_table(_look(await ask(), title), first, None))
+                _print(top_table(_look(await ask(), title, stream), first, None))
             else:
                 _print(top_table(first, None, None))
             return EXIT_OK
-        return await _live(first, title, ask, period_s)
+        return await _live(first, title, ask, period_s, stream)
 
 
-def _look(value: dict[str, Any], title: str) -> TopLook:
-    return look_of(value, time.time(), f"{title}  {time.strftime('%H:%M:%S')}")
+def _look(value: dict[str, Any], title: str, stream: str | None) -> TopLook:
+    return look_of(value, time.time(), f"{title}  {time.strftime('%H:%M:%S')}", stream)
 
 
-async def _live(first: TopLook, title: str, ask: Asking, period_s: float) -> int:
+async def _live(first: TopLook, title: str, ask: Asking, period_s: float, stream: str | None) -> int:
     from rich.console import Console
     from rich.live import Live
 
@@ -124,7 +126,7 @@ async def _live(first: TopLook, title: str, ask: Asking, period_s: float) -> int
                     await quitting.wait()
                 return EXIT_OK
             try:
-                look, before, trouble = _look(await ask(), title), look, ""
+                look, before, trouble = _look(await ask(), title, stream), look, ""
             except (MldError, OSError) as error:
                 trouble = f"no answer, this is as of {time.strftime('%H:%M:%S', time.localtime(look.at_s))}: {error}"
 

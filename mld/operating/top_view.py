@@ -20,6 +20,19 @@ TROUBLE = ("stopped", "parked", "failing", "stalled", "unknown")
 """States of which some know no lag; they come first then."""
 ENDED = "ended"
 SUMMARY_LINES = 2
+COLUMNS = (
+    "stream",
+    "shard",
+    "state",
+    "owner",
+    "behind",
+    "trend",
+    "records/s",
+    "KB/s",
+    "busy",
+    "restarts",
+    "note",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +40,9 @@ class TopShard:
     """One shard at one look; None is what nobody told."""
 
     key: str
+    stream: str
+    """What people call its stream among several; else empty."""
+    shard: str
     state: str
     owner: str | None
     behind_s: float | None
@@ -64,10 +80,14 @@ class TopTable:
 # --- looks ------------------------------------------------------------------------------------------------------------
 
 
-def look_of(value: Mapping[str, Any], at_s: float, title: str) -> TopLook:
-    """The open shards of an answer, taken at `at_s`."""
+def look_of(value: Mapping[str, Any], at_s: float, title: str, stream: str | None = None) -> TopLook:
+    """The open shards of an answer, taken at `at_s`; of one stream only, if its label, name or identifier is given."""
     found = value.get("shards")
-    shards = [_shard(one, at_s) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    shards = [
+        _shard(one, at_s)
+        for one in (found if isinstance(found, list) else [])
+        if isinstance(one, dict) and (stream is None or stream in _names_of(one))
+    ]
     return TopLook(
         at_s=at_s,
         title=title,
@@ -76,11 +96,18 @@ def look_of(value: Mapping[str, Any], at_s: float, title: str) -> TopLook:
     )
 
 
+def _names_of(value: Mapping[str, Any]) -> tuple[str | None, ...]:
+    id_ = _text(value.get("streamId")) or ""
+    return _text(value.get("stream")), id_, id_.split(":")[1] if id_.count(":") > 1 else None
+
+
 def _shard(value: Mapping[str, Any], at_s: float) -> TopShard:
     verdict, state = _text(value.get("verdict")), _text(value.get("state"))
     records, size = _number(value.get("records")), _number(value.get("recordBytes"))
     return TopShard(
-        key=_text(value.get("shard")) or "?",
+        key=_text(value.get("key")) or _text(value.get("shard")) or "?",
+        stream=_text(value.get("stream")) or "",
+        shard=_text(value.get("shard")) or "?",
         # A verdict says more than the state of a shard that nobody works on, or that stands still.
         state=verdict if verdict in (*TROUBLE, ENDED) and verdict != "unknown" else state or verdict or "unknown",
         owner=_text(value.get("owner")),
@@ -122,7 +149,8 @@ def top_table(look: TopLook, before: TopLook | None, rows_max: int | None) -> To
     rates = {shard.key: _records_rate(shard, earlier.get(shard.key), elapsed_s) for shard in shards}
     cells = [
         {
-            "shard": shard.key,
+            "stream": shard.stream,
+            "shard": shard.shard,
             "state": shard.state,
             "owner": shard.owner or (NOBODY if _knows(look.shards, "owner") else ""),
             "behind": duration(shard.behind_s),
@@ -137,7 +165,7 @@ def top_table(look: TopLook, before: TopLook | None, rows_max: int | None) -> To
     ]
     columns = tuple(
         (name, name in ("behind", "records/s", "KB/s", "busy", "restarts"))
-        for name in ("shard", "state", "owner", "behind", "trend", "records/s", "KB/s", "busy", "restarts", "note")
+        for name in COLUMNS
         if name in ("shard", "state", "behind") or any(row[name] for row in cells)
     )
     return TopTable(

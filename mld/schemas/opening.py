@@ -6,8 +6,8 @@ import os
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from mld.aws.beside import beside_service
 from mld.aws.client import BotoService
 from mld.aws.client_factory import ClientFactory
 from mld.clock import Clock
@@ -17,9 +17,6 @@ from mld.schemas.registry import TIMEOUT_S, SchemaRegistry
 from properties.remarks import Level, Remark
 from properties.settings import Settings
 from properties.values import SchemaErrors, SchemaMode
-
-if TYPE_CHECKING:
-    from botocore.client import BaseClient
 
 LOOKUPS_AT_ONCE_MAX = 4
 
@@ -46,15 +43,15 @@ def registry_of(settings: Settings, factory: ClientFactory, clock: Clock) -> Ope
     if settings.schema_registry is SchemaMode.OFF:
         return None
 
-    def client() -> BaseClient:
-        return factory.create_beside(
-            "glue",
-            region=settings.schema_registry_region,
-            endpoint_url=settings.schema_registry_endpoint,
-            timeout_s=TIMEOUT_S,
-        )
-
-    service = BotoService(client, threads_max=LOOKUPS_AT_ONCE_MAX, name="schema registry")
+    service = beside_service(
+        factory,
+        "glue",
+        settings.schema_registry_region,
+        settings.schema_registry_endpoint,
+        label="schema registry",
+        timeout_s=TIMEOUT_S,
+        threads_max=LOOKUPS_AT_ONCE_MAX,
+    )
     given = settings.schema_registry_directory
     folder = Path(tempfile.gettempdir()) / f"mld-schemas-{os.getuid()}" if given is None else Path(given)
     registry = SchemaRegistry(

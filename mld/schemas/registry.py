@@ -26,7 +26,7 @@ UNKNOWN_CODES = frozenset({"EntityNotFoundException", "InvalidInputException"})
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _KeptVersion:
     found: SchemaVersion | str
     """The version, or why there is none."""
     until_s: float
@@ -43,8 +43,8 @@ class SchemaRegistry:
         self._size = size
         self._keep_s = keep_s
         self._folder = folder
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
-        self._asking: dict[str, asyncio.Task[_Kept]] = {}
+        self._kept: OrderedDict[str, _KeptVersion] = OrderedDict()
+        self._asking: dict[str, asyncio.Task[_KeptVersion]] = {}
 
     async def version(self, version_id: str) -> tuple[SchemaVersion, str | None]:
         """A schema version, and the file that has its definition.
@@ -63,12 +63,12 @@ class SchemaRegistry:
             raise SchemaUnknownError(kept.found)
         return kept.found, kept.schema_file
 
-    async def _ask(self, version_id: str) -> _Kept:
+    async def _ask(self, version_id: str) -> _KeptVersion:
         now = self._clock.monotonic()
         try:
             answer = await self._service.call("GetSchemaVersion", {"SchemaVersionId": version_id}, timeout_s=TIMEOUT_S)
             found = version_of(version_id, answer)
-            kept = _Kept(found, now + self._keep_s, await asyncio.to_thread(self._written, found))
+            kept = _KeptVersion(found, now + self._keep_s, await asyncio.to_thread(self._written, found))
             log.info(
                 "schema version %s of %s",
                 version_id,
@@ -80,7 +80,7 @@ class SchemaRegistry:
         except AwsError as error:
             if error.code not in UNKNOWN_CODES:
                 raise SchemaUnreachableError(str(error)) from error
-            kept = _Kept(f"the registry does not know schema version {version_id}: {error}", now + NEGATIVE_S)
+            kept = _KeptVersion(f"the registry does not know schema version {version_id}: {error}", now + NEGATIVE_S)
         except (KeyError, TypeError) as error:
             raise SchemaUnreachableError(f"GetSchemaVersion: the answer is not as documented: {error!r}") from error
         self._kept[version_id] = kept

@@ -18,7 +18,7 @@ from mld.serving.control import Answer, ControlRoute, Request, RequestRefused
 from mld.serving.daemon_status import DaemonStatus
 from mld.serving.own_status import DaemonFacts, own_status
 from mld.serving.status import in_pieces
-from mld.stream_ids import keys_meant_by
+from mld.stream_ids import keys_meant
 from mld.turns import in_turns
 
 log = logging.getLogger(__name__)
@@ -124,11 +124,13 @@ class ControlAnswers:
         if not isinstance(shard, str):
             raise RequestRefused("name a shard")
         held = self._taps.shards
-        found = keys_meant_by(shard, held)
+        found = keys_meant(held, shard, self._status.metrics.stream_labels)
         tap = self._taps.find(found[0]) if len(found) == 1 else None
         if len(found) > 1:
-            some = ", ".join(found[:SHARDS_NAMED_MAX])
-            raise RequestRefused(f"{shard[:200]!r} may be several shards: write STREAM/SHARD, or one of {some}")
+            raise RequestRefused(
+                f"this daemon has shard {shard[:200]} of {len(found)} streams: say which one, as STREAM:SHARD; it has "
+                f"{', '.join(found[:SHARDS_NAMED_MAX])}"
+            )
         if tap is None:
             more = f" and {len(held) - SHARDS_NAMED_MAX} more" if len(held) > SHARDS_NAMED_MAX else ""
             has = f"it has {', '.join(held[:SHARDS_NAMED_MAX])}{more}" if held else "it has none"
@@ -137,7 +139,7 @@ class ControlAnswers:
 
     def _about(self, tap: ShardTap) -> dict[str, Any]:
         shards = {shard.key: shard for shard in self._status.snapshot().shards}
-        shard = shards.get(tap.shard_id)
+        shard = shards.get(tap.shard_id)  # the key of its lease
         return {
             "shard": tap.shard_id,
             "child": tap.child,

@@ -48,7 +48,10 @@ def own_status(snapshot: Snapshot, facts: DaemonFacts) -> dict[str, Any]:
 
 def _shard(shard: ShardValue) -> dict[str, Any]:
     return {
-        "shard": shard.key,
+        "shard": shard.shard_id,
+        "stream": shard.stream_label,
+        "streamId": shard.stream_id,
+        "key": shard.key,
         "state": shard.activity.value,
         "behindSeconds": shard.behind_s,
         "toldSecondsAgo": shard.behind_age_s,

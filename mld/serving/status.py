@@ -90,8 +90,9 @@ class StatusView:
             yield worker_value(worker) | {"isHere": worker.worker == self.identity.worker}
 
     def _holes(self) -> Iterator[Document]:
-        for begin, end in () if self.fleet is None else map(share_of, self.fleet.holes):
-            yield {"from": begin, "to": end}
+        for label, holes in {}.items() if self.fleet is None else self.fleet.holes_of.items():
+            for begin, end in map(share_of, holes):
+                yield {"stream": label, "from": begin, "to": end}
 
     def _corrupt(self) -> Iterator[Document]:
         for key, why in () if self.fleet is None else self.fleet.corrupt:
@@ -223,7 +224,10 @@ def _rounded(values: Sequence[float | None]) -> list[float | None]:
 
 def _own_only(own: ShardValue, worker: str, history: History) -> dict[str, Any]:
     return {
-        "shard": own.key,
+        "shard": own.shard_id,
+        "stream": own.stream_label,
+        "streamId": own.stream_id,
+        "key": own.key,
         "verdict": Verdict.UNKNOWN.value,
         "owner": worker,
         "handoffTo": None,

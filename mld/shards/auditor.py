@@ -47,7 +47,8 @@ class _Memory:
 class Auditor:
     """Audits the leases of one stream while `is_leader` says so. `run` ends only by cancellation.
 
-    `on_created` is told that there are new rows, `on_abandoned` of completed rows that nobody renews.
+    `on_created` is told that there are new rows, `on_abandoned` of completed rows that nobody renews. `stream` is the
+    stream's identifier among several.
     """
 
     def __init__(
@@ -61,7 +62,9 @@ class Auditor:
         on_created: Callable[[], None],
         on_abandoned: Callable[[Lease], None],
         metrics: Metrics | None = None,
+        stream: str | None = None,
     ) -> None:
+        self._stream = stream
         self._worker = (Metrics() if metrics is None else metrics).worker
         self._table = table
         self._detector = detector
@@ -147,7 +150,7 @@ class Auditor:
         operation.note("NumStreamsWithPartialLeases", bool(findings.holes))
         operation.note("NumStreamsToSync", bool(findings.is_empty or findings.holes or findings.missing_children))
         operation.note("NumSkippedShardSyncTask", 0)  # one loop audits and syncs, so that none is skipped
-        self._worker.table.holes = len(findings.holes)
+        self._worker.table.holes_of[self._stream] = len(findings.holes)
 
     def _learn(self, findings: Findings, shards: tuple[Shard, ...]) -> None:
         """Remember what only the list of shards can tell, so that it is not listed again for the same rows."""

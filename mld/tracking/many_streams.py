@@ -16,14 +16,16 @@ from mld.consumer.ports import EndVerdict, MissingVerdict, ShardCare, ShardSourc
 from mld.errors import StartupError, StreamError, StreamNotFoundError, TableError
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
+from mld.metrics.java import STREAM_TRACKER
 from mld.positions import InitialPosition
 from mld.shards.auditor import LEADERSHIP_POLL_S
 from mld.shards.cleanup import TICK_S
+from mld.stream_ids import working_for
 from mld.streams import ChildShard, StreamKind, Streams
 from mld.surviving import survived
 from mld.tracking.follower import ListFollower
 from mld.tracking.ports import Loop, Standing
-from mld.tracking.stream_list import ListedStream, TrackedList, due_for_deletion
+from mld.tracking.stream_list import ListedStream, TrackedList, due_for_deletion, labels_of
 from mld.tracking.stream_rows import SharedScan, StreamRows, sorted_by_stream, within_stream
 from mld.tracking.tracked_stream import TrackedStream, TrackingNeeds, require_rows, track
 from mld.tracking.visible_table import ConsumedStreams, visible
@@ -163,16 +165,20 @@ class ManyStreams:
     # --- for the consumers --------------------------------------------------------------------------------------------
 
     async def parents_complete(self, lease: Lease) -> bool:
-        return await self._of(lease).coordinator.parents_complete(within_stream(lease))
+        with working_for(lease.stream):
+            return await self._of(lease).coordinator.parents_complete(within_stream(lease))
 
     async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
-        return await self._of(lease).coordinator.prepare_end(within_stream(lease), children)
+        with working_for(lease.stream):
+            return await self._of(lease).coordinator.prepare_end(within_stream(lease), children)
 
     async def judge_missing(self, lease: Lease) -> MissingVerdict:
-        return await self._of(lease).coordinator.judge_missing(within_stream(lease))
+        with working_for(lease.stream):
+            return await self._of(lease).coordinator.judge_missing(within_stream(lease))
 
     def ended(self, lease: Lease) -> None:
-        self._of(lease).coordinator.ended(within_stream(lease))
+        with working_for(lease.stream):
+            self._of(lease).coordinator.ended(within_stream(lease))
 
     def _of(self, lease: Lease) -> TrackedStream:
         assert lease.stream in self._tracked, "only leases of consumed streams have consumers"
@@ -186,7 +192,10 @@ class ManyStreams:
             try:
                 leads = await self._needs.fleet.leader.is_leader()
                 in_table = (await self._scans.rows()).streams if leads else frozenset()
-                await self._apply(await self._follower.step(in_table, leads=leads))
+                streams = await self._follower.step(in_table, leads=leads)
+                await self._apply(streams)
+                if leads:
+                    self._count(streams)
                 if leads and self._rules.former is FormerStreams.DELETE:
                     await self._delete_former()
             except Exception as error:
@@ -194,8 +203,16 @@ class ManyStreams:
                 log.warning("the list of streams is as before: %s", failure, extra={"action": "stream_list_failed"})
             self._on_change()  # leases of unknown streams wait for this
 
+    def _count(self, streams: TrackedList) -> None:
+        """As KCL's leader counts them."""
+        operation = self._needs.metrics.worker.operation(STREAM_TRACKER)
+        active = len(streams.current())
+        operation.note("ActiveStreams.Count", active)
+        operation.note("StreamsPendingDeletion.Count", len(streams.streams) - active)
+
     async def _apply(self, streams: TrackedList) -> None:
         """Consume what the list says."""
+        self._needs.metrics.stream_labels = labels_of(streams)
         keeps = self._rules.former is FormerStreams.KEEP
         wanted = {
             one.stream: one
@@ -212,6 +229,7 @@ class ManyStreams:
             log.info("stream %s is consumed", stream, extra={"action": "stream_tracked", "stream": stream})
         for stream in sorted(self._consumed.ids - wanted.keys()):
             log.info("stream %s is not consumed any more", stream, extra={"action": "stream_left", "stream": stream})
+            self._needs.metrics.worker.table.holes_of.pop(stream, None)
         self._consumed.ids = frozenset(wanted)
         self._on_change()
 
@@ -255,6 +273,7 @@ class ManyStreams:
                 log.info("lease of a former stream deleted", extra={"action": "lease_deleted", "shard": lease.key})
         if gone := due - {lease.stream for lease in scan.leases}:
             await self._follower.forget(gone)
+            self._needs.metrics.worker.operation(STREAM_TRACKER).note("DeletedStreams.Count", len(gone))
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
@@ -275,7 +294,8 @@ class ManyStreams:
 
     async def _fill(self, stream: str, rows: TableScan) -> bool:
         try:
-            return require_rows(await self._tracked[stream].sync.bootstrap(rows), rows)
+            with working_for(stream):
+                return require_rows(await self._tracked[stream].sync.bootstrap(rows), rows)
         except (StreamError, TableError, StartupError) as error:
             log.error("stream %s: %s", stream, error, extra={"action": "sync_failed", "stream": stream})
             self._note_sync_due(stream)
@@ -308,8 +328,9 @@ class ManyStreams:
 
         async def audit(stream: str, leads: bool) -> None:
             try:
-                async with at_once:
-                    await self._tracked[stream].auditor.step(leads)
+                with working_for(stream):
+                    async with at_once:
+                        await self._tracked[stream].auditor.step(leads)
             finally:
                 del self._auditing[stream]
 
@@ -328,7 +349,8 @@ class ManyStreams:
         while True:
             for stream in sorted(self._consumed.ids):
                 if self._tracked[stream].cleanup.queued:
-                    await self._tracked[stream].cleanup.tick()
+                    with working_for(stream):
+                        await self._tracked[stream].cleanup.tick()
             await self._clock.sleep(TICK_S)
 
 

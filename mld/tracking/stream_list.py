@@ -158,6 +158,15 @@ def without(before: TrackedList, gone: Collection[str]) -> TrackedList:
     return TrackedList(before.version + 1, tuple(one for one in before.streams if one.stream not in gone))
 
 
+def labels_of(streams: TrackedList) -> dict[str, str]:
+    """What people call each stream of the list, by identifier: its label; its identifier if another one has that."""
+    taken = set(streams.current())
+    return {
+        one.stream: one.stream if one.former_since_s is not None and one.label in taken else one.label
+        for one in streams.streams
+    }
+
+
 def due_for_deletion(streams: TrackedList, wait_s: float, now_s: float) -> tuple[str, ...]:
     """Identifiers of the former streams whose leases may be deleted now."""
     return tuple(

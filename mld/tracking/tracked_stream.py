@@ -111,6 +111,7 @@ def track(
         on_created=fleet.wake_leases,
         on_abandoned=cleanup.enqueue,
         metrics=metrics,
+        stream=stream,
     )
     return TrackedStream(name, stream, source, detector, sync, auditor, cleanup, coordinator, take_down)
 

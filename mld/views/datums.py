@@ -47,7 +47,7 @@ class Wanted:
     """The settings: `metricsLevel`, `metricsEnabledDimensions`, and the values of the dimensions that exist here.
 
     `worker` is None without a configured `workerId`: an id that is new with every start would make new metrics each
-    time. `stream` is None for a stream that is configured by name, as in KCL.
+    time. `stream` is None for a stream that is configured by name, as in KCL; of several, the values name theirs.
     """
 
     level: MetricsLevel
@@ -87,7 +87,7 @@ def take_datums(metrics: Metrics, wanted: Wanted) -> Steps[list[Datum]]:
 
 
 def _of_shard(part: ShardMetrics, wanted: Wanted) -> Iterator[Datum]:
-    process, key = java.PROCESS, part.key
+    process, key = java.PROCESS, part
     behind = part.behind.take()
     if behind is not None:
         yield from _datum(process, "MillisBehindLatest", behind, wanted, key)
@@ -119,22 +119,26 @@ def _of_operation(name: str, operation: Operation, wanted: Wanted) -> Iterator[D
         yield from _taken(name, value, spread, wanted)
 
 
-def _of_calls(operation: str, prefix: str, calls: Calls, wanted: Wanted, shard: str = "") -> Iterator[Datum]:
-    yield from _taken(operation, f"{prefix}Success", calls.ok, wanted, shard)
-    yield from _taken(operation, f"{prefix}Time", calls.seconds, wanted, shard)
+def _of_calls(
+    operation: str, prefix: str, calls: Calls, wanted: Wanted, of: ShardMetrics | None = None
+) -> Iterator[Datum]:
+    yield from _taken(operation, f"{prefix}Success", calls.ok, wanted, of)
+    yield from _taken(operation, f"{prefix}Time", calls.seconds, wanted, of)
 
 
-def _taken(operation: str, name: str, spread: Spread | Successes, wanted: Wanted, shard: str = "") -> Iterator[Datum]:
+def _taken(
+    operation: str, name: str, spread: Spread | Successes, wanted: Wanted, of: ShardMetrics | None = None
+) -> Iterator[Datum]:
     values = spread.take()
     if values is not None:
         metric = _BY_NAME.get((operation, name))
         # Times are noted in seconds, except `MillisBehindLatest`, which is as Kinesis gives it.
         scale = MILLIS_PER_SECOND if metric is not None and metric.unit == MILLIS else 1.0
-        yield from _datum(operation, name, values, wanted, shard, scale)
+        yield from _datum(operation, name, values, wanted, of, scale)
 
 
 def _datum(
-    operation: str, name: str, values: StatisticSet, wanted: Wanted, shard: str = "", scale: float = 1.0
+    operation: str, name: str, values: StatisticSet, wanted: Wanted, of: ShardMetrics | None = None, scale: float = 1.0
 ) -> Iterator[Datum]:
     metric = _BY_NAME.get((operation, name))
     if metric is None:  # a step that has only a success or only a time in KCL
@@ -145,15 +149,19 @@ def _datum(
         return
     if not max(abs(values.total), abs(values.least), abs(values.greatest)) * scale < _VALUE_MAX:
         return
-    yield Datum(name, dimensions_of(metric, wanted, shard), metric.unit, _scaled(values, scale))
+    shard, stream = ("", None) if of is None else (of.shard_id, of.stream_id)
+    yield Datum(name, dimensions_of(metric, wanted, shard, stream), metric.unit, _scaled(values, scale))
 
 
-def dimensions_of(metric: JavaMetric, wanted: Wanted, shard: str = "") -> tuple[tuple[str, str], ...]:
-    """The dimensions with which `metric` is sent, sorted; `shard` is that of the values."""
+def dimensions_of(
+    metric: JavaMetric, wanted: Wanted, shard: str = "", stream: str | None = None
+) -> tuple[tuple[str, str], ...]:
+    """The dimensions with which `metric` is sent, sorted; `shard` is that of the values, `stream` its stream's
+    identifier among several."""
     dimensions = [(OPERATION, metric.operation)]
     for dimension, text in (
         (Dimension.SHARD, shard),
-        (Dimension.STREAM, wanted.stream),
+        (Dimension.STREAM, stream or wanted.stream),
         (Dimension.WORKER, wanted.worker),
     ):
         if text and dimension in metric.dimensions and wanted.has(dimension):

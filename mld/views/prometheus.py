@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import groupby
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
@@ -57,9 +58,14 @@ def exposition_steps(
 
 
 def _few_at_a_time(snapshot: Snapshot) -> Iterator[Snapshot]:
-    """The same moment with a few of the shards; once without any if there are none."""
-    for start in range(0, max(1, len(snapshot.shards)), SHARDS_AT_A_TIME):
-        yield replace(snapshot, shards=snapshot.shards[start : start + SHARDS_AT_A_TIME])
+    """The same moment with a few of the shards of one stream; once without any if there are none."""
+    if not snapshot.shards:
+        yield snapshot
+    for label, found in groupby(snapshot.shards, key=lambda shard: shard.stream_label):
+        shards, me = tuple(found), snapshot.identity
+        identity = me if label is None else replace(me, stream=label)
+        for start in range(0, len(shards), SHARDS_AT_A_TIME):
+            yield replace(snapshot, identity=identity, shards=shards[start : start + SHARDS_AT_A_TIME])
 
 
 def process_collector() -> ProcessCollector:

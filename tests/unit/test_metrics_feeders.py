@@ -26,10 +26,12 @@ from mld.metrics.registry import Metrics
 from mld.metrics.snapshot import Identity, take_snapshot
 from mld.serving.daemon_status import DaemonStatus, StatusParts
 from mld.steps import finish
+from mld.tracking.follower import WantedStream
 from mld.views.datums import ALL_DIMENSIONS, OPERATION, Wanted, take_datums
 from properties.values import MetricsLevel
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet
 from tests.support.kpl import User, aggregate, sealed
+from tests.support.many import many_fleet
 from tests.twins.children import MemoryChild, Recorder
 from tests.twins.dynamo import MemoryDynamo, lost_request, throttled
 from tests.virtual_time import run_virtual
@@ -395,6 +397,18 @@ async def what_nobody_expects(seen: Seen) -> None:
         sampling.cancel()
 
 
+async def streams_that_go(seen: Seen) -> None:
+    """Several streams, of which one leaves the list and its leases are deleted."""
+    keys = {"mld__formerStreams": "delete", "mld__formerStreamsWait": "PT1M"}
+    async with many_fleet("orders", "clicks", **keys) as world:
+        running = world.start("w1")
+        await world.until(lambda: len(world.rows()) == 2)
+        world.wanted = [WantedStream("orders")]
+        await world.until(lambda: len(world.rows()) == 1, 300.0)
+        await world.advance(60.0)
+        seen.look(running, world)
+
+
 STORIES: tuple[Callable[[Seen], Awaitable[None]], ...] = (
     a_day_of_a_fleet,
     the_reports_of_a_fleet,
@@ -404,6 +418,7 @@ STORIES: tuple[Callable[[Seen], Awaitable[None]], ...] = (
     births,
     an_end_that_contradicts_itself,
     what_nobody_expects,
+    streams_that_go,
 )
 
 

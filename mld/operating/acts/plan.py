@@ -16,8 +16,9 @@ from typing import Any, TypeAlias
 from mld.errors import MldError, TableError
 from mld.leases import rows
 from mld.leases.table import TableScan
-from mld.stream_ids import keys_meant_by
+from mld.stream_ids import keys_meant, stream_of_key
 
+NAMED_MAX = 5
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
@@ -108,18 +109,20 @@ def update(key: str, words: str, request: Mapping[str, Any]) -> Change:
     return Change(key, words, WriteKind.UPDATE, request)
 
 
-def full_key(known: Iterable[str], name: str) -> str:
-    """The lease key that a person means by `name`: a key, or the number of a shard (``7``).
+def full_key(known: Iterable[str], name: str, labels: Mapping[str, str] | None = None) -> str:
+    """The lease key that a person means by `name`: a key, a shard or its number (``7``), or ``STREAM:SHARD``.
 
-    In a table of several streams the name of the stream may precede, as ``orders/7``. Raises ActRefusedError for a
-    shard that is not there, or not there alone.
+    Raises ActRefusedError for a shard that is not there, or is in several streams.
     """
     keys = sorted(known)
-    found = keys_meant_by(name, keys)
+    found = keys_meant(keys, name, labels)
     if len(found) == 1:
         return found[0]
     if found:
-        both = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
-        raise ActRefusedError(f"{name} may be several shards: write STREAM/SHARD, or the key of a lease of {both}")
+        shard = name.rpartition(":")[2]
+        streams = [stream_of_key(key) or "" for key in found]
+        ways = ", ".join(f"{(labels or {}).get(stream, stream)}:{shard}" for stream in streams[:NAMED_MAX])
+        more = ", …" if len(found) > NAMED_MAX else ""
+        raise ActRefusedError(f"{len(found)} streams have a shard {name}: say which one, as {ways}{more}")
     near = ", ".join(keys[:5]) + (", …" if len(keys) > 5 else "")
     raise ActRefusedError(f"there is no shard {name} in the lease table; it has {near or 'no leases at all'}")

@@ -127,7 +127,7 @@ def _must_be_3x(is_3x: bool) -> None:
 
 def _shard(fleet: FleetStatus, name: str) -> ShardView:
     by_key = {shard.key: shard for shard in fleet.shards}
-    return by_key[full_key(by_key, name)]
+    return by_key[full_key(by_key, name, fleet.labels)]
 
 
 def _open_shard(fleet: FleetStatus, name: str) -> ShardView:

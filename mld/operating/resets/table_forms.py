@@ -78,7 +78,8 @@ class Reshaping:
         for key, row in self.sources(table).items():
             there = seen.get(self.target(key))
             if there is None:
-                changes.append(replace(self._copy(key, row), words=f"becomes {self.target(key)}, at {_place(row)}"))
+                words = f"becomes {self.target(key)}, at {_place(row)}"
+                changes.append(replace(self._copy(key, row), key=key, words=words))
                 continue
             changes.append(_removed(key, row, f"its row goes; {there.key} is there, at {there.checkpoint}"))
             if there.checkpoint != seen[key].checkpoint:

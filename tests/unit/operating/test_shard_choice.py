@@ -45,10 +45,10 @@ def lease(stream: str | None, shard: str = SHARD) -> Lease:
 @pytest.mark.parametrize(
     ("text", "stream"),
     [
-        ("orders/3", "orders"),
-        (f"orders/{SHARD}", "orders"),
-        ("pay/3", "pay"),
-        ("payments/3", "pay"),
+        ("orders:3", "orders"),
+        (f"orders:{SHARD}", "orders"),
+        ("pay:3", "pay"),
+        ("payments:3", "pay"),
         (f"111111111111:orders:17:{SHARD}", "orders"),
         (f"222222222222:payments:17:{SHARD}", "pay"),
     ],
@@ -65,8 +65,8 @@ def test_a_shard_is_named_with_its_stream_or_by_the_key_of_its_lease(several: Se
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("3", "3 may be a shard of several streams: write STREAM/SHARD, with a stream of orders, pay"),
-        ("clicks/3", "the file has no stream clicks; it has orders, pay"),
+        ("3", "3 may be a shard of several streams: write STREAM:SHARD, with a stream of orders, pay"),
+        ("clicks:3", "the file has no stream clicks; it has orders, pay"),
         (f"333333333333:payments:17:{SHARD}", "the file has no stream 333333333333:payments:17"),
     ],
 )
@@ -88,9 +88,9 @@ def test_one_stream_needs_no_name(tmp_path: Path) -> None:
 def test_the_lease_is_that_of_the_stream_and_of_its_latest_incarnation(several: Settings) -> None:
     former, now = lease("111111111111:orders:17"), lease("111111111111:orders:101")
     leases = [former, now, lease("222222222222:payments:500"), lease("111111111111:orders:101", "shardId-000000000004")]
-    assert lease_of(leases, chosen_shard(several, "orders/3")) == now
+    assert lease_of(leases, chosen_shard(several, "orders:3")) == now
     assert lease_of(leases, chosen_shard(several, former.key)) == former
-    assert lease_of([lease("333333333333:payments:500")], chosen_shard(several, "pay/3")) is None
+    assert lease_of([lease("333333333333:payments:500")], chosen_shard(several, "pay:3")) is None
 
 
 def test_each_stream_is_probed_with_its_own_settings_and_former_ones_not(several: Settings) -> None:

@@ -129,7 +129,7 @@ def test_shards_have_the_same_fields_wherever_they_are_known_from() -> None:
 
 def test_holes_are_shares_of_the_hash_keys() -> None:
     half = replace(OTHERS, hash_range=HashRange(0, HASH_KEY_MAX // 2))
-    assert shown(fleet(half))["holes"] == [{"from": 0.5, "to": 1.0}]
+    assert shown(fleet(half))["holes"] == [{"stream": None, "from": 0.5, "to": 1.0}]
 
 
 def test_what_is_sent_is_the_document_and_compressed_it_is_a_tenth() -> None:

@@ -30,20 +30,18 @@ SEVERAL = ("123:a:1:shardId-000000000001", "123:b:1:shardId-000000000001", "123:
 
 @pytest.mark.parametrize("name", ["1", "shardId-000000000001"])
 def test_a_number_of_two_streams_shards_is_no_name(name: str) -> None:
-    with pytest.raises(
-        ActRefusedError, match="may be several shards: write STREAM/SHARD, or the key .* 123:a"
-    ):
+    with pytest.raises(ActRefusedError, match="2 streams have a shard"):
         full_key(SEVERAL, name)
 
 
 @pytest.mark.parametrize(
-    ("name", "key"), [("a/1", 0), ("b/shardId-000000000001", 1), ("2", 2), (SEVERAL[1], 1), ("b/2", 2)]
+    ("name", "key"), [("a:1", 0), ("b:shardId-000000000001", 1), ("2", 2), (SEVERAL[1], 1), ("b:2", 2)]
 )
 def test_the_name_of_a_stream_tells_its_shards_apart(name: str, key: int) -> None:
     assert full_key(SEVERAL, name) == SEVERAL[key]
 
 
-@pytest.mark.parametrize("name", ["c/1", "a/2", "/1", "1/a"])
+@pytest.mark.parametrize("name", ["c:1", "a:2", "1:a"])
 def test_a_shard_that_its_stream_does_not_have_is_refused(name: str) -> None:
     with pytest.raises(ActRefusedError, match="there is no shard"):
         full_key(SEVERAL, name)
