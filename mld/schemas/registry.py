@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import stat
 import tempfile
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from mld.schemas.versions import SchemaVersion, version_of
 
 log = logging.getLogger(__name__)
 
+KEY = "mld.schemaRegistry.directory"
 NEGATIVE_S = 60.0
 TIMEOUT_S = 10.0
 UNKNOWN_CODES = frozenset({"EntityNotFoundException", "InvalidInputException"})
@@ -35,9 +39,22 @@ class _KeptVersion:
 
 @raises_only(SchemaUnreachableError)
 class SchemaRegistry:
-    """`size` versions are kept for `keep_s` each. `folder`: where definitions are written for children."""
+    """`size` versions are kept for `keep_s` each. `folder`: where definitions are written for children.
 
-    def __init__(self, service: Service, clock: Clock, *, size: int, keep_s: float, folder: Path) -> None:
+    `in_thread` calls a function that writes a file.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        clock: Clock,
+        *,
+        size: int,
+        keep_s: float,
+        folder: Path,
+        in_thread: Callable[..., Awaitable[str | None]] = asyncio.to_thread,
+    ) -> None:
+        self._in_thread = in_thread
         self._service = service
         self._clock = clock
         self._size = size
@@ -68,7 +85,7 @@ class SchemaRegistry:
         try:
             answer = await self._service.call("GetSchemaVersion", {"SchemaVersionId": version_id}, timeout_s=TIMEOUT_S)
             found = version_of(version_id, answer)
-            kept = _KeptVersion(found, now + self._keep_s, await asyncio.to_thread(self._written, found))
+            kept = _KeptVersion(found, now + self._keep_s, await self._in_thread(self._written, found))
             log.info(
                 "schema version %s of %s",
                 version_id,
@@ -94,6 +111,9 @@ class SchemaRegistry:
         path = self._folder / version.version_id
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = self._folder.lstat()
+            if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
+                raise PermissionError(f"{self._folder} is not a directory of our user alone; make it so, or set {KEY}")
             with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=self._folder, delete=False) as file:
                 file.write(version.definition)
             Path(file.name).replace(path)

@@ -1,0 +1,215 @@
+"""Lookups of schema versions, and batches that wait for them, over a scripted Glue in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mld.errors import AwsError, AwsUnreachableError, SchemaUnknownError, SchemaUnreachableError
+from mld.positions import TRIM_HORIZON
+from mld.retrieval.rawpage import page_of
+from mld.schemas.decoding import SchemaRules
+from mld.schemas.preparer import SchemaPreparer
+from mld.schemas.registry import NEGATIVE_S, SchemaRegistry
+from mld.streams import ChildBatch
+from properties.values import SchemaMode
+from tests.twins.streams import VirtualClock
+from tests.virtual_time import virtual
+
+ID = "00112233-4455-6677-8899-aabbccddeeff"
+FRAMED = bytes.fromhex("030000112233445566778899aabbccddeeff7b2261223a317d")
+ARN = "arn:aws:glue:eu-west-1:123456789012:schema/r/orders"
+ANSWER = {"SchemaVersionId": ID, "SchemaArn": ARN, "DataFormat": "JSON", "SchemaDefinition": "{}"}
+UNKNOWN = AwsError("GetSchemaVersion", "EntityNotFoundException", "not found")
+DAY_S = 86_400.0
+
+
+class ScriptedGlue:
+    """Answers in order, each after `takes_s`; the last answer for ever."""
+
+    def __init__(self, *answers: Any, takes_s: float = 0.0) -> None:
+        self.answers = list(answers)
+        self.takes_s = takes_s
+        self.asked: list[str] = []
+
+    async def call(self, operation: str, params: dict[str, Any], **_: Any) -> dict[str, Any]:
+        assert operation == "GetSchemaVersion"
+        self.asked.append(params["SchemaVersionId"])
+        await asyncio.sleep(self.takes_s)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def registry(glue: ScriptedGlue, folder: Path, size: int = 200) -> SchemaRegistry:
+    async def at_once(write: Any, *what: Any) -> Any:
+        return write(*what)
+
+    return SchemaRegistry(glue, VirtualClock(), size=size, keep_s=DAY_S, folder=folder, in_thread=at_once)
+
+
+def batch(*datas: bytes) -> ChildBatch:
+    records = [
+        {
+            "Data": base64.b64encode(data).decode(),
+            "PartitionKey": "p",
+            "SequenceNumber": str(100 + number),
+            "ApproximateArrivalTimestamp": 1.7e9,
+        }
+        for number, data in enumerate(datas)
+    ]
+    page = page_of(json.dumps({"Records": records, "NextShardIterator": "n", "MillisBehindLatest": 5}).encode())
+    assert page.bears_frames is any(data[:2] in (b"\x03\x00", b"\x03\x05") for data in datas)
+    return page.after(TRIM_HORIZON)
+
+
+def records_in(given: ChildBatch) -> list[dict[str, Any]]:
+    return json.loads(b"".join(given.line()))["records"]
+
+
+def test_a_version_is_asked_for_once_and_again_after_its_time(tmp_path: Path) -> None:
+    @virtual
+    async def ask() -> None:
+        glue = ScriptedGlue(ANSWER, takes_s=0.5)
+        found = registry(glue, tmp_path / "cache")
+        answers = await asyncio.gather(*(found.version(ID) for _ in range(5)))
+        assert len(glue.asked) == 1
+        version, file = answers[0]
+        assert version.name == "orders"
+        assert file is not None
+        assert Path(file).read_text() == "{}"
+        assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+        assert Path(file).stat().st_mode & 0o777 == 0o600
+        await asyncio.sleep(DAY_S - 1)
+        await found.version(ID)
+        assert len(glue.asked) == 1
+        await asyncio.sleep(2)
+        await found.version(ID)
+        assert len(glue.asked) == 2
+
+    ask()
+
+
+def test_an_unknown_id_is_not_asked_for_again_for_a_minute(tmp_path: Path) -> None:
+    @virtual
+    async def ask() -> None:
+        glue = ScriptedGlue(UNKNOWN, UNKNOWN, ANSWER)
+        found = registry(glue, tmp_path)
+        for _ in range(3):
+            with pytest.raises(SchemaUnknownError, match=ID):
+                await found.version(ID)
+        assert len(glue.asked) == 1
+        await asyncio.sleep(NEGATIVE_S + 1)
+        with pytest.raises(SchemaUnknownError):
+            await found.version(ID)
+        await asyncio.sleep(NEGATIVE_S + 1)
+        assert (await found.version(ID))[0].name == "orders"
+
+    ask()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AwsError("GetSchemaVersion", "AccessDeniedException", "no"),
+        AwsError("GetSchemaVersion", "ThrottlingException", "slowly"),
+        AwsUnreachableError("GetSchemaVersion", "no answer"),
+        {"SchemaDefinition": "{}"},
+        RuntimeError("a bug"),
+    ],
+)
+def test_what_is_no_answer_is_not_kept(tmp_path: Path, error: Any) -> None:
+    @virtual
+    async def ask() -> None:
+        found = registry(ScriptedGlue(error, ANSWER), tmp_path)
+        with pytest.raises(SchemaUnreachableError):
+            await found.version(ID)
+        assert (await found.version(ID))[0].name == "orders"
+
+    ask()
+
+
+def test_only_so_many_versions_are_kept(tmp_path: Path) -> None:
+    @virtual
+    async def ask() -> None:
+        glue = ScriptedGlue(ANSWER)
+        found = registry(glue, tmp_path, size=2)
+        for version_id in ("a", "b", "c", "c", "a"):
+            await found.version(version_id)
+        assert glue.asked == ["a", "b", "c", "a"]
+
+    ask()
+
+
+def test_a_directory_of_others_gets_no_definitions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    @virtual
+    async def ask() -> None:
+        tmp_path.chmod(0o755)
+        _, file = await registry(ScriptedGlue(ANSWER), tmp_path).version(ID)
+        assert file is None
+
+    ask()
+    assert "not a directory of our user alone" in caplog.text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_batch_loses_its_frames_and_keeps_everything_else(tmp_path: Path) -> None:
+    @virtual
+    async def prepare() -> None:
+        prepared = SchemaPreparer(
+            registry(ScriptedGlue(ANSWER), tmp_path / "c"), VirtualClock(), SchemaRules(SchemaMode.STRIP), waits=False
+        )
+        given = batch(b"plain", FRAMED, b"\x03\x00short")
+        found = await prepared.prepare(given)
+        before, after = records_in(given), records_in(found)
+        assert [base64.b64decode(one["data"]) for one in after] == [b"plain", b'{"a":1}', b"\x03\x00short"]
+        assert (before[0], before[2]) == (after[0], after[2])
+        assert after[1]["schemaName"] == "orders"
+        assert (found.largest, found.count, found.data_bytes) == (given.largest, 3, 5 + 7 + 7)
+        plain = batch(b"plain")
+        assert await prepared.prepare(plain) is plain
+        empty = batch()
+        assert await prepared.prepare(empty) is empty
+
+    prepare()
+
+
+def test_a_record_whose_schema_is_unknown_is_delivered_as_it_came(tmp_path: Path) -> None:
+    @virtual
+    async def prepare() -> None:
+        rules = SchemaRules(SchemaMode.STRIP)
+        found = SchemaPreparer(registry(ScriptedGlue(UNKNOWN), tmp_path), VirtualClock(), rules, waits=False)
+        (record,) = records_in(await found.prepare(batch(FRAMED)))
+        assert base64.b64decode(record["data"]) == FRAMED
+        assert "does not know schema version" in record["schemaError"]
+
+    prepare()
+
+
+def test_a_batch_waits_until_its_schema_is_there(tmp_path: Path) -> None:
+    @virtual
+    async def prepare() -> None:
+        denied = AwsError("GetSchemaVersion", "AccessDeniedException", "no")
+        clock = VirtualClock()
+        glue = ScriptedGlue(denied, UNKNOWN, denied, ANSWER)
+        found = SchemaPreparer(registry(glue, tmp_path), clock, SchemaRules(SchemaMode.STRIP), waits=True)
+        began = clock.monotonic()
+        (record,) = records_in(await found.prepare(batch(FRAMED)))
+        assert base64.b64decode(record["data"]) == b'{"a":1}'
+        assert clock.monotonic() - began > NEGATIVE_S
+        waiting = asyncio.create_task(
+            SchemaPreparer(
+                registry(ScriptedGlue(denied), tmp_path), clock, SchemaRules(SchemaMode.STRIP), waits=True
+            ).prepare(batch(FRAMED))
+        )
+        await asyncio.sleep(3600)
+        assert not waiting.done()
+        waiting.cancel()
+
+    prepare()
