@@ -195,7 +195,7 @@ def conformance(timeout_s: float, command: Sequence[str]) -> None:
 )
 @click.option("--enforce/--no-enforce", default=False, help="Throttle like AWS does (5 reads a second and shard, …).")
 def local(host: str, port: int, allow_hosts: Sequence[str], enforce: bool) -> None:
-    """Run the embedded AWS in the foreground: Kinesis, DynamoDB, CloudWatch, STS and Glue on one port."""
+    """Run the embedded AWS in the foreground: Kinesis, DynamoDB and its streams, CloudWatch, STS and Glue."""
     from mld.local.run import run_foreground
 
     sys.exit(_guarded(lambda: run_foreground(host, port, allow_hosts=allow_hosts, enforce=enforce)))

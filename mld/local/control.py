@@ -8,10 +8,16 @@
 ``GET /_mld/log``                  ``{"kinesis.GetRecords": 12, ...}``: calls since the start or the last DELETE
 ``DELETE /_mld/log``               start counting again
 ``GET /_mld/clock``                ``{"offset_s": ...}``
-``POST /_mld/clock``               ``{"offset_s": 301}`` sets, ``{"advance_s": 301}`` moves the clock of Kinesis
+``POST /_mld/clock``               ``{"offset_s": 301}`` sets, ``{"advance_s": 301}`` moves the clock of the
+                                   streams
 ``POST /_mld/delays``              ``{"create_s": 1, "update_s": 1, "delete_s": 1, "consumer_s": 1}``, any of them:
                                    how long streams and consumers show their passing states
 ``POST /_mld/enforce``             ``{"enforce": true}``: throughput limits on or off
+``POST /_mld/dynamodb/split``      ``{"table": "t"}`` or ``{"stream": <ARN>}``, and perhaps ``"shard"``: the shard of
+                                   the table's stream, or its first open one, splits into two; ``{"children": [...]}``
+``POST /_mld/dynamodb/roll``       the same: every open shard is succeeded by one child, as after four hours
+``POST /_mld/dynamodb/trim``       the same: all records of the stream, or of the shard, go, as after 24 hours
+``POST /_mld/dynamodb/expire``     items of any table whose time to live is over go; ``{"expired": <number>}``
 =================================  ===================================================================================
 
 Bodies are JSON and say so (``Content-Type: application/json``), and so are the answers. A body that cannot be
@@ -25,6 +31,7 @@ from collections.abc import Collection
 from dataclasses import fields, replace
 from typing import Any, Protocol
 
+from mld.local.dynamo_streams import DynamoStreams, DynamoStreamsError
 from mld.local.faults import FaultError, FaultPlan, parse_fault
 from mld.local.http import HttpRequest, HttpResponse
 from mld.local.kinesis import StateDelays
@@ -59,6 +66,18 @@ class Controlled(Protocol):
 
     def set_enforce(self, enforce: bool) -> None: ...
 
+    @property
+    def dynamo_streams(self) -> DynamoStreams: ...
+
+
+def is_expiry(request: HttpRequest) -> bool:
+    """Whether it is the one control that takes a while, because the items are moto's."""
+    return (request.method, request.target.rstrip("/")) == ("POST", f"{PREFIX}dynamodb/expire")
+
+
+def answer(value: Any) -> HttpResponse:
+    return _json(value)
+
 
 def handle(server: Controlled, request: HttpRequest) -> HttpResponse:
     if request.body and request.headers.get("content-type", "").partition(";")[0].strip().lower() != CONTENT_TYPE:
@@ -66,7 +85,7 @@ def handle(server: Controlled, request: HttpRequest) -> HttpResponse:
     try:
         name = request.target.removeprefix(PREFIX).rstrip("/")
         said = _act(server, request.method, name, _parsed(request.body))
-    except (FaultError, ControlError) as error:
+    except (FaultError, ControlError, DynamoStreamsError) as error:
         return _json({"error": str(error)}, 400)
     if said is None:
         return _json({"error": f"no such control: {request.method} {request.target}"}, 404)
@@ -121,8 +140,26 @@ def _act(server: Controlled, method: str, name: str, body: Any) -> Any:
             if not isinstance(body, dict) or not isinstance(body.get("enforce"), bool):
                 raise ControlError("the body has to be an object with enforce, true or false")
             server.set_enforce(body["enforce"])
+        case "POST", "dynamodb/split" | "dynamodb/roll" | "dynamodb/trim":
+            return _change_stream(server.dynamo_streams, name.partition("/")[2], body, server.now())
         case _:
             return None
+    return {}
+
+
+def _change_stream(streams: DynamoStreams, act: str, body: Any, now: float) -> dict[str, Any]:
+    """Raises ControlError, and ResourceNotFound."""
+    if not isinstance(body, dict) or not all(isinstance(value, str) for value in body.values()):
+        raise ControlError("the body has to be an object with table or stream, and perhaps shard, all texts")
+    if len(body.keys() & {"table", "stream"}) != 1 or not body.keys() <= {"table", "stream", "shard"}:
+        raise ControlError("the body has to be an object with table or stream, and perhaps shard")
+    stream = streams.newest_of(body["table"], now) if "table" in body else streams.stream(body["stream"], now)
+    shard = body.get("shard")
+    if act == "split":
+        return {"children": stream.split(shard, now)}
+    if act == "roll":
+        return {"children": stream.roll(now)}
+    stream.trim(shard, now)
     return {}
 
 

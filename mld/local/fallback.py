@@ -4,6 +4,8 @@ moto's conditional writes are not atomic between threads. Everything it does, it
 thread of one executor, which is the lock. Each service is an application of its own, and `mld.local.routing` chooses
 the one for a request: moto's own dispatcher, which serves all of AWS and moto's controls, is not used.
 
+What a request does to tables with a stream is told to the model of DynamoDB Streams (`mld.local.table_changes`).
+
 moto is imported in the background after the start; meanwhile Kinesis answers. It comes with the extra ``mld[local]``;
 without it these services answer with an error that says so.
 """
@@ -11,22 +13,27 @@ without it these services answer with an error that says so.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from mld.local.expected import UnsupportedConditionError, rewrite_expected
 from mld.local.http import HttpRequest, HttpResponse
 from mld.local.kinesis.json_api import error_body
+from mld.local.routing import DYNAMODB, Call
+from mld.local.table_changes import StreamSpecificationError, TableChanges, TableEvent, install
 
 log = logging.getLogger(__name__)
 
 MISSING = "DynamoDB, CloudWatch, STS and Glue need the packages of the extra 'local': pip install 'mld[local]'"
 _HOP_BY_HOP = frozenset(("connection", "content-length", "content-type", "date", "server", "transfer-encoding"))
 
+_ACCOUNT_HEADER = "x-moto-account-id"
+"""Tells moto the account of a request; taken from clients, it would be another way to choose one."""
 _CORS = "access-control-"
 """Headers by which moto lets every page read its answers; see `mld.webrule`."""
 
@@ -36,8 +43,12 @@ WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 class OtherServices:
     """Begins the import at once; an answer waits for it on the same thread."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, now: Callable[[], float], publish: Callable[[Sequence[TableEvent]], None]) -> None:
+        """`now` is the server's clock. `publish` is called on the loop, in the order of the requests, and before the
+        answer to the request that did these things."""
+        loop = asyncio.get_running_loop()
         self._port = port
+        self._changes = TableChanges(now, lambda events: _call_soon(loop, publish, events))
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="moto")
         self._make_app: Callable[[str], WsgiApp] | None = None
         self._apps: dict[str, WsgiApp] = {}
@@ -46,9 +57,12 @@ class OtherServices:
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def answer(self, backend: str, request: HttpRequest) -> HttpResponse:
-        """`backend` is moto's name of the service."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._call, backend, request)
+    async def answer(self, call: Call, request: HttpRequest) -> HttpResponse:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._answer, call, request)
+
+    async def expire(self) -> int:
+        """Delete the items of all tables whose time to live is over; how many."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._expire)
 
     # --- on the one thread -------------------------------------------------------------------------------------------
 
@@ -57,12 +71,28 @@ class OtherServices:
             from moto.moto_server.werkzeug_app import create_backend_app
         except ImportError:
             return
+        install()
         self._make_app = create_backend_app
 
-    def _call(self, backend: str, request: HttpRequest) -> HttpResponse:
+    def _expire(self) -> int:
+        return 0 if self._make_app is None else self._changes.expire()
+
+    def _answer(self, call: Call, request: HttpRequest) -> HttpResponse:
         if self._make_app is None:
             return _error("MissingDependencyException", MISSING)
-        if request.headers.get("x-amz-target", "").endswith(".DeleteItem"):
+        if call.service.name != DYNAMODB:
+            return self._call(self._make_app, call, request)
+        try:
+            self._changes.begin(call.operation, request.body, call.account, call.region)
+        except StreamSpecificationError as error:
+            return _error("ValidationException", str(error))
+        try:
+            return self._call(self._make_app, call, request)
+        finally:
+            self._changes.finish(call.operation, call.account, call.region)
+
+    def _call(self, make_app: Callable[[str], WsgiApp], call: Call, request: HttpRequest) -> HttpResponse:
+        if call.operation == "DeleteItem":
             try:
                 body = json.dumps(rewrite_expected(json.loads(request.body))).encode()
             except (UnsupportedConditionError, ValueError, KeyError, IndexError) as error:
@@ -70,8 +100,9 @@ class OtherServices:
             headers = request.headers | {"content-length": str(len(body))}
             request = HttpRequest(request.method, request.target, headers, body)
         try:
-            app = self._apps.get(backend) or self._apps.setdefault(backend, self._make_app(backend))
-            response = self._run(app, request)
+            backend = call.service.backend or call.service.name
+            app = self._apps.get(backend) or self._apps.setdefault(backend, make_app(backend))
+            response = self._run(app, request, call.account)
         except Exception as error:
             # Whatever moto raises becomes an answer, and the one thread goes on.
             log.exception("moto failed", extra={"action": "local_moto_failed"})
@@ -81,11 +112,12 @@ class OtherServices:
             return _error("ValidationException", "The table does not have the specified index")
         return response
 
-    def _run(self, app: WsgiApp, request: HttpRequest) -> HttpResponse:
+    def _run(self, app: WsgiApp, request: HttpRequest, account: str) -> HttpResponse:
         from werkzeug.test import EnvironBuilder, run_wsgi_app
 
         # In WSGI a name with an underscore would stand for the one with a dash.
         headers = [(name, value) for name, value in request.headers.items() if "_" not in name]
+        headers = [(name, value) for name, value in headers if name != _ACCOUNT_HEADER] + [(_ACCOUNT_HEADER, account)]
         builder = EnvironBuilder(
             request.target,
             f"http://127.0.0.1:{self._port}",
@@ -105,3 +137,12 @@ class OtherServices:
 
 def _error(code: str, message: str) -> HttpResponse:
     return HttpResponse(error_body(code, message), 400, "application/x-amz-json-1.0")
+
+
+def _call_soon(
+    loop: asyncio.AbstractEventLoop,
+    publish: Callable[[Sequence[TableEvent]], None],
+    events: Sequence[TableEvent],
+) -> None:
+    with contextlib.suppress(RuntimeError):  # the server is closed, and its loop with it
+        loop.call_soon_threadsafe(publish, events)

@@ -12,15 +12,19 @@ from dataclasses import dataclass
 from urllib.parse import parse_qs
 from xml.sax.saxutils import escape
 
+from mld.local.accounts import Accounts
 from mld.local.encodings import CBOR, encoding_of
 from mld.local.http import HttpRequest, HttpResponse
 from mld.local.kinesis import json_api
 from mld.local.kinesis.model import REGION
 
 KINESIS = "kinesis"
+DYNAMODB = "dynamodb"
+DYNAMODB_STREAMS = "dynamodbstreams"
+STS = "sts"
 _SHOWN_BY_BROWSERS = "application/json"
 UNKNOWN_SERVICE = "UnknownServiceException"
-NAMES = "Kinesis, DynamoDB, CloudWatch, STS and Glue"
+NAMES = "Kinesis, DynamoDB, DynamoDB Streams, CloudWatch, STS and Glue"
 FORM = "application/x-www-form-urlencoded"
 _ASKED_CHARACTERS_MAX = 200
 """Longest quotation of what was asked for in the answer."""
@@ -36,14 +40,15 @@ class ServedService:
     prefix: str | None = None
     version: str | None = None
     backend: str | None = None
-    """moto's name of it; None is our own Kinesis."""
+    """moto's name of it; None for those that we model ourselves."""
 
 
 SERVED = (
     ServedService(KINESIS, prefix="Kinesis_20131202"),
-    ServedService("dynamodb", prefix="DynamoDB_20120810", backend="dynamodb"),
+    ServedService(DYNAMODB, prefix="DynamoDB_20120810", backend="dynamodb"),
+    ServedService(DYNAMODB_STREAMS, prefix="DynamoDBStreams_20120810"),
     ServedService("monitoring", prefix="GraniteServiceVersion20100801", version="2010-08-01", backend="cloudwatch"),
-    ServedService("sts", version="2011-06-15", backend="sts"),
+    ServedService(STS, version="2011-06-15", backend="sts"),
     ServedService("glue", prefix="AWSGlue", backend="glue"),
 )
 _BY_PREFIX = {service.prefix: service for service in SERVED if service.prefix}
@@ -53,12 +58,13 @@ _BY_VERSION = {service.version: service for service in SERVED if service.version
 @dataclass(frozen=True, slots=True)
 class Call:
     service: ServedService
+    account: str
     region: str
     operation: str
 
 
-def identify(request: HttpRequest) -> Call | None:
-    """The call that the request makes; None if it is for no service of ours."""
+def identify(request: HttpRequest, accounts: Accounts) -> Call | None:
+    """The call that the request makes; None if it is for no service of ours. The region is that of the signature."""
     if (request.method, request.target) != ("POST", "/"):
         return None
     if target := request.headers.get("x-amz-target"):
@@ -68,8 +74,11 @@ def identify(request: HttpRequest) -> Call | None:
         form = parse_qs(request.body.decode("latin-1")) if _is_form(request.headers) else {}
         operation = form.get("Action", [""])[0]
         service = _BY_VERSION.get(form.get("Version", [""])[0])
-    scope = _SCOPE.search(request.headers.get("authorization", ""))
-    return Call(service, scope[1] if scope else REGION, operation) if service else None
+    if service is None:
+        return None
+    authorization = request.headers.get("authorization", "")
+    scope = _SCOPE.search(authorization)
+    return Call(service, accounts.of(authorization), scope[1] if scope else REGION, operation)
 
 
 def unknown_service(request: HttpRequest) -> HttpResponse:

@@ -1,8 +1,9 @@
-"""The embedded AWS behind one port: Kinesis from our model, the other services from moto.
+"""The embedded AWS behind one port: Kinesis and DynamoDB Streams from our models, the other services from moto.
 
 A thin shell: it reads the clock, hands each request to the model, writes the answer, and wakes the subscriptions of
 shards that changed. It listens on the loopback interface unless told otherwise. There is no authentication: of a
-request's signature only the region is used. So `mld.webrule` keeps the pages of browsers out.
+request's signature only the region and the access key are used (`mld.local.accounts`). So `mld.webrule` keeps the pages
+of browsers out.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 
 from mld.local import control, eventstream
+from mld.local.accounts import DEFAULT_ACCOUNT, Accounts
+from mld.local.dynamo_streams import DynamoStreams, DynamoStreamsError
+from mld.local.dynamo_streams import json_api as dynamo_json_api
 from mld.local.encodings import JSON, Encoding, encoding_of
 from mld.local.fallback import OtherServices
 from mld.local.faults import Fault, FaultPlan
@@ -21,7 +25,9 @@ from mld.local.http import Connections, Handler, HttpConnection, HttpRequest, Ht
 from mld.local.kinesis import Kinesis, KinesisError, StateDelays, json_api
 from mld.local.kinesis.model import REGION
 from mld.local.kinesis.subscription import Finished, Idle, ShardSubscription, SubscriptionEvent, event_json
-from mld.local.routing import KINESIS, Call, error_answer, identify, unknown_service
+from mld.local.routing import DYNAMODB_STREAMS, KINESIS, STS, Call, error_answer, identify, unknown_service
+from mld.local.service_error import ServiceError
+from mld.local.table_changes import TableEvent
 from mld.webrule import FORBIDDEN, WebRule
 
 log = logging.getLogger(__name__)
@@ -32,7 +38,8 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 """The address by which its own machine calls a server that listens on all."""
 _OPEN_CONNECTIONS_BACKLOG = 1024
 _NO_FAULT = Fault()
-_Key = tuple[str, str, str]
+_Key = tuple[str, str, str, str]
+"""Account, region, stream, shard."""
 
 
 class EmbeddedServer:
@@ -48,7 +55,9 @@ class EmbeddedServer:
         self.offset_s = 0.0
         self.delays = delays
         self._enforce = enforce
-        self._regions: dict[str, Kinesis] = {}
+        self._kinesis_models: dict[tuple[str, str], Kinesis] = {}
+        self.dynamo_streams = DynamoStreams(enforce=enforce)
+        self._accounts = Accounts()
         self._watchers: dict[_Key, set[asyncio.Event]] = {}
         self._connections: Connections = set()
         self._requests = 0
@@ -72,7 +81,7 @@ class EmbeddedServer:
             backlog=_OPEN_CONNECTIONS_BACKLOG,
         )
         self.port = self._listener.sockets[0].getsockname()[1]
-        self._others = OtherServices(self.port)
+        self._others = OtherServices(self.port, self.now, self._tables_changed)
 
     async def close(self) -> None:
         self._listener.close()
@@ -91,19 +100,27 @@ class EmbeddedServer:
 
     def set_delays(self, delays: StateDelays) -> None:
         self.delays = delays
-        for kinesis in self._regions.values():
+        for kinesis in self._kinesis_models.values():
             kinesis.delays = delays
 
     def set_enforce(self, enforce: bool) -> None:
         self._enforce = enforce
-        for kinesis in self._regions.values():
+        self.dynamo_streams.enforce = enforce
+        for kinesis in self._kinesis_models.values():
             kinesis.enforce = enforce
 
-    def kinesis(self, region: str = REGION) -> Kinesis:
-        """The model of one region."""
-        if region not in self._regions:
-            self._regions[region] = Kinesis(region=region, enforce=self._enforce, delays=self.delays)
-        return self._regions[region]
+    def kinesis(self, region: str = REGION, account: str = DEFAULT_ACCOUNT) -> Kinesis:
+        """The model of one account in one region."""
+        place = (account, region)
+        if place not in self._kinesis_models:
+            self._kinesis_models[place] = Kinesis(
+                region=region, account=account, enforce=self._enforce, delays=self.delays
+            )
+        return self._kinesis_models[place]
+
+    def _tables_changed(self, events: Sequence[TableEvent]) -> None:
+        for event in events:
+            event.apply(self.dynamo_streams)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -111,8 +128,8 @@ class EmbeddedServer:
         if (reason := self._web_rule.refusal(request.target, request.headers, request.arrived_at)) is not None:
             return error_answer(request.headers, "AccessDeniedException", reason, FORBIDDEN)
         if request.target.startswith(control.PREFIX):
-            return control.handle(self, request)
-        if (call := identify(request)) is None:
+            return self._expire(peer) if control.is_expiry(request) else control.handle(self, request)
+        if (call := identify(request, self._accounts)) is None:
             return unknown_service(request)
         service, operation = call.service.name, call.operation
         name = f"{service}.{operation}"
@@ -124,15 +141,17 @@ class EmbeddedServer:
                 return self._refusal(JSON, error)
         fault = self.faults.take(service, operation, request.body) or _NO_FAULT
         if service == KINESIS and operation == "SubscribeToShard":
-            return self._subscribe(call.region, request, peer, fault)
+            return self._subscribe(call, request, peer, fault)
         if service == KINESIS and fault is _NO_FAULT:
             return self._kinesis(call, request)
+        if service == DYNAMODB_STREAMS and fault is _NO_FAULT:
+            return self._dynamo_streams(call, request)
         return self._answer_later(call, request, peer, fault)
 
     def _kinesis(self, call: Call, request: HttpRequest, *, empty: bool = False) -> HttpResponse:
         encoding, operation = encoding_of(request.headers), call.operation
         try:
-            answer = json_api.dispatch(self.kinesis(call.region), operation, request.body, self.now(), empty=empty)
+            answer = json_api.dispatch(self._finder(call), operation, request.body, self.now(), empty=empty)
         except KinesisError as error:
             return self._refusal(encoding, error)
         except Exception:
@@ -145,21 +164,58 @@ class EmbeddedServer:
         if operation not in json_api.READ_ONLY:
             self._wake_all()
         for stream, shard_id in answer.touched:
-            self._wake((call.region, stream, shard_id))
+            self._wake((answer.account, call.region, stream, shard_id))
         return self._answer(encoding, answer.body)
+
+    def _finder(self, call: Call) -> json_api.KinesisFinder:
+        return lambda account: self.kinesis(call.region, account or call.account)
+
+    def _dynamo_streams(self, call: Call, request: HttpRequest, *, empty: bool = False) -> HttpResponse:
+        try:
+            body = dynamo_json_api.dispatch(
+                self.dynamo_streams,
+                call.operation,
+                request.body,
+                self.now(),
+                account=call.account,
+                region=call.region,
+                empty=empty,
+            )
+        except ServiceError as error:
+            return self._dynamo_refusal(error)
+        except Exception:
+            log.exception(
+                "The embedded DynamoDB Streams failed",
+                extra={"action": "local_dynamo_streams_failed", "operation": call.operation},
+            )
+            failure = f"{call.operation} failed; see the server's log"
+            return self._dynamo_refusal(DynamoStreamsError("InternalServerError", failure, 500))
+        return HttpResponse(body, 200, dynamo_json_api.CONTENT_TYPE, self._request_id())
+
+    def _dynamo_refusal(self, error: ServiceError) -> HttpResponse:
+        body = dynamo_json_api.error_body(error)
+        return HttpResponse(body, error.status, dynamo_json_api.CONTENT_TYPE, self._request_id())
+
+    async def _expire(self, peer: Peer) -> None:
+        peer.respond(control.answer({"expired": await self._others.expire()}))
 
     async def _answer_later(self, call: Call, request: HttpRequest, peer: Peer, fault: Fault) -> None:
         if fault.delay_s:
             await asyncio.sleep(fault.delay_s)
         response = None
         if fault.empty or fault.after or fault.is_late_only:
-            backend = call.service.backend
-            if backend is None:
+            if call.service.name == KINESIS:
                 response = self._kinesis(call, request, empty=fault.empty)
+            elif call.service.name == DYNAMODB_STREAMS:
+                response = self._dynamo_streams(call, request, empty=fault.empty)
             else:
-                response = await self._others.answer(backend, request)
+                response = await self._others.answer(call, request)
+                if call.service.name == STS:
+                    self._accounts.learn(response.body)
         if fault.drop:
             peer.abort()
+        elif fault.code and call.service.name == DYNAMODB_STREAMS:
+            peer.respond(self._dynamo_refusal(fault.refusal))
         elif fault.code:
             peer.respond(self._refusal(encoding_of(request.headers), fault.refusal))
         elif response is not None:
@@ -177,7 +233,7 @@ class EmbeddedServer:
 
     # --- subscriptions -----------------------------------------------------------------------------------------------
 
-    async def _subscribe(self, region: str, request: HttpRequest, peer: Peer, fault: Fault) -> None:
+    async def _subscribe(self, call: Call, request: HttpRequest, peer: Peer, fault: Fault) -> None:
         encoding = encoding_of(request.headers)
         if fault.delay_s:
             await asyncio.sleep(fault.delay_s)
@@ -188,15 +244,15 @@ class EmbeddedServer:
                 peer.respond(self._refusal(encoding, fault.refusal))
             return
         try:
-            subscription, watch = json_api.open_subscription(
-                self.kinesis(region), json_api.parse(request.body), self.now()
-            )
+            fields = json_api.parse(request.body)
+            account = fields.account() or call.account
+            subscription, watch = json_api.open_subscription(self.kinesis(call.region, account), fields, self.now())
         except KinesisError as error:
             peer.respond(self._refusal(encoding, error))
             return
         # Another subscription may just have been taken over: its own stream has to notice.
-        self._wake((region, *watch))
-        async with self._watching((region, *watch)) as wake:
+        self._wake((account, call.region, *watch))
+        async with self._watching((account, call.region, *watch)) as wake:
             try:
                 await self._stream(subscription, peer, encoding, wake, fault)
             finally:

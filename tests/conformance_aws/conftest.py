@@ -94,6 +94,11 @@ def dynamodb(target: Target) -> Any:
 
 
 @pytest.fixture
+def dynamodbstreams(target: Target) -> Any:
+    return target.client("dynamodbstreams")
+
+
+@pytest.fixture
 def pass_time(target: Target) -> Callable[[float], None]:
     """Let so many seconds pass: by the clock control, or by waiting if that was asked for."""
 
@@ -110,6 +115,74 @@ def pass_time(target: Target) -> Callable[[float], None]:
 
 def unique(prefix: str = "mld") -> str:
     return f"{prefix}-{uuid.uuid4().hex[:12]}"
+
+
+@dataclass
+class TableFeed:
+    """A table with a stream, and what its stream says."""
+
+    name: str
+    arn: str
+    dynamodb: Any
+    streams: Any
+
+    def put(self, key: str, **attributes: Any) -> None:
+        self.dynamodb.put_item(TableName=self.name, Item={"leaseKey": {"S": key}, **attributes})
+
+    def update(self, key: str, value: str) -> None:
+        self.dynamodb.update_item(
+            TableName=self.name,
+            Key={"leaseKey": {"S": key}},
+            UpdateExpression="SET v = :v",
+            ExpressionAttributeValues={":v": {"S": value}},
+        )
+
+    def delete(self, key: str) -> None:
+        self.dynamodb.delete_item(TableName=self.name, Key={"leaseKey": {"S": key}})
+
+    def describe(self, **arguments: Any) -> dict[str, Any]:
+        found: dict[str, Any] = self.streams.describe_stream(StreamArn=self.arn, **arguments)["StreamDescription"]
+        return found
+
+    def shard_ids(self) -> list[str]:
+        return [shard["ShardId"] for shard in self.describe()["Shards"]]
+
+    def iterator(self, shard_id: str, kind: str = "TRIM_HORIZON", **arguments: Any) -> str:
+        answer = self.streams.get_shard_iterator(
+            StreamArn=self.arn, ShardId=shard_id, ShardIteratorType=kind, **arguments
+        )
+        return str(answer["ShardIterator"])
+
+    def page(self, shard_id: str, kind: str = "TRIM_HORIZON", **arguments: Any) -> dict[str, Any]:
+        page: dict[str, Any] = self.streams.get_records(ShardIterator=self.iterator(shard_id, kind, **arguments))
+        return page
+
+    def records(self) -> list[dict[str, Any]]:
+        """Of all shards, in order of the shards' ids."""
+        return [record for shard_id in self.shard_ids() for record in self.page(shard_id)["Records"]]
+
+    def events(self) -> list[tuple[str, str]]:
+        """Name and key of each record."""
+        return [(r["eventName"], r["dynamodb"]["Keys"]["leaseKey"]["S"]) for r in self.records()]
+
+    def set_stream(self, view: str | None) -> None:
+        """Enable the table's stream, or disable it."""
+        wanted = {"StreamEnabled": True, "StreamViewType": view} if view else {"StreamEnabled": False}
+        self.dynamodb.update_table(TableName=self.name, StreamSpecification=wanted)
+
+    def table(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.dynamodb.describe_table(TableName=self.name)["Table"]
+        return found
+
+
+@pytest.fixture
+def make_feed(make_table: Callable[..., str], dynamodb: Any, dynamodbstreams: Any) -> Callable[..., TableFeed]:
+    def make(view: str = "NEW_AND_OLD_IMAGES") -> TableFeed:
+        name = make_table(StreamSpecification={"StreamEnabled": True, "StreamViewType": view})
+        arn = str(dynamodb.describe_table(TableName=name)["Table"]["LatestStreamArn"])
+        return TableFeed(name, arn, dynamodb, dynamodbstreams)
+
+    return make
 
 
 def code_of(call: Callable[..., Any], **arguments: Any) -> str:

@@ -35,10 +35,12 @@ class Directory:
         self,
         *,
         region: str = REGION,
+        account: str = ACCOUNT,
         enforce: bool = False,
         delays: StateDelays | None = None,
     ) -> None:
         self.region = region
+        self.account = account
         self.enforce = enforce
         self.delays = delays or StateDelays()
         self.shard_limit = SHARD_LIMIT
@@ -48,7 +50,7 @@ class Directory:
     # --- finding things ----------------------------------------------------------------------------------------------
 
     def stream_arn(self, name: str) -> str:
-        return f"arn:aws:kinesis:{self.region}:{ACCOUNT}:stream/{name}"
+        return f"arn:aws:kinesis:{self.region}:{self.account}:stream/{name}"
 
     def streams(self, now: float) -> list[Stream]:
         """All streams, in order of their names."""
@@ -64,12 +66,12 @@ class Directory:
             if parts is None:
                 raise errors.invalid(f"StreamARN {ref} is not valid.")
             name = parts[4]
-            if (parts[2], parts[3]) != (self.region, ACCOUNT):
+            if (parts[2], parts[3]) != (self.region, self.account):
                 raise errors.stream_not_found(name, parts[3])
         stream = self._streams.get(name)
         if stream is None or (stream.gone_s is not None and now >= stream.gone_s):
             self._streams.pop(name, None)
-            raise errors.stream_not_found(name)
+            raise errors.stream_not_found(name, self.account)
         stream.drop_expired_shards(now)
         return stream
 
@@ -77,19 +79,21 @@ class Directory:
         """A stream that takes reads and writes; one that is still being made has no shards yet."""
         stream = self.stream(ref, now)
         if stream.status(now) == "CREATING":
-            raise errors.stream_not_found(stream.name)
+            raise errors.stream_not_found(stream.name, self.account)
         return stream
 
     def settled_stream(self, ref: str, now: float) -> Stream:
         stream = self.stream(ref, now)
         if (status := stream.status(now)) != "ACTIVE":
-            raise errors.in_use(f"Stream {stream.name} under account {ACCOUNT} not ACTIVE, instead in state {status}")
+            raise errors.in_use(
+                f"Stream {stream.name} under account {self.account} not ACTIVE, instead in state {status}"
+            )
         return stream
 
     def shard(self, stream: Stream, shard_id: str) -> ShardState:
         shard = stream.shard(shard_id)
         if shard is None:
-            raise errors.shard_not_found(shard_id, stream.name)
+            raise errors.shard_not_found(shard_id, stream.name, self.account)
         return shard
 
     # --- making and setting ------------------------------------------------------------------------------------------
@@ -106,7 +110,7 @@ class Directory:
     ) -> Stream:
         """`shard_count` is required unless `on_demand`, which starts with four shards."""
         if any(s.name == name for s in self.streams(now)):
-            raise errors.in_use(f"Stream {name} under account {ACCOUNT} already exists.")
+            raise errors.in_use(f"Stream {name} under account {self.account} already exists.")
         if on_demand and shard_count is not None:
             raise errors.validation("ShardCount must not be given for a stream in On-Demand mode.")
         if not on_demand and shard_count is None:
@@ -131,7 +135,7 @@ class Directory:
         open_count = self.open_shard_count(now)
         if open_count + more > self.shard_limit:
             raise errors.limit_exceeded(
-                f"This request would exceed the shard limit for the account {ACCOUNT} in {self.region}. "
+                f"This request would exceed the shard limit for the account {self.account} in {self.region}. "
                 f"Current shard count for the account: {open_count}. Limit: {self.shard_limit}."
             )
 
@@ -141,7 +145,7 @@ class Directory:
     def delete_stream(self, ref: str, *, now: float, with_consumers: bool = False) -> None:
         stream = self.stream(ref, now)
         if any(not c.is_gone(now) for c in stream.consumers.values()) and not with_consumers:
-            raise errors.in_use(f"Stream {stream.name} under account {ACCOUNT} has registered consumers.")
+            raise errors.in_use(f"Stream {stream.name} under account {self.account} has registered consumers.")
         if stream.gone_s is None:
             stream.gone_s = now + self.delays.delete_s
 

@@ -5,27 +5,22 @@ Messages follow the service's wording where it is known; do not match on them.
 
 from __future__ import annotations
 
-from mld.errors import MldError
+from mld.local.accounts import DEFAULT_ACCOUNT
+from mld.local.service_error import ServiceError
 
-ACCOUNT = "123456789012"
+ACCOUNT = DEFAULT_ACCOUNT
 
 
-class KinesisError(MldError):
-    """An operation was refused; `code` goes to the client as ``__type``."""
-
-    def __init__(self, code: str, message: str, status: int = 400) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code
-        self.message = message
-        self.status = status
+class KinesisError(ServiceError):
+    """An operation was refused."""
 
 
 def stream_not_found(name: str, account: str = ACCOUNT) -> KinesisError:
     return not_found(f"Stream {name} under account {account} not found.")
 
 
-def shard_not_found(shard_id: str, name: str) -> KinesisError:
-    return not_found(f"Could not find shard {shard_id} in stream {name} under account {ACCOUNT}.")
+def shard_not_found(shard_id: str, name: str, account: str = ACCOUNT) -> KinesisError:
+    return not_found(f"Could not find shard {shard_id} in stream {name} under account {account}.")
 
 
 def not_found(message: str) -> KinesisError:
@@ -52,8 +47,8 @@ def limit_exceeded(message: str) -> KinesisError:
     return KinesisError("LimitExceededException", message)
 
 
-def throttled(shard_id: str, name: str) -> KinesisError:
+def throttled(shard_id: str, name: str, account: str = ACCOUNT) -> KinesisError:
     return KinesisError(
         "ProvisionedThroughputExceededException",
-        f"Rate exceeded for shard {shard_id} in stream {name} under account {ACCOUNT}.",
+        f"Rate exceeded for shard {shard_id} in stream {name} under account {account}.",
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mld.local.kinesis import errors
 from mld.local.kinesis.directory import Directory
-from mld.local.kinesis.errors import ACCOUNT
 from mld.local.kinesis.reading import start_position
 from mld.local.kinesis.shard import ShardState
 from mld.local.kinesis.stream_state import Consumer, Stream
@@ -22,7 +21,9 @@ class FanOutDirectory(Directory):
         stream = self.data_stream(ref, now)
         existing = self.consumers(stream.arn, now=now)
         if any(c.name == name for c in existing):
-            raise errors.in_use(f"Consumer {name} under stream {stream.name} already exists for account {ACCOUNT}.")
+            raise errors.in_use(
+                f"Consumer {name} under stream {stream.name} already exists for account {self.account}."
+            )
         if len(existing) >= CONSUMERS_MAX:
             raise errors.limit_exceeded(f"Consumer count cannot exceed {CONSUMERS_MAX} for stream {stream.name}.")
         if sum(c.status(now) == "CREATING" for c in existing) >= CREATING_MAX:
@@ -55,7 +56,7 @@ class FanOutDirectory(Directory):
             raise errors.invalid("Either ConsumerARN or StreamARN and ConsumerName must be provided.")
         found = [c for c in self.consumers(stream_arn, now=now) if c.name == name and arn in (None, c.arn)]
         if not found:
-            raise errors.not_found(f"Consumer {arn or name} under account {ACCOUNT} not found.")
+            raise errors.not_found(f"Consumer {arn or name} under account {self.account} not found.")
         return found[0]
 
     def deregister_consumer(self, consumer: Consumer, *, now: float) -> None:
@@ -75,7 +76,7 @@ class FanOutDirectory(Directory):
         key = (consumer_arn, shard.shard_id)
         before = self._subscriptions.get(key)
         in_use = errors.in_use(
-            f"Another active subscription exists for this consumer: {ACCOUNT}:{stream.name}:{shard.shard_id}:"
+            f"Another active subscription exists for this consumer: {self.account}:{stream.name}:{shard.shard_id}:"
             f"{consumer.name}"
         )
         if before is not None and before.is_live:
@@ -87,7 +88,7 @@ class FanOutDirectory(Directory):
             self.consumer(now=at, arn=consumer_arn)
             current = self.data_stream(consumer.stream_arn, at)
             if current is not stream:
-                raise errors.stream_not_found(stream.name)
+                raise errors.stream_not_found(stream.name, self.account)
             return current, self.shard(current, shard.shard_id)
 
         subscription = ShardSubscription(find, position, now, enforce=self.enforce)

@@ -7,6 +7,7 @@ refused as unknown. StreamId is ignored, as the service documents it as not impl
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 from mld.local.kinesis import wire_fanout, wire_records, wire_streams
 from mld.local.kinesis.errors import KinesisError
@@ -15,7 +16,7 @@ from mld.local.kinesis.operations import HANDLERS, OperationRequest, OperationRe
 from mld.local.kinesis.wire_fanout import open_subscription
 from mld.local.kinesis.wire_records import empty_page
 
-__all__ = ["READ_ONLY", "OperationResult", "dispatch", "error_body", "open_subscription", "parse"]
+__all__ = ["READ_ONLY", "KinesisFinder", "OperationResult", "dispatch", "error_body", "open_subscription", "parse"]
 
 # Importing these registers their operations.
 _MODULES = (wire_fanout, wire_records, wire_streams)
@@ -27,12 +28,17 @@ READ_ONLY = frozenset(
 """Operations after which no subscription can find anything changed, apart from the shards its answer touched."""
 
 
-def dispatch(kinesis: Kinesis, operation: str, body: bytes, now: float, *, empty: bool = False) -> OperationResult:
+KinesisFinder = Callable[[str | None], Kinesis]
+"""The model of an account; of the caller's for None."""
+
+
+def dispatch(find: KinesisFinder, operation: str, body: bytes, now: float, *, empty: bool = False) -> OperationResult:
     """Carry out one JSON request; with `empty`, GetRecords finds no records. Raises KinesisError."""
     handler = empty_page if empty and operation == "GetRecords" else HANDLERS.get(operation)
     if handler is None:
         raise KinesisError("UnknownOperationException", f"{operation} is not supported by the embedded Kinesis.")
-    return handler(kinesis, parse(body), now)
+    request = parse(body)
+    return handler(find(request.account()), request, now)
 
 
 def parse(body: bytes) -> OperationRequest:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from mld.local.kinesis import errors
 from mld.local.kinesis.directory import REGION, StateDelays
-from mld.local.kinesis.errors import ACCOUNT
 from mld.local.kinesis.fanout import FanOutDirectory
 from mld.local.kinesis.filters import FilterType, ListFilter, matches
 from mld.local.kinesis.reading import PAGE_RECORDS_MAX, LogPage, read_page, start_position
@@ -62,7 +61,7 @@ class Kinesis(FanOutDirectory):
             stream = self.stream(ref, now)
         if stream.status(now) not in ("ACTIVE", "UPDATING"):
             raise errors.in_use(
-                f"Stream {stream.name} under account {ACCOUNT} not ACTIVE or UPDATING, instead in state "
+                f"Stream {stream.name} under account {self.account} not ACTIVE or UPDATING, instead in state "
                 f"{stream.status(now)}"
             )
         _check_filter(shard_filter)
@@ -72,7 +71,9 @@ class Kinesis(FanOutDirectory):
         page = found[:limit]
         more = len(found) > limit
         following = (
-            ListShardsToken(stream.name, stream.created_ms, page[-1].shard_id, shard_filter, now) if more else None
+            ListShardsToken(self.account, stream.name, stream.created_ms, page[-1].shard_id, shard_filter, now)
+            if more
+            else None
         )
         return ListedShards(page, following.encode() if following else None)
 
@@ -122,7 +123,7 @@ class Kinesis(FanOutDirectory):
         if stream.on_demand:
             raise errors.KinesisError(
                 "ValidationException",
-                f"Request is invalid. Stream {stream.name} under account {ACCOUNT} is in On-Demand mode.",
+                f"Request is invalid. Stream {stream.name} under account {self.account} is in On-Demand mode.",
             )
         return stream
 
@@ -143,7 +144,7 @@ class Kinesis(FanOutDirectory):
         for entry, size in zip(entries, sizes, strict=True):
             shard = shard_of(stream, entry)
             if self.enforce and not shard.limits.admit_write(size, now):
-                refusal = errors.throttled(shard.shard_id, stream.name)
+                refusal = errors.throttled(shard.shard_id, stream.name, self.account)
                 results.append(PutResult(error=(refusal.code, refusal.message)))
             else:
                 results.append(store(stream, shard, entry, size, now))
@@ -153,9 +154,9 @@ class Kinesis(FanOutDirectory):
         stream = self.data_stream(ref, now)
         shard = self.shard(stream, shard_id)
         if self.enforce and not shard.limits.admit_iterator(now):
-            raise errors.throttled(shard.shard_id, stream.name)
+            raise errors.throttled(shard.shard_id, stream.name, self.account)
         position = start_position(stream, shard, start, now)
-        return ShardIterator(stream.name, stream.created_ms, shard.index, position, now).encode()
+        return ShardIterator(self.account, stream.name, stream.created_ms, shard.index, position, now).encode()
 
     def get_records(
         self, iterator: str, *, now: float, limit: int | None = None, ref: str | None = None
@@ -163,13 +164,13 @@ class Kinesis(FanOutDirectory):
         """A page and the next iterator, which is None at the end of a closed shard."""
         stream, shard, place = self._place(iterator, ref, now)
         if self.enforce and not shard.limits.admit_read(now):
-            raise errors.throttled(shard.shard_id, stream.name)
+            raise errors.throttled(shard.shard_id, stream.name, self.account)
         page = read_page(stream, shard, place.position, now, limit=limit or PAGE_RECORDS_MAX)
         if self.enforce:
             shard.limits.spent(page.size_bytes, now, full_page=page.cut_by_size)
         if page.position is None:
             return page, None
-        following = ShardIterator(stream.name, stream.created_ms, shard.index, page.position, now)
+        following = ShardIterator(self.account, stream.name, stream.created_ms, shard.index, page.position, now)
         return page, following.encode()
 
     def get_no_records(self, iterator: str, *, now: float) -> tuple[int, str]:
@@ -177,13 +178,14 @@ class Kinesis(FanOutDirectory):
         milliseconds and an iterator at the same position."""
         stream, shard, place = self._place(iterator, None, now)
         behind = read_page(stream, shard, place.position, now, limit=1).millis_behind_latest
-        return behind, ShardIterator(stream.name, stream.created_ms, shard.index, place.position, now).encode()
+        following = ShardIterator(self.account, stream.name, stream.created_ms, shard.index, place.position, now)
+        return behind, following.encode()
 
     def _place(self, iterator: str, ref: str | None, now: float) -> tuple[Stream, ShardState, ShardIterator]:
         place = decode_iterator(iterator)
         stream = self.data_stream(place.stream, now)
         if stream.created_ms != place.created_ms:
-            raise errors.stream_not_found(stream.name)
+            raise errors.stream_not_found(stream.name, self.account)
         if ref is not None and self.stream(ref, now) is not stream:
             raise errors.invalid("The ShardIterator is of another stream than the one named.")
         if place.is_expired(now):
@@ -194,7 +196,7 @@ class Kinesis(FanOutDirectory):
             )
         shard = stream.shards.get(place.shard_index)
         if shard is None:
-            raise errors.shard_not_found(f"of index {place.shard_index}", stream.name)
+            raise errors.shard_not_found(f"of index {place.shard_index}", stream.name, self.account)
         return stream, shard, place
 
 

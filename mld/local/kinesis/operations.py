@@ -13,11 +13,14 @@ from typing import Any, TypeVar
 from mld.local.kinesis import errors
 from mld.local.kinesis.errors import KinesisError
 from mld.local.kinesis.model import Kinesis
-from mld.local.kinesis.tokens import decode_name
+from mld.local.kinesis.tokens import account_of_token, decode_name
 
 NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 SEQUENCE_NUMBER = re.compile(r"0|[1-9][0-9]{0,128}")
 HASH_KEY = re.compile(r"0|[1-9][0-9]{0,38}")
+_ACCOUNT_OF_ARN = re.compile(r"arn:[^:]*:kinesis:[^:]*:(\d{12}):")
+_ARNS = ("StreamARN", "ConsumerARN", "ResourceARN")
+_TOKENS = ("ShardIterator", "NextToken")
 PAGE_MAX = 10_000
 INT_MAX = 2**31 - 1
 
@@ -125,6 +128,17 @@ class OperationRequest:
             raise errors.invalid("Either StreamName or StreamARN must be provided.")
         return ref
 
+    def account(self) -> str | None:
+        """The account of the stream that the request names by an ARN, an iterator or a page token; None if it names it
+        by the name alone, and so means the caller's."""
+        for key in _ARNS:
+            if isinstance(arn := self._fields.get(key), str) and (named := _ACCOUNT_OF_ARN.match(arn)):
+                return named[1]
+        for key in _TOKENS:
+            if isinstance(token := self._fields.get(key), str):
+                return account_of_token(token)
+        return None
+
     def _get(self, key: str, kind: type | tuple[type, ...]) -> Any:
         value = self._fields.get(key)
         if value is None:
@@ -140,10 +154,11 @@ def _camel(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OperationResult:
-    """`touched` names the shards that got records, as (stream name, shard id)."""
+    """`touched` names the shards that got records, as (stream name, shard id); they are streams of `account`."""
 
     body: bytes
     touched: frozenset[tuple[str, str]] = frozenset()
+    account: str = ""
 
 
 Handler = Callable[[Kinesis, OperationRequest, float], OperationResult]

@@ -93,7 +93,7 @@ def _own_number(stream: Stream, shard: ShardState, text: str | None) -> int:
     if sequence.shard_index(number) != shard.index or not shard.starting <= number <= top:
         raise errors.invalid(
             f"StartingSequenceNumber {text} used in GetShardIterator on shard {shard.shard_id} in stream "
-            f"{stream.name} under account {errors.ACCOUNT} is invalid because it did not come from this stream."
+            f"{stream.name} is invalid because it did not come from this stream."
         )
     return number
 

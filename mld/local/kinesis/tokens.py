@@ -5,17 +5,14 @@ Each names the stream by its time of creation too; a stream made again under the
 
 from __future__ import annotations
 
-import base64
-import binascii
-import zlib
 from dataclasses import dataclass
 
 from mld.local.kinesis import errors
 from mld.local.kinesis.filters import FilterType, ListFilter
+from mld.local.opaque import pack, unpack
 
 LIFE_S = 300.0
 """Both kinds expire five minutes after they were given out."""
-_SEPARATOR = "\x1f"
 _BAD_TOKEN = "NextToken is invalid."  # noqa: S105 - a message
 
 
@@ -23,6 +20,7 @@ _BAD_TOKEN = "NextToken is invalid."  # noqa: S105 - a message
 class ShardIterator:
     """`position` is the lowest sequence number to deliver; `issued_s` epoch seconds."""
 
+    account: str
     stream: str
     created_ms: int
     shard_index: int
@@ -30,7 +28,9 @@ class ShardIterator:
     issued_s: float
 
     def encode(self) -> str:
-        return _pack("I", self.stream, self.created_ms, self.shard_index, self.position, f"{self.issued_s:.3f}")
+        return pack(
+            "I", self.account, self.stream, self.created_ms, self.shard_index, self.position, f"{self.issued_s:.3f}"
+        )
 
     def is_expired(self, now: float) -> bool:
         return now - self.issued_s > LIFE_S
@@ -40,6 +40,7 @@ class ShardIterator:
 class ListShardsToken:
     """Where a listing goes on: after shard `after_id`, under the same filter."""
 
+    account: str
     stream: str
     created_ms: int
     after_id: str
@@ -52,7 +53,9 @@ class ListShardsToken:
             kind = self.filter.type.value
             shard = self.filter.shard_id or ""
             time = "" if self.filter.timestamp_s is None else repr(self.filter.timestamp_s)
-        return _pack("S", self.stream, self.created_ms, self.after_id, kind, shard, time, f"{self.issued_s:.3f}")
+        return pack(
+            "S", self.account, self.stream, self.created_ms, self.after_id, kind, shard, time, f"{self.issued_s:.3f}"
+        )
 
     def is_expired(self, now: float) -> bool:
         return now - self.issued_s > LIFE_S
@@ -60,36 +63,35 @@ class ListShardsToken:
 
 def decode_iterator(text: str) -> ShardIterator:
     """Raises KinesisError for a text we did not make, as all here."""
-    stream, created_ms, index, position, issued_s = _unpack("I", text, 5, "Invalid ShardIterator.")
-    return ShardIterator(stream, int(created_ms), int(index), int(position), float(issued_s))
+    account, stream, created_ms, index, position, issued_s = _unpack("I", text, 6, "Invalid ShardIterator.")
+    return ShardIterator(account, stream, int(created_ms), int(index), int(position), float(issued_s))
 
 
 def decode_list_token(text: str) -> ListShardsToken:
-    stream, created_ms, after_id, kind, shard, time, issued_s = _unpack("S", text, 7, _BAD_TOKEN)
+    account, stream, created_ms, after_id, kind, shard, time, issued_s = _unpack("S", text, 8, _BAD_TOKEN)
     wanted = ListFilter(FilterType(kind), shard or None, float(time) if time else None) if kind else None
-    return ListShardsToken(stream, int(created_ms), after_id, wanted, float(issued_s))
+    return ListShardsToken(account, stream, int(created_ms), after_id, wanted, float(issued_s))
 
 
 def encode_name(kind: str, name: str) -> str:
     """The page token of listings that only need the last name."""
-    return _pack(kind, name)
+    return pack(kind, name)
 
 
 def decode_name(kind: str, text: str) -> str:
     return _unpack(kind, text, 1, _BAD_TOKEN)[0]
 
 
-def _pack(kind: str, *fields: object) -> str:
-    body = _SEPARATOR.join((kind, *map(str, fields))).encode()
-    return base64.b64encode(zlib.crc32(body).to_bytes(4, "big") + body).decode()
-
-
 def _unpack(kind: str, text: str, count: int, refusal: str) -> list[str]:
-    try:
-        raw = binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
-    except (binascii.Error, UnicodeEncodeError):
-        raise errors.invalid(refusal) from None
-    fields = raw[4:].decode(errors="replace").split(_SEPARATOR)
-    if zlib.crc32(raw[4:]).to_bytes(4, "big") != raw[:4] or fields[0] != kind or len(fields) != count + 1:
+    fields = unpack(kind, text, count)
+    if fields is None:
         raise errors.invalid(refusal)
-    return fields[1:]
+    return fields
+
+
+def account_of_token(text: str) -> str | None:
+    """The account that an iterator or a page token of shards names; None for other texts."""
+    for kind, count in (("I", 6), ("S", 8)):
+        if (fields := unpack(kind, text, count)) is not None:
+            return fields[0]
+    return None

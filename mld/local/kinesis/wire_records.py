@@ -110,7 +110,7 @@ def update_shard_count(kinesis: Kinesis, request: OperationRequest, now: float) 
 def put_record(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     placed = kinesis.put_record(request.stream(), _entry(request), now=now)
     fields = {"ShardId": placed.shard_id, "SequenceNumber": placed.sequence}
-    return _touching(kinesis.stream(request.stream(), now), fields, [placed])
+    return _touching(kinesis, kinesis.stream(request.stream(), now), fields, [placed])
 
 
 @operation
@@ -126,7 +126,7 @@ def put_records(kinesis: Kinesis, request: OperationRequest, now: float) -> Oper
             for p in placed
         ],
     }
-    return _touching(kinesis.stream(request.stream(), now), fields, placed)
+    return _touching(kinesis, kinesis.stream(request.stream(), now), fields, placed)
 
 
 def _entry(request: OperationRequest) -> PutEntry:
@@ -135,11 +135,11 @@ def _entry(request: OperationRequest) -> PutEntry:
     return PutEntry(data, key, None if explicit is None else int(explicit))
 
 
-def _touching(stream: Stream, fields: dict[str, Any], placed: list[PutResult]) -> OperationResult:
+def _touching(kinesis: Kinesis, stream: Stream, fields: dict[str, Any], placed: list[PutResult]) -> OperationResult:
     if stream.key_id is not None:
         fields["EncryptionType"] = "KMS"
     touched = frozenset((stream.name, p.shard_id) for p in placed if p.error is None)
-    return OperationResult(json.dumps(fields).encode(), touched)
+    return OperationResult(json.dumps(fields).encode(), touched, kinesis.account)
 
 
 @operation

@@ -230,7 +230,10 @@ async def test_nothing_else_of_moto_is_served(
     calls = dict(server.calls)
     status, _, text = await speak(server.port, method, target, [LOCAL, *fields.items()], b"")
     assert (status, server.calls) == (400, calls)
-    assert b"UnknownServiceException" in text and b"serves Kinesis, DynamoDB, CloudWatch, STS and Glue" in text
+    assert (
+        b"UnknownServiceException" in text
+        and b"serves Kinesis, DynamoDB, DynamoDB Streams, CloudWatch, STS and Glue" in text
+    )
 
 
 @pytest.mark.parametrize(
