@@ -238,6 +238,8 @@ def _stream_names(text: str) -> tuple[str, ...]:
     for number, name in enumerate(names, start=1):
         if not STREAM_NAME.fullmatch(name):
             remedy = "write names of letters, digits, '_', '.' and '-', separated by commas"
+            if name.startswith("arn:"):
+                remedy = "write a name here, and the ARN as mld.stream.<name>.arn"
             raise BadValue(f"name {number} of the list is no name of a stream", remedy)
         if name in names[: number - 1]:
             raise BadValue(f"name {number} of the list, {name}, is in it twice", "name each stream once")

@@ -153,7 +153,9 @@ def _stream(derivation: Derivation) -> None:
             message = f"is ignored: the stream of streamArn, {arn.name}, is read"
             derivation.say(Level.WARNING, "streamName", message, "remove streamName")
     elif name is None:
-        derivation.say(Level.ERROR, "streamName", "is required", "give streamName or streamArn")
+        derivation.say(
+            Level.ERROR, "streamName", "is required", "give streamName or streamArn, or mld.streams for several"
+        )
 
 
 def _credentials(derivation: Derivation) -> None:

@@ -15,7 +15,7 @@ from properties.keytypes import OWN_PREFIX, Key
 from properties.redaction import shown_name
 from properties.remarks import OVERRIDE_PLACE, Level, Remark
 from properties.stream_keys import PREFIX as STREAM_PREFIX
-from properties.stream_keys import PROPERTIES
+from properties.stream_keys import PROPERTIES, STREAMS
 
 NEAREST_CUTOFF = 0.75  # below this a suggestion misleads more often than it helps
 SPARK_PREFIX = "mld.spark."  # those keys are read by `spark`
@@ -78,7 +78,7 @@ def collect(
     for place, name, raw in all_lines(file_name, entries, overrides):
         key = keys.find(name)
         if key is None:
-            if name.startswith(STREAM_PREFIX):
+            if name.startswith((STREAM_PREFIX, f"{STREAMS}.")):
                 remarks.append(_unknown_of_stream(name, place))
             elif name and not name.startswith(SPARK_PREFIX):
                 remarks.append(_unknown(name, place))
@@ -114,6 +114,9 @@ def _repeated(earlier: KeyLine, later: KeyLine) -> list[Remark]:
 
 def _unknown_of_stream(name: str, place: str) -> Remark:
     """A misspelled key of a stream is an error: the stream would be read without it."""
+    meant = name.replace(f"{STREAMS}.", STREAM_PREFIX, 1)
+    if meant != name and keys.find(meant) is not None:
+        return Remark(Level.ERROR, shown_name(name), place, "is no key", f"write {shown_name(meant)}")
     listed = f"{', '.join(PROPERTIES[:-1])} and {PROPERTIES[-1]}"
     remedy = f"a stream has {listed}: write {STREAM_PREFIX}<name>.<one of these>"
     return Remark(Level.ERROR, shown_name(name), place, "is no key of a stream", remedy)

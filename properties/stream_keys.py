@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from properties.keytypes import LONG_MAX, VARIABLE, Key, Section, ValueKind
+from properties.keytypes import VARIABLE, Key, Section, ValueKind
 from properties.redaction import Shown
 from properties.values import FormerStreams
 
@@ -44,7 +44,7 @@ PATTERN_KEYS = (
                default_text="the stream of this name in the region of Kinesis and the account of the credentials",
                note="With an ARN, the name in the list is a label of your own."),
     _of_stream("epoch", ValueKind.LONG, "Epoch of the stream in the lease table, as a Java application has set it.",
-               minimum=1, maximum=LONG_MAX,
+               minimum=1,
                default_text="what the table has for the stream, else the time of its creation in epoch seconds"),
     _of_stream("initialPosition", ValueKind.POSITION, "Where shards of the stream without a lease start.",
                default_text="initialPositionInStream"),

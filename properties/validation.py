@@ -22,6 +22,7 @@ from properties.keytypes import NUMERIC_KINDS, Effect, Key, ValueKind
 from properties.redaction import HIDDEN, Shown, is_secret_key, redacted, shown_mistake
 from properties.remarks import Level, Remark
 from properties.scrubbing import secrets_in
+from properties.stream_keys import PREFIX as STREAM_PREFIX
 from properties.substitution import Sources, SubstitutionError, has_file, has_reference, substitute
 
 # Java raises or clamps these without refusing the file.
@@ -119,6 +120,8 @@ def _check_empty(line: KeyLine) -> Checked:
         return _bad(line, "is empty", "give a unique name, or remove the line and a random one is made")
     if line.key.name == "executableName":
         return _bad(line, "is empty", "give the command of the record processor")
+    if line.key.name.startswith(STREAM_PREFIX):
+        return _bad(line, "is empty", "give a value, or remove the line")
     message = "is empty and counts as not set"
     return Checked(None, (line.remark(Level.WARNING, message, "remove the line"),))
 

@@ -1,0 +1,75 @@
+"""The list of streams in a file, read again while the daemon runs: damage changes nothing, and is said once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mld.process.streams_reader import StreamsReader
+from properties.loader import load
+from properties.scrubbing import Scrubber
+
+FILE = """\
+executableName = child
+applicationName = app
+AwsCredentialsProvider = DefaultCredentialsProvider
+regionName = eu-west-1
+retrievalMode = POLLING
+mld.streamsFile = {}
+"""
+SECRET = "StsAssumeRoleCredentialsProvider|arn:aws:iam::111111111111:role/r|s|externalId=geheimnis"
+
+
+class Listed:
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "streams.txt"
+        self.path.write_text("a\nb\n")
+        file = directory / "app.properties"
+        file.write_text(FILE.format(self.path))
+        loaded = load(file)
+        self.scrub = Scrubber()
+        self.reader = StreamsReader(loaded.settings.streams, loaded.streams_file, self.scrub)
+
+    async def names(self) -> list[str]:
+        return [one.name for one in await self.reader.read()]
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> Listed:
+    return Listed(tmp_path)
+
+
+async def test_the_list_is_what_the_file_says_now(listed: Listed) -> None:
+    assert await listed.names() == ["a", "b"]
+    listed.path.write_text("b\nc\n")
+    assert await listed.names() == ["b", "c"]
+
+
+@pytest.mark.parametrize("damage", ["", "a, b\n", "a\nmld.stream.x.epoch=1\n", "a\na\n", None, "\\u00"])
+async def test_damage_changes_nothing_and_is_said_once(
+    listed: Listed, caplog: pytest.LogCaptureFixture, damage: str | None
+) -> None:
+    listed.path.write_text("b\nc\n")
+    await listed.names()
+    listed.path.unlink() if damage is None else listed.path.write_text(damage)
+    for _ in range(3):
+        assert await listed.names() == ["b", "c"]
+    (said,) = [record for record in caplog.records if vars(record).get("action") == "streams_file_refused"]
+    assert "nothing changes" in said.getMessage()
+    assert "streams.txt" in said.getMessage()
+
+
+async def test_damage_that_comes_back_is_said_again(listed: Listed, caplog: pytest.LogCaptureFixture) -> None:
+    for text in ("a, b\n", "a\n", "a, b\n"):
+        listed.path.write_text(text)
+        await listed.names()
+    said = [record for record in caplog.records if vars(record).get("action") == "streams_file_refused"]
+    assert len(said) == 2
+
+
+async def test_a_new_secret_is_hidden_from_then_on(listed: Listed) -> None:
+    listed.path.write_text(f"a\nmld.stream.a.credentials={SECRET}\n")
+    (stream,) = await listed.reader.read()
+    assert stream.credentials is not None
+    assert "geheimnis" not in listed.scrub("refused: geheimnis")
