@@ -54,12 +54,13 @@ def _file_and_shard(words: Sequence[str], option_file: str | None) -> tuple[str,
 
 
 def _chosen(settings: Settings, text: str) -> ChosenShard:
-    """The shard that `text` means; exits if it means none."""
+    """The shard that `text` means, for which the lease table may be asked; exits if it means none."""
     from mld.operating.shard_choice import chosen_shard
+    from mld.operating.shard_lookup import with_stream
 
     try:
-        return chosen_shard(settings, text)
-    except MldError as error:
+        return chosen_shard(settings, asyncio.run(with_stream(settings, text)))
+    except (MldError, OSError) as error:
         say(str(error))
         sys.exit(EXIT_FAILURE)
 

@@ -32,6 +32,7 @@ from mld.operating.network_probe import endpoint_findings
 from mld.operating.stream_access import streams_of
 from mld.operating.stream_choice import settings_of_one
 from mld.streams import Shard
+from mld.tracking.stream_rows import within_stream
 from properties.scrubbing import Scrubber
 from properties.settings import Settings
 from properties.spark import PROGRAM
@@ -55,6 +56,7 @@ class Doctor:
         self._offset_s: float | None = None
         self._summary: Mapping[str, Any] | None = None
         self._shards: tuple[Shard, ...] | None = None
+        self._shards_of: dict[str, tuple[Shard, ...]] = {}  # of each of several streams that could be listed
         self._scrub = Scrubber()
 
     async def examine(self) -> list[Diagnosis]:
@@ -141,6 +143,8 @@ class Doctor:
             alone = Doctor(settings_of_one(settings, one), self._file)
             found += [replace(said, about=f"{one.name}: {said.about}") for said in await alone._kinesis()]
             shards += alone._shards or ()
+            if alone._shards is not None:
+                self._shards_of[one.name] = alone._shards
             self._offset_s = alone._offset_s if self._offset_s is None else self._offset_s
         self._shards = tuple(shards)
         return found
@@ -296,9 +300,19 @@ class Doctor:
         except TableError as error:
             return [fail("lease rows", str(error), "see the message")]
         is_3x = self._settings.client_version_config is ClientVersionConfig.VERSION_3X
-        # Which streams have which rows is for the daemon to judge, which knows their identifiers.
+        leases = [shard.lease for shard in status.shards]
+        other = next((one for one in leases if (one.stream is not None) is not self._settings.is_multi_stream), None)
+        if other is not None:
+            form = "several streams" if other.stream is not None else "one stream"
+            words = f"the table has the form of {form} (lease {other.key}), and the file has the other one"
+            return [fail("lease rows", words, "choose between streamName and mld.streams, or mld migrate-streams")]
         shards = None if self._settings.is_multi_stream else self._shards
-        return findings.rows_findings(status, [shard.lease for shard in status.shards], shards, is_3x=is_3x)
+        found = findings.rows_findings(status, leases, shards, is_3x=is_3x)
+        for name, listed in self._shards_of.items():
+            own = [within_stream(one.lease) for one in status.shards if one.label == name]
+            if own:
+                found += [replace(one, about=f"{name}: {one.about}") for one in findings.against_stream(own, listed)]
+        return found
 
     def _open_shards(self) -> int | None:
         return None if self._shards is None else sum(shard.is_open for shard in self._shards)

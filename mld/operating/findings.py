@@ -282,7 +282,7 @@ def rows_findings(
     if not leases:
         return [*found, ok("lease rows", "none yet; the first start makes them")]
     if shards is not None:
-        found += _against_stream(leases, shards)
+        found += against_stream(leases, shards)
     if status.holes:
         found.append(
             warn(
@@ -295,7 +295,8 @@ def rows_findings(
     return found
 
 
-def _against_stream(leases: Sequence[Lease], shards: Sequence[Shard]) -> list[Diagnosis]:
+def against_stream(leases: Sequence[Lease], shards: Sequence[Shard]) -> list[Diagnosis]:
+    """Whether these leases, by the shards' own names, belong to the stream with these shards."""
     foreign = finish(foreign_evidence(shards, leases))
     if foreign is not None:
         words, _, remedy = foreign.partition("; ")

@@ -51,7 +51,7 @@ def migrate_streams(
         from mld.operating.resets.reshaping import reshape
 
         app = doors.app
-        seen = await app.require_table()
+        seen = await app.require_table(any_form=True)
         reshaping = await _planned(doors, form)
         if reshaping is None:
             show(output, ["the table has the form of one stream already", "nothing to do"], {"changes": []})
@@ -96,7 +96,7 @@ async def _planned(doors: Doors, form: str) -> Reshaping | None:
     from mld.operating.resets.reshaping import to_one, to_several
 
     app, setting = doors.app, doors.stream
-    table = (await app.require_table()).table
+    table = (await app.require_table(any_form=True)).table
     if form == "one":
         return await to_one(app, table, doors.settings if setting is None else setting)
     label, epoch = (app.stream_name, None) if setting is None else (setting.name, setting.epoch)

@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,6 @@ from mld.operating.acts.act_options import acting
 from mld.operating.point_option import PointType
 from mld.operating.points import PointKind
 from mld.terminal import (
-    EXIT_CONFIGURATION,
     EXIT_FAILURE,
     EXIT_OK,
     chosen_file,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 PLACES = (PointKind.TRIM_HORIZON, PointKind.LATEST, PointKind.TIME, PointKind.SEQUENCE)
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+_stream = click.option("--stream", "stream_name", metavar="NAME", help="Which one, if the file names several.")
 _files = click.argument("files", metavar="[APP.properties]", nargs=-1)
 STOP_REMEDY = "stop them, or let --stop-fleet take their leases while this works"
 
@@ -55,7 +56,8 @@ STOP_REMEDY = "stop them, or let --stop-fleet take their leases while this works
     help="trim-horizon, latest, a time (2026-01-31T12:00:00Z, epoch seconds, or 2h for two hours ago), or, with "
     "--shard, the sequence number of the first record to be read.",
 )
-@click.option("--shard", "shard_name", metavar="SHARD", help="Only this shard (its id, or its number).")
+@click.option("--shard", "shard_name", metavar="SHARD", help="Only this shard (its id, its number, STREAM:SHARD).")
+@_stream
 @click.option("--stop-fleet", is_flag=True, help="Take the leases of living workers; they get them back at the end.")
 @acting
 def reset(
@@ -64,6 +66,7 @@ def reset(
     overrides: Sequence[str],
     point: Point,
     shard_name: str | None,
+    stream_name: str | None,
     stop_fleet: bool,
     execute: bool,
     backup_file: str | None,
@@ -74,18 +77,23 @@ def reset(
     The rows become those with which an application would have begun there. Saved before in a file for `mld restore`.
     """
 
+    stream_name, shard_name = stream_and_shard(stream_name, shard_name)
+
     async def work(doors: Doors) -> int:
+        from mld.operating.resets.application import for_stream
         from mld.operating.resets.resetting import resolve
 
+        doors = await for_stream(doors, stream_name)
         app = doors.app
         seen = await app.require_table()
         reset = await resolve(app, seen.table, point, shard_name)
-        plan = reset.plan(seen.table, "")
+        plan = reset.plan(app.own(seen.table), "")
         return await _carry_out(
             doors, plan, reset.plan, "reset", execute, backup_file, output, seen, stop_fleet=stop_fleet
         )
 
-    run_with_doors(chosen_file(option_file, argument_file), overrides, work, takes_several=False)
+    file = chosen_file(option_file, argument_file)
+    run_with_doors(file, overrides, work, stream_name, shard_name=shard_name)
 
 
 @click.command()
@@ -116,18 +124,20 @@ def skip(
     """
     if (records is None) == (past is None):
         raise click.UsageError("give either --records or --past")
+    stream_name, bare_name = stream_and_shard(None, shard_name)
 
     async def work(doors: Doors) -> int:
         from mld.operating.acts.plan import Fate, full_key
-        from mld.operating.resets.application import initial_of
+        from mld.operating.resets.application import for_stream, initial_of
         from mld.operating.resets.files import require_new
         from mld.operating.resets.skipping import SkipRange, parse_past, pass_records, skip
 
         wanted = SkipRange(count=records) if past is None else parse_past(past)
+        doors = await for_stream(doors, stream_name)
         app = doors.app
         seen = await app.require_table()
         leases = {lease.key: lease for lease in seen.table.scan.leases}
-        lease = leases[full_key(leases, shard_name)]
+        lease = leases[full_key(leases, bare_name or shard_name)]
         await app.shards(seen.table)
         initial = initial_of(doors.settings)
         require_new(path)
@@ -152,7 +162,7 @@ def skip(
         show(output, lines, value | {"outcome": outcome.fate.value, "saved": str(saved), "file": str(path)})
         return EXIT_OK if is_done else EXIT_FAILURE
 
-    run_with_doors(_only(option_file, files), overrides, work, takes_several=False)
+    run_with_doors(_only(option_file, files), overrides, work, stream_name, shard_name=bare_name)
 
 
 @click.command()
@@ -178,7 +188,7 @@ def export(
         show(output, lines, [{"table": name, "file": str(file), "rows": count} for name, file, count in written])
         return EXIT_OK
 
-    run_with_doors(chosen_file(option_file, argument_file), overrides, work, takes_several=False)
+    run_with_doors(chosen_file(option_file, argument_file), overrides, work, of_whole=True)
 
 
 @click.command()
@@ -188,6 +198,7 @@ def export(
 @define_option
 @click.option("--from-another", is_flag=True, help="The file may be of another application or table.")
 @click.option("--skip-forward", is_flag=True, help="Also move checkpoints forward, and skip what is between.")
+@_stream
 @click.option("--stop-fleet", is_flag=True, help="Take the leases of living workers; they get them back at the end.")
 @acting
 def restore(
@@ -198,6 +209,7 @@ def restore(
     from_another: bool,
     skip_forward: bool,
     stop_fleet: bool,
+    stream_name: str | None,
     execute: bool,
     backup_file: str | None,
     output: str,
@@ -209,7 +221,7 @@ def restore(
 
     async def work(doors: Doors) -> int:
         from mld.operating.acts.plan import ActRefusedError
-        from mld.operating.resets.restoring import Restoration, read_saved, require_same_table
+        from mld.operating.resets.restoring import Restoration, read_saved, require_same_table, saved_of
         from mld.shards.graph import ShardGraph
         from mld.shards.identity import foreign_evidence
         from mld.steps import finish
@@ -218,6 +230,9 @@ def restore(
         saved = read_saved(path)
         if not from_another:
             require_same_table(saved, app.name, app.table_name)
+        saved, id_ = saved_of(saved, doors.stream, stream_name)
+        app = replace(app, stream=id_)
+        doors = replace(doors, app=app)
         seen = await app.table_or_none()
         shards = await app.shards(None if seen is None else seen.table)
         foreign = finish(foreign_evidence(shards, saved.leases))
@@ -229,7 +244,7 @@ def restore(
             await app.leases.ensure()
             seen = await app.require_table()
         restoration = Restoration(saved, ShardGraph(shards), skip_forward)
-        plan = restoration.plan(seen.table, "")
+        plan = restoration.plan(app.own(seen.table), "")
         return await _carry_out(
             doors,
             plan,
@@ -242,7 +257,7 @@ def restore(
             stop_fleet=stop_fleet,
         )
 
-    run_with_doors(_only(option_file, files), overrides, work, takes_several=False)
+    run_with_doors(_only(option_file, files), overrides, work, stream_name)
 
 
 @click.command()
@@ -263,23 +278,33 @@ def teardown(
 
     async def work(doors: Doors) -> int:
         from mld.operating.resets.files import exported_tables
-        from mld.operating.resets.retiring import possessions, require_unprotected, take_down
+        from mld.operating.resets.retiring import (
+            consumers_of_all,
+            deregister_all,
+            possessions,
+            require_unprotected,
+            take_down,
+        )
 
         app = doors.app
         found = await possessions(app, doors.settings, doors.dynamo, doors.kinesis)
+        if doors.settings.is_multi_stream:
+            found = replace(found, more_consumers=await consumers_of_all(doors.settings))
         lines = [f"application {app.name} has:", *(f"  table {one.name}: {one.words}" for one in found.tables)]
-        lines += [f"  fan-out consumer {found.consumer}"] if found.consumer else []
+        lines += [f"  fan-out consumer {arn}" for arn in found.consumers]
         value: dict[str, Any] = {
             "tables": [{"name": one.name, "what": one.what, "rows": len(one.rows)} for one in found.tables],
             "consumer": found.consumer,
+            **({"consumers": list(found.consumers)} if doors.settings.is_multi_stream else {}),
         }
-        if not found.tables and found.consumer is None:
+        if not found.tables and not found.consumers:
             show(output, [f"application {app.name} has no table and no consumer", "nothing to do"], value)
             return EXIT_OK
         require_unprotected(found)
         seen = await app.table_or_none()
         if seen is not None:
-            await app.require_stream_of(seen)
+            if not doors.settings.is_multi_stream:
+                await app.require_stream_of(seen)
             await app.require_no_workers(seen, "stop them first")
         if not execute:
             show(output, [*lines, "nothing was done; --execute deletes it"], value)
@@ -287,16 +312,27 @@ def teardown(
         backup = None if backup_file is None else Path(backup_file)
         written = exported_tables(doors, backup, {one.name: one.rows for one in found.tables})
         lines += [f"{count} rows of {name} are saved in {file}" for name, file, count in written]
-        outcomes = await take_down(found, doors.dynamo, doors.kinesis)
+        outcomes = [*await deregister_all(doors.settings, found.more_consumers)]
+        outcomes += await take_down(found, doors.dynamo, doors.kinesis)
         lines += [f"{name}: {what}" for name, what in outcomes]
         value |= {"saved": [str(file) for _, file, _ in written], "outcomes": dict(outcomes)}
         show(output, lines, value)
         return EXIT_FAILURE if any(what.startswith("failed") for _, what in outcomes) else EXIT_OK
 
-    run_with_doors(chosen_file(option_file, argument_file), overrides, work, takes_several=False)
+    run_with_doors(chosen_file(option_file, argument_file), overrides, work, of_whole=True)
 
 
 # --- what they share ------------------------------------------------------------------------------------------------
+
+
+def stream_and_shard(stream: str | None, shard: str | None) -> tuple[str | None, str | None]:
+    """The two parts of ``STREAM:SHARD``; `stream` may be given by itself. Raises click.UsageError for both."""
+    if shard is None or ":" not in shard:
+        return stream, shard
+    named, _, shard_id = shard.rpartition(":")
+    if stream not in (None, named):
+        raise click.UsageError(f"--stream is {stream}, but the shard is one of {named}")
+    return named, shard_id
 
 
 def _only(option_file: str | None, files: Sequence[str]) -> str:
@@ -311,21 +347,25 @@ def run_with_doors(
     work: Callable[[Doors], Awaitable[int]],
     stream_name: str | None = None,
     *,
-    takes_several: bool = True,
+    shard_name: str | None = None,
+    of_whole: bool = False,
 ) -> None:
-    """Run `work` on the application of a properties file, and exit with what it gives. If the file names several
-    streams, `stream_name` says which one is meant; unless it `takes_several`, such a file is refused."""
+    """Run `work` on the application of a properties file, and exit with what it gives.
+
+    If the file names several streams, `stream_name` says which one is meant, or `shard_name` if only one has such a
+    shard; unless it is about the table as a whole.
+    """
     settings = settings_of(file, overrides)
-    if settings.is_multi_stream and not takes_several:
-        say(f"{file}: mld.streams names several streams, and this command knows tables of one stream only; see "
-            "docs/use/multi-stream.md, Limits")  # fmt: skip
-        sys.exit(EXIT_CONFIGURATION)
 
     async def running() -> int:
         from mld.operating.resets.application import application_of
+        from mld.operating.shard_lookup import stream_of_shard
         from mld.operating.stream_choice import only_stream
 
-        async with application_of(settings, only_stream(settings, stream_name)) as doors:
+        name = stream_name
+        if settings.is_multi_stream and name is None and shard_name is not None:
+            name = await stream_of_shard(settings, shard_name)
+        async with application_of(settings, None if of_whole else only_stream(settings, name)) as doors:
             return await work(doors)
 
     try:
@@ -352,9 +392,10 @@ async def _carry_out(
 ) -> int:
     from mld.operating.acts.plan import Fate
 
-    lines = [plan.title, *(f"  {change.key}: {change.words}" for change in plan.changes), *plan.notes]
+    title = plan.title if doors.stream is None else f"stream {doors.stream.name}: {plan.title}"
+    lines = [title, *(f"  {change.key}: {change.words}" for change in plan.changes), *plan.notes]
     value: dict[str, Any] = {
-        "plan": plan.title,
+        "plan": title,
         "changes": [{"key": change.key, "change": change.words, "outcome": "planned"} for change in plan.changes],
         "notes": list(plan.notes),
     }

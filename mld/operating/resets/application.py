@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from mld.aws.client_factory import client_factory
@@ -24,6 +24,7 @@ from mld.leases.table import LeaseTable
 from mld.operating.acts.execution import read_table
 from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, Fate, Outcome, RawTable, Row
 from mld.operating.fleet_reader import dynamo_of
+from mld.operating.resets.one_stream_view import in_stream, of_stream, require_form, stream_id_in, within
 from mld.operating.resets.operator_hold import OperatorHold, is_operator, operator_hold
 from mld.operating.resets.owners import Observed, living, owners_of, refusal
 from mld.operating.stream_choice import settings_of_one
@@ -66,6 +67,10 @@ class Application:
     leases: LeaseTable
     streams: Streams
     clock: Clock
+    stream: str | None = None
+    """The identifier of the one of several streams that this is about: of the leases only its own are seen."""
+    stream_label: str | None = None
+    """What the file calls that stream; None if the file is one of a single stream."""
 
     @property
     def table_name(self) -> str:
@@ -75,7 +80,7 @@ class Application:
         """The rows as they are now. Raises TableError, after some tries unless there is no table."""
         for pause_s in (*LOOK_AGAIN_S, None):
             try:
-                return Observed(await read_table(self.calls), await self._reports())
+                return Observed(of_stream(await read_table(self.calls), self.stream), await self._reports())
             except TableMissingError:
                 raise
             except TableError:
@@ -90,8 +95,13 @@ class Application:
         except TableMissingError:
             return ()
 
-    async def require_table(self) -> Observed:
-        """The rows. Raises ActRefusedError if there is no table or a row cannot be read; TableError."""
+    def own(self, table: RawTable) -> RawTable:
+        """The table with the shards' own names as keys, as acts on one stream plan it."""
+        return within(table)
+
+    async def require_table(self, *, any_form: bool = False) -> Observed:
+        """The rows. Raises ActRefusedError if there is no table, a row cannot be read, or, unless `any_form`, the table
+        is not of the form that the file has; TableError."""
         try:
             seen = await self.look()
         except TableMissingError as error:
@@ -99,6 +109,8 @@ class Application:
         if seen.table.scan.corrupt:
             key, why = seen.table.scan.corrupt[0]
             raise ActRefusedError(f"lease row {key} cannot be read: {why}; repair or delete the row first")
+        if not any_form:
+            require_form(seen.table, is_several=self.stream_label is not None)
         return seen
 
     async def table_or_none(self) -> Observed | None:
@@ -142,7 +154,7 @@ class Application:
     async def shards(self, seen: RawTable | None = None) -> tuple[Shard, ...]:
         """All shards, of a stream to which the rows belong. Raises ActRefusedError and StreamError."""
         shards = await self._list(None)
-        foreign = None if seen is None else await in_turns(foreign_evidence(shards, seen.scan.leases))
+        foreign = None if seen is None else await in_turns(foreign_evidence(shards, self.own(seen).scan.leases))
         if foreign is not None:
             raise ActRefusedError(foreign)
         return shards
@@ -201,7 +213,7 @@ class Application:
         outcomes: dict[str, Outcome] = {}
         for _ in range(ROUNDS_MAX):
             await self._take_newcomers(hold, stop_fleet=stop_fleet)
-            plan = planner((await self.look()).table, hold.me)
+            plan = in_stream(planner(self.own((await self.look()).table), hold.me), self.stream)
             if not plan.changes:
                 return list(outcomes.values())
             for change in plan.changes:
@@ -253,11 +265,13 @@ class Doors:
 
 @asynccontextmanager
 async def application_of(settings: Settings, stream: StreamSetting | None = None) -> AsyncIterator[Doors]:
-    """The application of a properties file, with its credentials and endpoints; for one of several streams.
+    """The application of a properties file, with its credentials and endpoints. Of a file with several streams it is
+    one for acts on the table only, or for one `stream`.
 
     Raises errors of `mld.errors`.
     """
     clock = LoopClock()
+    label = stream.name if stream is not None else "" if settings.is_multi_stream else None
     if stream is not None:
         settings = settings_of_one(settings, stream)
     async with AsyncExitStack() as stack:
@@ -277,7 +291,19 @@ async def application_of(settings: Settings, stream: StreamSetting | None = None
         streams = KinesisStreams(
             kinesis, stream_name=settings.stream_name, stream_arn=settings.stream_arn, page_of=page_of
         )
-        yield Doors(application_with(settings, dynamo, streams, clock), settings, dynamo, kinesis, stream)
+        app = replace(application_with(settings, dynamo, streams, clock), stream_label=label)
+        yield Doors(app, settings, dynamo, kinesis, stream)
+
+
+async def for_stream(doors: Doors, name: str | None = None) -> Doors:
+    """The doors for acts that see and write the leases of that one of several streams only; as they are without one.
+
+    Raises ActRefusedError if the stream has no leases.
+    """
+    if doors.stream is None:
+        return doors
+    seen = await doors.app.require_table()
+    return replace(doors, app=replace(doors.app, stream=stream_id_in(seen.table, doors.stream, name)))
 
 
 def initial_of(settings: Settings) -> InitialPosition:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from mld.operating.acts.execution import carry_out
 from mld.operating.acts.plan import ActRefusedError, RawTable
 from mld.operating.resets.application import Application, Report
-from mld.operating.resets.table_forms import Reshaping, TableForm, listed, require_alone, streams_in
+from mld.operating.resets.one_stream_view import listed, streams_in
+from mld.operating.resets.table_forms import Reshaping, TableForm, require_alone
 from mld.operating.stream_choice import is_meant, names_of
 from mld.shards.identity import foreign_evidence
 from mld.stream_ids import StreamId

@@ -15,12 +15,16 @@ from pathlib import Path
 
 from mld.leases import rows
 from mld.leases.lease import Lease
+from mld.leases.table import TableScan
 from mld.operating.acts.backup import BackupHeader, read_backup
 from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, RawTable, Row
 from mld.operating.resets import requests
+from mld.operating.resets.one_stream_view import stream_id_in, streams_in
 from mld.operating.resets.target import direction, words_of
 from mld.shards.graph import ShardGraph, id_order
 from mld.steps import finish
+from mld.tracking.stream_rows import within_stream
+from properties.stream_settings import StreamSetting
 
 NAMED_MAX = 5
 
@@ -49,6 +53,27 @@ def read_saved(path: Path) -> Saved:
     if not leases:
         raise ActRefusedError(f"{path} holds no lease")
     return Saved(header, tuple(leases.values()), raw)
+
+
+def saved_of(saved: Saved, setting: StreamSetting | None, name: str | None) -> tuple[Saved, str | None]:
+    """What the file has of one of several streams, by the shards' own names, and its identifier; all of a file of one.
+
+    Raises ActRefusedError for a file of the other form, or without leases of that stream.
+    """
+    table = RawTable((), TableScan(saved.leases))
+    if setting is None:
+        if streams_in(table):
+            raise ActRefusedError("the file holds leases of several streams, and the properties file names one")
+        return saved, None
+    if not streams_in(table):
+        raise ActRefusedError(
+            "the file holds leases of one stream, and the properties file names several: restore it with the file of "
+            "that time, then turn the table with mld migrate-streams"
+        )
+    stream = stream_id_in(table, setting, name)
+    leases = tuple(within_stream(lease) for lease in saved.leases if lease.stream == stream)
+    raw = {lease.key: saved.rows[f"{stream}:{lease.key}"] for lease in leases}
+    return Saved(saved.header, leases, raw), stream
 
 
 def require_same_table(saved: Saved, application: str, table: str) -> None:

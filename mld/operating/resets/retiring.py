@@ -12,9 +12,10 @@ from mld.errors import AwsError, MldError, StreamNotFoundError, TableMissingErro
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY
 from mld.leases import rows
 from mld.operating.acts.plan import ActRefusedError, RawTable, Row
-from mld.operating.resets.application import Application
+from mld.operating.resets.application import Application, application_of
 from mld.tracking.stream_list import ENTITY as LIST_ENTITY
 from properties.settings import Settings
+from properties.stream_settings import StreamSetting
 
 PROTECTED_CODE = "ValidationException"
 GONE_CODE = "ResourceNotFoundException"
@@ -48,6 +49,13 @@ class Possessions:
 
     tables: tuple[FoundTable, ...]
     consumer: str | None = None
+    more_consumers: tuple[tuple[StreamSetting, str], ...] = ()
+    """Those of several streams."""
+
+    @property
+    def consumers(self) -> tuple[str, ...]:
+        """The ARNs of all of them."""
+        return (*((self.consumer,) if self.consumer else ()), *(arn for _, arn in self.more_consumers))
 
 
 async def possessions(app: Application, settings: Settings, dynamo: Service, kinesis: Service) -> Possessions:
@@ -62,7 +70,30 @@ async def possessions(app: Application, settings: Settings, dynamo: Service, kin
         table = await _table(app, TableCalls(dynamo, name, 10.0), key, what)
         if table is not None:
             found.append(table)
-    return Possessions(tuple(found), await own_consumer(app, settings, kinesis))
+    consumer = None if settings.is_multi_stream else await own_consumer(app, settings, kinesis)
+    return Possessions(tuple(found), consumer)
+
+
+async def consumers_of_all(settings: Settings) -> tuple[tuple[StreamSetting, str], ...]:
+    """The consumers that the application has registered with its streams. Raises StreamError, AwsError."""
+    found = []
+    for setting in settings.streams:
+        async with application_of(settings, setting) as doors:
+            arn = await own_consumer(doors.app, doors.settings, doors.kinesis)
+        if arn is not None:
+            found.append((setting, arn))
+    return tuple(found)
+
+
+async def deregister_all(
+    settings: Settings, consumers: Sequence[tuple[StreamSetting, str]]
+) -> Sequence[tuple[str, str]]:
+    """Deregister them; what became of each. A failure does not stop the others."""
+    outcomes = []
+    for setting, arn in consumers:
+        async with application_of(settings, setting) as doors:
+            outcomes.append((arn, await _deregister(arn, doors.kinesis)))
+    return outcomes
 
 
 async def _table(app: Application, calls: TableCalls, key: str, what: str) -> FoundTable | None:

@@ -90,7 +90,7 @@ async def pass_records(
     """Read what follows the checkpoint, as far as it is to be skipped, and hand it to `keep`. Raises ActRefusedError
     if there is less, or something else, than was asked for; StreamError."""
     _require_readable(lease, wanted, initial)
-    walk = ShardWalk(app.streams, app.clock, lease.key, starting_point(lease.checkpoint, initial))
+    walk = ShardWalk(app.streams, app.clock, lease.shard_id, starting_point(lease.checkpoint, initial))
     count, first, last = 0, None, None
     is_complete = False
     while not is_complete and (page := await walk.page_with_records()) is not None:
@@ -140,11 +140,12 @@ def _for_child(page: Page, lease: Lease) -> list[FramedRecord]:
     return [record for piece in batch.line() for record in splitter.feed(piece)]
 
 
-def saved_line(shard_id: str, record: FramedRecord) -> str:
-    """A record in the file: the fields that a record processor gets, and the shard. Pure."""
+def saved_line(lease: Lease, record: FramedRecord) -> str:
+    """A record in the file: the fields that a record processor gets, and the shard, of which stream too. Pure."""
     fields: Mapping[str, Any] = record.fields()
     value = {
-        "shardId": shard_id,
+        **({} if lease.stream is None else {"streamId": lease.stream}),
+        "shardId": lease.shard_id,
         "sequenceNumber": fields["sequenceNumber"],
         "subSequenceNumber": fields["subSequenceNumber"],
         "partitionKey": fields["partitionKey"],
@@ -167,7 +168,7 @@ async def skip(
         with saved_file(path) as file:
 
             def keep(record: FramedRecord) -> None:
-                file.write(saved_line(lease.key, record))
+                file.write(saved_line(lease, record))
 
             passed = await pass_records(app, held, wanted, initial, keep)
         change = requests.advance(held, replace(held, checkpoint=passed.last), hold.me, f"to {passed.last}")

@@ -19,9 +19,10 @@ from enum import Enum
 from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, RawTable, Row, WriteKind
+from mld.operating.resets.one_stream_view import listed, streams_in
 from mld.positions import TRIM_HORIZON, Position
 from mld.shards.graph import id_order
-from mld.stream_ids import StreamId, parse_stream_id, stream_of_key
+from mld.stream_ids import StreamId, stream_of_key
 from mld.tracking import stream_list
 from mld.tracking.stream_list import ListedStream, TrackedList
 
@@ -169,23 +170,6 @@ class Reshaping:
             request["ExpressionAttributeNames"] = {"#version": "version"}
             request["ExpressionAttributeValues"] = {":seen": {"N": str(before.version)}}
         return [Change(stream_list.KEY, f"the list of streams has {self.stream.label}", WriteKind.PUT, request)]
-
-
-def listed(table: RawTable) -> TrackedList | None:
-    """The list of streams in the table; None if there is none. Raises ActRefusedError for a damaged one."""
-    row = table.row(stream_list.KEY)
-    if row is None:
-        return None
-    try:
-        return stream_list.parse(row)
-    except ValueError as error:
-        raise ActRefusedError(str(error)) from error
-
-
-def streams_in(table: RawTable) -> tuple[StreamId, ...]:
-    """The streams whose leases name them."""
-    found = {parse_stream_id(lease.stream) for lease in table.scan.leases if lease.stream is not None}
-    return tuple(sorted(one for one in found if one is not None))
 
 
 def require_alone(table: RawTable, stream: StreamId) -> None:

@@ -102,7 +102,7 @@ async def test_a_line_of_the_file_is_the_record_as_the_child_gets_it() -> None:
     streams = MemoryStreams()
     (number,) = streams.put(data=b"\x00\xff")
     _, (record,) = await passed_of(streams, SkipRange(count=1))
-    value = json.loads(saved_line(SHARD, record))
+    value = json.loads(saved_line(Lease(SHARD, TRIM_HORIZON), record))
     assert base64.b64decode(value.pop("data")) == b"\x00\xff"
     assert value == {
         "shardId": SHARD,
