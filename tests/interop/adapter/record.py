@@ -11,20 +11,15 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
-import sys
-import tempfile
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from tests.interop.kcl.fetch import COPY, DOWNLOAD_TIMEOUT_S
-from tests.support.locked import wrong_jars
+from tests.interop.recording import output_of
 
 HERE = Path(__file__).parent
 RECORDS = HERE / "records.json"
 DATA = HERE / "data.json"
-JARS = HERE / "jars.sha256"
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -43,31 +38,15 @@ class _Answers(BaseHTTPRequestHandler):
 
 def ask_java() -> list[dict[str, object]]:
     """The data of each record as text, with its sequence number and time."""
-    with tempfile.TemporaryDirectory() as folder:
-        jars, classes = Path(folder) / "jars", Path(folder) / "classes"
-        options = ["-q", "-B", "-f", str(HERE / "pom.xml"), f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]
-        subprocess.run(["mvn", *options, COPY], check=True, timeout=DOWNLOAD_TIMEOUT_S)
-        if wrong := wrong_jars(jars, JARS):
-            sys.exit(f"the jars that Maven has resolved are not those of {JARS}: {', '.join(wrong)}")
-        sources = [str(path) for path in sorted((HERE / "src").glob("*.java"))]
-        path = f"{jars}/*"
-        subprocess.run(["javac", "-proc:none", "-d", str(classes), "-cp", path, *sources], check=True, timeout=120)
-        server = HTTPServer(("127.0.0.1", 0), _Answers)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            java = ["java", "-Xmx256m", "-cp", f"{classes}:{path}", "DataOfRecords"]
-            told = subprocess.run(
-                [*java, f"http://127.0.0.1:{server.server_port}"],
-                check=True,
-                timeout=120,
-                capture_output=True,
-                text=True,
-            )
-        finally:
-            server.shutdown()
-            server.server_close()
+    server = HTTPServer(("127.0.0.1", 0), _Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        told = output_of(HERE, "DataOfRecords", f"http://127.0.0.1:{server.server_port}")
+    finally:
+        server.shutdown()
+        server.server_close()
     found = []
-    for line in told.stdout.splitlines():
+    for line in told.splitlines():
         sequence, millis, data = line.split()
         found.append({"sequence": sequence, "millis": int(millis), "data": base64.b64decode(data).decode()})
     return found
