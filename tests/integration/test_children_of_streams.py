@@ -31,7 +31,8 @@ class Child(RecordProcessor):
 
     def process_records(self, records, checkpointer, millis_behind_latest):
         for record in records:
-            say(message="got", text=record.data.decode(), label=self.stream and self.stream.name)
+            label = self.stream and self.stream.name
+            say(message="got", text=record.data.decode(), label=label, extra=dict(record.extra))
         checkpointer.checkpoint()
 
     def shard_ended(self, checkpointer):
@@ -90,6 +91,7 @@ def test_each_child_is_told_its_stream_whatever_starts_it(make_world: MakeWorld)
         **{
             "streamName": "",
             "mld.streams": "here,there",
+            "mld.recordStreamName": "true",
             "mld.stream.here.arn": streams.arn("plain"),
             "mld.stream.there.arn": streams.arn("forked"),
             "mld.stream.there.executableName": f"{zygote} {streams.child}",
@@ -106,6 +108,7 @@ def test_each_child_is_told_its_stream_whatever_starts_it(make_world: MakeWorld)
         assert told["id"] == [shard, shard]
         got = daemon.wait_for_event("child_stderr", message="got", stream=streams.names[name])
         assert (got["text"], got["label"]) == (f"for {name}", streams.names[name])
+        assert got["extra"] == {"streamName": streams.names[name]}
     assert daemon.stop() == 0
 
 

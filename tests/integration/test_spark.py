@@ -113,3 +113,23 @@ def test_every_record_once_through_a_split_and_a_killed_jvm(make_world: MakeWorl
     assert daemon.stop(timeout_s=200) == 0
     world.until_caught_up(1)
     world.until(lambda: not daemon.survivors(), 60, "host and JVM gone")
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(TEST_S)
+def test_shards_of_the_same_id_in_several_streams_are_apart(make_world: MakeWorld) -> None:
+    """The second stream's record has a lower sequence number than those of the first, and is written all the same."""
+    world = make_world(shards=1)
+    second = f"{world.stream}-second"
+    world.kinesis.create_stream(StreamName=second, ShardCount=1)
+    world.kinesis.get_waiter("stream_exists").wait(StreamName=second, WaiterConfig={"Delay": 1})
+    world.kinesis.put_record(StreamName=second, Data=b"early", PartitionKey="k")
+    world.put(20)
+    daemon = start(
+        world, **{"streamName": "", "mld.streams": f"{world.stream},{second}", "mld.recordStreamName": "true"}
+    )
+    everything = wanted(world) + Counter(["EARLY"])
+    world.until(lambda: texts(world) == everything, SESSION_S, "the records of both streams, each once")
+    found = {(row["streamName"], row["shardId"], row["text"] == "EARLY") for row in rows(world.directory / "out")}
+    assert found == {(world.stream, "shardId-000000000000", False), (second, "shardId-000000000000", True)}
+    assert daemon.stop(timeout_s=200) == 0
