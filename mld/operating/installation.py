@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -70,13 +70,17 @@ def service_of(
     path = str((around.directory / file).absolute())
     words = split_command(settings.executable_name)
     daemon, python_path = _daemon_command(around)
-    needs_directory = any(_is_here(word, around.directory) for word in _relative_words(words, loaded.spark))
+    lists = () if settings.streams_file is None else (settings.streams_file,)
+    own = [split_command(one.executable_name) for one in settings.streams if one.executable_name is not None]
+    commands = [words, *own]
+    relative = [word for some in commands for word in _relative_words(some, loaded.spark)]
+    needs_directory = any(_is_here(word, around.directory) for word in (*relative, *lists))
     writable = tuple(_writable(loaded, words, around.directory, in_it=needs_directory))
     program, search_path = _program(words[0], around)
     directory = str(around.directory) if needs_directory else None
-    used = [*daemon[:1], around.python, path, *writable, *filter(None, (python_path, directory, program))]
-    is_spark = PurePath(words[0]).name == PROGRAM
-    variables, credentials = _references(path)
+    used = [*daemon[:1], around.python, path, *lists, *writable, *filter(None, (python_path, directory, program))]
+    is_spark = any(PurePath(some[0]).name == PROGRAM for some in commands)
+    variables, credentials = _references((path, *lists))
     service = ServiceFacts(
         name=service_name(settings),
         stream=settings.stream_title,
@@ -90,7 +94,7 @@ def service_of(
         python_path=python_path,
         writable=writable,
         is_in_home=any(_is_in_home(found) for one in used for found in (one, str(Path(one).resolve()))),
-        makes_code=_NO_JIT.fullmatch(PurePath(words[0]).name) is None,
+        makes_code=any(_NO_JIT.fullmatch(PurePath(some[0]).name) is None for some in commands),
         is_spark=is_spark,
         variables=variables,
         credentials=credentials,
@@ -201,9 +205,9 @@ def _is_in_home(path: str) -> bool:
     return any(PurePath(path).is_relative_to(home) for home in _HOMES)
 
 
-def _references(file: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Variables that must be set, and credentials that must be loaded, for the lines of the file."""
-    values = [entry.value for entry in entries_of(file)[0]]
+def _references(files: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Variables that must be set, and credentials that must be loaded, for the lines of these files."""
+    values = [entry.value for file in files for entry in entries_of(file)[0]]
     variables = (name for value in values for name in _VARIABLE.findall(value))
     credentials = (name for value in values for name in _CREDENTIAL.findall(value))
     return tuple(dict.fromkeys(name for name in variables if name != CREDENTIALS_DIRECTORY)), tuple(

@@ -106,8 +106,9 @@ def found(
     env: Mapping[str, str] | None = None,
     user: str | None = "mld",
 ) -> tuple[ServiceFacts, list[str]]:
+    stream = "" if "mld.streams" in text else "streamName=s\n"
     (directory / "app.properties").write_text(
-        "applicationName=my app/1\nstreamName=s\nretrievalMode=POLLING\nregionName=eu-west-1\n"
+        f"applicationName=my app/1\n{stream}retrievalMode=POLLING\nregionName=eu-west-1\n"
         f"AwsCredentialsProvider=DefaultCredentialsProvider\n{text}\n"
     )
     env = {"PATH": "/usr/bin:/bin", **(env or {})}
@@ -195,6 +196,17 @@ def test_what_the_file_refers_to_comes_from_systemd(directory: Path) -> None:
     assert said["LoadCredential"] == ["proxy:/etc/mld/proxy"]
     assert said["EnvironmentFile"] == ["/etc/mld/mld-my-app-1.env"]
     assert sum("root's, mode 0600" in remark for remark in remarks) == 2
+
+
+def test_several_streams_need_their_list_their_programs_and_what_the_list_refers_to(directory: Path) -> None:
+    (directory / "streams.txt").write_text("orders\nclicks\nmld.stream.orders.epoch=${EPOCH}\n")
+    text = "executableName=python3 -m processors.archive\nmld.stream.clicks.executableName=node /srv/clicks.js\n"
+    env = {"EPOCH": "5"}
+    service, _ = found(directory, f"{text}mld.streamsFile={directory}/streams.txt", env=env)
+    assert (service.stream, service.working_directory, service.makes_code) == ("orders, clicks", None, True)
+    assert service.variables == ("EPOCH",)
+    service, _ = found(directory, text + "mld.streams=orders,clicks")
+    assert (service.stream, service.variables) == ("orders, clicks", ())
 
 
 def test_what_is_in_a_home_directory_cannot_be_hidden(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
