@@ -127,6 +127,8 @@ async def run_daemon(
         "MLD_OVERRIDES": "\n".join(text for text in overrides if text.startswith(PREFIX)),
         "MLD_DAEMON_PID": str(os.getpid()),
     }
+    if settings.stream_arn is not None:
+        environment["MLD_STREAM_ARN"] = settings.stream_arn
     try:
         await asyncio.gather(*(one.open() for one in opened))
         sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -112,6 +112,23 @@ def test_each_child_is_told_its_stream_whatever_starts_it(make_world: MakeWorld)
     assert daemon.stop() == 0
 
 
+def test_a_child_of_one_stream_is_told_of_no_other(make_world: MakeWorld) -> None:
+    world = make_world(1)
+    streams = Streams(world)
+    arn = f"arn:aws:kinesis:us-east-1:{ACCOUNT}:stream/{world.stream}"
+    daemon = world.daemon(child=python(streams.child), process={"environment": environment()}, streamArn=arn)
+    told = daemon.wait_for_event("child_stderr", message="told")
+    shard = "shardId-000000000000"
+    assert (told["shard"], told["label"], told["id"], "stream" in told) == (shard, None, [shard, shard], False)
+    assert told["told"] == {
+        "STREAM_NAME": world.stream,
+        "STREAM_ARN": arn,
+        "STREAM_ID": None,
+        "LEASE_KEY": shard,
+    }
+    assert daemon.stop() == 0
+
+
 def test_amazon_kclpy_reads_several_streams_unchanged(make_world: MakeWorld) -> None:
     kclpy = installed()
     if kclpy is None:

@@ -155,6 +155,7 @@ def test_secrets_reach_neither_the_log_nor_the_child(make_world: MakeWorld) -> N
     added = {name: value for name, value in child_environment.items() if daemon.environment.get(name) != value}
     assert set(added) == {
         "MLD_SHARD_ID",
+        "MLD_LEASE_KEY",
         "MLD_STREAM_NAME",
         "MLD_APPLICATION_NAME",
         "MLD_WORKER_ID",
