@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from mld.leases.lease import Failing, ShardStatus
+from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.metrics.registry import ShardActivity
 from mld.positions import SHARD_END, Position
 from mld.steps import finish
@@ -309,3 +309,43 @@ def test_ten_thousand_shards_are_filled_in_without_a_long_pause(browser: Browser
         assert page.inner_text("#page").startswith("10000 shards")
         assert page.locator("*").count() < 5000
         assert took_ms < 3000
+
+
+def several_streams(count: int) -> list[Lease]:
+    """So many streams of four shards; a later one is further behind, and the third one lacks a lease."""
+    rows = []
+    for number in range(count):
+        stream = f"111111111111:stream-{number:04}:17"
+        for row in leases(4):
+            if (number, row.key[-1]) != (2, "1"):
+                status = replace(row.status, behind_ms=1000 * number) if row.status else None
+                rows.append(replace(row, key=f"{stream}:{row.key}", stream=stream, status=status))
+    return rows
+
+
+def test_a_thousand_streams_have_a_line_each_and_one_of_them_its_own_page(browser: Browser) -> None:
+    with opened(browser, ServedPage(several_streams(1000))) as page:
+        assert "1000 streams" in page.inner_text("#what")
+        assert page.inner_text("#page").startswith("3999 shards")
+        assert page.inner_text("#ranges-title").startswith("Hash ranges: a line for each stream, 20 of 1000")
+        top, bottom = page.evaluate(
+            "(({y, height}) => [y, y + height])(document.querySelector('#bars .hole').getBBox())"
+        )
+        assert (top, bottom) == (2, 20), "the stream with a hole comes first"
+        assert "25.00 % to 50.00 % of 111111111111:stream-0002:17" in page.inner_text("#under")
+        assert page.locator("*").count() < 8000
+        page.select_option("#stream", "111111111111:stream-0002:17")
+        assert names(page) == [0, 2, 3]
+        assert page.inner_text("#ranges-title") == "Hash ranges: the open shards below, their parents above them"
+        page.reload()
+        page.wait_for_selector("#facts b")
+        assert names(page) == [0, 2, 3]
+        page.select_option("#stream", "111111111111:stream-0005:17")
+        assert page.locator("#bars .hole").count() == 0
+        assert names(page) == [0, 1, 2, 3]
+
+
+def test_a_page_of_one_stream_has_no_column_of_streams(browser: Browser) -> None:
+    with opened(browser, ServedPage(leases(3))) as page:
+        assert not page.is_visible("#streams")
+        assert column(page, "Stream") == []

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from mld import logs
 from mld.aws.boundary import Surprises
 from mld.loglines import INDENT, Guarded, JsonLines, TextFormatter, WithPriority
+from mld.stream_ids import working_for
 from properties.scrubbing import Scrubber
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT")
@@ -235,3 +236,15 @@ def test_priorities_are_written_only_if_standard_error_is_the_journal() -> None:
     assert written(0, "text").startswith("<3>")
     assert STAMP.match(written(1, "text"))
     assert written(0, "json").startswith("{")
+
+
+def test_what_is_logged_for_one_of_several_streams_names_it() -> None:
+    record = logging.LogRecord("mld.shards.sync", logging.INFO, "", 0, "leases created", (), None)
+    with working_for("111111111111:orders:17"):
+        text, line = TextFormatter(Scrubber()).format(record), JsonLines(Scrubber()).format(record)
+        record.stream = "another"
+        assert "stream=another" in TextFormatter(Scrubber()).format(record)
+        del record.stream
+    assert text.endswith("leases created  stream=111111111111:orders:17")
+    assert json.loads(line)["stream"] == "111111111111:orders:17"
+    assert "stream" not in TextFormatter(Scrubber()).format(record)

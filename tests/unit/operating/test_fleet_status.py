@@ -10,7 +10,16 @@ from mld.fleet.leader.lock import DamagedLock, LockRow, SeenLock
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.leases.packed_status import pack
-from mld.operating.fleet_status import FleetStatus, Verdict, ViewRules, fleet_status, told_by_heartbeats, with_stalls
+from mld.operating.fleet_status import (
+    FleetStatus,
+    NoStreamError,
+    Verdict,
+    ViewRules,
+    chosen,
+    fleet_status,
+    told_by_heartbeats,
+    with_stalls,
+)
 from mld.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.steps import finish
 from mld.streams import HASH_KEY_MAX, HashRange
@@ -189,3 +198,58 @@ def test_what_a_heartbeat_told_long_ago_is_unknown() -> None:
 def test_a_lease_on_its_way_is_told_of_by_who_has_it() -> None:
     moving = [replace(one, owner="w-2", checkpoint_owner="w-1") for one in CARRIED]
     assert told_by_heartbeats(moving, [beating()]).keys() == TOLD.keys()
+
+
+# --- several streams --------------------------------------------------------------------------------------------------
+
+ORDERS, CLICKS = "111111111111:orders:17", "222222222222:clicks:18"
+
+
+def of_stream(stream: str, number: int = 0, **changes: object) -> Lease:
+    return lease(f"{stream}:shardId-{number:012}", stream=stream, **changes)
+
+
+def test_shards_of_several_streams_stand_by_label_and_id() -> None:
+    rows = [of_stream(CLICKS, 10), of_stream(CLICKS, 9), of_stream(ORDERS, 1)]
+    seen = view(*rows, labels={ORDERS: "a label"})
+    assert seen.has_several
+    assert [shard.name for shard in seen.shards] == [
+        f"{CLICKS}:shardId-000000000009",
+        f"{CLICKS}:shardId-000000000010",
+        "a label:shardId-000000000001",
+    ]
+
+
+def test_holes_are_those_of_each_stream_and_none_hides_anothers() -> None:
+    rows = [of_stream(ORDERS, hash_range=LEFT), of_stream(CLICKS, hash_range=RIGHT)]
+    seen = view(*rows, labels={ORDERS: "orders", CLICKS: "clicks"})
+    assert seen.holes_of == {"orders": (RIGHT,), "clicks": (LEFT,)}
+    assert len(seen.holes) == 2
+
+
+def test_an_unreadable_row_makes_only_its_own_stream_unsure() -> None:
+    rows = [of_stream(ORDERS, hash_range=LEFT), of_stream(CLICKS, hash_range=LEFT)]
+    labels = {ORDERS: "orders", CLICKS: "clicks"}
+    seen = view(*rows, labels=labels, corrupt=[(f"{ORDERS}:shardId-000000000001", "why")])
+    assert seen.holes_of == {"clicks": (RIGHT,)}
+
+
+def test_shards_without_hash_keys_have_no_holes() -> None:
+    assert view(lease(hash_range=HashRange(0, 1)), lease("shardId-2", hash_range=HashRange(0, 1))).holes == ()
+
+
+@pytest.mark.parametrize("name", ["the clicks", "clicks", CLICKS])
+def test_one_stream_is_chosen_by_label_name_or_identifier(name: str) -> None:
+    rows = [of_stream(ORDERS, hash_range=LEFT), of_stream(CLICKS, hash_range=LEFT)]
+    seen = chosen(view(*rows, labels={CLICKS: "the clicks"}), name)
+    assert [shard.lease.stream for shard in seen.shards] == [CLICKS]
+    assert seen.holes_of == {"the clicks": (RIGHT,)}
+    assert seen.workers[0].leases == 2
+
+
+def test_a_stream_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(NoStreamError, match=f"no stream nope; it has {CLICKS}"):
+        chosen(view(of_stream(CLICKS)), "nope")
+    with pytest.raises(NoStreamError, match="form of one stream"):
+        chosen(view(lease()), "nope")
+    assert chosen(view(lease()), None).shards

@@ -182,3 +182,50 @@ def test_a_living_worker_without_leases_is_part_of_the_balance_unless_it_is_drai
     drained = fleet_status(leases, reports, None, NOW_S, ViewRules(lease_duration_s=10.0))
     assert printed(listings.shares_listing(drained, "worker"), monkeypatch).endswith("\nbalanced")
     assert "drained by me" in printed(listings.workers_listing(drained), monkeypatch)
+
+
+ORDERS, CLICKS = "111111111111:orders:17", "111111111111:clicks:18"
+
+
+@pytest.fixture
+def several() -> FleetStatus:
+    left, right = ranges(2)
+    at = Position(SEQUENCE)
+    told = ShardStatus("idle", NOW_S - 2, 0)
+    leases = [
+        Lease(f"{ORDERS}:{shard_id(0)}", at, owner="a", hash_range=left, stream=ORDERS, status=told),
+        Lease(f"{ORDERS}:{shard_id(1)}", at, owner="a", hash_range=right, stream=ORDERS, status=told),
+        Lease(f"{CLICKS}:{shard_id(0)}", at, owner="a", hash_range=left, stream=CLICKS, status=told),
+    ]
+    return fleet_status(leases, [], None, NOW_S, ViewRules(10.0), labels={ORDERS: "shop", CLICKS: "clicks"})
+
+
+def test_several_streams_have_a_column_and_each_its_holes(
+    several: FleetStatus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = printed(listings.leases_listing(several, several.shards), monkeypatch)
+    assert [line.split()[:2] for line in text.splitlines()[:4]] == [
+        ["stream", "shard"],
+        ["clicks", shard_id(0)],
+        ["shop", shard_id(0)],
+        ["shop", shard_id(1)],
+    ]
+    assert text.splitlines()[-1].endswith("of stream clicks")
+    assert printed(listings.lag_listing(several), monkeypatch).splitlines()[1].split()[0] == "clicks"
+
+
+def test_streams_are_listed_with_their_identifiers(several: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = printed(listings.streams_listing(several), monkeypatch).splitlines()
+    assert lines[1].split() == ["clicks", CLICKS, "1", "1", "ok", "0", "ms", "0.0", "1"]
+    assert lines[2].split() == ["shop", ORDERS, "2", "2", "ok", "0", "ms", "0.0", "0"]
+
+
+def test_values_of_several_streams_name_them(several: FleetStatus) -> None:
+    value = listings.fleet_value(several)
+    assert [(one["stream"], one["streamId"], one["shard"]) for one in value["shards"]] == [
+        ("clicks", CLICKS, shard_id(0)),
+        ("shop", ORDERS, shard_id(0)),
+        ("shop", ORDERS, shard_id(1)),
+    ]
+    assert len({one["key"] for one in value["shards"]}) == 3
+    assert [one["stream"] for one in value["holes"]] == ["clicks"]

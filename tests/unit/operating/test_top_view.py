@@ -108,3 +108,15 @@ def test_whatever_a_daemon_says_a_table_is_shown(shards: Any, rows_max: int) -> 
     first = look_of({"shards": shards}, 100.0, "clicks")
     second = look_of({"shards": shards}, 101.0, "clicks")
     assert len(top_table(second, first, rows_max).rows) <= max(0, rows_max)
+
+
+def test_shards_of_several_streams_are_told_apart_and_one_stream_can_be_chosen() -> None:
+    ids = {"shop": "111111111111:orders:17", "clicks": "111111111111:clicks:18"}
+    shards = [shard(3, 1.0, stream=name, streamId=id_, key=f"{id_}:x", records=5) for name, id_ in ids.items()]
+    table = top_table(look(*shards), look(*shards, at_s=90.0), None)
+    assert column(table, "stream") == ["clicks", "shop"]
+    assert column(table, "shard") == ["shardId-000000000003"] * 2
+    for name in ("shop", "orders", ids["shop"]):
+        only = look_of({"shards": shards}, 100.0, "clicks", name)
+        assert [one.stream for one in only.shards] == ["shop"]
+    assert "stream" not in dict(top_table(look(shard(0)), None, None).columns)

@@ -166,3 +166,17 @@ async def test_a_tap_begins_with_the_situation_and_its_end_makes_room():
         await daemon.ask("tap", shard="3")
     for one in open_ones:
         await one.aclose()
+
+
+@virtual
+async def test_a_tap_of_one_of_several_streams_is_named_with_the_stream():
+    daemon = Daemon()
+    keys = [f"111111111111:{name}:17:{SHARD}" for name in ("orders", "clicks")]
+    for key in keys:
+        daemon.taps.begin(key, daemon.clock)
+    daemon.metrics.stream_labels = {"111111111111:orders:17": "shop"}
+    for name in ("3", SHARD):
+        with pytest.raises(RequestRefused, match="2 streams: say which one, as STREAM:SHARD"):
+            await daemon.ask("tap", shard=name)
+    for name in ("shop:3", "orders:3", keys[0]):
+        assert (await daemon.ask("tap", shard=name))["shard"] == keys[0]

@@ -155,3 +155,17 @@ def test_a_request_says_when_its_values_were_measured() -> None:
             }
         ],
     }
+
+
+def test_a_shard_of_several_streams_has_its_own_name_and_its_streams_identifier() -> None:
+    metrics = Metrics()
+    for stream in ("111111111111:orders:17", "111111111111:clicks:18"):
+        metrics.begin(f"{stream}:{SHARD}", 0.0).expired_iterators.note(1)
+        metrics.shards[f"{stream}:{SHARD}"].batches.note(1)
+    found = taken(metrics)
+    for stream in ("111111111111:orders:17", "111111111111:clicks:18"):
+        datum = found["RecordsProcessed", ("ProcessTask", SHARD, stream)]
+        assert datum.dimensions == (("Operation", "ProcessTask"), ("ShardId", SHARD), ("StreamId", stream))
+        assert ("ExpiredIterator", ("ProcessTask", stream)) in found
+    few = taken(metrics, Wanted(MetricsLevel.DETAILED, frozenset({"ShardId"})))
+    assert few == {}, "nothing is sent twice"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
@@ -78,3 +80,20 @@ def test_of_many_shards_each_family_is_begun_once_and_every_shard_is_in_it(accep
     families = (read_openmetrics if accept else read_text)(text)
     (restarts,) = [one for one in families if one.name == "mld_child_restarts"]
     assert sum(sample.value for sample in restarts.samples) == sum(range(30))
+
+
+def test_series_of_several_streams_are_told_apart_by_the_label_of_the_stream() -> None:
+    metrics = Metrics()
+    metrics.stream_labels = {"111111111111:orders:17": "my orders"}
+    for stream in ("111111111111:orders:17", "111111111111:clicks:18"):
+        for number in range(12):  # more than are written at a time
+            metrics.begin(f"{stream}:shardId-{number:012}", 0.0).batches.note(number)
+    _, text = exposition(take_snapshot(metrics, replace(ME, stream=""), 10.0, 1_000.0), "")
+    (family,) = (one for one in read_text(text.decode()) if one.name == "mld_records")
+    series = {(one.labels["stream"], one.labels["shard"]): one.value for one in family.samples}
+    assert len(series) == 24
+    assert series["my orders", "shardId-000000000011"] == 11
+    assert series["111111111111:clicks:18", "shardId-000000000011"] == 11
+    assert text.count(b"# TYPE mld_records_total counter") == 1
+    (lost,) = (one for one in read_text(text.decode()) if one.name == "mld_leases_lost")
+    assert lost.samples[0].labels["stream"] == ""

@@ -62,3 +62,16 @@ def test_rows_keep_what_they_are() -> None:
     assert list(table.scan.others) == [other]
     assert table.row("b") is corrupt
     assert table.row("none") is None
+
+
+LABELS = {"123:a:1": "first", "123:b:1": "a"}
+
+
+@pytest.mark.parametrize(("name", "key"), [("first:1", 0), ("a:1", 1), ("123:a:1:1", 0)])
+def test_a_label_wins_over_another_streams_own_name(name: str, key: int) -> None:
+    assert full_key(SEVERAL, name, LABELS) == SEVERAL[key]
+
+
+def test_an_ambiguous_shard_is_refused_with_ways_to_say_which() -> None:
+    with pytest.raises(ActRefusedError, match="say which one, as first:1, a:1"):
+        full_key(SEVERAL, "1", LABELS)

@@ -205,7 +205,7 @@ def application(world: Fleet, sender: str = "operator") -> Application:
 
 
 async def _reshape(app: Application, form: TableForm) -> bool:
-    seen = await app.require_table()
+    seen = await app.require_table(any_form=True)
     wanted = await (
         to_one(app, seen.table, settings_of()) if form is TableForm.ONE else to_several(app, seen.table, STREAM, None)
     )
