@@ -38,7 +38,8 @@ from mld.process.systemd import ServiceManager, claim_supervision
 from mld.process.until_tip import CatchUpRules, RunUntilTip, UntilTip
 from mld.reader_factory import fan_out_of
 from mld.schemas.opening import OpenedRegistry, missing_codecs, registry_of
-from mld.stream_clients import StreamClients, kind_of, streams_port
+from mld.stream_adapters import LABELS, kind_of, service_name, streams_port
+from mld.stream_clients import StreamClients
 from mld.streams import StreamKind, Streams
 from mld.surface import SurfaceParts, surface
 from mld.views.choice import missing_extras
@@ -195,18 +196,17 @@ def _check_command(command: list[str], text: str, properties_file: str, stream: 
 
 
 def _streams(settings: Settings, factory: ClientFactory, metrics: Metrics, kind: StreamKind) -> CountedService:
-    is_kinesis = kind is StreamKind.KINESIS
     service = service_of(
         factory,
-        "kinesis" if is_kinesis else "dynamodbstreams",
-        label="Kinesis" if is_kinesis else "DynamoDB Streams",
+        service_name(kind),
+        label=LABELS[kind],
         lean=settings.wire_client is WireClient.LEAN,
         threads_max=KINESIS_THREADS_MAX,
         calls_max=KINESIS_CALLS_MAX,
         read_timeout_s=KINESIS_READ_TIMEOUT_S,
         connect_timeout_s=CONNECT_TIMEOUT_S,
     )
-    return CountedService(service, "kinesis" if is_kinesis else "dynamodbstreams", metrics.worker)
+    return CountedService(service, service_name(kind), metrics.worker)
 
 
 def _dynamo(settings: Settings, factory: ClientFactory, metrics: Metrics) -> CountedService:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from mld.assembly import ManyPorts, StreamPorts
 from mld.aws.counted import CountedService
-from mld.aws.dynamo_streams import DynamoStreams
-from mld.aws.kinesis import KinesisStreams
-from mld.aws.service import RawService
 from mld.clock import Clock
 from mld.reader_factory import fan_out_of
-from mld.retrieval.rawpage import page_of
+from mld.stream_adapters import kind_of, streams_port
 from mld.streams import StreamKind, Streams, StreamSummary
 from mld.tracking.follower import WantedStream
 from mld.tracking.stream_list import ListedStream, account_and_name
@@ -37,19 +33,6 @@ class ReadStream:
 
     streams: Streams
     own: StreamSetting | None
-
-
-def kind_of(arn: str | None) -> StreamKind:
-    """Of which kind the stream with this ARN is; without one it is of Kinesis."""
-    return StreamKind.DYNAMODB if arn is not None and arn.split(":")[2] == "dynamodb" else StreamKind.KINESIS
-
-
-def streams_port(service: RawService, clock: Clock, name: str, arn: str | None, extra: bytes = b"") -> Streams:
-    """The `Streams` port of one stream over the service of its kind; `extra` is what each record has besides."""
-    page = partial(page_of, extra=extra)
-    if arn is not None and kind_of(arn) is StreamKind.DYNAMODB:
-        return DynamoStreams(service, clock, stream_arn=arn, page_of=page)
-    return KinesisStreams(service, stream_name=name, stream_arn=arn, page_of=page)
 
 
 class StreamClients:

@@ -31,7 +31,9 @@ from mld.operating.fleet_reader import fleet_reader
 from mld.operating.network_probe import endpoint_findings
 from mld.operating.stream_access import streams_of
 from mld.operating.stream_choice import settings_of_one
-from mld.streams import Shard
+from mld.operating.table_stream import examine_table_stream
+from mld.stream_adapters import kind_of
+from mld.streams import Shard, StreamKind
 from mld.tracking.stream_rows import within_stream
 from properties.scrubbing import Scrubber
 from properties.settings import Settings
@@ -42,7 +44,12 @@ from protocol.command import split_command
 TIMEOUT_S = 10.0
 SPARK_CHECK_TIMEOUT_S = 120.0
 NO_STREAM = "check streamName or streamArn, regionName and the account of the credentials"
-LABELS: dict[ServiceName, str] = {"kinesis": "Kinesis", "dynamodb": "DynamoDB", "cloudwatch": "CloudWatch"}
+LABELS: dict[ServiceName, str] = {
+    "kinesis": "Kinesis",
+    "dynamodbstreams": "DynamoDB Streams",
+    "dynamodb": "DynamoDB",
+    "cloudwatch": "CloudWatch",
+}
 
 
 class Doctor:
@@ -152,6 +159,8 @@ class Doctor:
     # --- Kinesis ------------------------------------------------------------------------------------------------------
 
     async def _kinesis(self) -> list[Diagnosis]:
+        if kind_of(self._settings.stream_arn) is StreamKind.DYNAMODB:
+            return await self._table_stream()
         found, service = await self._reach("kinesis")
         if service is None:
             return found
@@ -159,6 +168,14 @@ class Doctor:
             return [*found, *await self._stream(service)]
         finally:
             await service.close()
+
+    async def _table_stream(self) -> list[Diagnosis]:
+        found, service = await self._reach("dynamodbstreams")
+        if service is None:
+            return found
+        await service.close()
+        said, self._shards = await examine_table_stream(self._settings)
+        return [*found, *said]
 
     async def _stream(self, service: BotoService) -> list[Diagnosis]:
         settings = self._settings

@@ -12,9 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from mld.aws.client_factory import client_factory
-from mld.aws.kinesis import KinesisStreams
 from mld.aws.wire_or_boto import service_of
-from mld.clock import Clock
+from mld.clock import Clock, LoopClock
 from mld.errors import (
     InvalidStreamArgumentError,
     IteratorExpiredError,
@@ -26,8 +25,9 @@ from mld.errors import (
 from mld.leases.lease import Lease
 from mld.operating.points import Point, PointKind
 from mld.positions import AT_TIMESTAMP, LATEST, SUB_MAX, TRIM_HORIZON, InitialPosition, Position
-from mld.retrieval.rawpage import RawPage, page_of
+from mld.retrieval.rawpage import RawPage
 from mld.retrieval.starting_points import starting_point
+from mld.stream_adapters import LABELS, kind_of, service_name, streams_port
 from mld.streams import IteratorType, StartingPoint, Streams
 from properties.settings import Settings
 from properties.values import InitialPositionKind
@@ -106,12 +106,13 @@ def _before(position: Position) -> Position:
 
 
 @asynccontextmanager
-async def streams_of(settings: Settings) -> AsyncIterator[KinesisStreams]:
+async def streams_of(settings: Settings) -> AsyncIterator[Streams]:
     """The stream of a properties file, with its credentials and endpoint. Raises StartupError."""
+    kind = kind_of(settings.stream_arn)
     service = service_of(
         client_factory(settings),
-        "kinesis",
-        label="Kinesis",
+        service_name(kind),
+        label=LABELS[kind],
         lean=False,
         threads_max=THREADS,
         calls_max=THREADS,
@@ -120,7 +121,7 @@ async def streams_of(settings: Settings) -> AsyncIterator[KinesisStreams]:
     )
     await service.open()
     try:
-        yield KinesisStreams(service, stream_name=settings.stream_name, stream_arn=settings.stream_arn, page_of=page_of)
+        yield streams_port(service, LoopClock(), settings.stream_name, settings.stream_arn)
     finally:
         await service.close()
 

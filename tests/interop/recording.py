@@ -1,4 +1,4 @@
-"""Runs a few lines of Java on pinned jars of Maven Central, to record what only Java tells. Needs Maven and a JDK 17."""
+"""Runs a few lines of Java on pinned jars of Maven Central, to record what only Java tells. Needs Maven, JDK 17."""
 
 from __future__ import annotations
 

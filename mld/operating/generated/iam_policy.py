@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mld.operating.stream_choice import settings_of_one
+from mld.stream_adapters import kind_of
+from mld.streams import StreamKind
 from properties.settings import Settings
-from properties.values import DeadLetterKind, MetricsLevel, MetricsOutput
+from properties.values import DeadLetterKind, MetricsLevel, MetricsOutput, SchemaMode
 
 OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"
 ANY = "*"
@@ -48,6 +50,8 @@ def statements_of(settings: Settings, *, create: bool, operate: bool) -> Iterato
     yield from _roles(settings)
     yield from _tables(settings, create=create, operate=operate)
     yield from _dead_letter(settings)
+    if settings.schema_registry is not SchemaMode.OFF:
+        yield Statement("ReadSchemas", ("glue:GetSchemaVersion",), (ANY,))
     if MetricsOutput.CLOUDWATCH in settings.metrics and settings.metrics_level is not MetricsLevel.NONE:
         namespace = {"StringEquals": {"cloudwatch:namespace": settings.application_name}}
         yield Statement("Metrics", ("cloudwatch:PutMetricData",), (ANY,), namespace)
@@ -81,6 +85,9 @@ def _roles(settings: Settings) -> Iterator[Statement]:
 
 def _stream(settings: Settings) -> Iterator[Statement]:
     stream = _stream_arn(settings)
+    if kind_of(settings.stream_arn) is StreamKind.DYNAMODB:
+        yield Statement("ReadTableStream", _dynamo("DescribeStream", "GetShardIterator", "GetRecords"), (stream,))
+        return
     read = ["kinesis:DescribeStreamSummary", "kinesis:ListShards", "kinesis:GetShardIterator"]
     if not settings.reads_by_fan_out:
         yield Statement("ReadStream", (*read, "kinesis:GetRecords"), (stream,))

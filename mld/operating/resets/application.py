@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from mld.aws.client_factory import client_factory
-from mld.aws.kinesis import KinesisStreams
 from mld.aws.service import Service
 from mld.aws.table_calls import TableCalls
 from mld.aws.wire_or_boto import service_of
@@ -29,10 +28,10 @@ from mld.operating.resets.operator_hold import OperatorHold, is_operator, operat
 from mld.operating.resets.owners import Observed, living, owners_of, refusal
 from mld.operating.stream_choice import settings_of_one
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
-from mld.retrieval.rawpage import page_of
 from mld.shards.detector import NotListed, ShardDetector
 from mld.shards.graph import oldest_generation, partition_fault
 from mld.shards.identity import foreign_evidence
+from mld.stream_adapters import LABELS, kind_of, service_name, streams_port
 from mld.streams import Shard, ShardFilter, Streams
 from mld.turns import in_turns
 from properties.settings import Settings
@@ -276,10 +275,11 @@ async def application_of(settings: Settings, stream: StreamSetting | None = None
         settings = settings_of_one(settings, stream)
     async with AsyncExitStack() as stack:
         dynamo = await stack.enter_async_context(dynamo_of(settings))
+        kind = kind_of(settings.stream_arn)
         kinesis = service_of(
             client_factory(settings),
-            "kinesis",
-            label="Kinesis",
+            service_name(kind),
+            label=LABELS[kind],
             lean=False,
             threads_max=THREADS,
             calls_max=THREADS,
@@ -288,9 +288,7 @@ async def application_of(settings: Settings, stream: StreamSetting | None = None
         )
         await kinesis.open()
         stack.push_async_callback(kinesis.close)
-        streams = KinesisStreams(
-            kinesis, stream_name=settings.stream_name, stream_arn=settings.stream_arn, page_of=page_of
-        )
+        streams = streams_port(kinesis, clock, settings.stream_name, settings.stream_arn)
         app = replace(application_with(settings, dynamo, streams, clock), stream_label=label)
         yield Doors(app, settings, dynamo, kinesis, stream)
 
