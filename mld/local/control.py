@@ -31,7 +31,7 @@ from collections.abc import Collection
 from dataclasses import fields, replace
 from typing import Any, Protocol
 
-from mld.local.dynamo_streams import DynamoStreams, DynamoStreamsError
+from mld.local.dynamo_streams import DynamoStreamsError, TableStreams
 from mld.local.faults import FaultError, FaultPlan, parse_fault
 from mld.local.http import HttpRequest, HttpResponse
 from mld.local.kinesis import StateDelays
@@ -67,7 +67,7 @@ class Controlled(Protocol):
     def set_enforce(self, enforce: bool) -> None: ...
 
     @property
-    def dynamo_streams(self) -> DynamoStreams: ...
+    def dynamo_streams(self) -> TableStreams: ...
 
 
 def is_expiry(request: HttpRequest) -> bool:
@@ -147,7 +147,7 @@ def _act(server: Controlled, method: str, name: str, body: Any) -> Any:
     return {}
 
 
-def _change_stream(streams: DynamoStreams, act: str, body: Any, now: float) -> dict[str, Any]:
+def _change_stream(streams: TableStreams, act: str, body: Any, now: float) -> dict[str, Any]:
     """Raises ControlError, and ResourceNotFound."""
     if not isinstance(body, dict) or not all(isinstance(value, str) for value in body.values()):
         raise ControlError("the body has to be an object with table or stream, and perhaps shard, all texts")

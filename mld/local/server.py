@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 
 from mld.local import control, eventstream
 from mld.local.accounts import DEFAULT_ACCOUNT, Accounts
-from mld.local.dynamo_streams import DynamoStreams, DynamoStreamsError
+from mld.local.dynamo_streams import DynamoStreamsError, TableStreams
 from mld.local.dynamo_streams import json_api as dynamo_json_api
 from mld.local.encodings import JSON, Encoding, encoding_of
 from mld.local.fallback import OtherServices
@@ -56,7 +56,7 @@ class EmbeddedServer:
         self.delays = delays
         self._enforce = enforce
         self._kinesis_models: dict[tuple[str, str], Kinesis] = {}
-        self.dynamo_streams = DynamoStreams(enforce=enforce)
+        self.dynamo_streams = TableStreams(enforce=enforce)
         self._accounts = Accounts()
         self._watchers: dict[_Key, set[asyncio.Event]] = {}
         self._connections: Connections = set()

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from mld.local.dynamo_streams import DynamoStreams, ItemChange, TableStreamKey, ViewType
+from mld.local.dynamo_streams import ItemChange, TableStreamKey, TableStreams, ViewType
 from mld.local.dynamo_streams.changes import coalesced
 
 _SPECIFICATION = "StreamSpecification"
@@ -40,7 +40,7 @@ class StreamEnabled:
     key_schema: Sequence[dict[str, str]]
     at_s: float
 
-    def apply(self, streams: DynamoStreams) -> None:
+    def apply(self, streams: TableStreams) -> None:
         streams.enable(self.key, self.view, self.key_schema, now=self.at_s)
 
 
@@ -49,7 +49,7 @@ class StreamDisabled:
     arn: str
     at_s: float
 
-    def apply(self, streams: DynamoStreams) -> None:
+    def apply(self, streams: TableStreams) -> None:
         streams.disable(self.arn, now=self.at_s)
 
 
@@ -59,7 +59,7 @@ class ItemsChanged:
     changes: Sequence[ItemChange]
     at_s: float
 
-    def apply(self, streams: DynamoStreams) -> None:
+    def apply(self, streams: TableStreams) -> None:
         streams.record(self.arn, self.changes, now=self.at_s)
 
 

@@ -1,9 +1,9 @@
-"""Reads the sinks of the Spark tour as anyone would: `spark.read.parquet`. A separate program, as it needs a JVM.
+"""Reads the sinks of the Spark tours as anyone would: `spark.read.parquet`. A separate program, as it needs a JVM.
 
-    python -m mld.quickstart.reading DIRECTORY
+    python -m mld.quickstart.reading DIRECTORY [changes]
 
-It prints one JSON document: `minutes` (minute, section, clicks, load_ms; the sums of all micro-batches added up) and
-`rows` (shard, sequence number, event id).
+It prints one JSON document: with `changes` a list of the rows of that sink, else an object of `minutes` (minute,
+section, clicks, load_ms; the sums of all micro-batches added up) and `rows` (shard, sequence number, event id).
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 CONFIGURATION = {
     "spark.ui.enabled": "false",
@@ -24,7 +28,7 @@ CONFIGURATION = {
 }
 
 
-def main(directory: Path) -> None:
+def main(directory: Path, what: str) -> None:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
@@ -33,6 +37,17 @@ def main(directory: Path) -> None:
     for name, value in CONFIGURATION.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
+    if what == "changes":
+        rows = spark.read.parquet(str(directory / what)).withColumn("amount", F.col("amount").cast("string"))
+        json.dump([row.asDict() for row in rows.drop("changed_at").collect()], sys.stdout)
+    else:
+        json.dump(clicks_and_sums(spark, directory), sys.stdout)
+    spark.stop()
+
+
+def clicks_and_sums(spark: SparkSession, directory: Path) -> dict[str, Any]:
+    from pyspark.sql import functions as F
+
     per_minute = (
         spark.read.parquet(str(directory / "per_minute"))
         .groupBy(F.unix_timestamp("minute").alias("minute"), "section")
@@ -41,9 +56,8 @@ def main(directory: Path) -> None:
     minutes = [[row.minute, row.section, row.clicks, row.load_ms] for row in per_minute.collect()]
     clicks = spark.read.parquet(str(directory / "clicks")).select("shardId", "sequenceNumber", "event_id")
     rows = [[row.shardId, int(row.sequenceNumber), row.event_id] for row in clicks.collect()]
-    json.dump({"minutes": minutes, "rows": rows}, sys.stdout)
-    spark.stop()
+    return {"minutes": minutes, "rows": rows}
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "")

@@ -51,12 +51,17 @@ class SparkTour(Tour):
     def pipeline_file(self) -> Path:
         return self.directory / "clicks.py"
 
+    @property
+    def sinks(self) -> Sequence[str]:
+        """Directories of the lake that the tour writes."""
+        return (CLICKS, PER_MINUTE, DEAD_LETTER)
+
     # --- before ------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Have the processor look at PySpark, Java and the pipeline before anything is started."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.pipeline_file.write_bytes((files("processors.samples") / "clicks.py").read_bytes())
+        self.pipeline_file.write_bytes((files("processors.samples") / self.pipeline_file.name).read_bytes())
         self.properties_file.write_text(self.properties("http://127.0.0.1:1"), "utf-8")
         command = [sys.executable, "-P", "-m", "processors.spark.child", "--check", str(self.properties_file)]
         looked = subprocess.run(
@@ -73,7 +78,7 @@ class SparkTour(Tour):
             if time.monotonic() > deadline:
                 raise QuickstartError("a Spark session of an earlier quickstart still runs here; `mld check` names it")
             time.sleep(LOOK_S)
-        for name in (CLICKS, PER_MINUTE, DEAD_LETTER):
+        for name in self.sinks:
             if (self.lake / name / "_mld").is_dir():
                 shutil.rmtree(self.lake / name)
 
@@ -85,8 +90,12 @@ class SparkTour(Tour):
             "AwsCredentialsProvider": "EnvironmentVariableCredentialsProvider",
             "regionName": "us-east-1",
         }
+        return f"{with_values(text, values)}{self.for_the_embedded_aws(endpoint)}"
+
+    def for_the_embedded_aws(self, endpoint: str) -> str:
+        """The end of the properties file."""
         return (
-            f"{with_values(text, values)}\n# The embedded AWS; remove the lines below for the real one.\n"
+            f"\n# The embedded AWS; remove the lines below for the real one.\n"
             f"kinesisEndpoint = {endpoint}\ndynamoDBEndpoint = {endpoint}\n"
             "# For a look around on a machine of your own: the UI of Spark asks nobody who he is.\n"
             "mld.spark.conf.spark.ui.enabled = true\n"
@@ -154,7 +163,8 @@ class SparkTour(Tour):
             return {}
         marks: dict[str, str] = {}
         for writer in json.loads(newest.read_bytes())["writers"]:  # nobody but the tour writes there
-            marks |= writer["marks"].get(STREAM, {})
+            for of_stream in writer["marks"].values():
+                marks |= of_stream
         return {shard: int(position.partition(":")[0]) for shard, position in marks.items()}
 
     def verdict(self) -> str:

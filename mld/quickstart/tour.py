@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -49,6 +49,8 @@ SEED = 7
 STALLED_S = 180.0
 """The tour gives up after this long without progress."""
 POLL_S = 0.2
+REGION = "us-east-1"
+RECORDS_DEFAULT = 20_000
 EXIT_OK, EXIT_FAILURE = 0, 1
 FAKE_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "quickstart", "AWS_SECRET_ACCESS_KEY": "quickstart"}
 
@@ -90,7 +92,11 @@ class Tour(ABC):
 
     def is_caught_up(self) -> bool:
         """Whether the processor has finished everything that was put."""
-        return self.processed() >= len(self.put)
+        return self.processed() >= self.total()
+
+    def total(self) -> int:
+        """How many records the stream has for the processor."""
+        return len(self.put)
 
     @abstractmethod
     def report(self, leases: dict[str, Lease]) -> list[str]:
@@ -113,9 +119,7 @@ class Tour(ABC):
             self.say(f"status page: http://{self.page}/ while the daemon runs")
             self.check()
             self.clear()
-            endpoint = stack.enter_context(self.embedded_aws())
-            self.properties_file.write_text(self.properties(endpoint), "utf-8")
-            self.make_stream(client_factory(load(self.properties_file, (), os.environ).settings))
+            self.prepare(stack.enter_context(self.embedded_aws()))
             daemon = stack.enter_context(self.daemon())
             self.put_and_split(daemon)
             self.wait_until_caught_up(daemon)
@@ -157,27 +161,43 @@ class Tour(ABC):
             self.say(f"embedded AWS on {endpoint}")
             yield endpoint
 
+    def prepare(self, endpoint: str) -> None:
+        """Write the daemon's file, and make what it reads."""
+        self.properties_file.write_text(self.properties(endpoint), "utf-8")
+        self.make_stream(client_factory(load(self.properties_file, (), os.environ).settings))
+
     def make_stream(self, factory: ClientFactory) -> None:
-        self.kinesis, self.dynamo = (
-            factory.create_client(name, read_timeout_s=30.0, connect_timeout_s=5.0, pool_connections_max=2)
-            for name in ("kinesis", "dynamodb")
-        )
+        self.kinesis, self.dynamo = tour_client(factory, "kinesis"), tour_client(factory, "dynamodb")
         self.kinesis.create_stream(StreamName=STREAM, ShardCount=SHARDS)
         self.say(f"stream {STREAM} with {SHARDS} shards")
 
     @contextmanager
     def daemon(self) -> Iterator[subprocess.Popen[bytes]]:
-        """The daemon, in the tour's directory; PATH begins with the directory of this interpreter."""
+        with self.run_daemon(self.properties_file, self.log_file, "-D", f"mld.http={self.page}") as daemon:
+            yield daemon
+
+    @contextmanager
+    def run_daemon(self, properties_file: Path, log_file: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A daemon, in the tour's directory; PATH begins with the directory of this interpreter."""
         # If the processor cannot work, the tour is to end, not to wait for a repair.
-        options = ["-D", "mld.childFailurePolicy=restart", "-D", f"mld.http={self.page}"]
-        command = [sys.executable, "-P", "-m", "mld", "run", str(self.properties_file), *options]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "mld",
+            "run",
+            str(properties_file),
+            "-D",
+            "mld.childFailurePolicy=restart",
+        ]
+        command += options
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         environment = {**os.environ, "PATH": path}
         with (
-            self.log_file.open("wb") as log,
+            log_file.open("wb") as log,
             process(command, log, stdout=log, cwd=self.directory, environment=environment) as daemon,
         ):
-            self.say(f"mld runs as pid {daemon.pid}, its log is {self.log_file}")
+            self.say(f"mld runs as pid {daemon.pid}, its log is {log_file}")
             yield daemon
 
     def put_and_split(self, daemon: subprocess.Popen[bytes]) -> None:
@@ -224,7 +244,7 @@ class Tour(ABC):
     def wait_until_caught_up(self, daemon: subprocess.Popen[bytes]) -> None:
         count, moved_at = -1, time.monotonic()
         with self._progress() as progress:
-            bar = progress.add_task("processed", total=len(self.put))
+            bar = progress.add_task("processed", total=self.total())
             while not self.is_caught_up():
                 self._check_alive(daemon)
                 now, before = time.monotonic(), count
@@ -234,7 +254,7 @@ class Tour(ABC):
                     moved_at = now
                 elif now - moved_at > STALLED_S:
                     raise QuickstartError(
-                        f"nothing has moved for {STALLED_S:.0f} s at {count} of {len(self.put)} records; "
+                        f"nothing has moved for {STALLED_S:.0f} s at {count} of {self.total()} records; "
                         f"see {self.log_file}"
                     )
                 time.sleep(POLL_S)
@@ -266,6 +286,10 @@ class Tour(ABC):
         rows = self.dynamo.scan(TableName=APPLICATION, ConsistentRead=True)["Items"]
         leases = (parse_row(row) for row in rows)
         return {lease.key: lease for lease in leases if lease is not None}
+
+
+def tour_client(factory: ClientFactory, service: Literal["kinesis", "dynamodb"]) -> Any:
+    return factory.create_client(service, read_timeout_s=30.0, connect_timeout_s=5.0, pool_connections_max=2)
 
 
 def tail(text: str, characters: int) -> str:

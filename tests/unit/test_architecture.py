@@ -246,6 +246,7 @@ PURE = (
     "mld/consumer/bisecting.py",
     "mld/quickstart/clicks.py",
     "mld/quickstart/lineage.py",
+    "mld/quickstart/orders.py",
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "mld/local/kinesis").glob("*.py"))),
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "mld/local/dynamo_streams").glob("*.py"))),
     "mld/local/opaque.py",

@@ -9,6 +9,6 @@ Amazon DynamoDB Streams; the developer guide, "Change data capture for DynamoDB 
 
 from mld.local.dynamo_streams.changes import ItemChange, TableStreamKey, ViewType
 from mld.local.dynamo_streams.errors import DynamoStreamsError
-from mld.local.dynamo_streams.model import DynamoStreams
+from mld.local.dynamo_streams.model import TableStreams
 
-__all__ = ["DynamoStreams", "DynamoStreamsError", "ItemChange", "TableStreamKey", "ViewType"]
+__all__ = ["TableStreams", "DynamoStreamsError", "ItemChange", "TableStreamKey", "ViewType"]

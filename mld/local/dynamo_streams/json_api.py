@@ -9,7 +9,7 @@ from typing import Any
 
 from mld.local.dynamo_streams import errors
 from mld.local.dynamo_streams.errors import CODE_PREFIX
-from mld.local.dynamo_streams.model import ITERATOR_TYPES, LIST_MAX, PAGE_RECORDS_MAX, DynamoStreams
+from mld.local.dynamo_streams.model import ITERATOR_TYPES, LIST_MAX, PAGE_RECORDS_MAX, TableStreams
 from mld.local.dynamo_streams.shard import ChangeShard
 from mld.local.kinesis.json_api import error_body as plain_error_body
 from mld.local.kinesis.json_api import parse
@@ -28,7 +28,7 @@ class _ShardFilterType(Enum):
 
 
 def dispatch(
-    streams: DynamoStreams, operation: str, body: bytes, now: float, *, account: str, region: str, empty: bool = False
+    streams: TableStreams, operation: str, body: bytes, now: float, *, account: str, region: str, empty: bool = False
 ) -> bytes:
     """Carry out one request to the endpoint of a region; with `empty`, GetRecords finds no records. Raises
     ServiceError."""
@@ -54,7 +54,7 @@ def error_body(error: ServiceError) -> bytes:
 
 
 def _list_streams(
-    streams: DynamoStreams, request: OperationRequest, now: float, account: str, region: str
+    streams: TableStreams, request: OperationRequest, now: float, account: str, region: str
 ) -> dict[str, Any]:
     limit = request.integer("Limit", 1, LIST_MAX) or LIST_MAX
     found = streams.list_streams(
@@ -68,7 +68,7 @@ def _list_streams(
     return fields
 
 
-def _describe_stream(streams: DynamoStreams, request: OperationRequest, now: float, region: str) -> dict[str, Any]:
+def _describe_stream(streams: TableStreams, request: OperationRequest, now: float, region: str) -> dict[str, Any]:
     limit = request.integer("Limit", 1, LIST_MAX) or LIST_MAX
     children_of = None
     if (nested := request.nested(_SHARD_FILTER)) is not None:
@@ -100,7 +100,7 @@ def _shard_json(shard: ChangeShard) -> dict[str, Any]:
     return fields if shard.parent_id is None else fields | {"ParentShardId": shard.parent_id}
 
 
-def _get_shard_iterator(streams: DynamoStreams, request: OperationRequest, now: float, region: str) -> dict[str, Any]:
+def _get_shard_iterator(streams: TableStreams, request: OperationRequest, now: float, region: str) -> dict[str, Any]:
     kind = request.choice("ShardIteratorType", IteratorType)
     if kind not in ITERATOR_TYPES:
         raise errors.invalid(
@@ -113,7 +113,7 @@ def _get_shard_iterator(streams: DynamoStreams, request: OperationRequest, now: 
     return {"ShardIterator": streams.get_shard_iterator(stream, name, kind, sequence, now=now)}
 
 
-def _get_records(streams: DynamoStreams, request: OperationRequest, now: float, region: str, *, empty: bool) -> bytes:
+def _get_records(streams: TableStreams, request: OperationRequest, now: float, region: str, *, empty: bool) -> bytes:
     page, following = streams.get_records(
         request.required("ShardIterator"),
         region=region,

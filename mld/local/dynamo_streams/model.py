@@ -59,7 +59,7 @@ class DescribedShards:
     last_id: str | None
 
 
-class DynamoStreams:
+class TableStreams:
     """Mutable; `enforce` may be changed at any time."""
 
     def __init__(self, *, enforce: bool = False) -> None:

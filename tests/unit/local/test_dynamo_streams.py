@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mld.local.dynamo_streams import DynamoStreams, DynamoStreamsError, ItemChange, TableStreamKey, ViewType, json_api
+from mld.local.dynamo_streams import TableStreams, DynamoStreamsError, ItemChange, TableStreamKey, ViewType, json_api
 from mld.local.dynamo_streams.changes import coalesced, item_bytes
 from mld.local.dynamo_streams.shard import ChangeShard
 from mld.local.dynamo_streams.table_stream import SPLIT_OPEN_MAX, SPLIT_RECORDS, TableStream
@@ -26,7 +26,7 @@ class Streams:
     """A model with one stream, asked as a client would ask."""
 
     def __init__(self, view: ViewType = ViewType.NEW_AND_OLD_IMAGES) -> None:
-        self.model = DynamoStreams()
+        self.model = TableStreams()
         self.stream = self.model.enable(KEY, view, SCHEMA, now=T0)
 
     def write(self, item: str, now: float, *, old: Any = None, new: Any = "?") -> None:

@@ -1,0 +1,44 @@
+"""An example pipeline for `mld-spark`: the changes of a DynamoDB table, one row for each. Copy it and make it yours.
+
+    executableName = mld-spark
+    mld.spark.pipeline = changes.py:transform       # properties/samples/dynamodb-streams.properties is the whole file
+
+A record's data is JSON as in `{"eventName": "MODIFY", "dynamodb": {"Keys": …, "NewImage": …, "OldImage": …}}`, values
+with their DynamoDB types: `{"S": "PAID"}`. `mld.spark.schema` names the attributes that are wanted, and `payload` has
+them. A row tells the order as it was after the change; one that was removed, as it was before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from processors.spark.pipeline import Batch
+
+
+def transform(records: DataFrame, batch: Batch) -> dict[str, DataFrame]:
+    """A frame for the sink `mld.spark.sink.changes.*`."""
+    return {"changes": changes(records)}
+
+
+def changes(records: DataFrame) -> DataFrame:
+    """`status_before` is null for an order that is new, `status` for one that was removed."""
+    return records.select(
+        "shardId",
+        "sequenceNumber",
+        F.col("payload.eventName").alias("event"),
+        F.col("payload.dynamodb.Keys.order_id.S").alias("order_id"),
+        _either("customer.S").alias("customer"),
+        _either("amount.N").cast("decimal(12,2)").alias("amount"),
+        F.col("payload.dynamodb.OldImage.status.S").alias("status_before"),
+        F.col("payload.dynamodb.NewImage.status.S").alias("status"),
+        F.timestamp_millis("payload.dynamodb.ApproximateCreationDateTime").alias("changed_at"),
+    )
+
+
+def _either(attribute: str) -> Column:
+    """From the new image, or from the old one if the item was removed."""
+    return F.coalesce(F.col(f"payload.dynamodb.NewImage.{attribute}"), F.col(f"payload.dynamodb.OldImage.{attribute}"))
