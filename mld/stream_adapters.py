@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from mld.aws.client_factory import ServiceName
-from mld.aws.dynamo_streams import DynamoStreams
+from mld.aws.dynamo_streams import DynamoDBStreams
 from mld.aws.kinesis import KinesisStreams
 from mld.aws.service import RawService
 from mld.clock import Clock
@@ -30,5 +30,5 @@ def streams_port(service: RawService, clock: Clock, name: str, arn: str | None, 
     """The `Streams` port of one stream over the service of its kind; `extra` is what each record has besides."""
     page = partial(page_of, extra=extra)
     if arn is not None and kind_of(arn) is StreamKind.DYNAMODB:
-        return DynamoStreams(service, clock, stream_arn=arn, page_of=page)
+        return DynamoDBStreams(service, clock, stream_arn=arn, page_of=page)
     return KinesisStreams(service, stream_name=name, stream_arn=arn, page_of=page)

@@ -1,4 +1,4 @@
-"""`DynamoStreams`: the `Streams` port over DynamoDB Streams, for the stream of one table.
+"""`DynamoDBStreams`: the `Streams` port over DynamoDB Streams, for the stream of one table.
 
 Rules: retrieval#dynamodb-streams. It asks another API and answers in the terms of Kinesis: shards without hash keys of
 their own, pages of records in the form that Kinesis has, the children of a closed shard beside its end. It never
@@ -56,7 +56,7 @@ _SINCE = "since:"
 
 
 @raises_only(StreamUnavailableError)
-class DynamoStreams:
+class DynamoDBStreams:
     """The stream with this ARN. `page_of` makes a page of the body of a Kinesis answer."""
 
     def __init__(self, service: RawService, clock: Clock, *, stream_arn: str, page_of: Callable[[bytes], Page]) -> None:

@@ -1,4 +1,4 @@
-"""`DynamoStreams` over a scripted service: listings, children of a closed shard, positions, pages, errors."""
+"""`DynamoDBStreams` over a scripted service: listings, children of a closed shard, positions, pages, errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mld.aws.dynamo_streams import RECORDS_MAX, UNKNOWN_END, DynamoStreams
+from mld.aws.dynamo_streams import RECORDS_MAX, UNKNOWN_END, DynamoDBStreams
 from mld.errors import (
     AwsError,
     InvalidStreamResponseError,
@@ -65,9 +65,9 @@ class ScriptedService:
         return read(json.dumps(await self.call(operation, params)).encode())
 
 
-def streams_over(service: ScriptedService) -> tuple[DynamoStreams, VirtualClock]:
+def streams_over(service: ScriptedService) -> tuple[DynamoDBStreams, VirtualClock]:
     clock = VirtualClock()
-    return DynamoStreams(service, clock, stream_arn=ARN, page_of=page_of), clock
+    return DynamoDBStreams(service, clock, stream_arn=ARN, page_of=page_of), clock
 
 
 @virtual
