@@ -24,7 +24,8 @@ always works; a network file system must support it.
 If anything fails (disk full, lock not free in time, file moved away) the batch is taken back from the file and the
 process ends with an error: no checkpoint, no status, so nothing is lost and the daemon starts a new one.
 
-One directory belongs to one stream: the protocol does not tell a child the name of its stream.
+One directory belongs to one application. If that reads several streams, whose shards may have the same ids and whose
+sequence numbers say nothing of one another, each stream has a directory of its own in it, `<account>_<name>_<epoch>`.
 """
 
 from __future__ import annotations
@@ -80,14 +81,13 @@ class ShardFile:
         self.path = directory / file_name(shard_id)
         self._shard_id = shard_id
         self._checkpoint = checkpoint
-        directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+        make_directory(directory)
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
         self._end = 0
         self._first: Place | None = None
         self._last: Place | None = None
         with self.locked():
-            for parent in (directory, directory.absolute().parent):
-                _sync_directory(parent)
+            _sync_directory(directory)
             self._end = self._find_start()
             with self._reader(0) as file:
                 self._first = decode_place(file.readline(), shard_id)
@@ -234,7 +234,11 @@ class Archive(RecordProcessor):
         checkpoint = None
         if sequence_number is not None and sequence_number.isdigit():
             checkpoint = int(sequence_number), sub_sequence_number or 0
-        self._file = ShardFile(self._directory, shard_id, checkpoint)
+        directory = self._directory
+        if self.stream is not None:
+            make_directory(directory)
+            directory /= directory_name(self.stream.id)
+        self._file = ShardFile(directory, shard_id, checkpoint)
         if checkpoint is not None and (self._file.last is None or self._file.last < checkpoint):
             _say(
                 f"{self._file.path} ends before the checkpoint {sequence_number}: what lies between was "
@@ -307,6 +311,21 @@ def file_name(shard_id: str) -> str:
     if not name or len(name) > FILE_NAME_CHARS_MAX:
         raise ArchiveError(f"the shard id cannot be a file name: {shard_id[:80]!r}")
     return f"{name}.jsonl"
+
+
+def directory_name(stream_id: str) -> str:
+    """One name per identifier ``account:name:epoch``: account and epoch are digits, and names have no colon."""
+    name = quote(stream_id.replace(":", "_"), safe="$")
+    if len(name) > FILE_NAME_CHARS_MAX:
+        raise ArchiveError(f"the stream's identifier cannot be a directory's name: {stream_id[:80]!r}")
+    return name
+
+
+def make_directory(directory: Path) -> None:
+    """Make it for this user alone, durably; one that exists keeps its mode."""
+    directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+    for one in (directory, directory.absolute().parent):
+        _sync_directory(one)
 
 
 def _say(text: str) -> None:

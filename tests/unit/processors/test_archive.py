@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from processors import archive
 from processors.archive import Archive, ArchiveError, ShardFile, encode_line, file_name
-from processors.sdk import Checkpointer, InvalidStateError, Record, ThrottlingError
+from processors.sdk import Checkpointer, InvalidStateError, Record, StreamLabel, ThrottlingError
 
 SHARD = "shardId-000000000000"
 
@@ -294,3 +294,17 @@ def test_what_it_makes_is_for_its_user_alone_whatever_the_umask(
     assert directory.stat().st_mode & 0o777 == 0o700
     assert len(list(directory.iterdir())) == 2, "the file, and what was cut off it"
     assert {path.stat().st_mode & 0o777 for path in directory.iterdir()} == {0o600}
+
+
+def test_shards_of_the_same_id_in_several_streams_have_files_of_their_own(tmp_path: Path) -> None:
+    """A sequence number below the last line of another stream's shard is no repetition."""
+    base = tmp_path / "archive"
+    for name, number in (("orders", 500), ("my_clicks", 3)):
+        processor = Archive(base)
+        processor.stream = StreamLabel(name, f"arn:aws:kinesis:eu-west-1:111:stream/{name}", f"111:{name}:17")
+        processor.initialize(SHARD, "TRIM_HORIZON", 0)
+        directory = base / f"111_{name}_17"
+        processor.process_records([record(number)], Daemon(directory).checkpointer, 0)
+        assert kept(directory) == [(number, 0)]
+    assert sorted(one.name for one in base.iterdir()) == ["111_my_clicks_17", "111_orders_17"]
+    assert {one.stat().st_mode & 0o777 for one in (base, *base.iterdir())} == {0o700}
