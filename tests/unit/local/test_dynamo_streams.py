@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mld.local.dynamo_streams import TableStreams, DynamoStreamsError, ItemChange, TableStreamKey, ViewType, json_api
+from mld.local.dynamo_streams import DynamoStreamsError, ItemChange, TableStreamKey, TableStreams, ViewType, json_api
 from mld.local.dynamo_streams.changes import coalesced, item_bytes
 from mld.local.dynamo_streams.shard import ChangeShard
 from mld.local.dynamo_streams.table_stream import SPLIT_OPEN_MAX, SPLIT_RECORDS, TableStream
