@@ -153,8 +153,13 @@ def load(
 
 def read_streams(file: StreamsFile) -> StreamList:
     """The list that the file has now; blocks. Raises ConfigurationError."""
+    return file.parse(bytes_of_list(file))
+
+
+def bytes_of_list(file: StreamsFile) -> bytes:
+    """What is in the file now; blocks. Raises ConfigurationError."""
     data, _ = _list_bytes(file.path)
-    return file.parse(data)
+    return data
 
 
 def _of_streams(given: Mapping[str, Given]) -> dict[str, Given]:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from mld.surviving import survived
-from properties.loader import read_streams
+from properties.loader import bytes_of_list
 from properties.remarks import ConfigurationError, Level
 from properties.scrubbing import Scrubber
 from properties.stream_list import StreamsFile
@@ -24,13 +24,18 @@ class StreamsReader:
         self._file = file
         self._scrub = scrub
         self._said: frozenset[str] = frozenset()
+        self._data: bytes | None = None
+        """What the file held when it was last read without a complaint."""
 
     async def read(self) -> Sequence[StreamSetting]:
         """The streams of the file as it is now, or as it was when it could last be read. Raises nothing."""
         if self._file is None:
             return self._streams
         try:
-            listed = await asyncio.to_thread(read_streams, self._file)
+            data = await asyncio.to_thread(bytes_of_list, self._file)
+            if data == self._data:
+                return self._streams  # a thousand streams with their keys take 0.15 s to look at
+            listed = await asyncio.to_thread(self._file.parse, data)
         except ConfigurationError as error:
             self._complain("; ".join(str(problem) for problem in error.problems))
             return self._streams
@@ -42,11 +47,12 @@ class StreamsReader:
         for text in sorted(warnings - self._said):
             log.warning("%s", text, extra={"action": "configuration"})
         self._said = warnings
-        self._streams = listed.streams
+        self._streams, self._data = listed.streams, data
         return self._streams
 
     def _complain(self, why: str) -> None:
         """Say it once, and again when it has changed or was mended meanwhile."""
+        self._data = None
         text = f"the list of streams is not read, nothing changes: {why}"
         if text not in self._said:
             log.error("%s", text, extra={"action": "streams_file_refused"})

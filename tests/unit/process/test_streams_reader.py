@@ -73,3 +73,13 @@ async def test_a_new_secret_is_hidden_from_then_on(listed: Listed) -> None:
     (stream,) = await listed.reader.read()
     assert stream.credentials is not None
     assert "geheimnis" not in listed.scrub("refused: geheimnis")
+
+
+async def test_damage_that_is_mended_elsewhere_is_noticed(listed: Listed, tmp_path: Path) -> None:
+    """The list stays as it is, and what it refers to comes to be there."""
+    secret = tmp_path / "role"
+    listed.path.write_text(f"a\nc\nmld.stream.c.credentials=${{file:{secret}}}\n")
+    assert await listed.names() == ["a", "b"]
+    secret.write_text("ProfileCredentialsProvider|p")
+    assert await listed.names() == ["a", "c"]
+    assert await listed.names() == ["a", "c"]

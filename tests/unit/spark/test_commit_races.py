@@ -32,7 +32,7 @@ from processors.spark.high_water_marks import (
 )
 from processors.spark.sink_port import Fenced, SinkError, SinkRefused, SinkSpec
 from processors.spark.sinks.files import FileSink, FlatSink, PartitionedSink
-from processors.spark.writer_identity import WriterIdentity
+from processors.spark.writer_identity import SEVERAL, WriterIdentity, key_of_one
 from tests.support.patience import PATIENCE_S
 from tests.twins.store import Disk, MemoryStore
 from tests.unit.spark.renaming import OrderedDisk, RenamingStore
@@ -273,6 +273,29 @@ def test_writers_that_share_a_sink_write_everything_each(layout, kind):
             for record in _records({shard: ShardSpan(None, RecordPosition(RECORDS)) for shard in SHARDS}, writer)
         )
         assert read(world.disk) == expected, f"seed {seed}"
+
+
+@both_kinds
+@pytest.mark.parametrize("layout", [FlatSink, PartitionedSink])
+def test_a_stream_read_alone_and_among_several_is_written_once(layout, kind):
+    """An application goes from one form of lease table to the other and back, while workers of the old form live on."""
+    arn, created = "arn:aws:kinesis:eu-west-1:111111111111:stream/s", "2026-01-02T03:04:05.000Z"
+    alone = WriterIdentity("one", "main", "s", arn, created)
+    several = WriterIdentity("one", "main", arn=SEVERAL)
+    key = key_of_one(alone)
+    assert key is not None
+    forms = {alone: SHARDS, several: [StreamShard(key, shard.shard) for shard in SHARDS]}
+    for seed in range(SEEDS // 2):
+        world = World(random.Random(seed), layout, kind)
+        pid = 0
+        for death in (0.05, 0.03, 0.0):
+            for writer, shards in forms.items():
+                pid += 1
+                world.start(pid, shards, writer)
+            world.play(death)
+            assert not [record for record, count in read(world.disk).items() if count > 1], seed
+        theirs = {shard: ShardSpan(None, RecordPosition(RECORDS)) for shard in SHARDS}
+        assert read(world.disk) == Counter(_records(theirs, alone)), f"seed {seed}"
 
 
 @both_kinds
