@@ -1,21 +1,24 @@
-"""Random lives of fleets that read the stream of a DynamoDB table, for days of virtual time.
+"""Random lives of fleets that read the stream of a DynamoDB table, in virtual time.
 
-Shards last four hours and are succeeded by themselves, they split, their records go after a day, new ones are listed
-late, answers fail, workers come, crash and go. The promises: every change is delivered, those of an item in their
-order, unless all workers were away for longer than records last; no shard ends before its last record; and the fleet
-catches up.
+An hour stands for a day (`short_lives`): shards are succeeded by themselves after ten minutes, and records last an
+hour. Shards split, new ones are listed late, answers fail, workers come, crash and go. The promises: every change is
+delivered, those of an item in their order, unless all workers were away for longer than records last; no shard ends
+before its last record; and the fleet catches up.
 """
 
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from mld.assembly import StreamPorts
 from mld.aws.dynamo_streams import DynamoDBStreams
+from mld.local.dynamo_streams import table_stream
 from mld.retrieval.rawpage import page_of
+from mld.shards import cleanup, identity
 from mld.streams import StreamKind
 from properties.settings import Settings
 from tests.support.fleet import Fleet
@@ -26,8 +29,11 @@ EVENTS = ("put", "put", "put", "put", "split", "roll", "start", "crash", "stop",
 WORKERS_MAX = 3
 ITEMS = 7
 STEPS_MIN, STEPS_MAX = 8, 24
-QUIET_S = 1200.0
-AWAY_MAX_S = 20 * 3600.0
+QUIET_S = 900.0
+HOUR_OF_A_DAY = 24.0
+SHARD_LIFE_S, RETENTION_S = 4 * 3600.0 / HOUR_OF_A_DAY, 24 * 3600.0 / HOUR_OF_A_DAY
+AWAY_MAX_S = RETENTION_S / 2
+"""A fleet may be away for so long: what it has not read by then is not lost yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,7 @@ class TableStreamWorld:
         self.fleet = TableStreamFleet()
         self.workers = 0
         self.kinds: set[str] = set()
-        self._away_since: float | None = None
+        self._away_since: float | None = None  # no worker lives since then
 
     async def run(self) -> None:
         fleet, plan = self.fleet, self.plan
@@ -109,6 +115,7 @@ class TableStreamWorld:
             fleet.dynamo.faults = self.fault
         for event in ("start", "start", "put", *plan.steps):
             await self.happen(event)
+            await self.do_not_stay_away()
             await fleet.advance(self.rng.uniform(0, 60))
         fleet.dynamo.faults = None
         fleet.service.fault_share = 0.0
@@ -119,6 +126,16 @@ class TableStreamWorld:
         fleet.check_order()
         fleet.check_items()
         assert not [one for one in fleet.running if one.task.done() and one.worker.failure], "no worker failed"
+
+    async def do_not_stay_away(self) -> None:
+        """Records of a time without any worker last only so long."""
+        if any(not one.task.done() for one in self.fleet.running):
+            self._away_since = None
+            return
+        now = self.fleet.clock.monotonic()
+        self._away_since = now if self._away_since is None else self._away_since
+        if now - self._away_since > AWAY_MAX_S:
+            await self.happen("start")
 
     def fault(self, _sender: str, operation: str, _: Any) -> Any:
         if operation in ("CreateTable", "DescribeTable") or self.rng.random() >= self.plan.fault_share / 4:
@@ -144,19 +161,33 @@ class TableStreamWorld:
             case "roll":
                 fleet.service.stream(fleet.arn).roll(fleet.clock.wall())
             case "wait":
-                await fleet.advance(self.rng.uniform(1, 600))
+                await fleet.advance(self.rng.uniform(1, 120))
             case "long wait":
-                if not living:  # else the records of the last hours would be gone
+                if not living:  # else records would be gone
                     await self.happen("start")
-                    await fleet.until(fleet.everything_is_delivered, AWAY_MAX_S, f"seed {self.plan.seed}: before")
-                await fleet.advance(self.rng.uniform(3600, 30 * 3600))
+                await fleet.until(fleet.everything_is_delivered, QUIET_S, f"seed {self.plan.seed}: before a long wait")
+                await fleet.advance(self.rng.uniform(SHARD_LIFE_S, 1.2 * RETENTION_S))
+
+
+def short_lives(stack: ExitStack) -> None:
+    """Let everything of DynamoDB's, and what we know of it, take a 24th of its time."""
+    for module, name, value in (
+        (table_stream, "SHARD_LIFE_S", SHARD_LIFE_S),
+        (table_stream, "RETENTION_S", RETENTION_S),
+        (identity, "DYNAMODB_RETENTION_S", RETENTION_S),
+        (cleanup, "GARBAGE_INTERVAL_S", 120.0),
+    ):
+        stack.callback(setattr, module, name, getattr(module, name))
+        setattr(module, name, value)
 
 
 async def live(seed: int) -> TableStreamWorld:
     """Live through a seed; raises AssertionError if a promise is broken."""
-    world = TableStreamWorld(draw(seed))
-    try:
-        await world.run()
-    finally:
-        await world.fleet.close()
-    return world
+    with ExitStack() as stack:
+        short_lives(stack)
+        world = TableStreamWorld(draw(seed))
+        try:
+            await world.run()
+        finally:
+            await world.fleet.close()
+        return world

@@ -1,4 +1,4 @@
-"""The API of DynamoDB Streams over the pure model of `mld/local`, as a service for the real adapter; in virtual time."""
+"""The API of DynamoDB Streams over the pure model of `mld/local`: a service for the real adapter, in virtual time."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ KEYS = [{"AttributeName": "id", "KeyType": "HASH"}]
 
 
 class TableStreamsService:
-    """`aws.service.RawService`. `fault_share` of the calls fail in some way; `lists_late_s`: how long DescribeStream
-    leaves out a shard that is new."""
+    """`aws.service.RawService`. `fault_share` of the calls fail in some way; `lists_late_s`: for so long, half of the
+    answers of DescribeStream leave out a shard that is new, and GetShardIterator does not know it."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -65,6 +65,8 @@ class TableStreamsService:
                 ]
             )
         now = self.clock.wall()
+        if operation == "GetShardIterator" and self.lists_late_s and self._is_new(params["ShardId"], now):
+            raise AwsError(operation, "ResourceNotFoundException", "no such shard")
         try:
             body = json_api.dispatch(
                 self.streams, operation, json.dumps(params).encode(), now, account=ACCOUNT, region=REGION
@@ -73,13 +75,16 @@ class TableStreamsService:
             raise AwsError(operation, error.code, error.message, status=error.status) from error
         return self._listed_late(body, now) if operation == "DescribeStream" and self.lists_late_s else body
 
+    def _is_new(self, shard_id: str, now: float) -> bool:
+        """Whether this answer is one that does not know the shard yet."""
+        return int(shard_id.split("-")[1]) > (now - self.lists_late_s) * 1000 and self._rng.random() < 0.5
+
     def _listed_late(self, body: bytes, now: float) -> bytes:
         answer = json.loads(body)
         described = answer["StreamDescription"]
-        oldest_ms = (now - self.lists_late_s) * 1000
         described["Shards"] = [
             shard
             for shard in described["Shards"]
-            if "ParentShardId" not in shard or int(shard["ShardId"].split("-")[1]) <= oldest_ms
+            if "ParentShardId" not in shard or not self._is_new(shard["ShardId"], now)
         ]
         return json.dumps(answer).encode()
