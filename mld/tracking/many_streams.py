@@ -154,7 +154,8 @@ class ManyStreams:
     async def closed_shards(self) -> frozenset[str]:
         closed: set[str] = set()
         for stream in sorted(self._consumed.ids):
-            closed |= await self._tracked[stream].closed_shards()
+            with working_for(stream):
+                closed |= await self._tracked[stream].closed_shards()
         return frozenset(closed)
 
     async def take_down(self) -> None:

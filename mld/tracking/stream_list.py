@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -159,10 +160,11 @@ def without(before: TrackedList, gone: Collection[str]) -> TrackedList:
 
 
 def labels_of(streams: TrackedList) -> dict[str, str]:
-    """What people call each stream of the list, by identifier: its label; its identifier if another one has that."""
-    taken = set(streams.current())
+    """What people call each stream of the list, by identifier, and each differently: its label, or its identifier if
+    it is a former one and another one has that label, too."""
+    count = Counter(one.label for one in streams.streams)
     return {
-        one.stream: one.stream if one.former_since_s is not None and one.label in taken else one.label
+        one.stream: one.stream if one.former_since_s is not None and count[one.label] > 1 else one.label
         for one in streams.streams
     }
 

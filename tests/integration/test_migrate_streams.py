@@ -91,22 +91,6 @@ def test_daemons_of_both_forms_go_on_from_one_anothers_checkpoints(make_world: M
 
 
 @pytest.mark.full
-def test_a_living_worker_is_named_and_nothing_is_written(make_world: MakeWorld) -> None:
-    world = make_world(2)
-    world.put(10)
-    world.daemon("alive", **FAST)
-    world.until_delivered()
-    world.until_caught_up()
-    keys = set(rows_of(world.dynamo, world.table))
-    for way in (["--to", "several"], ["--to", "several", "--execute"]):
-        said = command(world, *way)
-        assert said.returncode == 1
-        assert "workers are alive: alive" in said.stderr
-        assert "stop them first" in said.stderr
-    assert set(rows_of(world.dynamo, world.table)) == keys
-
-
-@pytest.mark.full
 def test_on_another_dynamodb(ministack: Ministack, tmp_path: Path) -> None:
     """Conditions and types as that server has them: there and back leaves the rows as they were."""
     name = "migrated-elsewhere"

@@ -37,7 +37,7 @@ def alerts_of(settings: Settings, retention_s: int = RETENTION_DEFAULT_S) -> tup
     return (
         Alert(
             "MldFarBehind",
-            f"max by (shard) (mld_shard_behind_seconds{{app}}) > {retention_s // 4}",
+            f"max by (stream, shard) (mld_shard_behind_seconds{{app}}) > {retention_s // 4}",
             5 * MINUTE_S,
             "page",
             "A shard is behind by a quarter of the retention: records will be lost if nothing changes.",
@@ -45,7 +45,7 @@ def alerts_of(settings: Settings, retention_s: int = RETENTION_DEFAULT_S) -> tup
         ),
         Alert(
             "MldBehind",
-            "max by (shard) (mld_shard_behind_seconds{app}) > 300",
+            "max by (stream, shard) (mld_shard_behind_seconds{app}) > 300",
             5 * MINUTE_S,
             "ticket",
             "A shard has been more than 5 minutes behind for 5 minutes.",
@@ -53,8 +53,8 @@ def alerts_of(settings: Settings, retention_s: int = RETENTION_DEFAULT_S) -> tup
         ),
         Alert(
             "MldStalled",
-            "max by (shard) (mld_shard_checkpoint_age_seconds{app}) > 600 "
-            "and max by (shard) (delta(mld_shard_behind_seconds{app}[10m])) > 0",
+            "max by (stream, shard) (mld_shard_checkpoint_age_seconds{app}) > 600 "
+            "and max by (stream, shard) (delta(mld_shard_behind_seconds{app}[10m])) > 0",
             5 * MINUTE_S,
             "page",
             "A shard falls behind and has not checkpointed for 10 minutes.",
@@ -86,7 +86,7 @@ def alerts_of(settings: Settings, retention_s: int = RETENTION_DEFAULT_S) -> tup
         ),
         Alert(
             "MldChildRestarts",
-            "sum by (shard) (increase(mld_child_restarts_total{app}[10m])) > 3",
+            "sum by (stream, shard) (increase(mld_child_restarts_total{app}[10m])) > 3",
             0,
             "ticket",
             "A child was restarted more than three times in 10 minutes.",
@@ -94,7 +94,7 @@ def alerts_of(settings: Settings, retention_s: int = RETENTION_DEFAULT_S) -> tup
         ),
         Alert(
             "MldChildBusy",
-            "max by (shard) (mld_child_busy_seconds{app}) > 600",
+            "max by (stream, shard) (mld_child_busy_seconds{app}) > 600",
             0,
             "ticket",
             "A child has had one batch in its hands for 10 minutes.",
@@ -126,7 +126,7 @@ def alerts_of(settings: Settings, retention_s: int = RETENTION_DEFAULT_S) -> tup
         ),
         Alert(
             "MldAggregatesDropped",
-            'sum by (shard) (increase(mld_aggregates_dropped_total{app_and_why="range"}[10m])) > 0',
+            'sum by (stream, shard) (increase(mld_aggregates_dropped_total{app_and_why="range"}[10m])) > 0',
             0,
             "page",
             "Aggregated records were put to another shard than the one they were made for, and are not delivered.",
@@ -250,6 +250,8 @@ def cloudformation_alarms(settings: Settings, retention_s: int = RETENTION_DEFAU
     for alarm in alarms_of(retention_s):
         metric = metric_of(alarm.operation, alarm.metric)
         assert metric is not None, alarm.metric
+        if settings.is_multi_stream and Dimension.STREAM in metric.dimensions and wanted.has(Dimension.STREAM):
+            continue  # a series for each stream, under an identifier that only the table tells
         dimensions = dimensions_of(metric, wanted)
         worker = dict(dimensions).get(Dimension.WORKER.value)
         logical = "".join(part.capitalize() for part in alarm.name.split("-"))

@@ -28,9 +28,10 @@ def _one(title: str, unit: str, legend: str, expression: str) -> Panel:
 
 _MEMORY = "process_resident_memory_bytes and on (instance) mld_build_info{app}"
 
+OF_SHARD = "{{stream}} {{shard}}"
 PANELS = (
-    _one("Behind, by shard", "s", "{{shard}}", "max by (shard) (mld_shard_behind_seconds{app})"),
-    _one("Records per second", "ops", "{{shard}}", "sum by (shard) (rate(mld_records_total{app}[2m]))"),
+    _one("Behind, by shard", "s", OF_SHARD, "max by (stream, shard) (mld_shard_behind_seconds{app})"),
+    _one("Records per second", "ops", OF_SHARD, "sum by (stream, shard) (rate(mld_records_total{app}[2m]))"),
     _one("Bytes per second", "Bps", "all shards", "sum(rate(mld_record_bytes_total{app}[2m]))"),
     Panel(
         "Time of a batch in the child",
@@ -40,8 +41,13 @@ PANELS = (
             ("99 %", "histogram_quantile(0.99, sum by (le) (rate(mld_process_records_seconds_bucket{app}[5m])))"),
         ),
     ),
-    _one("Batch in hand, by shard", "s", "{{shard}}", "max by (shard) (mld_child_busy_seconds{app})"),
-    _one("Age of the last checkpoint", "s", "{{shard}}", "max by (shard) (mld_shard_checkpoint_age_seconds{app})"),
+    _one("Batch in hand, by shard", "s", OF_SHARD, "max by (stream, shard) (mld_child_busy_seconds{app})"),
+    _one(
+        "Age of the last checkpoint",
+        "s",
+        OF_SHARD,
+        "max by (stream, shard) (mld_shard_checkpoint_age_seconds{app})",
+    ),
     _one(
         "Restarts of children",
         "short",

@@ -32,7 +32,7 @@ from mld.shards.detector import NotListed, ShardDetector
 from mld.shards.graph import oldest_generation, partition_fault
 from mld.shards.identity import foreign_evidence
 from mld.stream_adapters import LABELS, kind_of, service_name, streams_port
-from mld.streams import Shard, ShardFilter, Streams
+from mld.streams import Shard, ShardFilter, StreamKind, Streams
 from mld.turns import in_turns
 from properties.settings import Settings
 from properties.stream_settings import StreamSetting
@@ -68,6 +68,7 @@ class Application:
     clock: Clock
     stream: str | None = None
     """The identifier of the one of several streams that this is about: of the leases only its own are seen."""
+    kind: StreamKind = StreamKind.KINESIS
     stream_label: str | None = None
     """What the file calls that stream; None if the file is one of a single stream."""
 
@@ -148,7 +149,7 @@ class Application:
     # --- the stream ---------------------------------------------------------------------------------------------------
 
     def _detector(self) -> ShardDetector:
-        return ShardDetector(self.streams, self.clock, Random())
+        return ShardDetector(self.streams, self.clock, Random(), kind=self.kind)
 
     async def shards(self, seen: RawTable | None = None) -> tuple[Shard, ...]:
         """All shards, of a stream to which the rows belong. Raises ActRefusedError and StreamError."""
@@ -165,7 +166,7 @@ class Application:
             if attempt:
                 await self.clock.sleep(LISTING_SPACING_S)
             shards = await in_turns(oldest_generation(await self._list(place)))
-            fault = partition_fault(shards)
+            fault = partition_fault(shards) if self.kind.has_hash_keys else None
             if fault is None:
                 return shards
         raise ActRefusedError(f"ListShards shows no complete set of shards for this place: {fault}")
@@ -289,7 +290,7 @@ async def application_of(settings: Settings, stream: StreamSetting | None = None
         await kinesis.open()
         stack.push_async_callback(kinesis.close)
         streams = streams_port(kinesis, clock, settings.stream_name, settings.stream_arn)
-        app = replace(application_with(settings, dynamo, streams, clock), stream_label=label)
+        app = replace(application_with(settings, dynamo, streams, clock), kind=kind, stream_label=label)
         yield Doors(app, settings, dynamo, kinesis, stream)
 
 

@@ -86,6 +86,9 @@ class Reshaping:
             if there.checkpoint != seen[key].checkpoint:
                 notes.append(f"{there.key} is before {key}: the records between are delivered again")
         changes += self._list(table)
+        if self.to is TableForm.ONE:
+            others = [one for one in (listed(table) or TrackedList()).current().values() if one.id != self.stream.id]
+            notes += [f"stream {one.label} is listed, too, has no leases, and is forgotten" for one in others]
         return ActPlan(self.title, tuple(changes), tuple(notes))
 
     @property

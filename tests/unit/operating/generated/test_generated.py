@@ -31,7 +31,7 @@ def published() -> set[str]:
 def labels_of(name: str) -> set[str]:
     plain = re.sub(r"_(bucket|sum|count)$", "", name)
     (metric,) = (metric for metric in CATALOGUE if metric.name in {name, plain})
-    return {*metric.labels, "le"}
+    return {*metric.labels, "le", "stream"}
 
 
 def expressions() -> list[str]:
@@ -58,6 +58,16 @@ def test_alarms_name_metrics_of_kcl_that_are_sent() -> None:
     assert {(alarm.operation, alarm.metric) for alarm in alerts.alarms_of()} <= sent
     template = json.loads(alerts.cloudformation_alarms(settings_of()))
     assert {one["Properties"]["Namespace"] for one in template["Resources"].values()} == {"app"}
+
+
+def test_alarms_of_several_streams_leave_out_what_bears_the_identifier_of_each() -> None:
+    def metrics(**keys: str) -> set[str]:
+        template = json.loads(alerts.cloudformation_alarms(settings_of(**keys)))
+        return {one["Properties"]["MetricName"] for one in template["Resources"].values()}
+
+    several = {"streamName": "", "mld__streams": "orders,clicks"}
+    assert metrics() - metrics(**several) == {"ExpiredIterator"}
+    assert metrics(**several, metricsEnabledDimensions="ShardId") == metrics()
 
 
 def alarm_of(metric: str, **keys: str) -> dict[str, Any]:

@@ -182,6 +182,12 @@ def test_the_list_keeps_other_streams_and_takes_this_one_back() -> None:
     assert write.request["ExpressionAttributeValues"] == {":seen": {"N": "4"}}
 
 
+def test_the_way_back_says_which_listed_streams_are_forgotten() -> None:
+    clicks = ListedStream("123456789012:clicks:5", "clicks", "arn:aws:kinesis:us-east-1:123456789012:stream/clicks")
+    plan = ONE.whole(table(row(stream=ID), _list_row(TrackedList(4, (clicks, ORDERS)))))
+    assert plan.notes == ("stream clicks is listed, too, has no leases, and is forgotten",)
+
+
 def test_a_key_with_a_stream_that_the_row_does_not_name_is_refused() -> None:
     strange = row() | {"leaseKey": {"S": f"{ID}:{SHARD_0}"}}
     with pytest.raises(ActRefusedError, match="repair it"):
