@@ -25,7 +25,7 @@ _PROXIES_OF_HTTP = ("http", "all")
 
 
 _FIRST_STREAM = re.compile(
-    r"(?:arn:aws:kinesis:(?P<region>[a-z0-9-]+):(?P<account>\d{12}):stream/)?(?P<name>[a-zA-Z0-9_.-]{1,128})"
+    r"(?:arn:aws[a-z-]*:kinesis:(?P<region>[a-z0-9-]+):(?P<account>\d{12}):stream/)?(?P<name>[a-zA-Z0-9_.-]{1,128})"
     r"(?::(?P<shards>[1-9]\d{0,4}))?"
 )
 
