@@ -163,7 +163,7 @@ soak: $(DEV)
 
 # The Kinesis and DynamoDB conformance suite against any endpoint: make conformance-aws ENDPOINT=http://127.0.0.1:4567
 conformance-aws: $(DEV)
-	MLD_CONFORMANCE_ENDPOINT=$(ENDPOINT) MLD_CONFORMANCE_TARGET=$(TARGET) $(BIN)/python -m pytest tests/conformance_aws
+	MLD_CONFORMANCE_ENDPOINT=$(ENDPOINT) MLD_CONFORMANCE_TARGET=$(TARGET) $(BIN)/python -m pytest tests/conformance_aws $(PYTEST_ARGS)
 
 # Writers into files that are killed at every stage of a commit, and what is in the sink then: make prove-spark RUNS=200
 .PHONY: prove-spark test-lakehouse

@@ -194,11 +194,22 @@ def conformance(timeout_s: float, command: Sequence[str]) -> None:
     help="Name (without port) that clients may call it by.",
 )
 @click.option("--enforce/--no-enforce", default=False, help="Throttle like AWS does (5 reads a second and shard, …).")
-def local(host: str, port: int, allow_hosts: Sequence[str], enforce: bool) -> None:
+@click.option(
+    "--stream",
+    "streams",
+    metavar="NAME[:SHARDS]",
+    multiple=True,
+    help="A Kinesis stream to make at the start; an ARN in place of the name makes one of another account or region.",
+)
+def local(host: str, port: int, allow_hosts: Sequence[str], enforce: bool, streams: Sequence[str]) -> None:
     """Run the embedded AWS in the foreground: Kinesis, DynamoDB and its streams, CloudWatch, STS and Glue."""
-    from mld.local.run import run_foreground
+    from mld.local.run import FirstStreamError, first_stream, run_foreground
 
-    sys.exit(_guarded(lambda: run_foreground(host, port, allow_hosts=allow_hosts, enforce=enforce)))
+    try:
+        wanted = [first_stream(text) for text in streams]
+    except FirstStreamError as error:
+        raise click.BadParameter(str(error), param_hint="--stream") from None
+    sys.exit(_guarded(lambda: run_foreground(host, port, allow_hosts=allow_hosts, enforce=enforce, streams=wanted)))
 
 
 @commands.command()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from mld.local.run import run_foreground
+from mld.local.run import first_stream, run_foreground
 from mld.local.server import DEFAULT_HOST
 
 
@@ -22,13 +22,12 @@ def main() -> int:
         "--stream", action="append", default=[], metavar="NAME:SHARDS", help="make a stream at the start"
     )
     arguments = parser.parse_args()
-    streams = {name: int(count or 1) for name, _, count in (text.partition(":") for text in arguments.stream)}
     return run_foreground(
         arguments.host,
         arguments.port,
         allow_hosts=arguments.allow_host,
         enforce=arguments.enforce,
-        streams=streams,
+        streams=[first_stream(text) for text in arguments.stream],
         as_json=True,
     )
 

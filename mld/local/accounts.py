@@ -1,4 +1,4 @@
-"""Which account a request is for. Pure, but for what it learns.
+"""Which account a request is for, and which partition a region is in. Pure, but for what it learns.
 
 The embedded AWS has no passwords and no IAM; it tells accounts apart by the access key of the signature alone:
 
@@ -14,12 +14,19 @@ from __future__ import annotations
 import re
 
 DEFAULT_ACCOUNT = "123456789012"
+_PARTITIONS = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"), ("us-isob-", "aws-iso-b"), ("us-iso-", "aws-iso"))
+"""Prefixes of regions, and the partitions that they are in; every other region is in ``aws``."""
 _CREDENTIAL = re.compile(r"Credential=([^/]+)/")
 _ACCOUNT = re.compile(r"\d{12}")
 _KEY_GIVEN = re.compile(rb"<AccessKeyId>([^<]+)</AccessKeyId>")
 _ROLE_GIVEN = re.compile(rb"<Arn>arn:aws[^:<]*:sts::(\d{12}):")
 _KEYS_MAX = 10_000
 """Keys remembered; the oldest are forgotten first."""
+
+
+def partition_of(region: str) -> str:
+    """The second part of the ARNs of a region."""
+    return next((partition for prefix, partition in _PARTITIONS if region.startswith(prefix)), "aws")
 
 
 class Accounts:

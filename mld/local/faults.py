@@ -2,8 +2,9 @@
 
 A fault is a JSON object:
 
-* which calls: ``service`` (``kinesis``, ``dynamodb``, ``monitoring``, ...) and ``operation`` (``GetRecords``), both
-  default to ``*``; ``contains``, a text that the request's body must hold (a stream, a lease key).
+* which calls: ``service`` (``kinesis``, ``dynamodb``, ``dynamodbstreams``, ``monitoring``, ...) and ``operation``
+  (``GetRecords``), both default to ``*``; ``contains``, a text that the request's body must hold (a stream, a lease
+  key).
 * how often: ``count`` calls and no more; ``rate`` of the calls (0 to 1), drawn with ``seed``; ``skip`` calls first.
   Without any: every call until the fault is removed.
 * what happens: ``delay_s`` seconds pass; then ``code`` (with ``message`` and HTTP ``status``, default 400) is

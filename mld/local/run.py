@@ -5,18 +5,56 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from mld.errors import MldError
+from mld.local.accounts import DEFAULT_ACCOUNT
+from mld.local.kinesis.directory import SHARD_LIMIT
 from mld.local.kinesis.model import REGION
 from mld.local.routing import NAMES
 from mld.local.server import DEFAULT_HOST, DEFAULT_PORT, EmbeddedServer, serve
 
 _PROXIES_OF_HTTP = ("http", "all")
+
+
+_FIRST_STREAM = re.compile(
+    r"(?:arn:aws[a-z-]*:kinesis:(?P<region>[a-z0-9-]+):(?P<account>\d{12}):stream/)?(?P<name>[a-zA-Z0-9_.-]{1,128})"
+    r"(?::(?P<shards>[1-9]\d{0,4}))?"
+)
+
+
+class FirstStreamError(MldError):
+    """The text is no stream to make at the start; it says what would be one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStream:
+    """A stream that is made at the start."""
+
+    name: str
+    shards: int = 1
+    account: str = DEFAULT_ACCOUNT
+    region: str = REGION
+
+
+def first_stream(text: str) -> FirstStream:
+    """Parse ``NAME``, ``NAME:SHARDS``, or an ARN in place of the name, for another account or region. Raises
+    FirstStreamError."""
+    found = _FIRST_STREAM.fullmatch(text)
+    if found is None or int(found["shards"] or 1) > SHARD_LIMIT:
+        raise FirstStreamError(
+            f"{text!r} is no stream: write NAME:SHARDS, as in orders:4, or the ARN of a Kinesis stream before the "
+            f"colon; at most {SHARD_LIMIT} shards"
+        )
+    account, region = found["account"] or DEFAULT_ACCOUNT, found["region"] or REGION
+    return FirstStream(found["name"], int(found["shards"] or 1), account, region)
 
 
 def usage_lines(endpoint: str, *, behind_proxy: bool = False) -> str:
@@ -50,14 +88,15 @@ def run_foreground(
     *,
     allow_hosts: Sequence[str] = (),
     enforce: bool = False,
-    streams: Mapping[str, int] | None = None,
+    streams: Sequence[FirstStream] = (),
     as_json: bool = False,
 ) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status, 0.
 
-    `port` 0 takes any free one. Clients may also call by the names in `allow_hosts`. `streams` are made at the start
-    (name -> number of shards). Once the server listens, stdout gets the lines to paste, or with `as_json` one JSON
-    line: ``{"endpoint": ..., "host": ..., "port": ..., "pid": ...}``. Raises OSError if the port is taken.
+    `port` 0 takes any free one. Clients may also call by the names in `allow_hosts`. `streams` are made at the start.
+    Once the server listens, stdout gets the lines to paste, or with `as_json` one JSON line:
+    ``{"endpoint": ..., "host": ..., "port": ..., "pid": ...}``. Raises OSError if the port is taken, and KinesisError
+    for two streams of one name in one place.
     """
 
     async def until_signal() -> None:
@@ -66,8 +105,9 @@ def run_foreground(
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         server = await serve(host, port, allow_hosts=allow_hosts, enforce=enforce)
         try:
-            for name, count in (streams or {}).items():
-                server.kinesis().create_stream(name, now=time.time(), shard_count=count)
+            for stream in streams:
+                kinesis = server.kinesis(stream.region, stream.account)
+                kinesis.create_stream(stream.name, now=time.time(), shard_count=stream.shards)
             sys.stdout.write(_announcement(server, as_json=as_json))
             sys.stdout.flush()
             await stop.wait()

@@ -334,7 +334,7 @@ The table of changes is in {self.lake / CHANGES}; `spark.read.parquet` reads it.
   bin/mld check quickstart.properties     # what it means, and what is wrong with it
   bin/mld quickstart.properties           # run it; Ctrl-C stops it gracefully
 
-A record processor of your own: {self.archive_file}. docs/use/embedded-aws.md says what differs from AWS."""
+A record processor of your own: {self.archive_file}. docs/use/dynamodb-streams.md explains the stream."""
 
 
 def _shard_table(archive: Mapping[str, Sequence[SeenChange]], leases: Mapping[str, Lease]) -> Table:

@@ -15,6 +15,8 @@ from decimal import Decimal, InvalidOperation
 from enum import Enum
 from typing import Any
 
+from mld.local.accounts import partition_of
+
 DynamoItem = Mapping[str, Any]
 
 TTL_IDENTITY = {"PrincipalId": "dynamodb.amazonaws.com", "Type": "Service"}
@@ -44,7 +46,8 @@ class TableStreamKey:
 
     @property
     def arn(self) -> str:
-        return f"arn:aws:dynamodb:{self.region}:{self.account}:table/{self.table}/stream/{self.label}"
+        place = f"arn:{partition_of(self.region)}:dynamodb:{self.region}:{self.account}"
+        return f"{place}:table/{self.table}/stream/{self.label}"
 
 
 @dataclass(frozen=True, slots=True)

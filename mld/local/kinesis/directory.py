@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mld.local.accounts import partition_of
 from mld.local.kinesis import errors
 from mld.local.kinesis.errors import ACCOUNT
 from mld.local.kinesis.shard import ShardState
@@ -50,7 +51,7 @@ class Directory:
     # --- finding things ----------------------------------------------------------------------------------------------
 
     def stream_arn(self, name: str) -> str:
-        return f"arn:aws:kinesis:{self.region}:{self.account}:stream/{name}"
+        return f"arn:{partition_of(self.region)}:kinesis:{self.region}:{self.account}:stream/{name}"
 
     def streams(self, now: float) -> list[Stream]:
         """All streams, in order of their names."""

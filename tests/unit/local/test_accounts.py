@@ -156,6 +156,20 @@ def test_a_table_stream_of_another_account_is_read_by_its_arn(aws: EmbeddedAws) 
         client(aws, "dynamodbstreams", OURS, "eu-west-1").describe_stream(StreamArn=table["LatestStreamArn"])
 
 
+@pytest.mark.parametrize(("region", "partition"), [("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov")])
+def test_arns_are_of_the_partition_of_their_region(aws: EmbeddedAws, region: str, partition: str) -> None:
+    kinesis = client(aws, "kinesis", OURS, region)
+    kinesis.create_stream(StreamName="s", ShardCount=1)
+    arn = kinesis.describe_stream_summary(StreamName="s")["StreamDescriptionSummary"]["StreamARN"]
+    assert arn == f"arn:{partition}:kinesis:{region}:{OURS}:stream/s"
+    assert len(kinesis.list_shards(StreamARN=arn)["Shards"]) == 1
+    dynamodb = client(aws, "dynamodb", OURS, region)
+    table = dynamodb.create_table(TableName="t", **SCHEMA)["TableDescription"]
+    dynamodb.put_item(TableName="t", Item={"k": {"S": "a"}})
+    assert table["LatestStreamArn"].startswith(f"arn:{partition}:dynamodb:{region}:{OURS}:table/t/stream/")
+    assert changed_keys(client(aws, "dynamodbstreams", OURS, region), table["LatestStreamArn"]) == ["a"]
+
+
 def test_an_assumed_role_acts_in_its_account(aws: EmbeddedAws) -> None:
     given = client(aws, "sts", "local").assume_role(RoleArn=ROLE, RoleSessionName="test")["Credentials"]
     key, token = given["AccessKeyId"], given["SessionToken"]

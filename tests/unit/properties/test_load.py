@@ -230,7 +230,7 @@ def test_a_malformed_escape_is_a_configuration_error_with_its_line(tmp_path: Pat
         load(path)
 
 
-@pytest.mark.parametrize("name", ["sample.properties", "streams.properties"])
+@pytest.mark.parametrize("name", ["sample.properties", "streams.properties", "dynamodb-streams.properties"])
 def test_the_shipped_samples_are_free_of_remarks(name: str) -> None:
     sample = Path(properties.__file__).parent / "samples" / name
     assert load(sample, env={"AWS_REGION": "eu-west-1"}).remarks == ()

@@ -46,7 +46,7 @@ def test_the_tour_of_changes_runs_its_sample_on_the_embedded_aws(tmp_path):
     tour = SparkOrdersTour(tmp_path, Console(file=io.StringIO()), 100)
     ours, theirs = values(tour.properties(ENDPOINT)), values(sample.read_text())
     assert {key for key in ours if ours[key] != theirs.get(key)} == {
-        "streamArn", "applicationName", "AwsCredentialsProvider", "kinesisEndpoint", "dynamoDBEndpoint", "regionName",
+        "streamArn", "applicationName", "AwsCredentialsProvider", "kinesisEndpoint", "dynamoDBEndpoint",
         "mld.spark.conf.spark.ui.enabled",
     }  # fmt: skip
     assert theirs.keys() <= ours.keys()
