@@ -32,7 +32,7 @@ from mld.shards.detector import NotListed, ShardDetector
 from mld.shards.graph import oldest_generation, partition_fault
 from mld.shards.identity import foreign_evidence
 from mld.stream_adapters import LABELS, kind_of, service_name, streams_port
-from mld.streams import Shard, ShardFilter, Streams
+from mld.streams import Shard, ShardFilter, StreamKind, Streams
 from mld.turns import in_turns
 from properties.settings import Settings
 from properties.stream_settings import StreamSetting
@@ -70,6 +70,7 @@ class Application:
     """The identifier of the one of several streams that this is about: of the leases only its own are seen."""
     stream_label: str | None = None
     """What the file calls that stream; None if the file is one of a single stream."""
+    kind: StreamKind = StreamKind.KINESIS
 
     @property
     def table_name(self) -> str:
@@ -148,7 +149,7 @@ class Application:
     # --- the stream ---------------------------------------------------------------------------------------------------
 
     def _detector(self) -> ShardDetector:
-        return ShardDetector(self.streams, self.clock, Random())
+        return ShardDetector(self.streams, self.clock, Random(), kind=self.kind)
 
     async def shards(self, seen: RawTable | None = None) -> tuple[Shard, ...]:
         """All shards, of a stream to which the rows belong. Raises ActRefusedError and StreamError."""
@@ -159,13 +160,16 @@ class Application:
         return shards
 
     async def open_at(self, place: ShardFilter) -> tuple[Shard, ...]:
-        """The shards that were open at a place: a partition of all hash keys. Raises ActRefusedError, StreamError."""
+        """The shards that were open at a place: a partition of all hash keys, where shards have such.
+
+        Raises ActRefusedError and StreamError.
+        """
         fault: str | None = None
         for attempt in range(LISTINGS_MAX):
             if attempt:
                 await self.clock.sleep(LISTING_SPACING_S)
             shards = await in_turns(oldest_generation(await self._list(place)))
-            fault = partition_fault(shards)
+            fault = partition_fault(shards) if self.kind.has_hash_keys else None
             if fault is None:
                 return shards
         raise ActRefusedError(f"ListShards shows no complete set of shards for this place: {fault}")
@@ -327,4 +331,5 @@ def application_with(settings: Settings, dynamo: Service, streams: Streams, cloc
         leases=DynamoLeaseTable(dynamo, clock, table_name=settings.table_name, request_timeout_s=REQUEST_TIMEOUT_S),
         streams=streams,
         clock=clock,
+        kind=kind_of(settings.stream_arn),
     )
