@@ -248,7 +248,8 @@ class _Source:
         return initial_position(self._settings) if ports.initial is None else _position(ports.initial)
 
     def readers(self, ports: StreamPorts) -> tuple[NewReader, TakeDown | None]:
-        return readers_of(self._settings, ports.streams, ports.fan_out, self._shares, ports.consumer_arn)
+        consumer_arn = ports.consumer_arn
+        return readers_of(self._settings, ports.streams, ports.fan_out, self._shares, consumer_arn, ports.kind)
 
     def of(self, new_reader: NewReader, ports: StreamPorts, name: str, label: StreamLabel | None = None) -> ShardSource:
         sender = Sender(self._settings.application_name, name, self._worker_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
@@ -23,7 +23,7 @@ from mld.retrieval.rawpage import page_of_event
 from mld.retrieval.reader import ShardReader
 from mld.retrieval.registration import RegisteredConsumer, Retries
 from mld.retrieval.subscribing import YIELD_S
-from mld.streams import FanOut, Streams
+from mld.streams import FanOut, StreamKind, Streams
 from properties.settings import Settings
 from properties.values import RetrievalMode
 
@@ -34,6 +34,10 @@ NewReader = Callable[[str, ShardMetrics], ShardReader]
 TakeDown = Callable[[], Awaitable[None]]
 """What the last worker of a fleet does when it ends."""
 _RENEWALS_PER_LEASE = 3
+TABLE_CATCH_UP_FROM_MS = 60_000
+"""A shard of a DynamoDB stream further behind than this is read more often, by Amazon's adapter too; the age of the
+newest record, which is all the service tells, is never 0."""
+TABLE_CATCH_UP_FACTOR = 3
 
 
 def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams, extra: bytes = b"") -> FanOut | None:
@@ -62,11 +66,16 @@ class ReaderShares:
 
 
 def readers_of(
-    settings: Settings, streams: Streams, fan_out: FanOut | None, shares: ReaderShares, consumer_arn: str | None
+    settings: Settings,
+    streams: Streams,
+    fan_out: FanOut | None,
+    shares: ReaderShares,
+    consumer_arn: str | None,
+    kind: StreamKind = StreamKind.KINESIS,
 ) -> tuple[NewReader, TakeDown | None]:
     """What makes the readers of one stream, and what the last worker takes down."""
     if fan_out is None:
-        return polling_readers(settings, streams, shares), None
+        return polling_readers(settings, streams, shares, kind), None
     consumer = consumer_of(settings, fan_out, shares.clock, shares.rng, consumer_arn)
     new_reader = fan_out_readers(settings, fan_out, consumer, shares)
     return new_reader, consumer.deregister if settings.deregister_consumer else None
@@ -112,15 +121,24 @@ def fan_out_readers(
     return new_reader
 
 
-def polling_readers(settings: Settings, streams: Streams, shares: ReaderShares) -> NewReader:
-    """Readers that poll."""
+def polling_intervals(settings: Settings, kind: StreamKind, *, on_a_beat: bool = False) -> Pacing:
+    """How often a shard of a stream of this kind is read."""
     idle_interval_s = settings.idle_time_between_reads_in_millis / 1000
     intervals = Pacing(
         idle_interval_s,
         catch_up_interval_s=settings.catch_up_interval_millis / 1000,
         reduced_tps_threshold_ms=settings.millis_behind_latest_threshold_for_reduced_tps,
-        beat_s=beat_of(idle_interval_s) if shares.on_a_beat else 0.0,
+        beat_s=beat_of(idle_interval_s) if on_a_beat else 0.0,
     )
+    if kind is StreamKind.KINESIS:
+        return intervals
+    catch_up_interval_s = max(intervals.catch_up_interval_s, idle_interval_s / TABLE_CATCH_UP_FACTOR)
+    return replace(intervals, catch_up_interval_s=catch_up_interval_s, catch_up_from_ms=TABLE_CATCH_UP_FROM_MS)
+
+
+def polling_readers(settings: Settings, streams: Streams, shares: ReaderShares, kind: StreamKind) -> NewReader:
+    """Readers that poll."""
+    intervals = polling_intervals(settings, kind, on_a_beat=shares.on_a_beat)
 
     def new_reader(shard_id: str, metrics: ShardMetrics) -> PollingReader:
         return PollingReader(

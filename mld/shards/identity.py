@@ -115,7 +115,7 @@ class Survey:
             return cls(rows, kind=kind, now_s=now_s)
         graph = yield from ShardGraph.steps(shards)
         foreign = yield from foreign_evidence(shards, leases)
-        witness = yield from _known_shard(leases, shards)
+        witness = yield from _known_shard(leases, shards, kind)
         return cls(rows, graph, foreign, witness, kind, now_s)
 
     def children_of(self, shard_id: str) -> frozenset[str]:
@@ -202,11 +202,12 @@ def _shares_keys(shard: Shard, lease: Lease) -> bool:
     return lease.key in shard.parents if lease.hash_range is None else shares_keys(shard.hash_range, lease.hash_range)
 
 
-def _known_shard(leases: Sequence[Lease], shards: Sequence[Shard]) -> Steps[str | None]:
+def _known_shard(leases: Sequence[Lease], shards: Sequence[Shard], kind: StreamKind) -> Steps[str | None]:
     """A listed shard that one of our rows describes, or None.
 
     Streams of equal size share shard ids and hash ranges, so a row must also have a checkpoint among that shard's
     sequence numbers. Only a table without any such checkpoint, which has none to lose, is taken by id and range alone.
+    Old rows of Amazon's adapter for DynamoDB have no range, and need none: no other stream has such shard ids.
     """
     rows = {lease.key: lease for lease in leases}
     any_number = any(not lease.checkpoint.is_sentinel for lease in leases)
@@ -214,7 +215,7 @@ def _known_shard(leases: Sequence[Lease], shards: Sequence[Shard]) -> Steps[str 
         if looked_at % SLICE == 0:
             yield
         row = rows.get(shard.shard_id)
-        if row is None or row.hash_range != shard.hash_range:
+        if row is None or (kind.has_hash_keys and row.hash_range != shard.hash_range):
             continue
         number = row.checkpoint.number
         if number is None and any_number:

@@ -160,7 +160,10 @@ class Application:
         return shards
 
     async def open_at(self, place: ShardFilter) -> tuple[Shard, ...]:
-        """The shards that were open at a place: a partition of all hash keys. Raises ActRefusedError, StreamError."""
+        """The shards that were open at a place: a partition of all hash keys, where shards have such.
+
+        Raises ActRefusedError and StreamError.
+        """
         fault: str | None = None
         for attempt in range(LISTINGS_MAX):
             if attempt:
@@ -328,4 +331,5 @@ def application_with(settings: Settings, dynamo: Service, streams: Streams, cloc
         leases=DynamoLeaseTable(dynamo, clock, table_name=settings.table_name, request_timeout_s=REQUEST_TIMEOUT_S),
         streams=streams,
         clock=clock,
+        kind=kind_of(settings.stream_arn),
     )

@@ -19,9 +19,13 @@ from mld.operating.resets.target import ResetRows, shard_reset, whole_reset, wor
 from mld.positions import LATEST, TRIM_HORIZON, Position
 from mld.shards.graph import ShardGraph
 from mld.steps import finish
-from mld.streams import Shard, ShardFilter, ShardFilterType
+from mld.streams import Shard, ShardFilter, ShardFilterType, StreamKind
 from mld.turns import a_few_at_a_time, in_turns
 
+NO_TIME = (
+    "the stream of a DynamoDB table cannot be read from a time on: reset to trim-horizon or latest, or one shard to a "
+    "sequence number; `mld replay --from TIME` sends records from a time on to another child"
+)
 RESET_KINDS = frozenset({PointKind.TRIM_HORIZON, PointKind.LATEST, PointKind.TIME, PointKind.SEQUENCE})
 
 
@@ -74,6 +78,8 @@ class Reset:
 
 async def resolve(app: Application, table: RawTable, point: Point, shard_name: str | None) -> Reset:
     """Ask the stream what the place means for each shard. Raises ActRefusedError, StreamError."""
+    if point.kind is PointKind.TIME and app.kind is StreamKind.DYNAMODB:
+        raise ActRefusedError(NO_TIME)
     shards = await app.shards(table)
     if shard_name is not None:
         return await _one_shard(app, shards, point, shard_name)

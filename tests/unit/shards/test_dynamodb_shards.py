@@ -93,3 +93,9 @@ def test_the_id_tells_when_a_shard_was_made(shard_id: str, created_s: float | No
 
 def test_a_finished_lease_stays_comparable() -> None:
     assert isinstance(judge(lease(OLD, SHARD_END), [], [listed(YESTERDAY, 300, parent=OLD)]), ShardIsOver)
+
+
+def test_a_row_without_a_hash_range_proves_the_stream_too() -> None:
+    """Early versions of Amazon's adapter wrote none."""
+    proof = Lease(YESTERDAY, Position("350"))
+    assert isinstance(judge(lease(OLD), [proof], [listed(YESTERDAY, 300)]), ShardIsOver)
