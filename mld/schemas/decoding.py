@@ -107,10 +107,11 @@ def _avro(definition: str) -> Callable[[bytes], bytes]:
 def _json_validator(definition: str) -> Callable[[bytes], None]:
     """Raises FrameError for data that is not of a JSON schema."""
     from jsonschema import exceptions, validators
+    from referencing import Registry
 
     try:
         schema = json.loads(definition)
-        validator = validators.validator_for(schema)(schema)
+        validator = validators.validator_for(schema)(schema, registry=Registry())  # one that fetches nothing
     except Exception as error:
         raise FrameError(f"the schema is no JSON schema: {error}") from error
 
@@ -121,5 +122,7 @@ def _json_validator(definition: str) -> Callable[[bytes], None]:
             raise FrameError(f"the data is not of its JSON schema: {error.message}") from error
         except ValueError as error:
             raise FrameError(f"the data is no JSON: {error}") from error
+        except Exception as error:  # a reference that leads nowhere, a pattern that is none, endless nesting
+            raise FrameError(f"its JSON schema cannot be applied: {type(error).__name__}: {error}") from error
 
     return validate
