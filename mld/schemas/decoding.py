@@ -15,6 +15,7 @@ from json.encoder import encode_basestring_ascii as quote
 from mld.retrieval.layouts import FRAME_IN_BASE64
 from mld.schemas.avro import AvroError, avro_decoder
 from mld.schemas.frames import Frame, FrameError, frame_of
+from mld.schemas.protobuf import ProtobufError, protobuf_decoder
 from mld.schemas.versions import SchemaVersion
 from properties.values import SchemaMode
 from protocol.framed import FramedRecord
@@ -66,9 +67,12 @@ def decoded(
         if rules.mode is SchemaMode.JSON and data_format == "AVRO":
             data = _avro(version.definition)(data)
             data_format = "JSON"
+        elif rules.mode is SchemaMode.JSON and version.descriptors is not None:
+            data = _protobuf(version.descriptors)(data)
+            data_format = "JSON"
         elif rules.validates and data_format == "JSON":
             _json_validator(version.definition)(data)
-    except (FrameError, AvroError) as error:
+    except (FrameError, AvroError, ProtobufError) as error:
         raise UndecodableError(str(error)) from error
     extra = {
         "schemaVersionId": version.version_id,
@@ -101,6 +105,11 @@ def _rewritten(record: FramedRecord, data: bytes | None, extra: Mapping[str, str
 @lru_cache(maxsize=DECODERS_KEPT_MAX)
 def _avro(definition: str) -> Callable[[bytes], bytes]:
     return avro_decoder(definition)
+
+
+@lru_cache(maxsize=DECODERS_KEPT_MAX)
+def _protobuf(descriptors: bytes) -> Callable[[bytes], bytes]:
+    return protobuf_decoder(descriptors)
 
 
 @lru_cache(maxsize=DECODERS_KEPT_MAX)

@@ -15,12 +15,13 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.clock import Clock
 from mld.errors import AwsError, AwsUnreachableError, SchemaUnknownError, SchemaUnreachableError
+from mld.schemas.compiling import CompileError
 from mld.schemas.versions import SchemaVersion, version_of
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,8 @@ class _KeptFailure:
 class SchemaRegistry:
     """`size` versions are kept for `keep_s` each. `folder`: where definitions are written for children.
 
-    `in_thread` calls a function that writes a file.
+    `compiled` makes descriptors of the definition of Protobuf schemas, and raises CompileError; None: nothing does.
+    `in_thread` calls what blocks: that, and what writes a file.
     """
 
     def __init__(
@@ -66,8 +68,10 @@ class SchemaRegistry:
         size: int,
         keep_s: float,
         folder: Path,
-        in_thread: Callable[..., Awaitable[str | None]] = asyncio.to_thread,
+        compiled: Callable[[str], bytes] | None = None,
+        in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread,
     ) -> None:
+        self._compiled = compiled
         self._in_thread = in_thread
         self._service = service
         self._clock = clock
@@ -120,6 +124,8 @@ class SchemaRegistry:
         try:
             answer = await self._service.call("GetSchemaVersion", {"SchemaVersionId": version_id}, timeout_s=TIMEOUT_S)
             found = version_of(version_id, answer)
+            if self._compiled is not None and found.data_format == "PROTOBUF":
+                found = replace(found, descriptors=await self._in_thread(self._descriptors, self._compiled, found))
             kept = _KeptVersion(found, now + self._keep_s, await self._in_thread(self._written, found))
             log.info(
                 "schema version %s of %s",
@@ -136,6 +142,19 @@ class SchemaRegistry:
         except (KeyError, TypeError) as error:
             raise SchemaUnreachableError(f"GetSchemaVersion: the answer is not as documented: {error!r}") from error
         return kept
+
+    def _descriptors(self, compiled: Callable[[str], bytes], version: SchemaVersion) -> bytes | None:
+        try:
+            return compiled(version.definition)
+        except CompileError as error:
+            log.warning(
+                "schema version %s of %s does not compile, and its records stay binary: %s",
+                version.version_id,
+                version.name,
+                error,
+                extra={"action": "schema_not_compiled"},
+            )
+            return None
 
     def _written(self, version: SchemaVersion) -> str | None:
         """The file with the definition: private, and whole or not there."""

@@ -49,11 +49,11 @@ class ScriptedGlue:
         return answer
 
 
-def registry(glue: ScriptedGlue, folder: Path, size: int = 200) -> SchemaRegistry:
+def registry(glue: ScriptedGlue, folder: Path, size: int = 200, **more: Any) -> SchemaRegistry:
     async def at_once(write: Any, *what: Any) -> Any:
         return write(*what)
 
-    return SchemaRegistry(glue, VirtualClock(), size=size, keep_s=DAY_S, folder=folder, in_thread=at_once)
+    return SchemaRegistry(glue, VirtualClock(), size=size, keep_s=DAY_S, folder=folder, in_thread=at_once, **more)
 
 
 def batch(*datas: bytes) -> ChildBatch:
