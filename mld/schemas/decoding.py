@@ -15,6 +15,7 @@ from json.encoder import encode_basestring_ascii as quote
 from mld.retrieval.layouts import FRAME_IN_BASE64
 from mld.schemas.avro import AvroError, avro_decoder
 from mld.schemas.frames import Frame, FrameError, frame_of
+from mld.schemas.protobuf import ProtobufError, protobuf_decoder
 from mld.schemas.versions import SchemaVersion
 from properties.values import SchemaMode
 from protocol.framed import FramedRecord
@@ -66,9 +67,12 @@ def decoded(
         if rules.mode is SchemaMode.JSON and data_format == "AVRO":
             data = _avro(version.definition)(data)
             data_format = "JSON"
+        elif rules.mode is SchemaMode.JSON and version.descriptors is not None:
+            data = _protobuf(version.descriptors)(data)
+            data_format = "JSON"
         elif rules.validates and data_format == "JSON":
             _json_validator(version.definition)(data)
-    except (FrameError, AvroError) as error:
+    except (FrameError, AvroError, ProtobufError) as error:
         raise UndecodableError(str(error)) from error
     extra = {
         "schemaVersionId": version.version_id,
@@ -104,13 +108,19 @@ def _avro(definition: str) -> Callable[[bytes], bytes]:
 
 
 @lru_cache(maxsize=DECODERS_KEPT_MAX)
+def _protobuf(descriptors: bytes) -> Callable[[bytes], bytes]:
+    return protobuf_decoder(descriptors)
+
+
+@lru_cache(maxsize=DECODERS_KEPT_MAX)
 def _json_validator(definition: str) -> Callable[[bytes], None]:
     """Raises FrameError for data that is not of a JSON schema."""
     from jsonschema import exceptions, validators
+    from referencing import Registry
 
     try:
         schema = json.loads(definition)
-        validator = validators.validator_for(schema)(schema)
+        validator = validators.validator_for(schema)(schema, registry=Registry())  # one that fetches nothing
     except Exception as error:
         raise FrameError(f"the schema is no JSON schema: {error}") from error
 
@@ -121,5 +131,7 @@ def _json_validator(definition: str) -> Callable[[bytes], None]:
             raise FrameError(f"the data is not of its JSON schema: {error.message}") from error
         except ValueError as error:
             raise FrameError(f"the data is no JSON: {error}") from error
+        except Exception as error:  # a reference that leads nowhere, a pattern that is none, endless nesting
+            raise FrameError(f"its JSON schema cannot be applied: {type(error).__name__}: {error}") from error
 
     return validate

@@ -11,6 +11,7 @@ from mld.aws.beside import beside_service
 from mld.aws.client import BotoService
 from mld.aws.client_factory import ClientFactory
 from mld.clock import Clock
+from mld.schemas.compiling import compiled_proto, is_compiler_there
 from mld.schemas.decoding import SchemaRules
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import TIMEOUT_S, SchemaRegistry
@@ -60,6 +61,7 @@ def registry_of(settings: Settings, factory: ClientFactory, clock: Clock) -> Ope
         size=settings.schema_registry_cache_size,
         keep_s=settings.schema_registry_time_to_live_millis / 1000,
         folder=folder,
+        compiled=compiled_proto if settings.schema_registry is SchemaMode.JSON and is_compiler_there() else None,
     )
     rules = SchemaRules(settings.schema_registry, settings.schema_registry_inline, settings.schema_registry_validate)
     waits = settings.schema_registry_on_error is SchemaErrors.FAIL

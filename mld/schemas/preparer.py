@@ -22,8 +22,11 @@ log = logging.getLogger(__name__)
 
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 30.0
+CAUSES_TOLD_MAX = 1000
 RECORDS_PER_TURN = 50
 BYTES_PER_TURN = 64 * 1024
+BATCH_BYTES_MAX = 256 * 1024 * 1024
+"""Of one batch, as children get it. A page has 10 MiB, and its records may inflate to 32 MiB each."""
 
 
 class UnframedBatch(Part):
@@ -53,19 +56,23 @@ class SchemaPreparer:
         records = await records_of(batch)
         done = 0
         size = 0
+        total = 0
         found = False
         for number, (position, framed) in enumerate(records):
             done, size = done + 1, size + len(framed.text)
             if done > RECORDS_PER_TURN or size > BYTES_PER_TURN:
                 done = size = 0
                 await asyncio.sleep(0)
-            unframed = await self._unframed(framed)
+            unframed = await self._unframed(framed, total)
+            total += len(unframed.text)
             if unframed is not framed:
+                size += len(unframed.text)
                 found = True
                 records[number] = PlacedRecord(position, unframed)
         return UnframedBatch(records, batch) if found else batch
 
-    async def _unframed(self, record: FramedRecord) -> FramedRecord:
+    async def _unframed(self, record: FramedRecord, before: int) -> FramedRecord:
+        """`before`: bytes of the records of its batch before it."""
         frame = frame_in(record)
         if frame is None:
             return record
@@ -73,7 +80,10 @@ class SchemaPreparer:
         while True:
             try:
                 version, file = await self._registry.version(frame.version_id)
-                return decoded(record, frame, version, self._rules, file)
+                unframed = decoded(record, frame, version, self._rules, file)
+                if before + len(unframed.text) > max(BATCH_BYTES_MAX, before + len(record.text)):
+                    raise UndecodableError(f"its page inflates to more than {BATCH_BYTES_MAX} bytes")
+                return unframed
             except (SchemaUnknownError, SchemaUnreachableError, UndecodableError) as error:
                 self._tell(record, frame.version_id, str(error))
                 if not self._waits:
@@ -85,6 +95,8 @@ class SchemaPreparer:
         """Warn once of each schema version and cause; the keys on the records tell the rest."""
         cause = f"{version_id} {why}"
         level = logging.DEBUG if cause in self._told else logging.WARNING
+        if len(self._told) >= CAUSES_TOLD_MAX:
+            self._told.clear()
         self._told.add(cause)
         what = "its batch waits" if self._waits else "it is delivered with its frame"
         log.log(

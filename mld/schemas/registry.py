@@ -1,6 +1,7 @@
 """`SchemaRegistry`: schema versions of the Glue Schema Registry, kept for a day, each asked for once at a time.
 
-Rules: retrieval#schema-lookups. An id that the registry does not know is not asked for again for a minute.
+Rules: retrieval#schema-lookups. An id that the registry does not know is not asked for again for a minute, and one for
+which there was no answer not for some seconds: a page of 10,000 records waits for one answer, not for 10,000.
 """
 
 from __future__ import annotations
@@ -12,36 +13,51 @@ import stat
 import tempfile
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.clock import Clock
 from mld.errors import AwsError, AwsUnreachableError, SchemaUnknownError, SchemaUnreachableError
+from mld.schemas.compiling import CompileError
 from mld.schemas.versions import SchemaVersion, version_of
 
 log = logging.getLogger(__name__)
 
 KEY = "mld.schemaRegistry.directory"
 NEGATIVE_S = 60.0
+NO_ANSWER_S = 10.0
+FAILURES_KEPT_MAX = 1000
+"""Ids that stand on damaged records alone must not drive out those of real ones, so they are kept elsewhere."""
 TIMEOUT_S = 10.0
 UNKNOWN_CODES = frozenset({"EntityNotFoundException", "InvalidInputException"})
+
+KeptT = TypeVar("KeptT")
 
 
 @dataclass(frozen=True, slots=True)
 class _KeptVersion:
-    found: SchemaVersion | str
-    """The version, or why there is none."""
+    found: SchemaVersion
     until_s: float
-    schema_file: str | None = None
+    schema_file: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptFailure:
+    why: str
+    until_s: float
+    is_unknown: bool
+    """The registry said so; otherwise it said nothing of use."""
 
 
 @raises_only(SchemaUnreachableError)
 class SchemaRegistry:
     """`size` versions are kept for `keep_s` each. `folder`: where definitions are written for children.
 
-    `in_thread` calls a function that writes a file.
+    `compiled` makes descriptors of the definition of Protobuf schemas, and raises CompileError; None: nothing does.
+    `in_thread` calls what blocks: that, and what writes a file.
     """
 
     def __init__(
@@ -52,8 +68,10 @@ class SchemaRegistry:
         size: int,
         keep_s: float,
         folder: Path,
-        in_thread: Callable[..., Awaitable[str | None]] = asyncio.to_thread,
+        compiled: Callable[[str], bytes] | None = None,
+        in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread,
     ) -> None:
+        self._compiled = compiled
         self._in_thread = in_thread
         self._service = service
         self._clock = clock
@@ -61,7 +79,8 @@ class SchemaRegistry:
         self._keep_s = keep_s
         self._folder = folder
         self._kept: OrderedDict[str, _KeptVersion] = OrderedDict()
-        self._asking: dict[str, asyncio.Task[_KeptVersion]] = {}
+        self._failed: OrderedDict[str, _KeptFailure] = OrderedDict()
+        self._asking: dict[str, asyncio.Task[_KeptVersion | _KeptFailure]] = {}
 
     async def version(self, version_id: str) -> tuple[SchemaVersion, str | None]:
         """A schema version, and the file that has its definition.
@@ -69,22 +88,44 @@ class SchemaRegistry:
         Raises SchemaUnknownError for an id that the registry does not have, or does not let us have, and
         SchemaUnreachableError if it cannot tell now.
         """
-        kept = self._kept.get(version_id)
+        kept: _KeptVersion | _KeptFailure | None = self._kept.get(version_id) or self._failed.get(version_id)
         if kept is None or self._clock.monotonic() >= kept.until_s:
             if version_id not in self._asking:
                 task = asyncio.create_task(self._ask(version_id))
                 self._asking[version_id] = task
                 task.add_done_callback(lambda _: self._asking.pop(version_id, None))
             kept = await asyncio.shield(self._asking[version_id])
-        if isinstance(kept.found, str):
-            raise SchemaUnknownError(kept.found)
+        if isinstance(kept, _KeptFailure):
+            raise SchemaUnknownError(kept.why) if kept.is_unknown else SchemaUnreachableError(kept.why)
+        if version_id in self._kept:
+            self._kept.move_to_end(version_id)
         return kept.found, kept.schema_file
 
-    async def _ask(self, version_id: str) -> _KeptVersion:
+    async def _ask(self, version_id: str) -> _KeptVersion | _KeptFailure:
+        try:
+            kept = await self._looked_up(version_id)
+        except (SchemaUnknownError, SchemaUnreachableError) as error:
+            is_unknown = isinstance(error, SchemaUnknownError)
+            until_s = self._clock.monotonic() + (NEGATIVE_S if is_unknown else NO_ANSWER_S)
+            known = self._kept.get(version_id)
+            if known is not None and not is_unknown:  # versions do not change: an old answer is better than none
+                self._kept[version_id] = again = replace(known, until_s=until_s)
+                return again
+            failure = _KeptFailure(str(error), until_s, is_unknown)
+            self._kept.pop(version_id, None)
+            _keep(self._failed, version_id, failure, FAILURES_KEPT_MAX)
+            return failure
+        self._failed.pop(version_id, None)
+        _keep(self._kept, version_id, kept, self._size)
+        return kept
+
+    async def _looked_up(self, version_id: str) -> _KeptVersion:
         now = self._clock.monotonic()
         try:
             answer = await self._service.call("GetSchemaVersion", {"SchemaVersionId": version_id}, timeout_s=TIMEOUT_S)
             found = version_of(version_id, answer)
+            if self._compiled is not None and found.data_format == "PROTOBUF":
+                found = replace(found, descriptors=await self._in_thread(self._descriptors, self._compiled, found))
             kept = _KeptVersion(found, now + self._keep_s, await self._in_thread(self._written, found))
             log.info(
                 "schema version %s of %s",
@@ -97,14 +138,23 @@ class SchemaRegistry:
         except AwsError as error:
             if error.code not in UNKNOWN_CODES:
                 raise SchemaUnreachableError(str(error)) from error
-            kept = _KeptVersion(f"the registry does not know schema version {version_id}: {error}", now + NEGATIVE_S)
+            raise SchemaUnknownError(f"the registry does not know schema version {version_id}: {error}") from error
         except (KeyError, TypeError) as error:
             raise SchemaUnreachableError(f"GetSchemaVersion: the answer is not as documented: {error!r}") from error
-        self._kept[version_id] = kept
-        self._kept.move_to_end(version_id)
-        while len(self._kept) > self._size:
-            self._kept.popitem(last=False)
         return kept
+
+    def _descriptors(self, compiled: Callable[[str], bytes], version: SchemaVersion) -> bytes | None:
+        try:
+            return compiled(version.definition)
+        except CompileError as error:
+            log.warning(
+                "schema version %s of %s does not compile, and its records stay binary: %s",
+                version.version_id,
+                version.name,
+                error,
+                extra={"action": "schema_not_compiled"},
+            )
+            return None
 
     def _written(self, version: SchemaVersion) -> str | None:
         """The file with the definition: private, and whole or not there."""
@@ -131,3 +181,10 @@ class SchemaRegistry:
         """End what is under way."""
         for task in tuple(self._asking.values()):
             task.cancel()
+
+
+def _keep(kept: OrderedDict[str, KeptT], version_id: str, what: KeptT, size: int) -> None:
+    kept[version_id] = what
+    kept.move_to_end(version_id)
+    while len(kept) > size:
+        kept.popitem(last=False)

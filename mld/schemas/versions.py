@@ -9,12 +9,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """A version of a schema. `data_format` is AVRO, JSON or PROTOBUF; `name` is that of the schema."""
+    """A version of a schema. `data_format` is AVRO, JSON or PROTOBUF; `name` is that of the schema.
+
+    `descriptors`: of Protobuf, what a compiler has made of the definition, if there is one and it could.
+    """
 
     version_id: str
     name: str
     data_format: str
     definition: str
+    descriptors: bytes | None = None
 
 
 def version_of(version_id: str, answer: Mapping[str, Any]) -> SchemaVersion:

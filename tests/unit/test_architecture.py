@@ -166,6 +166,7 @@ PURE = (
     "mld/schemas/avro.py",
     "mld/schemas/decoding.py",
     "mld/schemas/frames.py",
+    "mld/schemas/protobuf.py",
     "mld/schemas/versions.py",
     "mld/aws/dynamo_records.py",
     "mld/tracking/stream_list.py",

@@ -180,3 +180,59 @@ def test_the_name_of_a_schema_is_the_last_part_of_its_arn() -> None:
     assert version_of(ID, answer) == SchemaVersion(ID, "orders", "JSON", "{}")
     with pytest.raises(KeyError):
         version_of(ID, {"SchemaArn": arn})
+
+
+LIST = {"type": "record", "name": "List", "fields": [{"name": "next", "type": ["null", "List"]}]}
+
+
+@pytest.mark.parametrize("levels", [2_000, 3_000_000])
+def test_data_nested_without_end_is_an_error_of_its_record(levels: int) -> None:
+    """fastavro's compiled reader ends the process on the second."""
+    decode = avro_decoder(json.dumps(LIST))
+    assert json.loads(decode(b"\x02\x02\x00")) == {"next": {"next": {"next": None}}}
+    with pytest.raises(AvroError, match="nested too deeply"):
+        decode(b"\x02" * levels + b"\x00")
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        "null",
+        {"type": "record", "name": "Empty", "fields": []},
+        {"type": "record", "name": "Nothing", "fields": [{"name": "a", "type": "null"}]},
+        {"type": "fixed", "name": "None", "size": 0},
+    ],
+)
+def test_arrays_of_nothing_are_refused(items: object) -> None:
+    """Six bytes of data say that there are 2 ** 40 of them."""
+    with pytest.raises(AvroError, match="without bytes"):
+        avro_decoder(
+            json.dumps(
+                {
+                    "type": "record",
+                    "name": "R",
+                    "fields": [{"name": "a", "type": ["null", {"type": "array", "items": items}]}],
+                }
+            )
+        )
+
+
+@pytest.mark.parametrize("items", ["boolean", ["null"], {"type": "map", "values": "null"}])
+def test_arrays_of_something_are_not(items: object) -> None:
+    assert json.loads(avro_decoder(json.dumps({"type": "array", "items": items}))(b"\x00")) == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"$ref": "http://127.0.0.1:9/x"}, "cannot be applied"),
+        ({"$ref": "#/nowhere"}, "cannot be applied"),
+        ({"$ref": "#"}, "cannot be applied"),
+        ({"pattern": "("}, "cannot be applied"),
+    ],
+)
+def test_a_json_schema_that_cannot_be_applied_is_an_error_of_the_record(schema: object, why: str) -> None:
+    """Nothing is fetched for it either."""
+    rules = SchemaRules(SchemaMode.JSON, validates=True)
+    with pytest.raises(UndecodableError, match=why):
+        taken_off(b"\x03\x00" + HEAD + b'"text"', version("JSON", schema), rules)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import pytest
 from mld.errors import AwsError, AwsUnreachableError, SchemaUnknownError, SchemaUnreachableError
 from mld.positions import TRIM_HORIZON
 from mld.retrieval.rawpage import page_of
+from mld.schemas import preparer
 from mld.schemas.decoding import SchemaRules
 from mld.schemas.preparer import SchemaPreparer
-from mld.schemas.registry import NEGATIVE_S, SchemaRegistry
+from mld.schemas.registry import NEGATIVE_S, NO_ANSWER_S, SchemaRegistry
 from mld.streams import ChildBatch
 from properties.values import SchemaMode
 from tests.twins.streams import VirtualClock
@@ -47,11 +49,11 @@ class ScriptedGlue:
         return answer
 
 
-def registry(glue: ScriptedGlue, folder: Path, size: int = 200) -> SchemaRegistry:
+def registry(glue: ScriptedGlue, folder: Path, size: int = 200, **more: Any) -> SchemaRegistry:
     async def at_once(write: Any, *what: Any) -> Any:
         return write(*what)
 
-    return SchemaRegistry(glue, VirtualClock(), size=size, keep_s=DAY_S, folder=folder, in_thread=at_once)
+    return SchemaRegistry(glue, VirtualClock(), size=size, keep_s=DAY_S, folder=folder, in_thread=at_once, **more)
 
 
 def batch(*datas: bytes) -> ChildBatch:
@@ -121,18 +123,77 @@ def test_an_unknown_id_is_not_asked_for_again_for_a_minute(tmp_path: Path) -> No
         AwsError("GetSchemaVersion", "ThrottlingException", "slowly"),
         AwsUnreachableError("GetSchemaVersion", "no answer"),
         {"SchemaDefinition": "{}"},
-        RuntimeError("a bug"),
     ],
 )
-def test_what_is_no_answer_is_not_kept(tmp_path: Path, error: Any) -> None:
+def test_what_is_no_answer_is_asked_again_after_some_seconds(tmp_path: Path, error: Any) -> None:
     @virtual
     async def ask() -> None:
-        found = registry(ScriptedGlue(error, ANSWER), tmp_path)
-        with pytest.raises(SchemaUnreachableError):
-            await found.version(ID)
+        glue = ScriptedGlue(error, ANSWER)
+        found = registry(glue, tmp_path)
+        for _ in range(3):
+            with pytest.raises(SchemaUnreachableError):
+                await found.version(ID)
+        assert len(glue.asked) == 1, "a page of such records waits for one answer"
+        await asyncio.sleep(NO_ANSWER_S + 1)
         assert (await found.version(ID))[0].name == "orders"
 
     ask()
+
+
+def test_a_surprise_is_no_answer(tmp_path: Path) -> None:
+    @virtual
+    async def ask() -> None:
+        with pytest.raises(SchemaUnreachableError):
+            await registry(ScriptedGlue(RuntimeError("a bug")), tmp_path).version(ID)
+
+    ask()
+
+
+def test_a_version_outlives_its_time_while_the_registry_is_out(tmp_path: Path) -> None:
+    @virtual
+    async def ask() -> None:
+        glue = ScriptedGlue(ANSWER, AwsUnreachableError("GetSchemaVersion", "no answer"), UNKNOWN)
+        found = registry(glue, tmp_path)
+        await found.version(ID)
+        await asyncio.sleep(DAY_S + 1)
+        assert (await found.version(ID))[0].name == "orders"
+        await asyncio.sleep(NO_ANSWER_S + 1)
+        with pytest.raises(SchemaUnknownError):
+            await found.version(ID)
+        assert len(glue.asked) == 3
+
+    ask()
+
+
+def test_unknown_ids_do_not_drive_out_known_ones(tmp_path: Path) -> None:
+    @virtual
+    async def ask() -> None:
+        glue = ScriptedGlue(ANSWER, UNKNOWN)
+        found = registry(glue, tmp_path, size=2)
+        await found.version(ID)
+        for number in range(10):
+            with pytest.raises(SchemaUnknownError):
+                await found.version(f"damaged {number}")
+        await found.version(ID)
+        assert glue.asked.count(ID) == 1
+
+    ask()
+
+
+def test_a_page_that_inflates_without_end_keeps_its_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @virtual
+    async def prepare() -> None:
+        monkeypatch.setattr(preparer, "BATCH_BYTES_MAX", 3_000_000)
+        bomb = b"\x03\x05" + FRAMED[2:18] + zlib.compress(bytes(1_000_000))
+        found = SchemaPreparer(
+            registry(ScriptedGlue(ANSWER), tmp_path), VirtualClock(), SchemaRules(SchemaMode.STRIP), waits=False
+        )
+        first, second, third = records_in(await found.prepare(batch(bomb, bomb, bomb)))
+        assert base64.b64decode(first["data"]) == base64.b64decode(second["data"]) == bytes(1_000_000)
+        assert base64.b64decode(third["data"]) == bomb
+        assert "its page inflates" in third["schemaError"]
+
+    prepare()
 
 
 def test_only_so_many_versions_are_kept(tmp_path: Path) -> None:
