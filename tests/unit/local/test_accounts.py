@@ -197,4 +197,4 @@ def test_a_header_of_moto_does_not_choose_the_account(aws: EmbeddedAws) -> None:
         "before-sign.dynamodb.*", lambda request, **_: request.headers.add_header("x-moto-account-id", THEIRS)
     )
     table = dynamodb.create_table(TableName="headed", **SCHEMA)["TableDescription"]
-    assert OURS in table["TableArn"]
+    assert table["TableArn"] == f"arn:aws:dynamodb:us-east-1:{OURS}:table/headed"
