@@ -308,8 +308,16 @@ async def test_a_living_worker_stands_in_the_way(world: Fleet) -> None:
         await app.require_no_workers(await app.require_table(), "stop them first")
 
 
-@pytest.mark.parametrize("mode", ["CLIENT_VERSION_CONFIG_3X", "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X"])
-@pytest.mark.parametrize("ahead_s", [0.0, 0.05, 0.3, 0.8, 2.0])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "CLIENT_VERSION_CONFIG_3X",
+        pytest.param("CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X", marks=pytest.mark.full),
+    ],
+)
+@pytest.mark.parametrize(
+    "ahead_s", [0.05, *(pytest.param(one, marks=pytest.mark.full) for one in (0.0, 0.3, 0.8, 2.0))]
+)
 @in_fleet(2)
 async def test_a_worker_that_starts_at_the_same_time_keeps_its_rows_or_does_not_start(
     world: Fleet, ahead_s: float, mode: str
