@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from mld.fleet.leader.lock import LOCK_KEY
 from mld.operating.acts.execution import carry_out
 from mld.operating.acts.plan import ActRefusedError, RawTable
 from mld.operating.resets.application import Application, Report
 from mld.operating.resets.one_stream_view import listed, streams_in
+from mld.operating.resets.owners import MARGIN_S, Observed, moved
 from mld.operating.resets.table_forms import Reshaping, TableForm, require_alone
 from mld.operating.stream_choice import is_meant, names_of
 from mld.shards.identity import foreign_evidence
@@ -94,12 +96,34 @@ async def reshape(app: Application, wanted: Reshaping, first: RawTable, report: 
     Each round looks at the table again, so what a lost answer hides is seen there. Raises ActRefusedError if somebody
     else is at work, TableError.
     """
-    before = wanted.sources(first)
+    before, is_settled = wanted.sources(first), False
     for _ in range(ROUNDS_MAX):
-        table = (await app.look()).table
-        wanted.require_still(before, table)
-        plan = wanted.next_step(table)
+        seen = await app.look()
+        wanted.require_still(before, seen.table)
+        plan = wanted.next_step(seen.table)
         if not plan.changes:
             return True
+        if not is_settled and wanted.deletes(plan):
+            await _require_settled(app, wanted, seen)
+            is_settled = True
         await carry_out(plan, lambda _: app.calls, app.clock, on_outcome=report)
     return False
+
+
+async def _require_settled(app: Application, wanted: Reshaping, seen: Observed) -> None:
+    """Raises ActRefusedError if a worker shows itself within a lease duration.
+
+    Who starts now refuses the table, as it has rows of both forms. Who had looked at it before the first copy takes its
+    leases, reports or leads by then; without its rows it would make them anew. TableError.
+    """
+    await app.clock.sleep(app.lease_duration_s + MARGIN_S)
+    now = await app.look()
+    wanted.require_still(wanted.sources(seen.table), now.table)
+    workers = sorted(moved(seen, now))
+    if not workers and seen.table.row(LOCK_KEY) != now.table.row(LOCK_KEY):
+        workers = ["a worker that leads"]
+    if workers:
+        raise ActRefusedError(
+            f"a worker has started meanwhile ({names_of(workers)}), and nothing was taken away from it: stop it, and "
+            "ask again; until then no other worker starts, because the table has rows of both forms"
+        )

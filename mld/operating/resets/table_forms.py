@@ -111,6 +111,10 @@ class Reshaping:
             return ActPlan(self.title, follows)
         return ActPlan(self.title, tuple(_removed(key, row, "its row goes") for key, row in sources.items()))
 
+    def deletes(self, step: ActPlan) -> bool:
+        """Whether a step takes rows of the old form away."""
+        return any(change.kind is WriteKind.DELETE and change.key != stream_list.KEY for change in step.changes)
+
     def require_still(self, first: Mapping[str, Row], table: RawTable) -> None:
         """Raises ActRefusedError if rows of the old form are other ones than at `first`: somebody is at work."""
         for key, row in self.sources(table).items():

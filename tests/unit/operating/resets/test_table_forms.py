@@ -308,6 +308,33 @@ async def test_a_living_worker_stands_in_the_way(world: Fleet) -> None:
         await app.require_no_workers(await app.require_table(), "stop them first")
 
 
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "CLIENT_VERSION_CONFIG_3X",
+        pytest.param("CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X", marks=pytest.mark.full),
+    ],
+)
+@pytest.mark.parametrize(
+    "ahead_s", [0.05, *(pytest.param(one, marks=pytest.mark.full) for one in (0.0, 0.3, 0.8, 2.0))]
+)
+@in_fleet(2)
+async def test_a_worker_that_starts_at_the_same_time_keeps_its_rows_or_does_not_start(
+    world: Fleet, ahead_s: float, mode: str
+) -> None:
+    """It has looked at the table of before, perhaps: without its rows it would begin at LATEST, and skip records."""
+    before = {key: one["checkpoint"]["S"] for key, one in (await _stopped(world)).items() if rows.is_lease(one)}
+    worker = world.start("w2", initialPositionInStream="LATEST", clientVersionConfig=mode)
+    await world.advance(ahead_s)
+    with pytest.raises(ActRefusedError, match="meanwhile"):
+        await _reshape(application(world), TableForm.SEVERAL)
+    assert {key: one["checkpoint"]["S"] for key, one in _leases(world).items() if ":" not in key} == before
+    await worker.crash()
+    await world.advance(60.0)
+    assert await _reshape(application(world), TableForm.SEVERAL)
+    assert {key.rpartition(":")[2]: one["checkpoint"]["S"] for key, one in _leases(world).items()} == before
+
+
 @in_fleet(2)
 async def test_rows_of_another_stream_are_not_taken_for_those_of_this_one(world: Fleet) -> None:
     await _stopped(world)
