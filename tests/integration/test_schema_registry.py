@@ -1,4 +1,4 @@
-"""Records of the Glue Schema Registry, through the daemon to a real child; moto is the registry, in the embedded AWS."""
+"""Records of the Glue Schema Registry, through the daemon to a real child; moto in the embedded AWS is the registry."""
 
 from __future__ import annotations
 
