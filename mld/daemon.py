@@ -102,7 +102,7 @@ async def run_daemon(
         )
     else:
         sources = _streams(settings, factory, metrics, kind_of(settings.stream_arn))
-    schemas = registry_of(settings, factory, clock)
+    schemas = registry_of(settings, factory, clock, metrics.worker)
     opened: list[CountedService | LetterBox | StreamClients | OpenedRegistry] = [sources, dynamo]
     if schemas is not None:
         opened.append(schemas)

@@ -262,6 +262,13 @@ CATALOGUE: tuple[Metric, ...] = (
         lambda snapshot: snapshot.requests,
     ),
     _by_name(
+        "mld_framed_records_total",
+        ("result",),
+        "Records with the frame of the Glue Schema Registry: decoded, or why not (unknown, unreachable, undecodable), "
+        "counted once more at each attempt of a batch that waits.",
+        lambda snapshot: snapshot.framed_records,
+    ),
+    _by_name(
         "mld_dynamodb_units_total",
         ("kind",),
         "Capacity units of DynamoDB that answers say were used: read or write.",

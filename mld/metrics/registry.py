@@ -280,6 +280,8 @@ class WorkerMetrics:
         """Lease rows that this worker `CREATED` and `DELETED`."""
         self.requests = Tally()
         """Requests to AWS, as `service operation result`."""
+        self.framed_records = Tally()
+        """Records with the frame of the Glue Schema Registry, by what became of them."""
         self.units = Amounts()
         """Capacity units of DynamoDB, `read` and `write`."""
         self.unexpected_errors = 0

@@ -81,6 +81,7 @@ class Snapshot:
     lease_moves: Mapping[str, int] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
     requests: Mapping[str, int] = field(default_factory=dict)
+    framed_records: Mapping[str, int] = field(default_factory=dict)
     units: Mapping[str, float] = field(default_factory=dict)
     fleet: FleetValue = FleetValue()
 
@@ -140,6 +141,7 @@ def snapshot_steps(
         lease_moves=worker.lease_moves.value(),
         rows=worker.rows.value(),
         requests=worker.requests.value(),
+        framed_records=worker.framed_records.value(),
         units=worker.units.value(),
         fleet=fleet or FleetValue(table.workers, table.unassigned, table.holes, table.corrupt),
     )

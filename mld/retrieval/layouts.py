@@ -134,15 +134,16 @@ class RecordLayout:
     """How a run of records is written. The numbers are groups of its three expressions, the same in all of them.
 
     `head` matches from the start of a record through the quote that begins its payload. `between` matches from the
-    quote that ends a payload through the quote that begins the next one, or through the end of the array; `to_plain` is
-    the same, but not before an aggregate or a frame; `next` is where the next record begins. Groups before a payload
-    belong to the record after the match; the `in_head` flags say so. An arrival time is `time_head`, then the group if
-    it has `time_chars` characters, else `time_fill` of it.
+    quote that ends a payload through the quote that begins the next one, or through the end of the array; `to_plain`
+    is the same, but not before an aggregate or a frame, `to_single` not before an aggregate; `next` is where the next
+    record begins. Groups before a payload belong to the record after the match; the `in_head` flags say so. An arrival
+    time is `time_head`, then the group if it has `time_chars` characters, else `time_fill` of it.
     """
 
     head: re.Pattern[bytes]
     between: re.Pattern[bytes]
     to_plain: re.Pattern[bytes]
+    to_single: re.Pattern[bytes]
     next: int
     key: int
     key_in_head: bool
@@ -236,6 +237,7 @@ def compiled(source: LayoutSource) -> RecordLayout:
     return RecordLayout(
         head=re.compile(b"()" * number[""] + opening),
         to_plain=re.compile(before + _PLAIN_DATA + close),
+        to_single=re.compile(before + b"(?!" + MAGIC_IN_BASE64.pattern + b")" + close),
         between=re.compile(before + close),
         next=number[""],
         key=number["PartitionKey"],

@@ -184,6 +184,8 @@ class _Records:
         append = matches.append
         bears_magic = MAGIC_IN_BASE64.match(body, match.end()) is not None
         bears_frame = FRAME_IN_BASE64.match(body, match.end()) is not None
+        if bears_frame:
+            to_plain = layout.to_single.match
         start, chars, padding = match.end(), 0, 0
         ended = False
         while not ended:
@@ -197,6 +199,7 @@ class _Records:
                     bears_magic = True
                 else:
                     bears_frame = True
+                    to_plain = layout.to_single.match  # nothing more to learn of frames
             size = end - start
             if end > backslash or size & 3:
                 break

@@ -8,9 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mld.aws.beside import beside_service
-from mld.aws.client import BotoService
 from mld.aws.client_factory import ClientFactory
+from mld.aws.counted import CountedService
 from mld.clock import Clock
+from mld.metrics.registry import WorkerMetrics
 from mld.schemas.compiling import compiled_proto, is_compiler_there
 from mld.schemas.decoding import SchemaRules
 from mld.schemas.preparer import SchemaPreparer
@@ -25,7 +26,7 @@ LOOKUPS_AT_ONCE_MAX = 4
 class OpenedRegistry:
     """Opened and closed with the daemon. `preparer` is for the consumers."""
 
-    def __init__(self, service: BotoService, registry: SchemaRegistry, preparer: SchemaPreparer) -> None:
+    def __init__(self, service: CountedService, registry: SchemaRegistry, preparer: SchemaPreparer) -> None:
         self._service = service
         self._registry = registry
         self.preparer = preparer
@@ -39,12 +40,14 @@ class OpenedRegistry:
         await self._service.close()
 
 
-def registry_of(settings: Settings, factory: ClientFactory, clock: Clock) -> OpenedRegistry | None:
+def registry_of(
+    settings: Settings, factory: ClientFactory, clock: Clock, worker: WorkerMetrics
+) -> OpenedRegistry | None:
     """Not open yet; None if frames stay on records. Does no I/O."""
     if settings.schema_registry is SchemaMode.OFF:
         return None
 
-    service = beside_service(
+    glue = beside_service(
         factory,
         "glue",
         settings.schema_registry_region,
@@ -53,6 +56,7 @@ def registry_of(settings: Settings, factory: ClientFactory, clock: Clock) -> Ope
         timeout_s=TIMEOUT_S,
         threads_max=LOOKUPS_AT_ONCE_MAX,
     )
+    service = CountedService(glue, "glue", worker)
     given = settings.schema_registry_directory
     folder = Path(tempfile.gettempdir()) / f"mld-schemas-{os.getuid()}" if given is None else Path(given)
     registry = SchemaRegistry(
@@ -65,7 +69,9 @@ def registry_of(settings: Settings, factory: ClientFactory, clock: Clock) -> Ope
     )
     rules = SchemaRules(settings.schema_registry, settings.schema_registry_inline, settings.schema_registry_validate)
     waits = settings.schema_registry_on_error is SchemaErrors.FAIL
-    return OpenedRegistry(service, registry, SchemaPreparer(registry, clock, rules, waits=waits))
+    return OpenedRegistry(
+        service, registry, SchemaPreparer(registry, clock, rules, waits=waits, results=worker.framed_records)
+    )
 
 
 def missing_codecs(settings: Settings, file_name: str) -> list[Remark]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from mld.clock import Clock
 from mld.consumer.parts import Part, PlacedRecord, records_of
 from mld.errors import SchemaUnknownError, SchemaUnreachableError
+from mld.metrics.instruments import Tally
 from mld.schemas.decoding import SchemaRules, UndecodableError, decoded, frame_in, marked
 from mld.schemas.registry import SchemaRegistry
 from mld.streams import ChildBatch, Misrouted
@@ -20,6 +21,9 @@ from protocol.framed import FramedRecord
 
 log = logging.getLogger(__name__)
 
+DECODED = "decoded"
+RESULTS = {SchemaUnknownError: "unknown", SchemaUnreachableError: "unreachable", UndecodableError: "undecodable"}
+"""What became of a framed record, as it is counted."""
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 30.0
 CAUSES_TOLD_MAX = 1000
@@ -40,13 +44,16 @@ class UnframedBatch(Part):
 
 class SchemaPreparer:
     """One for all shards of a worker. `waits`: a batch waits for a schema that cannot be had, instead of being
-    delivered with the frame on the record."""
+    delivered with the frame on the record. `results` counts what became of framed records."""
 
-    def __init__(self, registry: SchemaRegistry, clock: Clock, rules: SchemaRules, *, waits: bool) -> None:
+    def __init__(
+        self, registry: SchemaRegistry, clock: Clock, rules: SchemaRules, *, waits: bool, results: Tally | None = None
+    ) -> None:
         self._registry = registry
         self._clock = clock
         self._rules = rules
         self._waits = waits
+        self._results = Tally() if results is None else results
         self._told: set[str] = set()
 
     async def prepare(self, batch: ChildBatch) -> ChildBatch:
@@ -83,8 +90,10 @@ class SchemaPreparer:
                 unframed = decoded(record, frame, version, self._rules, file)
                 if before + len(unframed.text) > max(BATCH_BYTES_MAX, before + len(record.text)):
                     raise UndecodableError(f"its page inflates to more than {BATCH_BYTES_MAX} bytes")
+                self._results.add(DECODED)
                 return unframed
             except (SchemaUnknownError, SchemaUnreachableError, UndecodableError) as error:
+                self._results.add(RESULTS[type(error)])
                 self._tell(record, frame.version_id, str(error))
                 if not self._waits:
                     return marked(record, str(error))

@@ -12,13 +12,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.benchmarks import cost, gaps, hand_over, metrics_cost, restarts, rolling, start_up, zygote
+from tests.benchmarks import cost, gaps, hand_over, metrics_cost, restarts, rolling, schemas, start_up, zygote
 from tests.benchmarks.path import __main__ as path
 from tests.benchmarks.process import BenchError
 from tests.benchmarks.tables import load_average
 from tests.support.servers import EmbeddedAws
 
-SECTIONS = ("start", "restarts", "rolling", "handover", "gaps", "cost", "metrics", "path", "zygote")
+SECTIONS = ("start", "restarts", "rolling", "handover", "gaps", "cost", "metrics", "path", "schemas", "zygote")
 RUNS = 5
 CHAINS = 3
 
@@ -54,6 +54,8 @@ def main() -> int:
                 cost.measure(aws, scratch)
             if "metrics" in sections:
                 metrics_cost.measure(aws, scratch)
+            if "schemas" in sections:
+                schemas.measure()
             if "zygote" in sections:
                 zygote.measure(arguments.runs)
     except BenchError as error:

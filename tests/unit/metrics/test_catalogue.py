@@ -40,6 +40,7 @@ def busy_worker() -> Snapshot:
     metrics.worker.lease_moves.add("taken")
     metrics.worker.rows.add("created")
     metrics.worker.requests.add("kinesis GetRecords ok")
+    metrics.worker.framed_records.add("decoded")
     metrics.worker.units.add("write", 3)
     metrics.worker.loop_delay.note(0.001)
     return take_snapshot(metrics, ME, 120.0, 1_003.0, prefetch_limit_bytes=64, fleet=FleetValue(2, 0, 0, 0))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from mld.errors import AwsError, AwsUnreachableError, SchemaUnknownError, SchemaUnreachableError
+from mld.metrics.instruments import Tally
 from mld.positions import TRIM_HORIZON
 from mld.retrieval.rawpage import page_of
 from mld.schemas import preparer
@@ -245,8 +246,15 @@ def test_a_record_whose_schema_is_unknown_is_delivered_as_it_came(tmp_path: Path
     @virtual
     async def prepare() -> None:
         rules = SchemaRules(SchemaMode.STRIP)
-        found = SchemaPreparer(registry(ScriptedGlue(UNKNOWN), tmp_path), VirtualClock(), rules, waits=False)
+        results = Tally()
+        glue = ScriptedGlue(UNKNOWN, ANSWER)
+        clock = VirtualClock()
+        found = SchemaPreparer(registry(glue, tmp_path), clock, rules, waits=False, results=results)
         (record,) = records_in(await found.prepare(batch(FRAMED)))
+        assert results.value() == {"unknown": 1}
+        await asyncio.sleep(NEGATIVE_S + 1)
+        await found.prepare(batch(FRAMED, b"plain", FRAMED))
+        assert results.value() == {"unknown": 1, "decoded": 2}
         assert base64.b64decode(record["data"]) == FRAMED
         assert "does not know schema version" in record["schemaError"]
 
