@@ -172,6 +172,9 @@ def _region(derivation: Derivation) -> None:
     """regionName, else the ARN's, else the environment's; `client_factory` asks the profile and instance metadata."""
     arn = derivation.value_of("streamArn")
     in_arn = arn.region if isinstance(arn, StreamArn) else None
+    if isinstance(arn, StreamArn) and arn.regions_partition is not None:
+        message = f"names the partition {arn.partition}, but its region {arn.region} is in {arn.regions_partition}"
+        derivation.say(Level.ERROR, "streamArn", message, "copy the ARN from the service")
     variable = next((name for name in REGION_VARIABLES if derivation.env.get(name)), None)
     region = derivation.value_of("regionName")
     if region is None and in_arn is not None:

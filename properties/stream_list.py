@@ -225,9 +225,12 @@ def _together(streams: list[StreamSetting], given: Mapping[str, Given]) -> Itera
         place = given[key].place
         if partition is None:
             partition = (stream.arn.partition, key)
-        elif stream.arn.partition != partition[0]:
+        if stream.arn.partition != partition[0]:
             message = f"is in the partition {stream.arn.partition}, and {partition[1]} is in {partition[0]}"
             yield Remark(Level.ERROR, key, place, message, "one application cannot span partitions: use another one")
+        elif stream.arn.regions_partition is not None:
+            message = f"names the partition {stream.arn.partition}, but its region is in {stream.arn.regions_partition}"
+            yield Remark(Level.ERROR, key, place, message, "copy the ARN from the service")
         earlier = seen.setdefault((stream.arn.account, stream.arn.name), stream)
         if earlier is stream:
             continue

@@ -206,6 +206,9 @@ class InitialPositionSetting:
         return self.kind.value if self.timestamp_s is None else f"{self.kind.value} {self.timestamp_s}"
 
 
+_PARTITIONS = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"))
+
+
 @dataclass(frozen=True, slots=True)
 class StreamArn:
     """The ARN of a stream; `text` is the whole of it, `name` the stream's name.
@@ -242,6 +245,14 @@ class StreamArn:
     def partition(self) -> str:
         """The part of AWS that shares no names and no users with others: `aws`, `aws-cn`, …"""
         return self.text.split(":")[1]
+
+    @property
+    def regions_partition(self) -> str | None:
+        """The partition that its region belongs to where the ARN names another one, of those that are told apart by the
+        names of their regions; None if they agree."""
+        of_region = next((name for prefix, name in _PARTITIONS if self.region.startswith(prefix)), "aws")
+        names = {"aws", *(name for _, name in _PARTITIONS)}
+        return of_region if self.partition != of_region and self.partition in names else None
 
     @property
     def account(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mld.errors import StreamError
+from mld.errors import AwsError, StreamError
 from mld.operating.findings import Diagnosis, ok, refusal, warn
 from mld.operating.stream_access import streams_of
 from mld.streams import STREAM_DISABLED, IteratorType, Shard, StartingPoint
@@ -27,7 +27,8 @@ async def examine_table_stream(settings: Settings) -> tuple[list[Diagnosis], tup
                 operation = "GetRecords"
                 await streams.get_records(iterator, 1)
     except StreamError as error:
-        return [refusal("stream", f"dynamodb:{operation}", error, NO_TABLE_STREAM)], shards
+        said = error.__cause__ if isinstance(error.__cause__, AwsError) else error
+        return [refusal("stream", f"dynamodb:{operation}", said, NO_TABLE_STREAM)], shards
     words = f"{summary.status}, {len(shards)} shards"
     if summary.status == STREAM_DISABLED:
         stream = warn("stream", f"{words}: no change is recorded any more", SWITCH_ON)

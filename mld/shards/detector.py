@@ -86,11 +86,17 @@ class ShardDetector:
             reason = f"the stream is neither ACTIVE nor UPDATING ({error}); it is asked again later"
             return NotListed(reason, is_missing=False)
         except StreamNotFoundError as error:
-            return NotListed(
-                f"Kinesis knows no such stream ({error}); check streamName or streamArn, regionName, kinesisEndpoint "
-                "and the AWS account of the credentials",
-                is_missing=True,
-            )
+            if self.kind is StreamKind.DYNAMODB:
+                reason = (
+                    f"DynamoDB knows no such stream ({error}); check streamArn: it is the table's LatestStreamArn, "
+                    "which changes when the stream is switched off and on, kinesisEndpoint and the credentials"
+                )
+            else:
+                reason = (
+                    f"Kinesis knows no such stream ({error}); check streamName or streamArn, regionName, "
+                    "kinesisEndpoint and the AWS account of the credentials"
+                )
+            return NotListed(reason, is_missing=True)
 
     async def takes_records(self) -> bool:
         """Whether new records, and with them new shards, may still come: not to a stream of a table that was switched

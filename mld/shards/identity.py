@@ -172,13 +172,13 @@ class Survey:
         """
         made_s = created_s_of(lease.key)
         if made_s is None:
-            return _park(lease, "its id does not tell when it was made")
+            return _park_of_table(lease, "its id does not tell when it was made")
         if self.now_s - made_s <= DYNAMODB_RETENTION_S:
-            return _park(lease, "it was made less than 24 hours ago")
+            return _park_of_table(lease, "it was made less than 24 hours ago")
         assert self.graph is not None
         child = next(iter(sorted(self.graph.children.get(lease.key, ()))), None)
         if child is None and self.witness is None:
-            return _park(lease, "nothing in the list proves that it ever was a shard of this stream")
+            return _park_of_table(lease, "nothing in the list proves that it ever was a shard of this stream")
         proof = f"its child {child} is listed" if child is not None else f"{self.witness} proves the stream"
         return ShardIsOver(f"it was made more than 24 hours ago, and {proof}")
 
@@ -194,6 +194,14 @@ def _park(lease: Lease, why: str) -> Park:
     return Park(
         f"Kinesis does not know shard {lease.key}, and {why}; its lease stays as it is: {REMEDY}. "
         "If the stream is the right one, the shard's records are gone: delete its row, and its successors are read"
+    )
+
+
+def _park_of_table(lease: Lease, why: str) -> Park:
+    return Park(
+        f"DynamoDB does not list shard {lease.key}, and {why}; its lease stays as it is, and is judged again later. "
+        "If that lasts for a day, check streamArn, kinesisEndpoint and the AWS account: the stream of a table that was "
+        "switched off and on has another ARN, and its application another applicationName"
     )
 
 

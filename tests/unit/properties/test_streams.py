@@ -157,6 +157,11 @@ def test_secrets_of_a_stream_are_hidden_and_known_to_the_scrubber(configure: Con
             "is in the partition aws-cn, and mld.stream.a.arn is in aws",
         ),
         (
+            ["mld.streams=a", f"mld.stream.a.arn={ARN.replace('aws', 'aws-cn')}"],
+            "mld.stream.a.arn",
+            "names the partition aws-cn, but its region is in aws",
+        ),
+        (
             ["mld.streams=orders", "retrievalMode=FANOUT", f"fanoutConfig.consumerArn={CONSUMER}"],
             "fanoutConfig.consumerArn",
             "is the consumer of one stream",

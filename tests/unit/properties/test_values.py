@@ -95,6 +95,32 @@ def test_an_arn_yields_region_name_and_the_arn_of_the_stream(arn: str, region: s
 
 
 @pytest.mark.parametrize(
+    "what", ["kinesis:{region}:123456789012:stream/s", "dynamodb:{region}:123456789012:table/t/stream/l"]
+)
+@pytest.mark.parametrize(
+    ("partition", "region", "of_region"),
+    [
+        ("aws", "eu-west-1", None),
+        ("aws-cn", "cn-north-1", None),
+        ("aws-us-gov", "us-gov-west-1", None),
+        ("aws-iso", "us-iso-east-1", None),
+        ("aws-cn", "eu-west-1", "aws"),
+        ("aws", "cn-north-1", "aws-cn"),
+        ("aws-cn", "us-gov-west-1", "aws-us-gov"),
+    ],
+)
+def test_partition_and_region_of_an_arn_agree(
+    configure: Configure, what: str, partition: str, region: str, of_region: str | None
+) -> None:
+    line = f"streamArn=arn:{partition}:{what.format(region=region)}"
+    if of_region is None:
+        configure(line, [f"regionName={region}"], without=["streamName"])
+        return
+    with pytest.raises(Exception, match=f"partition {partition}, but its region {region} is in {of_region}"):
+        configure(line, [f"regionName={region}"], without=["streamName"])
+
+
+@pytest.mark.parametrize(
     ("line", "problem"),
     [
         ("timeoutInSeconds=0", "timeoutInSeconds is out of range: '0'"),

@@ -24,7 +24,7 @@ from mld.shards.detector import (
     ShardDetector,
     ShardsListed,
 )
-from mld.streams import ShardFilter, ShardFilterType
+from mld.streams import ShardFilter, ShardFilterType, StreamKind
 from tests.unit.shards.twins import GRAPH_A, GRAPH_S, ListedStream
 from tests.virtual_time import run_virtual
 
@@ -113,3 +113,17 @@ def test_a_shard_that_comes_twice_is_taken_from_the_later_page() -> None:
     listing = run_virtual(_detector(ListedStream((still_open, *GRAPH_S), page_size=1)).list_all())
 
     assert listing == ShardsListed(GRAPH_S)
+
+
+def test_the_sentence_about_a_missing_stream_says_where_to_look() -> None:
+    stream = ListedStream(GRAPH_A)
+    stream.answers = [StreamNotFoundError("no stream"), StreamNotFoundError("no stream")]
+    rng = random.Random(7)
+
+    of_kinesis = run_virtual(ShardDetector(stream, LoopClock(), rng).list_all())
+    of_table = run_virtual(ShardDetector(stream, LoopClock(), rng, kind=StreamKind.DYNAMODB).list_all())
+
+    assert isinstance(of_kinesis, NotListed)
+    assert "check streamName or streamArn" in of_kinesis.reason
+    assert isinstance(of_table, NotListed)
+    assert "the table's LatestStreamArn" in of_table.reason

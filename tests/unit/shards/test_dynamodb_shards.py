@@ -60,6 +60,13 @@ def test_whatever_else_is_missing_keeps_its_lease(lost: Lease, leases: list[Leas
     assert isinstance(judge(lost, leases, shards), Park)
 
 
+def test_nobody_is_told_to_delete_the_lease_of_a_shard_that_may_be_listed_later() -> None:
+    verdict = judge(lease(YOUNG), [lease(YESTERDAY, Position("350"))], [listed(YESTERDAY, 300)])
+    assert isinstance(verdict, Park)
+    assert "DynamoDB does not list shard" in verdict.reason and "less than 24 hours ago" in verdict.reason
+    assert "delete" not in verdict.reason
+
+
 def test_a_listed_shard_is_asked_again() -> None:
     assert isinstance(judge(lease(OLD), [], [listed(OLD, 100, 200)]), ShardIsListed)
 
