@@ -109,6 +109,13 @@ interop: $(DEV)
 	$(BIN)/python -m tests.interop.kcl.fetch
 	MLD_INTEROP=1 MLD_TEST_REQUIRE_ALL=1 nice $(BIN)/python -m pytest -s --timeout 900 tests/interop $(INTEROP_ARGS)
 
+# Writes again what only Java tells, for tests without it: frames of the Glue Schema Registry's serializers and what its
+# parser says of bad ones, and the record JSON of the DynamoDB Streams adapter. Needs a JDK 17 and Maven.
+.PHONY: golden-java
+golden-java: $(DEV)
+	$(BIN)/python -m tests.interop.frames.record
+	$(BIN)/python -m tests.interop.adapter.record
+
 # What DynamoDB charges for a fleet at rest, counted in virtual time: the tables of docs/lab/benchmarks.md.
 .PHONY: cost
 cost: $(DEV)

@@ -23,7 +23,7 @@ def recorded() -> dict[str, list[dict[str, str]]]:
     for line in output_of(HERE, "Frames").splitlines():
         what, how, definition, data = line.split(" ")
         if what == "PARSED":
-            parsed.append({"verdict": how, "data": data})
+            parsed.append({"verdict": how, "payload": definition, "data": data})
         else:
             text = base64.b64decode(definition).decode()
             written.append({"format": what, "compression": how, "definition": text, "data": data})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 from pathlib import Path
 
 import pytest
 
 from mld.schemas.avro import avro_decoder
-from mld.schemas.frames import frame_of
+from mld.schemas.frames import FrameError, frame_of
 
 RECORDED = json.loads((Path(__file__).resolve().parents[2] / "interop" / "frames" / "frames.json").read_text())
 ID = "00112233-4455-6677-8899-aabbccddeeff"
@@ -47,10 +48,26 @@ def test_json_of_java_comes_as_it_was() -> None:
 
 
 def test_protobuf_of_java_keeps_the_index_of_its_message() -> None:
+    """`shop.Order.Place` stands between the two."""
     body = b"\x08\x07\x12\x02\xc3\xbc"
-    assert payloads("PROTOBUF") == 2 * [("shop.Order", b"\x00" + body), ("shop.Zone", b"\x01" + body)]
+    place = b"\x1a\x09\x09" + struct.pack("<d", 1.5)
+    assert [data for _, data in payloads("PROTOBUF")] == 2 * [b"\x00" + body + place, b"\x02" + body]
 
 
-@pytest.mark.parametrize("told", RECORDED["parsed"], ids=lambda told: told["data"][:12])
+@pytest.mark.parametrize("told", RECORDED["parsed"], ids=lambda told: told["data"])
 def test_what_java_takes_for_a_frame_is_one(told: dict[str, str]) -> None:
     assert (frame_of(base64.b64decode(told["data"])) is not None) is (told["verdict"] == "frame")
+
+
+@pytest.mark.parametrize(
+    "told", [told for told in RECORDED["parsed"] if told["verdict"] == "frame"], ids=lambda told: told["data"]
+)
+def test_what_java_cannot_inflate_is_refused(told: dict[str, str]) -> None:
+    """Java's parser never comes back from a zlib stream that is cut off ("endless")."""
+    frame = frame_of(base64.b64decode(told["data"]))
+    assert frame is not None
+    if told["payload"] == "read":
+        assert isinstance(frame.inflated(), bytes)
+    else:
+        with pytest.raises(FrameError, match="cut off" if told["payload"] == "endless" else "damaged"):
+            frame.inflated()

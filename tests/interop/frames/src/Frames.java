@@ -27,6 +27,8 @@ import software.amazon.awssdk.services.glue.model.DataFormat;
 
 /** Frames as Amazon's serializers write them, and what its parser says of data that may be framed; a line of each. */
 public final class Frames {
+    static final GlueSchemaRegistryDeserializerDataParser PARSER =
+            GlueSchemaRegistryDeserializerDataParser.getInstance();
     static final UUID ID = UUID.fromString("00112233-4455-6677-8899-aabbccddeeff");
     static final String AVRO = "{\"type\":\"record\",\"name\":\"Order\",\"namespace\":\"shop\",\"fields\":["
             + "{\"name\":\"id\",\"type\":\"long\"},{\"name\":\"note\",\"type\":[\"null\",\"string\"],\"default\":null},"
@@ -51,23 +53,55 @@ public final class Frames {
                     JsonDataWithSchema.builder(JSON, "{\"id\":7,\"x\":\"ü\"}").build(), ID));
             FileDescriptor file = file();
             for (String name : new String[] {"Order", "Zone"}) {
-                Descriptor type = file.findMessageTypeByName(name);
-                DynamicMessage message = DynamicMessage.newBuilder(type)
-                        .setField(type.findFieldByName("id"), 7L).setField(type.findFieldByName("who"), "ü").build();
-                say("PROTOBUF", compression, "shop." + name, facade.serialize(DataFormat.PROTOBUF, message, ID));
+                DynamicMessage message = message(file.findMessageTypeByName(name));
+                say("PROTOBUF", compression, facade.getSchemaDefinition(DataFormat.PROTOBUF, message),
+                        facade.serialize(DataFormat.PROTOBUF, message, ID));
             }
         }
         for (byte[] data : hostile()) {
             String verdict;
+            String payload = "-";
             try {
                 StringBuilder why = new StringBuilder();
-                GlueSchemaRegistryDeserializerDataParser parser = GlueSchemaRegistryDeserializerDataParser.getInstance();
-                verdict = parser.isDataCompatible(ByteBuffer.wrap(data), why) ? "frame" : "none";
+                verdict = PARSER.isDataCompatible(ByteBuffer.wrap(data), why) ? "frame" : "none";
             } catch (RuntimeException error) {
                 verdict = "none";
             }
-            System.out.println("PARSED " + verdict + " - " + Base64.getEncoder().encodeToString(data));
+            if (verdict.equals("frame")) {
+                payload = payloadOf(data);
+            }
+            System.out.println("PARSED " + verdict + " " + payload + " " + Base64.getEncoder().encodeToString(data));
         }
+        System.out.flush();
+        Runtime.getRuntime().halt(0);
+    }
+
+    /** What the parser makes of a payload: "read", "refused" or "endless", if it is not done after five seconds. */
+    static String payloadOf(byte[] data) throws InterruptedException {
+        String[] found = {"endless"};
+        Thread thread = new Thread(() -> {
+            try {
+                PARSER.getPlainData(ByteBuffer.wrap(data));
+                found[0] = "read";
+            } catch (Throwable error) {
+                found[0] = "refused"; // also by exceptions that the parser does not declare
+            }
+        });
+        thread.setDaemon(true);
+        thread.start();
+        thread.join(5000);
+        return found[0];
+    }
+
+    static DynamicMessage message(Descriptor type) {
+        DynamicMessage.Builder message = DynamicMessage.newBuilder(type)
+                .setField(type.findFieldByName("id"), 7L).setField(type.findFieldByName("who"), "ü");
+        if (type.findFieldByName("place") != null) {
+            Descriptor place = type.findNestedTypeByName("Place");
+            message.setField(type.findFieldByName("place"),
+                    DynamicMessage.newBuilder(place).setField(place.findFieldByName("x"), 1.5).build());
+        }
+        return message.build();
     }
 
     static GlueSchemaRegistrySerializationFacade facade(String compression) {
@@ -99,16 +133,24 @@ public final class Frames {
         FileDescriptorProto.Builder file =
                 FileDescriptorProto.newBuilder().setName("shop.proto").setPackage("shop").setSyntax("proto3");
         for (String name : new String[] {"Zone", "Order"}) {
-            file.addMessageType(DescriptorProto.newBuilder().setName(name)
+            DescriptorProto.Builder type = DescriptorProto.newBuilder().setName(name)
                     .addField(FieldDescriptorProto.newBuilder().setName("id").setNumber(1)
                             .setType(FieldDescriptorProto.Type.TYPE_INT64))
                     .addField(FieldDescriptorProto.newBuilder().setName("who").setNumber(2)
-                            .setType(FieldDescriptorProto.Type.TYPE_STRING)));
+                            .setType(FieldDescriptorProto.Type.TYPE_STRING));
+            if (name.equals("Order")) {
+                type.addNestedType(DescriptorProto.newBuilder().setName("Place")
+                        .addField(FieldDescriptorProto.newBuilder().setName("x").setNumber(1)
+                                .setType(FieldDescriptorProto.Type.TYPE_DOUBLE)));
+                type.addField(FieldDescriptorProto.newBuilder().setName("place").setNumber(3)
+                        .setType(FieldDescriptorProto.Type.TYPE_MESSAGE).setTypeName(".shop.Order.Place"));
+            }
+            file.addMessageType(type);
         }
         return FileDescriptor.buildFrom(file.build(), new FileDescriptor[0]);
     }
 
-    static List<byte[]> hostile() {
+    static List<byte[]> hostile() throws Exception {
         List<byte[]> found = new ArrayList<>();
         byte[] frame = new byte[25];
         frame[0] = 3;
@@ -124,6 +166,15 @@ public final class Frames {
             byte[] other = frame.clone();
             other[0] = (byte) first;
             found.add(other);
+        }
+        byte[] whole = facade("ZLIB").serialize(DataFormat.JSON,
+                JsonDataWithSchema.builder(JSON, "{\"id\":7}").build(), ID);
+        byte[] damaged = whole.clone();
+        damaged[18] = 0;
+        found.add(whole);
+        found.add(damaged);
+        for (int length : new int[] {18, 19, 20, whole.length - 5, whole.length - 1}) {
+            found.add(Arrays.copyOf(whole, length));
         }
         return found;
     }
