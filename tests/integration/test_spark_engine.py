@@ -34,6 +34,23 @@ def event(n: int, kind: str = "human") -> bytes:
 PASS = "def transform(records, batch):\n    return records.select('sequenceNumber', 'payload.*')\n"
 
 
+def test_avro_of_the_schema_registry_comes_as_columns(spark: Any) -> None:
+    """What `mld.schemaRegistry = json` makes of frames by Java; a column that no writer knows is null."""
+    pytest.importorskip("fastavro", reason="needs the extra: pip install 'mld[schemas]'")
+    from mld.schemas.avro import avro_decoder
+    from tests.unit.schemas.test_java_frames import payloads
+
+    events = [avro_decoder(definition)(data) for definition, data in payloads("AVRO")]
+    schema = "id BIGINT, note STRING, price DECIMAL(9,2), at TIMESTAMP, place STRUCT<x: DOUBLE>, added STRING"
+    framed = b"\x03\x00" + bytes(16) + b"\x0e"
+    found = records(spark, [*events, framed], format="json", schema=schema)
+    values = found.selectExpr(
+        "payload.id", "payload.note", "string(payload.price)", "string(payload.at)", "payload.place.x", "payload.added"
+    )
+    rest = ("12.50", "2026-11-23 07:56:39.667", 1.5, None)
+    assert [tuple(row) for row in values.collect()] == 2 * [(7, "ü", *rest), (-1, None, *rest)] + [(None,) * 6]
+
+
 def test_json_is_decoded_and_what_is_not_json_is_a_dead_letter(spark: Any, tmp_path: Path) -> None:
     bed = engine_bed(spark, tmp_path, PASS, *JSON)
     outcome = bed.run({1: event(1), 2: b"{bad", 3: event(3), 4: b"", 5: b'{"n":"no number"}'})
