@@ -13,6 +13,7 @@ from typing import NamedTuple
 from mld.positions import Position
 from mld.steps import Steps
 from mld.streams import ChildBatch, Misrouted, Page
+from protocol.codec import RECORDS_HEAD, records_tail
 from protocol.framed import FramedRecord, Splitter, line_of
 
 
@@ -53,10 +54,49 @@ class Part:
         return line_of([record.framed for record in self.records], self.millis_behind_latest)
 
 
+class JoinedBatch:
+    """Batches of one page one after the other, as one; see `mld.streams.ChildBatch`. None of them has aggregates."""
+
+    malformed: Mapping[str, str] = MappingProxyType({})
+    misrouted: Mapping[str, Misrouted] = MappingProxyType({})
+
+    def __init__(self, parts: Sequence[ChildBatch], of: ChildBatch) -> None:
+        self.parts = parts
+        self.largest = of.largest
+        self.millis_behind_latest = of.millis_behind_latest
+
+    @property
+    def data_bytes(self) -> int:
+        return sum(part.data_bytes for part in self.parts)
+
+    @property
+    def count(self) -> int:
+        return sum(part.count for part in self.parts)
+
+    def opening(self) -> Steps[None]:
+        yield from ()
+
+    def line(self) -> Iterator[bytes]:
+        tail = records_tail(self.millis_behind_latest)
+        yield RECORDS_HEAD
+        for number, part in enumerate(self.parts):
+            before = b"," if number else b""
+            pieces = iter(part.line())
+            piece = before + next(pieces).removeprefix(RECORDS_HEAD)
+            for following in pieces:
+                yield piece
+                piece = following
+            yield piece.removesuffix(tail)
+        yield tail
+
+
 async def records_of(batch: ChildBatch) -> list[PlacedRecord]:
     """All records of a batch, in order."""
     if isinstance(batch, Part):
         return list(batch.records)
+    if isinstance(batch, JoinedBatch):
+        found = [record for part in batch.parts for record in await records_of(part)]
+        return sorted(found, key=lambda record: record.position)
     splitter = Splitter()
     records: list[PlacedRecord] = []
     is_ordered = True

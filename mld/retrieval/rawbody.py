@@ -74,6 +74,11 @@ class RegularRun:
             layout.time_head + (time if len(time) == layout.time_chars else layout.time_fill(time)),
         )
 
+    def framed(self, start: int, end: int) -> list[int]:
+        """Which of the records `start` to `end`, exclusive, may have the frame of a schema registry."""
+        bears, body = FRAME_IN_BASE64.match, self.body
+        return [start + n for n, match in enumerate(self.matches[start:end]) if bears(body, match.end())]
+
     def data_bytes(self, start: int, end: int) -> int:
         """Size of the payloads of records `start` to `end`, exclusive."""
         begins = [match.end() for match in self.matches[start:end]]
@@ -102,6 +107,9 @@ class IrregularRun:
 
     def columns(self, number: int) -> Columns:
         return self.records[number]
+
+    def framed(self, start: int, end: int) -> list[int]:
+        return [start + n for n, one in enumerate(self.records[start:end]) if FRAME_IN_BASE64.match(one.data)]
 
     def data_bytes(self, start: int, end: int) -> int:
         return sum(size_of(record.data) for record in self.records[start:end])

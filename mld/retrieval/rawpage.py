@@ -194,6 +194,28 @@ class RawBatch:
         """Nothing has to be opened."""
         yield from ()
 
+    def around_frames(self) -> list[tuple[RawBatch, bool]]:
+        """The batch in parts, in order: of records without a frame (False), and of one that may have one (True)."""
+        parts: list[tuple[RawBatch, bool]] = []
+        plain: list[Span] = []
+        for run, start, end in self.spans:
+            begin = start
+            for number in run.framed(start, end) if run.bears_frame else ():
+                if number > begin:
+                    plain.append((run, begin, number))
+                if plain:
+                    parts.append((self._of(plain), False))
+                    plain = []
+                parts.append((self._of([(run, number, number + 1)]), True))
+                begin = number + 1
+            if end > begin:
+                plain.append((run, begin, end))
+        return [*parts, (self._of(plain), False)] if plain else parts
+
+    def _of(self, spans: Sequence[Span]) -> RawBatch:
+        data_bytes = sum(run.data_bytes(start, end) for run, start, end in spans)
+        return RawBatch(tuple(spans), self.largest, data_bytes, self.millis_behind_latest, self.extra)
+
     def line(self) -> Iterator[bytes]:
         """The `processRecords` line in pieces; every call starts a new, equal line."""
         parts = [RECORDS_HEAD]

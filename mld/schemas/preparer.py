@@ -11,9 +11,10 @@ import logging
 from collections.abc import Mapping
 
 from mld.clock import Clock
-from mld.consumer.parts import Part, PlacedRecord, records_of
+from mld.consumer.parts import JoinedBatch, Part, PlacedRecord, records_of
 from mld.errors import SchemaUnknownError, SchemaUnreachableError
 from mld.metrics.instruments import Tally
+from mld.retrieval.rawpage import RawBatch
 from mld.schemas.decoding import SchemaRules, UndecodableError, decoded, frame_in, marked
 from mld.schemas.registry import SchemaRegistry
 from mld.streams import ChildBatch, Misrouted
@@ -29,6 +30,8 @@ RETRY_MAX_S = 30.0
 CAUSES_TOLD_MAX = 1000
 RECORDS_PER_TURN = 50
 BYTES_PER_TURN = 64 * 1024
+FEW_OF = 8
+"""Up to one framed record of so many is replaced by itself; more of them, and all records are framed once more."""
 BATCH_BYTES_MAX = 256 * 1024 * 1024
 """Of one batch, as children get it. A page has 10 MiB, and its records may inflate to 32 MiB each."""
 
@@ -60,6 +63,10 @@ class SchemaPreparer:
         """The batch without frames; the very batch if no record has one. Cancel it to give up waiting."""
         if batch.largest is None:
             return batch
+        if isinstance(batch, RawBatch):
+            around = batch.around_frames()
+            if sum(is_framed for _, is_framed in around) * FEW_OF <= batch.count:
+                return await self._spliced(batch, around)
         records = await records_of(batch)
         done = 0
         size = 0
@@ -77,6 +84,23 @@ class SchemaPreparer:
                 found = True
                 records[number] = PlacedRecord(position, unframed)
         return UnframedBatch(records, batch) if found else batch
+
+    async def _spliced(self, batch: RawBatch, around: list[tuple[RawBatch, bool]]) -> ChildBatch:
+        """The batch with its few framed records replaced; all others stay as the page has them."""
+        parts: list[ChildBatch] = []
+        total, found = 0, False
+        for part, is_framed in around:
+            if is_framed:
+                ((position, framed),) = await records_of(part)
+                unframed = await self._unframed(framed, total)
+                if unframed is not framed:
+                    found = True
+                    parts.append(Part([PlacedRecord(position, unframed)], batch.millis_behind_latest))
+                    total += len(unframed.text)
+                    continue
+            parts.append(part)
+            total += part.data_bytes
+        return JoinedBatch(parts, batch) if found else batch
 
     async def _unframed(self, record: FramedRecord, before: int) -> FramedRecord:
         """`before`: bytes of the records of its batch before it."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mld.consumer.parts import JoinedBatch, records_of
 from mld.errors import AwsError, AwsUnreachableError, SchemaUnknownError, SchemaUnreachableError
 from mld.metrics.instruments import Tally
 from mld.positions import TRIM_HORIZON
@@ -280,5 +281,35 @@ def test_a_batch_waits_until_its_schema_is_there(tmp_path: Path) -> None:
         await asyncio.sleep(3600)
         assert not waiting.done()
         waiting.cancel()
+
+    prepare()
+
+
+@pytest.mark.parametrize("count", [1, 9, 40, 500])
+@pytest.mark.parametrize("framed", [(0,), (3,), (-1,), (0, 1), (2, 5, -1)])
+def test_few_framed_records_are_replaced_among_the_others(tmp_path: Path, count: int, framed: tuple[int, ...]) -> None:
+    """Whether a page is framed once more or spliced, the child gets the same line."""
+
+    @virtual
+    async def prepare() -> None:
+        datas = [b"x" * (number % 7) + str(number).encode() for number in range(count)]
+        for number in framed:
+            datas[number % count] = FRAMED
+        given = batch(*datas)
+        rules = SchemaRules(SchemaMode.STRIP)
+        found = await SchemaPreparer(
+            registry(ScriptedGlue(ANSWER), tmp_path / "c"), VirtualClock(), rules, waits=False
+        ).prepare(given)
+        assert isinstance(found, JoinedBatch) is (len({n % count for n in framed}) * 8 <= count)
+        line = b"".join(found.line())
+        assert line == b"".join(found.line()), "every call starts a new, equal line"
+        after = json.loads(line)["records"]
+        unframed = [data if data != FRAMED else b'{"a":1}' for data in datas]
+        assert [base64.b64decode(one["data"]) for one in after] == unframed
+        assert [one["sequenceNumber"] for one in after] == [one["sequenceNumber"] for one in records_in(given)]
+        assert (found.count, found.largest, found.data_bytes) == (count, given.largest, sum(map(len, unframed)))
+        again = [record.framed for record in await records_of(found)]
+        assert [base64.b64decode(str(one.fields()["data"])) for one in again] == unframed
+        assert [base64.b64decode(str(one.as_it_came().fields()["data"])) for one in again] == datas
 
     prepare()
