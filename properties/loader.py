@@ -23,13 +23,14 @@ from properties.redaction import where
 from properties.remarks import OVERRIDE_PLACE, ConfigurationError, Level, Remark
 from properties.secret_files import secret_of
 from properties.settings import Settings
-from properties.spark import PREFIX, PROGRAM, SparkLines
+from properties.spark import PREFIX, PROGRAM, REGISTRY, Format, SparkLines
 from properties.spark import read as read_spark
 from properties.stream_keys import PREFIX as STREAM_PREFIX
 from properties.stream_keys import STREAMS, STREAMS_FILE
 from properties.stream_list import ListFile, StreamList, StreamsFile, entries_of_list, read_list
 from properties.substitution import Sources
 from properties.validation import Given, check, display, display_value
+from properties.values import SchemaMode
 
 FILE_BYTES_MAX = 1 << 20  # a properties file has a few kilobytes; anything larger is some other file
 _LEVEL_ORDER = {Level.ERROR: 0, Level.WARNING: 1, Level.INFO: 2}
@@ -131,6 +132,7 @@ def load(
             given |= listed.given
     derivation = derive(given, env, file_name, None if listed is None else listed.places)
     remarks += _one_stream_id(derivation, spark)
+    remarks += _frames_for_spark(derivation, spark)
     # A key with a bad value is not missing as well.
     remarks += [remark for remark in derivation.remarks if not _follows(remark, failed)]
     if derivation.values["strict"]:
@@ -213,6 +215,18 @@ def _one_stream_id(derivation: Derivation, spark: SparkLines) -> Iterator[Remark
     if derivation.is_multi_stream and STREAM_ID in spark.shown:
         why = f"names one stream, and {derivation.list_key} names several"
         yield Remark(Level.ERROR, STREAM_ID, spark.shown[STREAM_ID][1], why, "remove the line")
+
+
+def _frames_for_spark(derivation: Derivation, spark: SparkLines) -> Iterator[Remark]:
+    """The processor learns of schema versions from the daemon, which takes the frames off."""
+    mode, format_ = derivation.values["schema_registry"], spark.values["format"]
+    if spark.values["schema"] != REGISTRY or mode is SchemaMode.STRIP:
+        return
+    if mode is SchemaMode.JSON and format_ is Format.JSON:
+        return
+    name = f"{PREFIX}schema"
+    why = f"is {REGISTRY}, and mld.schemaRegistry is {mode.value if isinstance(mode, SchemaMode) else mode}"
+    yield Remark(Level.ERROR, name, spark.shown[name][1], why, "set mld.schemaRegistry = strip")
 
 
 def _effective(derivation: Derivation, spark: SparkLines, remarks: Sequence[Remark]) -> tuple[EffectiveValue, ...]:

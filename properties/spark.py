@@ -8,7 +8,7 @@ them. Two groups have free names: `mld.spark.sink.<name>.<property>` and `mld.sp
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -23,6 +23,8 @@ from properties.validation import check
 
 PROGRAM = "mld-spark"
 PREFIX = "mld.spark."
+REGISTRY = "registry"
+"""The value of `mld.spark.schema` for which frames of the Glue Schema Registry name the schema."""
 SINK_PREFIX = f"{PREFIX}sink."
 CONF_PREFIX = f"{PREFIX}conf."
 DEFAULT_SINK = "default"
@@ -68,8 +70,12 @@ KEYS: tuple[Key, ...] = (
     _key("format", CHOICE, "What the data of a record is; all but binary add the column `payload`.",
          Format.BINARY, choices=Format),
     _key("schema", TEXT, "Columns of the payload in Spark's DDL, such as `user STRING, at TIMESTAMP`; for avro "
-         "the schema in JSON.", default_text="required by json, csv and avro",
+         "the schema in JSON; registry: that which the frame of the record names.",
+         default_text="required by json, csv and avro",
          shown_as=Shown.FULL),
+    _key("schema.reader", TEXT, "With mld.spark.schema = registry: the columns of the payload, whatever version a "
+         "record was written with; in Spark's DDL for json, the schema in JSON for avro.",
+         default_text="required by registry", shown_as=Shown.FULL),
     _key("mode", CHOICE, "How micro-batches are run: each on its own, or as the source of one streaming query.",
          Mode.BATCH, choices=Mode),
     _key("triggerIntervalMillis", LONG, "Shortest time from the start of one micro-batch to that of the next.",
@@ -233,6 +239,19 @@ def _unknown(name: str, place: str) -> Remark:
     return Remark(Level.ERROR, shown_name(name), place, "is no key of the Spark processor", remedy)
 
 
+def _of_registry(values: Mapping[str, object], say: Callable[[str, str, str], None]) -> None:
+    if values["schema"] != REGISTRY:
+        if values["schema.reader"]:
+            say("schema.reader", f"has no effect without {PREFIX}schema = {REGISTRY}", "remove it, or set the schema")
+        return
+    if values["format"] not in (Format.JSON, Format.AVRO):
+        say("schema", f"is {REGISTRY}, which is for the formats json and avro", f"set {PREFIX}format")
+    elif not values["schema.reader"]:
+        say("schema.reader", f"is required by {PREFIX}schema = {REGISTRY}", "give the schema that the pipeline sees")
+    if values["mode"] is Mode.STREAMING:
+        say("schema", f"is {REGISTRY}, which streaming queries cannot follow", f"set {PREFIX}mode = batch")
+
+
 def _together(
     values: dict[str, object], places: Mapping[str, str], file_name: str, sinks: Mapping[str, SinkLines]
 ) -> list[Remark]:
@@ -257,6 +276,7 @@ def _together(
         say("schema", "is required by mld.spark.format", "give the columns, such as: user STRING, at TIMESTAMP")
     if values["schema"] and values["format"] in (Format.BINARY, Format.TEXT):
         say("schema", "has no effect without mld.spark.format = json, csv or avro", "set the format", Level.WARNING)
+    _of_registry(values, say)
     streaming = values["mode"] is Mode.STREAMING
     place = places.get("checkpoint", places.get("mode", file_name))
     if streaming and not values["checkpoint"]:

@@ -31,6 +31,8 @@ class SparkSettings:
     pipeline: str
     format: Format
     schema: str | None
+    schema_reader: str | None
+    """What the payload is read as, if `schema` is registry."""
     mode: Mode
     trigger_interval_s: float
     batch_bytes_max: int
@@ -137,6 +139,7 @@ def make(
         pipeline=str(value("pipeline")),
         format=format_,
         schema=text("schema"),
+        schema_reader=text("schema.reader"),
         mode=mode,
         trigger_interval_s=seconds("triggerIntervalMillis"),
         batch_bytes_max=_number(value("maxBatchBytes")),

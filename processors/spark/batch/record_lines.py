@@ -121,4 +121,5 @@ def _written(record: dict[str, Any], names: bytes) -> bytes:
         "approximateArrivalTimestamp": record.get("approximateArrivalTimestamp"),
         "subSequenceNumber": int(record.get("subSequenceNumber") or 0),
     }
+    kept |= {name: value for name, value in record.items() if name.startswith("schema") and isinstance(value, str)}
     return json.dumps(kept, separators=(",", ":")).encode()[:-1] + names + b"\n"

@@ -71,7 +71,10 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
                 cluster.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)
             if settings.spool is not None:
                 cluster.check_spool(spark, spool.directory, settings.where)
-        handover.check_schema(spark, settings.format, settings.schema)
+        if settings.schema_reader is None:
+            handover.check_schema(spark, settings.format, settings.schema)
+        else:
+            handover.check_schema(spark, settings.format, settings.schema_reader, "mld.spark.schema.reader")
         for spec in settings.sinks:
             spark_session.check_format(spark, spec.format, f"mld.spark.sink.{spec.name}.format")
         sinks = [make_sink(spec, spark) for spec in settings.sinks]
@@ -131,6 +134,7 @@ def engine_of(
         settings.schema,
         divert=dead is not None,
         way=way_of(settings),
+        reader=settings.schema_reader,
     )
     return Engine(settings, frames, spark_session.SessionHealth(spark), loaded, sinks, dead, spool)
 

@@ -8,12 +8,13 @@ reason; how many there are is counted on the way, without a job of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from processors.spark.session.registry import NAMED_MORE, RAW_MORE, Definitions
 from processors.spark.spark_errors import SessionError
 from properties.spark import Format
 
@@ -81,9 +82,19 @@ class Handover:
     """Files or lines of a spool -> frames of one session."""
 
     def __init__(
-        self, session: SparkSession, format: Format, schema: str | None, *, divert: bool, way: Way = Way.FILES
+        self,
+        session: SparkSession,
+        format: Format,
+        schema: str | None,
+        *,
+        divert: bool,
+        way: Way = Way.FILES,
+        reader: str | None = None,
     ) -> None:
-        """`divert`: malformed records are not in `records`."""
+        """`divert`: malformed records are not in `records`. `reader`: the schema of payloads whose own one their frames
+        name; `schema` is registry then."""
+        self._reader = reader
+        self._definitions = Definitions()
         self._session = session
         self._format = format
         self._schema = schema
@@ -95,14 +106,23 @@ class Handover:
         return self._way is not Way.CLIENT
 
     def of_file(self, path: Path) -> Handed:
+        columns = RAW if self._reader is None else RAW + RAW_MORE
         if self._way is Way.FILES:
-            raw = self._session.read.schema(RAW).options(mode="FAILFAST", lineSep="\n").json(path.as_uri())
+            raw = self._session.read.schema(columns).options(mode="FAILFAST", lineSep="\n").json(path.as_uri())
         else:
-            raw = through_jvm(self._session, path)
-        return handed(raw, self._format, self._schema, divert=self._divert)
+            raw = through_jvm(self._session, path, columns)
+        return self._handed(raw, () if self._reader is None else (path.read_bytes(),))
 
     def of_lines(self, texts: Iterable[bytes]) -> Handed:
-        return handed(through_session(self._session, texts), self._format, self._schema, divert=self._divert)
+        lines = texts if self._reader is None else list(texts)
+        columns = RAW if self._reader is None else RAW + RAW_MORE
+        return self._handed(through_session(self._session, lines, columns), lines)
+
+    def _handed(self, raw: DataFrame, texts: Iterable[bytes]) -> Handed:
+        if self._reader is None:
+            return handed(raw, self._format, self._schema, divert=self._divert)
+        versions = self._definitions.of(texts) if self._format is Format.AVRO else {}
+        return handed(raw, self._format, self._reader, divert=self._divert, versions=versions)
 
     @staticmethod
     def compute(frame: DataFrame) -> None:
@@ -110,7 +130,7 @@ class Handover:
         frame.write.format("noop").mode("overwrite").save()
 
 
-def through_jvm(session: SparkSession, path: Path) -> DataFrame:
+def through_jvm(session: SparkSession, path: Path, columns: str = RAW) -> DataFrame:
     """Raw columns where executors cannot read our files, but our JVM can. No line passes through Python."""
     from pyspark.sql import DataFrame
 
@@ -119,15 +139,15 @@ def through_jvm(session: SparkSession, path: Path) -> DataFrame:
     lines = java.java.nio.file.Files.readAllLines(java.java.io.File(str(path)).toPath())
     rdd = session.sparkContext._jsc.parallelize(lines, parts_of(path.stat().st_size))
     texts = session._jsparkSession.createDataset(rdd.rdd(), java.org.apache.spark.sql.Encoders.STRING())
-    return _parsed(DataFrame(texts.toDF(), session))
+    return _parsed(DataFrame(texts.toDF(), session), columns)
 
 
-def through_session(session: SparkSession, lines: Iterable[bytes]) -> DataFrame:
+def through_session(session: SparkSession, lines: Iterable[bytes], columns: str = RAW) -> DataFrame:
     """Raw columns where nobody else can read our files: the lines travel with the plan."""
     texts = [(line.decode(),) for line in lines]
     frame = session.createDataFrame(texts, "value STRING")
     # Without this node Spark parses local lines while it plans, on its driver alone.
-    return _parsed(frame.coalesce(parts_of(sum(len(text) for (text,) in texts))))
+    return _parsed(frame.coalesce(parts_of(sum(len(text) for (text,) in texts))), columns)
 
 
 def parts_of(size: int) -> int:
@@ -135,34 +155,48 @@ def parts_of(size: int) -> int:
     return max(1, -(-size // PART_BYTES))
 
 
-def _parsed(frame: DataFrame) -> DataFrame:
+def _parsed(frame: DataFrame, columns: str) -> DataFrame:
     from pyspark.sql import functions as F
 
-    return frame.select(F.from_json("value", RAW, {"mode": "FAILFAST"}).alias("r")).select("r.*")
+    return frame.select(F.from_json("value", columns, {"mode": "FAILFAST"}).alias("r")).select("r.*")
 
 
-def handed(raw: DataFrame, format: Format, schema: str | None, *, divert: bool, streaming: bool = False) -> Handed:
+def handed(
+    raw: DataFrame,
+    format: Format,
+    schema: str | None,
+    *,
+    divert: bool,
+    streaming: bool = False,
+    versions: Mapping[str, str] | None = None,
+) -> Handed:
     """The frames of a batch. With `divert` malformed records are not in `records`; they go to the dead letter.
+
+    `versions` are the definitions with which Avro records were written, by version, where frames name them; `schema` is
+    the reader's then, and the frames have the columns of `NAMED_MORE` as well.
 
     If it is `streaming`, the progress of a query has the counts, as `OBSERVED`."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
+
+    named = NAMED if versions is None else (*NAMED, *NAMED_MORE)
+    columns = tuple(text.split()[-1] for text in named)
 
     def because(reason: str) -> DataFrame:
         return raw.selectExpr(*NAMED).withColumn(REASON, F.lit(reason))
 
     if format is Format.BINARY:
         return Handed(raw.selectExpr(*NAMED), None, because, lambda: None)
-    decoded, bad = _decoded(format, schema)
+    decoded, bad = _decoded(format, schema, versions)
     # Each step below has the whole plan analysed anew, so there are few, and one sees what the others need.
-    parsed = raw.select(*(F.expr(text) for text in NAMED), decoded.alias(PAYLOAD))
+    parsed = raw.select(*(F.expr(text) for text in named), decoded.alias(PAYLOAD))
     counts = Observation()
     observed = F.count(F.lit(1)).alias("seen"), F.count_if(bad).alias("malformed")
     seen = parsed.observe(OBSERVED if streaming else counts, *observed)
     if divert:
-        records = seen.filter(~bad).select(*COLUMNS, _clean(format).alias(PAYLOAD))
+        records = seen.filter(~bad).select(*columns, _clean(format).alias(PAYLOAD))
     else:
-        records = seen.select(*COLUMNS, F.when(~bad, _clean(format)).alias(PAYLOAD))
+        records = seen.select(*columns, F.when(~bad, _clean(format)).alias(PAYLOAD))
 
     def malformed() -> DataFrame:
         return parsed.filter(bad).select(*COLUMNS, F.lit(NOT_DECODED[format]).alias(REASON))
@@ -181,7 +215,7 @@ def _counted(counts: Observation) -> tuple[int, int] | None:
     return int(found["seen"]), int(found["malformed"])
 
 
-def check_schema(session: SparkSession, format: Format, schema: str | None) -> None:
+def check_schema(session: SparkSession, format: Format, schema: str | None, name: str = "mld.spark.schema") -> None:
     """Find out before the first record whether the schema is one, and can be used. Raises SessionError."""
     from pyspark.sql import functions as F
 
@@ -199,10 +233,10 @@ def check_schema(session: SparkSession, format: Format, schema: str | None) -> N
                 "server needs it among its own packages)"
             ) from error
         said = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-        raise SessionError(f"mld.spark.schema does not fit mld.spark.format = {format.value}: {said}") from error
+        raise SessionError(f"{name} does not fit mld.spark.format = {format.value}: {said}") from error
 
 
-def _decoded(format: Format, schema: str | None) -> tuple[Column, Column]:
+def _decoded(format: Format, schema: str | None, versions: Mapping[str, str] | None = None) -> tuple[Column, Column]:
     """The payload as Spark makes it, and whether it is malformed."""
     from pyspark.sql import functions as F
 
@@ -220,9 +254,15 @@ def _decoded(format: Format, schema: str | None) -> tuple[Column, Column]:
             framed = F.concat("data", F.lit(_AVRO_END))
             tail = payload[_AVRO_TAIL]
             # Spark makes a struct of nulls of what it cannot read.
-            return from_avro(framed, _framed(str(schema)), {"mode": "PERMISSIVE"}), (
-                tail.isNull() | (tail != F.lit(_AVRO_END))
-            )
+            bad = tail.isNull() | (tail != F.lit(_AVRO_END))
+            options, reader = {"mode": "PERMISSIVE"}, _framed(str(schema))
+            if versions is None:
+                return from_avro(framed, reader, options), bad
+            decoded = F.when(F.lit(False), from_avro(framed, reader, options))  # which gives it its type
+            for version, writer in versions.items():
+                by_writer = from_avro(framed, _framed(writer), {**options, "avroSchema": reader})
+                decoded = decoded.when(F.col("schemaVersionId") == version, by_writer)
+            return decoded, bad
         case Format.TEXT:
             return F.when(F.is_valid_utf8(text), text), payload.isNull()
         case Format.BINARY:

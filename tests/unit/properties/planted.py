@@ -17,8 +17,8 @@ SHOWN_IN_FULL = {
     "mld.schemaRegistry.directory",
     "mld.schemaRegistry.region",
     "applicationName", "coordinatorStateTableName", "fanoutConfig.consumerArn", "fanoutConfig.consumerName",
-    "mld.spark.pipelineId", "mld.spark.schema", "mld.spark.streamId", "streamName", "tableName", "workerId",
-    "workerMetricsTableName",
+    "mld.spark.pipelineId", "mld.spark.schema", "mld.spark.schema.reader", "mld.spark.streamId", "streamName",
+    "tableName", "workerId", "workerMetricsTableName",
 }  # fmt: skip
 """Names, which also stand in AWS and in every line of the log."""
 TAIL = {"first": "Zq7", "second": "Kx9", "third": "Wv3"}

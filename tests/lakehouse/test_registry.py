@@ -1,0 +1,119 @@
+"""Avro that names its schema, written by Amazon's serializers and by several versions: `make test-lakehouse`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mld.schemas.frames import frame_of
+from processors.spark.batch.record_lines import split
+from processors.spark.high_water_marks import StreamShard
+from processors.spark.session.handover import Handover
+from properties.spark import Format
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif("MLD_LAKEHOUSE" not in os.environ, reason="make test-lakehouse"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+RECORDED = json.loads((Path(__file__).parents[1] / "interop" / "frames" / "frames.json").read_text())
+JAVA_ID, OLD_ID, GONE_ID = (f"00112233-4455-6677-8899-aabbccddee{end}" for end in ("ff", "01", "02"))
+OLD = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [{"name": "id", "type": "int"}, {"name": "left", "type": "string"}],
+}
+READER = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "note", "type": ["null", "string"], "default": None},
+        {"name": "tags", "type": {"type": "array", "items": "string"}, "default": []},
+        {"name": "origin", "type": "string", "default": "unknown"},
+    ],
+}
+OLD_DATA = b"\x54\x04ab"
+"""id 42, left "ab"."""
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.jars.packages", "org.apache.spark:spark-avro_2.13:4.1.1").getOrCreate()
+    yield session
+    session.stop()
+
+
+def batch(*records: tuple[bytes, str | None, Path | None]) -> bytes:
+    made = []
+    for number, (data, version, file) in enumerate(records, 1):
+        record: dict[str, object] = {
+            "data": base64.b64encode(data).decode(),
+            "partitionKey": "k",
+            "sequenceNumber": str(number),
+            "approximateArrivalTimestamp": 1,
+            "subSequenceNumber": 0,
+        }
+        if version is not None:
+            named = {"schemaVersionId": version, "schemaName": "orders", "schemaDataFormat": "AVRO"}
+            record |= {**named, "schemaFile": str(file)}
+        made.append({**record, "action": "record"})
+    line = json.dumps({"action": "processRecords", "records": made, "millisBehindLatest": 0}, separators=(",", ":"))
+    return bytes(split(line.encode() + b"\n", StreamShard("s", "h")).records)
+
+
+def test_records_of_several_versions_are_read_by_one_schema(spark: Any, tmp_path: Path) -> None:
+    java = next(one for one in RECORDED["written"] if one["format"] == "AVRO")
+    frame = frame_of(base64.b64decode(java["data"]))
+    assert frame is not None
+    (tmp_path / JAVA_ID).write_text(java["definition"])
+    (tmp_path / OLD_ID).write_text(json.dumps(OLD))
+    spool = tmp_path / "spool.jsonl"
+    spool.write_bytes(
+        batch(
+            (frame.inflated(), JAVA_ID, tmp_path / JAVA_ID),
+            (OLD_DATA, OLD_ID, tmp_path / OLD_ID),
+            (OLD_DATA[:-1], OLD_ID, tmp_path / OLD_ID),
+            (OLD_DATA, GONE_ID, tmp_path / GONE_ID),
+            (OLD_DATA, None, None),
+        )
+    )
+    handover = Handover(spark, Format.AVRO, "registry", divert=True, reader=json.dumps(READER))
+    for handed in (handover.of_file(spool), handover.of_lines(spool.read_bytes().splitlines())):
+        fields = ["sequenceNumber", "schemaName", "schemaVersionId", "payload.*"]
+        rows = {row.sequenceNumber: row.asDict() for row in handed.records.select(*fields).collect()}
+        common = {"schemaName": "orders", "origin": "unknown"}
+        assert rows == {
+            "1": {
+                **common,
+                "sequenceNumber": "1",
+                "schemaVersionId": JAVA_ID,
+                "id": 7,
+                "note": "ü",
+                "tags": ["a", "b"],
+            },
+            "2": {**common, "sequenceNumber": "2", "schemaVersionId": OLD_ID, "id": 42, "note": None, "tags": []},
+        }
+        assert handed.malformed is not None
+        bad = {row.sequenceNumber: row.reason for row in handed.malformed().collect()}
+        assert set(bad) == {"3", "4", "5"}, "damaged, of a version that cannot be had, without a frame"
+
+
+def test_a_batch_without_any_version_keeps_its_columns(spark: Any, tmp_path: Path) -> None:
+    spool = tmp_path / "spool.jsonl"
+    spool.write_bytes(batch((OLD_DATA, None, None)))
+    handed = Handover(spark, Format.AVRO, "registry", divert=False, reader=json.dumps(READER)).of_file(spool)
+    (row,) = handed.records.collect()
+    assert (row.payload, row.schemaVersionId) == (None, None)
+    assert [field.name for field in handed.records.schema["payload"].dataType] == ["id", "note", "tags", "origin"]

@@ -1,0 +1,58 @@
+"""Which schema versions the lines of a batch name, and their definitions; no Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from processors.spark.batch.record_lines import split
+from processors.spark.high_water_marks import StreamShard
+from processors.spark.session.registry import Definitions, files_of_versions
+
+ONE, OTHER = "00112233-4455-6677-8899-aabbccddeeff", "00112233-4455-6677-8899-aabbccddee00"
+
+
+def line(*versions: tuple[str, Path] | None, style: tuple[str, str] = (",", ":")) -> bytes:
+    """A batch as the daemon writes it, or in another style."""
+    records = []
+    for number, version in enumerate(versions):
+        record: dict[str, object] = {
+            "data": "eA==",
+            "partitionKey": 'a"schemaVersionId":"',
+            "sequenceNumber": str(100 + number),
+            "approximateArrivalTimestamp": 1,
+            "subSequenceNumber": 0,
+        }
+        if version is not None:
+            named = {"schemaVersionId": version[0], "schemaName": 'or"ders', "schemaDataFormat": "AVRO"}
+            record |= {**named, "schemaFile": str(version[1])}
+        records.append({**record, "action": "record"})
+    batch = {"action": "processRecords", "records": records, "millisBehindLatest": 0}
+    return json.dumps(batch, separators=style).encode() + b"\n"
+
+
+def lines(*versions: tuple[str, Path] | None, style: tuple[str, str] = (",", ":")) -> bytes:
+    return bytes(split(line(*versions, style=style), StreamShard("s", "h")).records)
+
+
+@pytest.mark.parametrize("style", [(",", ":"), (", ", ": ")])
+def test_lines_name_their_versions_however_the_daemon_writes(style: tuple[str, str], tmp_path: Path) -> None:
+    given = lines((ONE, tmp_path / "a b\\"), None, (OTHER, tmp_path / "ü"), (ONE, tmp_path / "a b\\"), style=style)
+    assert files_of_versions(given) == {ONE: str(tmp_path / "a b\\"), OTHER: str(tmp_path / "ü")}
+
+
+def test_a_definition_is_read_once_and_one_that_is_gone_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / ONE).write_text('"string"')
+    (tmp_path / "broken").write_text("no JSON")
+    definitions = Definitions()
+    batch = [lines((ONE, tmp_path / ONE)), lines((OTHER, tmp_path / "gone"))]
+    assert definitions.of(batch) == {ONE: '"string"'}
+    assert definitions.of(batch) == {ONE: '"string"'}
+    assert caplog.text.count("cannot be read") == 1
+    (tmp_path / ONE).unlink()
+    assert definitions.of(batch) == {ONE: '"string"'}, "a version never changes"
+    assert definitions.of([lines((OTHER, tmp_path / "broken"))]) == {}
