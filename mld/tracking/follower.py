@@ -21,6 +21,7 @@ from mld.tracking.stream_list import Contradiction, ListedStream, TrackedList, i
 log = logging.getLogger(__name__)
 
 PERIOD_S = 20.0  # a new stream is to be read a minute after its line was written: this twice, an assignment, a start
+FIRST_PERIOD_S = 2.0  # while there is no list: a leader of a fleet that has just started is about to write it
 ASKED_IN_TURN = 20  # streams a pass, to notice those that were deleted and made again
 ASKED_PER_SECOND = 15  # DescribeStreamSummary is allowed 20 times a second in an account
 
@@ -52,6 +53,7 @@ class ListFollower:
         self._woken = asyncio.Event()
         self._turn = 0
         self._complaints: dict[str, str] = {}
+        self._former_seen: dict[str, float] = {}
         self.streams = TrackedList()
         self.reads = 0
         """How often the list was read."""
@@ -67,20 +69,33 @@ class ListFollower:
 
     async def pause(self) -> None:
         """Wait until it is time to read it again."""
-        await wait_for_event(self._woken, PERIOD_S)
+        await wait_for_event(self._woken, PERIOD_S if self.streams.version else FIRST_PERIOD_S)
         self._woken.clear()
 
-    async def step(self, in_table: Collection[StreamId], *, leads: bool) -> TrackedList:
-        """Read the list, and write it first if this worker `leads`, or nobody has written one yet.
+    async def step(self, in_table: Collection[StreamId], *, leads: bool, may_begin: bool = False) -> TrackedList:
+        """Read the list, and write it first if this worker `leads`, or `may_begin` one where there is none.
 
         Raises `errors.TableError`.
         """
-        wanted = await self._read_wanted()
-        self.streams = await self._table.read()
-        if leads or not self.streams.version:
-            await self._write(wanted, in_table)
+        found = await self._table.read()
+        if not found.version:  # deleted by hand, unless there never was one: a leader puts back what it remembers
+            found = TrackedList(0, self.streams.streams)
+        self.streams = found
+        if leads or (may_begin and not found.version):
+            await self._write(await self._read_wanted(), in_table)
+        self._note_former()
         self.reads += 1
         return self.streams
+
+    def seen_former_s(self, stream: str) -> float:
+        """For how long this worker has seen a stream as a former one, whatever wall clocks say."""
+        now = self._clock.monotonic()
+        return now - self._former_seen.get(stream, now)
+
+    def _note_former(self) -> None:
+        now = self._clock.monotonic()
+        former = (one.stream for one in self.streams.streams if one.former_since_s is not None)
+        self._former_seen = {stream: self._former_seen.get(stream, now) for stream in former}
 
     async def forget(self, gone: Collection[str]) -> None:
         """Take former streams off the list. Raises `errors.TableError`."""
@@ -91,6 +106,8 @@ class ListFollower:
     async def _write(self, wanted: Sequence[WantedStream], in_table: Collection[StreamId]) -> None:
         listed = await self._listed(wanted, in_table)
         after = next_list(self.streams, listed, in_table, self._clock.wall())
+        if after is None and not self.streams.version:
+            after = TrackedList(1, self.streams.streams)
         if after is None or not after.streams:
             return
         if await self._table.write(after):
@@ -122,8 +139,8 @@ class ListFollower:
         self._complaints = {label: why for label, why in self._complaints.items() if label in labels}
         return list(listed.values())
 
-    @staticmethod
     def _identified(
+        self,
         one: WantedStream,
         answer: StreamSummary | StreamError,
         known: ListedStream | None,
@@ -132,6 +149,8 @@ class ListFollower:
         """The stream as it is to be listed, or why it is not, or not yet."""
         if isinstance(answer, StreamError):
             return str(answer)
+        if known is None or not known.is_named_as(answer.arn):
+            known = self.streams.newest_of(answer.arn)
         found = identify(one.label, answer.arn, answer.created_ms, epoch=one.epoch, listed=known, in_table=in_table)
         if isinstance(found, Contradiction):
             return found.reason

@@ -47,6 +47,10 @@ class ListedStream:
         assert found is not None, "lists are read and made with valid identifiers only"
         return found
 
+    def is_named_as(self, arn: str) -> bool:
+        """Whether this is a stream of the account and name in `arn`, whichever of its incarnations."""
+        return (self.id.account, self.id.name) == account_and_name(arn)
+
 
 @dataclass(frozen=True, slots=True)
 class TrackedList:
@@ -58,6 +62,10 @@ class TrackedList:
     def current(self) -> Mapping[str, ListedStream]:
         """The streams of the settings, by label."""
         return {one.label: one for one in self.streams if one.former_since_s is None}
+
+    def newest_of(self, arn: str) -> ListedStream | None:
+        """The newest incarnation of the stream with this ARN, under whatever label, former ones included."""
+        return max((one for one in self.streams if one.is_named_as(arn)), key=lambda one: one.id.epoch, default=None)
 
     def is_former(self, stream: str) -> bool:
         """Whether the list has this identifier, and not for consumption."""
