@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mld.clock import Clock, wait_for_event
@@ -16,7 +16,15 @@ from mld.stream_ids import StreamId
 from mld.streams import StreamSummary
 from mld.surviving import ours
 from mld.tracking.list_table import ListTable
-from mld.tracking.stream_list import Contradiction, ListedStream, TrackedList, identify, next_list, without
+from mld.tracking.stream_list import (
+    Contradiction,
+    ListedStream,
+    TrackedList,
+    account_and_name,
+    identify,
+    next_list,
+    without,
+)
 
 log = logging.getLogger(__name__)
 
@@ -120,12 +128,13 @@ class ListFollower:
         """The streams of the settings as the list is to have them; one that cannot be told stays as it was listed."""
         before = self.streams.current()
         answers = await self._ask(self._to_ask(wanted, before))
+        newest, there = self.streams.newest(), _by_name(in_table)  # thousands: nothing is looked through for each
         listed: dict[str, ListedStream] = {}
         for one in wanted:
             known = before.get(one.label)
             found: ListedStream | str | None = known
             if one.label in answers:
-                found = self._identified(one, answers[one.label], known, in_table)
+                found = _identified(one, answers[one.label], known, newest, there)
             if isinstance(found, ListedStream) and (twin := listed.get(found.stream)) is not None:
                 found = f"it is the same stream as {twin.label}; remove one of the two"
             if isinstance(found, str):
@@ -138,23 +147,6 @@ class ListFollower:
         labels = {one.label for one in wanted}
         self._complaints = {label: why for label, why in self._complaints.items() if label in labels}
         return list(listed.values())
-
-    def _identified(
-        self,
-        one: WantedStream,
-        answer: StreamSummary | StreamError,
-        known: ListedStream | None,
-        in_table: Collection[StreamId],
-    ) -> ListedStream | str:
-        """The stream as it is to be listed, or why it is not, or not yet."""
-        if isinstance(answer, StreamError):
-            return str(answer)
-        if known is None or not known.is_named_as(answer.arn):
-            known = self.streams.newest_of(answer.arn)
-        found = identify(one.label, answer.arn, answer.created_ms, epoch=one.epoch, listed=known, in_table=in_table)
-        if isinstance(found, Contradiction):
-            return found.reason
-        return ListedStream(str(found), one.label, answer.arn, answer.created_ms)
 
     def _to_ask(self, wanted: Sequence[WantedStream], before: Mapping[str, ListedStream]) -> list[WantedStream]:
         """Those to ask the service about now: what is new or changed, and of the others some in turn."""
@@ -185,3 +177,34 @@ class ListFollower:
         if self._complaints.get(label) != why:
             log.error("stream %s: %s", label, why, extra={"action": "stream_not_listed"})
         self._complaints[label] = why
+
+
+_ByName = Mapping[tuple[str, str], ListedStream]
+
+
+def _by_name(in_table: Iterable[StreamId]) -> Mapping[tuple[str, str], Sequence[StreamId]]:
+    found: dict[tuple[str, str], list[StreamId]] = {}
+    for one in in_table:
+        found.setdefault((one.account, one.name), []).append(one)
+    return found
+
+
+def _identified(
+    one: WantedStream,
+    answer: StreamSummary | StreamError,
+    known: ListedStream | None,
+    newest: _ByName,
+    there: Mapping[tuple[str, str], Sequence[StreamId]],
+) -> ListedStream | str:
+    """The stream as it is to be listed, or why it is not, or not yet."""
+    if isinstance(answer, StreamError):
+        return str(answer)
+    name = account_and_name(answer.arn)
+    if known is None or (known.id.account, known.id.name) != name:
+        known = newest.get(name)
+    found = identify(
+        one.label, answer.arn, answer.created_ms, epoch=one.epoch, listed=known, in_table=there.get(name, ())
+    )
+    if isinstance(found, Contradiction):
+        return found.reason
+    return ListedStream(str(found), one.label, answer.arn, answer.created_ms)

@@ -47,10 +47,6 @@ class ListedStream:
         assert found is not None, "lists are read and made with valid identifiers only"
         return found
 
-    def is_named_as(self, arn: str) -> bool:
-        """Whether this is a stream of the account and name in `arn`, whichever of its incarnations."""
-        return (self.id.account, self.id.name) == account_and_name(arn)
-
 
 @dataclass(frozen=True, slots=True)
 class TrackedList:
@@ -63,9 +59,10 @@ class TrackedList:
         """The streams of the settings, by label."""
         return {one.label: one for one in self.streams if one.former_since_s is None}
 
-    def newest_of(self, arn: str) -> ListedStream | None:
-        """The newest incarnation of the stream with this ARN, under whatever label, former ones included."""
-        return max((one for one in self.streams if one.is_named_as(arn)), key=lambda one: one.id.epoch, default=None)
+    def newest(self) -> Mapping[tuple[str, str], ListedStream]:
+        """The newest incarnation of each stream by account and name, under whatever label, former ones included."""
+        found = sorted(((one.id, one) for one in self.streams), key=lambda pair: pair[0].epoch)
+        return {(stream.account, stream.name): one for stream, one in found}
 
     def is_former(self, stream: str) -> bool:
         """Whether the list has this identifier, and not for consumption."""

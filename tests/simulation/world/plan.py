@@ -365,6 +365,10 @@ def special_of(
             first = Action(at_s, Kind.OLD_LIST, worker, 200.0)
             adds = [Action(at_s + 1.0 + n, Kind.LIST_ADD, rng.randrange(5)) for n in range(3)]
             return [first, *adds, Action(at_s + 30.0, Kind.CRASH, worker + 1, 10.0, "new")], {}
+        case "returns":  # a line goes, its stream is made again, and the line comes back
+            number, at_s = rng.randrange(5), rng.uniform(15.0, 80.0)
+            gone = [Action(at_s, Kind.LIST_REMOVE, number), Action(at_s + 60.0, Kind.REMAKE, number, 3.0)]
+            return [*gone, Action(at_s + 70.0, Kind.LIST_ADD, number)], {}
         case "clocks":
             jumps = [rng.uniform(-WALL_JUMP_MAX_S, WALL_JUMP_MAX_S) for _ in range(2)]
             return [

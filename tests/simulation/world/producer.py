@@ -22,7 +22,7 @@ MAP_REFRESH = 0.1
 
 
 class Producer:
-    """`aggregated` is the share of puts that are aggregates; `rng` is for them alone. `key_of` a shard is its lease key."""
+    """`aggregated` is the share of puts that are aggregates; `rng` is for them alone. `key_of` a shard: its lease."""
 
     def __init__(
         self,
