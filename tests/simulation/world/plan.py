@@ -369,11 +369,6 @@ def special_of(
             number, at_s = rng.randrange(5), rng.uniform(15.0, 80.0)
             gone = [Action(at_s, Kind.LIST_REMOVE, number), Action(at_s + 60.0, Kind.REMAKE, number, 3.0)]
             return [*gone, Action(at_s + 70.0, Kind.LIST_ADD, number)], {}
-        case "clocks":
-            jumps = [rng.uniform(-WALL_JUMP_MAX_S, WALL_JUMP_MAX_S) for _ in range(2)]
-            return [
-                Action(rng.uniform(15.0, trouble_s), Kind.WALL_JUMP, worker + n, s) for n, s in enumerate(jumps)
-            ], {}
         case "deaf":  # one dies, another is cut off before it can take over, and hears again after that
             dies = Action(at_s, Kind.CRASH, worker + 1, 60.0, "new")
             return [dies, Action(at_s + 2.0, Kind.PARTITION, worker, rng.uniform(1.0, 3.0) * failover_s, "dynamo")], {}
