@@ -103,6 +103,7 @@ class Worker:
         self._changed = signals.changed
         self._consumers: dict[str, _Running] = {}
         self._finished_tokens: set[str] = set()
+        self._given_back: set[str] = set()
         self._releasing: set[asyncio.Task[bool]] = set()
 
     @property
@@ -262,7 +263,11 @@ class Worker:
                     self._consumers[key].end_by(self._parts.clock, OLD_CONSUMER_WAIT_S)
             elif holding.token not in self._finished_tokens:
                 self._start_or_release(holding)
-        self._finished_tokens &= {holding.token for holding in held.values()}
+            elif holding.lease.is_complete and self._parts.sources.standing(holding.lease) is Standing.FORMER:
+                self._give_back(holding)  # else it would be renewed for ever, and its row never be deleted
+        tokens = {holding.token for holding in held.values()}
+        self._finished_tokens &= tokens
+        self._given_back &= tokens
 
     def _tell_consumers(self, held: Mapping[str, HeldLease]) -> None:
         for key, running in self._consumers.items():
@@ -287,9 +292,14 @@ class Worker:
                 self._start_consumer(holding)
             case Standing.FORMER:
                 self._finished_tokens.add(holding.token)
-                self._release(holding.lease.key, holding.token)
+                self._give_back(holding)
             case Standing.UNKNOWN:
                 pass
+
+    def _give_back(self, holding: HeldLease) -> None:
+        if holding.token not in self._given_back:
+            self._given_back.add(holding.token)
+            self._release(holding.lease.key, holding.token)
 
     def _start_consumer(self, holding: HeldLease) -> None:
         consumer = ShardConsumer(holding, self._parts.consumer_parts, self._settings.consumer)

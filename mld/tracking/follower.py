@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mld.clock import Clock, wait_for_event
@@ -16,11 +16,20 @@ from mld.stream_ids import StreamId
 from mld.streams import StreamSummary
 from mld.surviving import ours
 from mld.tracking.list_table import ListTable
-from mld.tracking.stream_list import Contradiction, ListedStream, TrackedList, identify, next_list, without
+from mld.tracking.stream_list import (
+    Contradiction,
+    ListedStream,
+    TrackedList,
+    account_and_name,
+    identify,
+    next_list,
+    without,
+)
 
 log = logging.getLogger(__name__)
 
 PERIOD_S = 20.0  # a new stream is to be read a minute after its line was written: this twice, an assignment, a start
+FIRST_PERIOD_S = 2.0  # while there is no list: a leader of a fleet that has just started is about to write it
 ASKED_IN_TURN = 20  # streams a pass, to notice those that were deleted and made again
 ASKED_PER_SECOND = 15  # DescribeStreamSummary is allowed 20 times a second in an account
 
@@ -52,6 +61,7 @@ class ListFollower:
         self._woken = asyncio.Event()
         self._turn = 0
         self._complaints: dict[str, str] = {}
+        self._former_seen: dict[str, float] = {}
         self.streams = TrackedList()
         self.reads = 0
         """How often the list was read."""
@@ -67,20 +77,33 @@ class ListFollower:
 
     async def pause(self) -> None:
         """Wait until it is time to read it again."""
-        await wait_for_event(self._woken, PERIOD_S)
+        await wait_for_event(self._woken, PERIOD_S if self.streams.version else FIRST_PERIOD_S)
         self._woken.clear()
 
-    async def step(self, in_table: Collection[StreamId], *, leads: bool) -> TrackedList:
-        """Read the list, and write it first if this worker `leads`, or nobody has written one yet.
+    async def step(self, in_table: Collection[StreamId], *, leads: bool, may_begin: bool = False) -> TrackedList:
+        """Read the list, and write it first if this worker `leads`, or `may_begin` one where there is none.
 
         Raises `errors.TableError`.
         """
-        wanted = await self._read_wanted()
-        self.streams = await self._table.read()
-        if leads or not self.streams.version:
-            await self._write(wanted, in_table)
+        found = await self._table.read()
+        if not found.version:  # deleted by hand, unless there never was one: a leader puts back what it remembers
+            found = TrackedList(0, self.streams.streams)
+        self.streams = found
+        if leads or (may_begin and not found.version):
+            await self._write(await self._read_wanted(), in_table)
+        self._note_former()
         self.reads += 1
         return self.streams
+
+    def seen_former_s(self, stream: str) -> float:
+        """For how long this worker has seen a stream as a former one, whatever wall clocks say."""
+        now = self._clock.monotonic()
+        return now - self._former_seen.get(stream, now)
+
+    def _note_former(self) -> None:
+        now = self._clock.monotonic()
+        former = (one.stream for one in self.streams.streams if one.former_since_s is not None)
+        self._former_seen = {stream: self._former_seen.get(stream, now) for stream in former}
 
     async def forget(self, gone: Collection[str]) -> None:
         """Take former streams off the list. Raises `errors.TableError`."""
@@ -91,6 +114,8 @@ class ListFollower:
     async def _write(self, wanted: Sequence[WantedStream], in_table: Collection[StreamId]) -> None:
         listed = await self._listed(wanted, in_table)
         after = next_list(self.streams, listed, in_table, self._clock.wall())
+        if after is None and not self.streams.version:
+            after = TrackedList(1, self.streams.streams)
         if after is None or not after.streams:
             return
         if await self._table.write(after):
@@ -103,12 +128,13 @@ class ListFollower:
         """The streams of the settings as the list is to have them; one that cannot be told stays as it was listed."""
         before = self.streams.current()
         answers = await self._ask(self._to_ask(wanted, before))
+        newest, there = self.streams.newest(), _by_name(in_table)  # thousands: nothing is looked through for each
         listed: dict[str, ListedStream] = {}
         for one in wanted:
             known = before.get(one.label)
             found: ListedStream | str | None = known
             if one.label in answers:
-                found = self._identified(one, answers[one.label], known, in_table)
+                found = _identified(one, answers[one.label], known, newest, there)
             if isinstance(found, ListedStream) and (twin := listed.get(found.stream)) is not None:
                 found = f"it is the same stream as {twin.label}; remove one of the two"
             if isinstance(found, str):
@@ -121,21 +147,6 @@ class ListFollower:
         labels = {one.label for one in wanted}
         self._complaints = {label: why for label, why in self._complaints.items() if label in labels}
         return list(listed.values())
-
-    @staticmethod
-    def _identified(
-        one: WantedStream,
-        answer: StreamSummary | StreamError,
-        known: ListedStream | None,
-        in_table: Collection[StreamId],
-    ) -> ListedStream | str:
-        """The stream as it is to be listed, or why it is not, or not yet."""
-        if isinstance(answer, StreamError):
-            return str(answer)
-        found = identify(one.label, answer.arn, answer.created_ms, epoch=one.epoch, listed=known, in_table=in_table)
-        if isinstance(found, Contradiction):
-            return found.reason
-        return ListedStream(str(found), one.label, answer.arn, answer.created_ms)
 
     def _to_ask(self, wanted: Sequence[WantedStream], before: Mapping[str, ListedStream]) -> list[WantedStream]:
         """Those to ask the service about now: what is new or changed, and of the others some in turn."""
@@ -166,3 +177,34 @@ class ListFollower:
         if self._complaints.get(label) != why:
             log.error("stream %s: %s", label, why, extra={"action": "stream_not_listed"})
         self._complaints[label] = why
+
+
+_ByName = Mapping[tuple[str, str], ListedStream]
+
+
+def _by_name(in_table: Iterable[StreamId]) -> Mapping[tuple[str, str], Sequence[StreamId]]:
+    found: dict[tuple[str, str], list[StreamId]] = {}
+    for one in in_table:
+        found.setdefault((one.account, one.name), []).append(one)
+    return found
+
+
+def _identified(
+    one: WantedStream,
+    answer: StreamSummary | StreamError,
+    known: ListedStream | None,
+    newest: _ByName,
+    there: Mapping[tuple[str, str], Sequence[StreamId]],
+) -> ListedStream | str:
+    """The stream as it is to be listed, or why it is not, or not yet."""
+    if isinstance(answer, StreamError):
+        return str(answer)
+    name = account_and_name(answer.arn)
+    if known is None or (known.id.account, known.id.name) != name:
+        known = newest.get(name)
+    found = identify(
+        one.label, answer.arn, answer.created_ms, epoch=one.epoch, listed=known, in_table=there.get(name, ())
+    )
+    if isinstance(found, Contradiction):
+        return found.reason
+    return ListedStream(str(found), one.label, answer.arn, answer.created_ms)

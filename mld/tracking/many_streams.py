@@ -33,7 +33,10 @@ from properties.values import FormerStreams
 
 log = logging.getLogger(__name__)
 
-SYNCS_AT_ONCE_MAX = 8  # ListShards is allowed 100 times a second in an account
+SYNCS_AT_ONCE_MAX = 8
+SYNC_S_MIN = 0.1  # with the number above 80 syncs a second: ListShards is allowed 100 times a second in an account
+SEEN_FORMER_S = 3600.0  # before leases are deleted, however wrong the wall clock of a leader is
+LIST_VALID_S = 10.0  # leases of former streams are deleted by a list that was read just now
 DELETIONS_PER_PASS_MAX = 1_000
 
 
@@ -113,8 +116,12 @@ class ManyStreams:
     async def make_leases(self, scan: TableScan, *, leads: Callable[[], Awaitable[bool]]) -> bool:
         """See `StreamSources.make_leases`. Raises StreamNotFoundError if none of the streams can be looked up."""
         may_create = await leads()
-        streams = await self._follower.step((await sorted_by_stream(scan)).streams, leads=may_create)
+        is_leader = await self._needs.fleet.leader.is_leader()
+        in_table = (await sorted_by_stream(scan)).streams
+        streams = await self._follower.step(in_table, leads=is_leader, may_begin=may_create)
         await self._apply(streams)
+        if not streams.version and not may_create:
+            return False  # the leader is about to write the first list; this worker hears of it later
         if not self._consumed.ids:
             raise StreamNotFoundError(self._follower.sentence or "the list of streams is empty; see mld.streams")
         if not may_create:
@@ -220,9 +227,13 @@ class ManyStreams:
             for one in streams.streams
             if one.arn and (one.former_since_s is None or (keeps and not _is_remade(one, streams.streams)))
         }
-        for stream, listed in wanted.items():
-            if stream not in self._tracked:
-                self._tracked[stream] = await self._track(listed)
+        for stream, listed in tuple(wanted.items()):
+            try:
+                if stream not in self._tracked:
+                    self._tracked[stream] = await self._track(listed)
+            except StreamError as error:
+                log.error("stream %s: %s", listed.label, error, extra={"action": "stream_not_opened", "stream": stream})
+                del wanted[stream]
         self._unknown = {stream: reads for stream, reads in self._unknown.items() if stream not in wanted}
         if self._consumed.ids == wanted.keys():
             return
@@ -256,10 +267,14 @@ class ManyStreams:
 
     async def _delete_former(self) -> None:
         """Delete the leases of former streams whose time has come, unless a worker still renews them."""
-        due = frozenset(due_for_deletion(self._follower.streams, self._rules.former_wait_s, self._clock.wall()))
+        now, wait_s = self._clock.monotonic(), self._rules.former_wait_s
+        due = frozenset(
+            stream
+            for stream in due_for_deletion(self._follower.streams, wait_s, self._clock.wall())
+            if self._follower.seen_former_s(stream) >= min(wait_s, SEEN_FORMER_S)
+        )
         if not due:
             return
-        now = self._clock.monotonic()
         scan = await self._table.scan()
         doomed = [lease for lease in scan.leases if lease.stream in due][:DELETIONS_PER_PASS_MAX]
         self._still = {
@@ -269,6 +284,8 @@ class ManyStreams:
             for lease in doomed
         }
         for lease in doomed:
+            if self._clock.monotonic() - now > LIST_VALID_S:
+                return
             is_still = now - self._still[lease.key][1] > self._rules.lease_duration_s
             if (lease.actual_owner is None or is_still) and await self._table.delete_unchanged(lease):
                 log.info("lease of a former stream deleted", extra={"action": "lease_deleted", "shard": lease.key})
@@ -286,7 +303,10 @@ class ManyStreams:
 
         async def fill(stream: str) -> bool:
             async with at_once:
-                return await self._fill(stream, TableScan())
+                pause = asyncio.create_task(self._clock.sleep(SYNC_S_MIN))
+                made = await self._fill(stream, TableScan())
+                await pause
+                return made
 
         made = await asyncio.gather(*(fill(stream) for stream in empty))
         if any(made):
@@ -356,8 +376,10 @@ class ManyStreams:
 
 
 def _is_remade(former: ListedStream, streams: Iterable[ListedStream]) -> bool:
-    """Whether another incarnation of this stream is listed: then there is nothing left to read under the old one."""
+    """Whether a later incarnation of this stream is listed: then there is nothing left to read under this one."""
     return any(
-        (one.id.account, one.id.name) == (former.id.account, former.id.name) and one.stream != former.stream
+        (one.id.account, one.id.name) == (former.id.account, former.id.name)
+        and (one.former_since_s is None or one.id.epoch > former.id.epoch)
+        and one.stream != former.stream
         for one in streams
     )

@@ -59,6 +59,11 @@ class TrackedList:
         """The streams of the settings, by label."""
         return {one.label: one for one in self.streams if one.former_since_s is None}
 
+    def newest(self) -> Mapping[tuple[str, str], ListedStream]:
+        """The newest incarnation of each stream by account and name, under whatever label, former ones included."""
+        found = sorted(((one.id, one) for one in self.streams), key=lambda pair: pair[0].epoch)
+        return {(stream.account, stream.name): one for stream, one in found}
+
     def is_former(self, stream: str) -> bool:
         """Whether the list has this identifier, and not for consumption."""
         return any(one.stream == stream and one.former_since_s is not None for one in self.streams)

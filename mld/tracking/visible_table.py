@@ -8,7 +8,6 @@ from dataclasses import replace
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.leases.table import IndexStatus, LeaseTable, Refusal, TableScan
 from mld.positions import Position
-from mld.stream_ids import stream_of_key
 from mld.streams import HashRange
 
 IsVisible = Callable[[str | None], bool]
@@ -32,7 +31,7 @@ def visible(scan: TableScan, is_visible: IsVisible) -> TableScan:
 
 
 class VisibleTable:
-    """A `LeaseTable` whose lists have only leases that `is_visible`. Rows can be read and written by key as ever."""
+    """A `LeaseTable` whose scans have only leases that `is_visible`. Rows can be read and written by key as ever."""
 
     def __init__(self, table: LeaseTable, is_visible: IsVisible) -> None:
         self._table = table
@@ -42,8 +41,8 @@ class VisibleTable:
         return visible(await self._table.scan(part, timeout_s=timeout_s), self._is_visible)
 
     async def keys_owned_by(self, worker: str) -> tuple[str, ...]:
-        keys = await self._table.keys_owned_by(worker)
-        return tuple(key for key in keys if self._is_visible(stream_of_key(key)))
+        """All of them: a lease may be assigned to a worker that has yet to read of its stream, or to give it back."""
+        return await self._table.keys_owned_by(worker)
 
     # --- as they are --------------------------------------------------------------------------------------------------
 

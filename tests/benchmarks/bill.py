@@ -15,14 +15,16 @@ import gc
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mld.fleet.report.reports import UPDATED_AT
 from mld.fleet.watch.lookout import TIMEOUT_S
+from mld.tracking import stream_list
 from tests.support.fleet import TABLE, Fleet
+from tests.support.many import ManyFleet
 from tests.twins.dynamo import MemoryDynamo, Params
 from tests.twins.dynamo_prices import item_bytes
 from tests.virtual_time import run_virtual
@@ -45,10 +47,14 @@ READ_UNIT_SHARE = 0.2
 UUID_LENGTH = 36
 QUIET = {"idleTimeBetweenReadsInMillis": "300000", "clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
 
-HEARTBEATS, DISCOVERY, LOOKS, SCANS, REPORTS, LOCK, OTHER = (
-    "heartbeats", "discovery", "looks", "scans by the leader", "reports", "leader lock", "other",
+HEARTBEATS, DISCOVERY, LOOKS, SCANS, REPORTS, LOCK, LIST, OTHER = (
+    "heartbeats", "discovery", "looks", "scans by the leader", "reports", "leader lock", "list of streams", "other",
 )  # fmt: skip
 PURPOSES = (HEARTBEATS, DISCOVERY, LOOKS, SCANS, REPORTS, LOCK, OTHER)
+PURPOSES_OF_STREAMS = (*PURPOSES[:-1], LIST, OTHER)
+STREAMS_BEGIN, STREAMS_END = "<!-- streams: begin -->", "<!-- streams: end -->"
+STREAMS, SHARDS_OF_STREAM, STREAMS_WORKERS = 100, 2, 4
+STREAMS_SETTLE_S, STREAMS_WINDOW_S = 900.0, 360.0
 JAVA_RENEWAL_S = 10.0 / 3 - 0.025
 JAVA_DISCOVERY_S = 20.0 / 2 - 0.025
 JAVA_SCANS_PER_HOUR = HOUR_S / 20.0 + HOUR_S / 120.0  # assignment runs and audits
@@ -99,6 +105,8 @@ def purpose_of(sender: str, operation: str, params: Mapping[str, Any], timeout_s
             return DISCOVERY
         case _ if key == "Leader":
             return LOCK
+        case _ if key == stream_list.KEY or params.get("Item", {}).get("leaseKey", {}).get("S") == stream_list.KEY:
+            return LIST
         case "UpdateItem" if key == sender and UPDATED_AT in params["ExpressionAttributeNames"].values():
             return REPORTS
         case "UpdateItem":
@@ -113,15 +121,17 @@ async def measure(
     settle_s: float | None = None,
     window_s: float | None = None,
     tells: bool = True,
+    streams: int = 0,
     at_the_end: Callable[[Fleet], None] = lambda _: None,
     **keys: str,
 ) -> Costs:
     """What a fleet at rest costs in an hour, by purpose; the times are those of its size unless given.
 
-    Without `tells` no row has a status. `at_the_end` may look at the tables.
+    Without `tells` no row has a status. The leases are of so many `streams`, in a table of several, unless it is 0.
+    `at_the_end` may look at the tables.
     """
     settle_s, window_s = settle_s or SETTLE_S[leases], window_s or MEASURED_S[leases]
-    world = Fleet(leases, **QUIET, **keys)
+    world = Fleet(leases, **QUIET, **keys) if not streams else _many(streams, leases // streams, **QUIET, **keys)
     world.dynamo = SortingDynamo(world.clock, priced=True, page_rows_max=PAGE_ROWS_MAX)
     try:
         names = [f"w{number:03d}".ljust(UUID_LENGTH, "-") for number in range(workers)]
@@ -134,7 +144,7 @@ async def measure(
         world.dynamo.forget_usage()
         await _pass(world, window_s)
         assert sum(map(len, before)) == leases and before == _holders(world), "the fleet is not at rest"
-        usages = {purpose: world.dynamo.usage(sender=purpose) for purpose in PURPOSES}
+        usages = {purpose: world.dynamo.usage(sender=purpose) for purpose in PURPOSES_OF_STREAMS}
         at_the_end(world)
         scale = HOUR_S / window_s
         return {
@@ -143,6 +153,10 @@ async def measure(
         }
     finally:
         await world.close()
+
+
+def _many(streams: int, shards: int, **keys: str) -> Fleet:
+    return ManyFleet(*(f"stream{number:03d}" for number in range(streams)), shard_count=shards, **keys)
 
 
 async def _pass(world: Fleet, seconds: float) -> None:
@@ -209,11 +223,11 @@ def totals_rows(leases: int, workers: int, kinds: Mapping[str, Costs]) -> list[s
     return rows
 
 
-def details_rows(ours: Costs, theirs: Costs) -> list[str]:
+def details_rows(ours: Costs, theirs: Costs, purposes: Sequence[str] = PURPOSES) -> list[str]:
     def cells(cost: Cost) -> str:
         return " | ".join(f"{value:,.0f}" for value in (cost.requests, cost.read_units, cost.write_units))
 
-    return [f"| {purpose} | {cells(ours[purpose])} | {cells(theirs[purpose])} |" for purpose in PURPOSES]
+    return [f"| {purpose} | {cells(ours[purpose])} | {cells(theirs[purpose])} |" for purpose in purposes]
 
 
 STATUS_HEAD = (
@@ -245,6 +259,30 @@ def status_rows(leases: int, workers: int) -> list[str]:
 def run_status() -> str:
     rows = [row for leases, workers in STATUS_SIZES for row in status_rows(leases, workers)]
     return "\n".join([STATUS_HEAD, _rule(STATUS_HEAD), *rows])
+
+
+STREAMS_HEAD = (
+    "| Purpose | Requests per hour, {streams} streams x {shards} shards | Read units | Write units "
+    "| {leases} shards of one stream: requests | read units | write units |"
+)
+
+
+def run_streams(workers: int = STREAMS_WORKERS) -> str:
+    """Many streams of few shards, beside as many shards of one stream."""
+    logging.disable(logging.CRITICAL)
+    gc.freeze()
+    leases = STREAMS * SHARDS_OF_STREAM
+    times = {"settle_s": STREAMS_SETTLE_S, "window_s": STREAMS_WINDOW_S}
+    several = run_virtual(measure(leases, workers, streams=STREAMS, **times))
+    one = run_virtual(measure(leases, workers, **times))
+    head = STREAMS_HEAD.format(streams=STREAMS, shards=SHARDS_OF_STREAM, leases=leases)
+    rows = details_rows(several, one, PURPOSES_OF_STREAMS)
+    whole, whole_one = total(several), total(one)
+    more = whole.price / whole_one.price - 1
+    sentence = (
+        f"{workers} workers. In all {whole.price:,.0f} write units an hour beside {whole_one.price:,.0f}: {more:+.1%}."
+    )
+    return "\n".join([head, _rule(head), *rows, "", sentence, ""])
 
 
 def run_size(leases: int, workers: int) -> list[str]:
@@ -281,12 +319,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.bill", description=__doc__)
     parser.add_argument("--size", help="LEASESxWORKERS: this size only, in this process")
     parser.add_argument("--status", action="store_true", help="only what it costs that rows tell people of shards")
+    parser.add_argument("--streams", action="store_true", help="only several streams beside one")
     parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE}")
     options = parser.parse_args()
     if options.status:
         print(found := run_status())
         if options.write:
             _write(found, STATUS_BEGIN, STATUS_END)
+        return
+    if options.streams:
+        print(found := run_streams())
+        if options.write:
+            _write(found, STREAMS_BEGIN, STREAMS_END)
         return
     if options.size:
         leases, workers = map(int, options.size.split("x"))

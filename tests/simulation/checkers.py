@@ -65,6 +65,10 @@ class ShardRecord:
     edited: bool = False
     """Somebody changed its row by hand."""
     last_checkpoint: tuple[int, int, int] | None = None
+    is_gone: bool = False
+    """Its stream was deleted: nothing of it can be read or lost any more, and another may have its name."""
+    starts_at_latest: bool = False
+    """Shards of its stream that were there before its leases begin at LATEST."""
 
     def deliver(self, place: Place) -> None:
         if self.at_latest:
@@ -119,6 +123,8 @@ class Ledger:
         self.shards: dict[str, ShardRecord] = {}
         self.trace: Callable[[str], None] = lambda text: None
         self.on_violation: Callable[[str], None] = lambda text: None
+        self.may_delete: Callable[[str], bool] = lambda key: False
+        """Whether somebody else judges the deletion of this row."""
         self.on_batch: Callable[[str, str, str], None] = lambda process, worker, shard: None
         self.deliveries = 0
         self.redeliveries = 0
@@ -200,6 +206,8 @@ class Ledger:
 
     def answered(self, process: str, shard: str, sequence: str, sub: int) -> None:
         """A child was told that its checkpoint is stored."""
+        if self.shard(shard).is_gone:
+            return
         stored, meant = self.shard(shard).last_checkpoint, position(sequence, sub)
         if stored is not None and meant is not None and stored < meant:
             raise self._violation(1, f"{process} told a child that {shard} is stored at {sequence}; the row is behind")
@@ -266,6 +274,8 @@ class Ledger:
 
     def delivered(self, worker: str, child: int, shard: str, places: list[Place]) -> None:
         record = self.shard(shard)
+        if record.is_gone:
+            return
         self._check_parents(record, worker)
         last, following = self._last_of_child.get((child, shard), (-1, 0)), self._next_of_child.get((child, shard))
         for place in places:
@@ -299,7 +309,8 @@ class Ledger:
         if record.delivered or record.edited:
             return
         for parent in (self.shard(name) for name in record.parents):
-            if (not parent.had_row and self.starts_at_latest) or parent.edited or self.has_edited_ancestor(parent):
+            is_passed = not parent.had_row and (self.starts_at_latest or record.starts_at_latest)
+            if is_passed or parent.edited or self.has_edited_ancestor(parent):
                 continue
             if left := self.owed(parent):
                 raise self._violation(2, f"{record.shard_id} begins while {left} of {parent.shard_id} are undelivered")
@@ -315,7 +326,8 @@ class Ledger:
         key = (write.after or write.before)["leaseKey"]["S"]
         record = self.shard(key)
         if not write.after:
-            self._check_deletion(record, write)
+            if not self.may_delete(key):
+                self._check_deletion(record, write)
             record.last_checkpoint = None
             record.checkpoint = ""
             return
@@ -325,8 +337,10 @@ class Ledger:
         record.at_latest = record.checkpoint == "LATEST"
         if not write.before:
             self.trace(f"{write.sender} creates {key} at {record.checkpoint}")
+        if not write.before and not record.is_gone:
             self._check_creation(record, write)
-        self._check_checkpoint(record, write)
+        if not record.is_gone:
+            self._check_checkpoint(record, write)
         record.last_checkpoint = _position(write.after)
         self._check_counter(record, write, sent_at)
         self._check_writer(key, write)

@@ -91,6 +91,8 @@ class Liveness:
             return
         for key, row in self._world.lease_rows().items():
             renewed = self._renewed.get(key)
+            if self._world.sources is not None and renewed is not None:
+                renewed = max(renewed, self._world.sources.known_since(key))
             if renewed is None or row["checkpoint"]["S"] == SHARD_END or self._world.ledger.shard(key).edited:
                 continue
             since, more_s, owner = max(renewed, self._world.ledger.beats.alive_at(row)), 0.0, _actual_owner(row)

@@ -115,6 +115,8 @@ def _owed(world: World) -> list[str]:
     """What is not delivered or not checkpointed yet."""
     owed = []
     for record in world.ledger.shards.values():
+        if world.sources is not None and not world.sources.is_owed(record.shard_id):
+            continue
         by_hand = record.edited or world.ledger.has_edited_ancestor(record)
         if by_hand and world.plan.initial == "LATEST":
             continue  # a row was deleted by hand: what lay before the new one is skipped, as documented

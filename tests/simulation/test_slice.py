@@ -12,6 +12,7 @@ SLICES = {
     "live": (0, 2, 24),
     "migrate": (1, 1, 4),
     "fanout": (0, 1, 10),
+    "multi-stream": (0, 1, 10),
 }
 """By mode: the first seed, how many `make test` runs, and how many `make test-all`."""
 

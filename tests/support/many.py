@@ -27,6 +27,8 @@ class ManyFleet(Fleet):
         keys = {"clientVersionConfig": V3X, **keys}
         super().__init__(0, streamName="", mld__streams=",".join(names), **keys)
         self.wanted: Sequence[WantedStream] = [WantedStream(name) for name in names]
+        self.described = 0
+        """How often the service was asked about a stream."""
         self.own: dict[str, Sequence[WantedStream]] = {}
         self.put_to: dict[str, list[bytes]] = defaultdict(list)
         for name in names:
@@ -43,6 +45,7 @@ class ManyFleet(Fleet):
             return ModelFanOut(self.kinesis, name, self.clock)
 
         async def describe(wanted: WantedStream) -> StreamSummary:
+            self.described += 1
             name = wanted.label if wanted.arn is None else account_and_name(wanted.arn)[1]
             return await port(name).describe()
 

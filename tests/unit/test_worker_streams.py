@@ -6,6 +6,8 @@ import pytest
 
 from mld.errors import StartupError
 from mld.tracking.follower import WantedStream
+from mld.tracking.stream_list import KEY
+from tests.support.fleet import TABLE
 from tests.support.many import ManyFleet, in_many_fleet
 from tests.twins.kinesis_model import ModelFanOut
 
@@ -162,3 +164,101 @@ async def test_a_table_of_one_stream_is_refused_by_name(world: ManyFleet) -> Non
     second = world.start("w2")
     with pytest.raises(StartupError, match="mld migrate-streams"):
         await second.task
+
+
+@in_many_fleet("orders", "clicks")
+async def test_a_stream_made_again_while_it_was_off_the_list_gets_leases_of_its_own(world: ManyFleet) -> None:
+    world.start("w1")
+    world.put_in("clicks", 3)
+    await world.until(world.all_delivered)
+    old = world.stream_id("clicks")
+    world.wanted = [WantedStream("orders")]
+    await world.advance(60.0)
+    world.delete("clicks")
+    await world.advance(5.0)
+    world.create("clicks")
+    world.put_in("clicks", 3)
+    world.wanted = [WantedStream("orders"), WantedStream("clicks")]
+    await world.until(world.all_delivered, 90.0)
+    assert world.stream_id("clicks") != old
+
+
+@in_many_fleet("orders", "clicks", mld__formerStreams="keep")
+async def test_a_stream_made_again_is_kept_when_its_line_goes(world: ManyFleet) -> None:
+    world.start("w1")
+    await world.until(lambda: len(world.rows()) == 2)
+    world.delete("clicks")
+    await world.advance(5.0)
+    world.create("clicks")
+    await world.until(lambda: len(world.rows()) == 3, 90.0)
+    world.wanted = [WantedStream("orders")]
+    await world.advance(60.0)
+    world.put_in("clicks", 3)
+    await world.until(world.all_delivered, 60.0)
+
+
+@in_many_fleet("orders", "clicks", mld__formerStreams="delete", mld__formerStreamsWait="PT10M")
+async def test_ended_shards_of_a_former_stream_are_given_back_and_deleted_too(world: ManyFleet) -> None:
+    world.start("w1")
+    world.put_in("clicks", 1)
+    await world.until(world.all_delivered)
+    world.kinesis.split_shard("clicks", "shardId-000000000000", 2**127, now=world.clock.wall())
+    await world.until(lambda: len(world.rows()) == 4, 60.0)
+    await world.advance(5.0)
+    world.wanted = [WantedStream("orders")]
+    await world.until(lambda: len(world.rows()) == 1, 720.0)
+
+
+@in_many_fleet("orders", "clicks", mld__formerStreams="delete", mld__formerStreamsWait="PT10M")
+async def test_a_wall_clock_that_jumps_deletes_no_leases_before_the_wait(world: ManyFleet) -> None:
+    world.start("w1")
+    await world.until(lambda: len(world.rows()) == 2)
+    world.wanted = [WantedStream("orders")]
+    await world.advance(60.0)
+    wall = world.clock.wall
+    world.clock.wall = lambda: wall() + 3600.0
+    await world.advance(300.0)
+    assert len(world.rows()) == 2
+
+
+@in_many_fleet("orders")
+async def test_a_lease_assigned_before_the_list_is_read_is_found_at_once(world: ManyFleet) -> None:
+    world.start("w1")
+    await world.until(lambda: bool(world.rows()))
+    await world.advance(10.0)
+    second = world.start("w2")
+    await world.advance(30.0)
+    world.create("clicks", 8)
+    world.wanted = [WantedStream("orders"), WantedStream("clicks")]
+
+    def assigned() -> bool:
+        return any("clicks" in key and row.get("leaseOwner") == {"S": "w2"} for key, row in world.rows().items())
+
+    await world.until(assigned, 60.0)
+    await world.until(lambda: any("clicks" in key for key in second.worker.held()), 3.0)
+
+
+@in_many_fleet("orders")
+async def test_a_stream_made_again_is_noticed_though_the_list_was_deleted_by_hand(world: ManyFleet) -> None:
+    world.start("w1")
+    world.start("w2")
+    await world.until(lambda: bool(world.rows()))
+    await world.advance(30.0)
+    world.delete("orders")
+    await world.advance(1.0)
+    world.dynamo.delete_row(TABLE, KEY)
+    world.create("orders")
+    world.put_in("orders", 3)
+    await world.until(lambda: len({row["streamName"]["S"] for row in world.rows().values()}) == 2, 60.0)
+    await world.until(world.all_delivered)
+
+
+@in_many_fleet("orders")
+async def test_only_the_leader_asks_the_service_about_the_streams_of_a_new_fleet(world: ManyFleet) -> None:
+    world.wanted = [WantedStream(f"s{number}") for number in range(40)]
+    for one in world.wanted:
+        world.create(one.label)
+    for number in range(4):
+        world.start(f"w{number}")
+    await world.until(lambda: len(world.rows()) == 40, 60.0)
+    assert world.described <= 40 + 20, "the leader: all of them, and twenty in turn"

@@ -220,7 +220,10 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
     "receiver_does_not_wait": (Catch(0, "checker 4"),),
     "transferred_at_once": (Catch(0, "checker 10"),),
     "lock_heartbeat_without_condition": (Catch(0, "checker 9"),),
-    "leader_outlives_its_lock": (Catch(35, "checker 9"), Catch(41, "checker 9")),
+    "leader_outlives_its_lock": (
+        Catch(35, "checker 9"),
+        Catch(41, "checker 9"),
+    ),
     "lock_taken_too_early": (Catch(0, "checker 9"),),
     "new_leader_trusts_nobody": (
         Catch(3, "checker 11"),
@@ -234,7 +237,10 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(34, "checker 11"),
     ),
     "discovered_without_renewal": (Catch(2, "checker 4"),),
-    "twin_resumed_at_once": (Catch(9, "checker 4"), Catch(26, "checker 4")),
+    "twin_resumed_at_once": (
+        Catch(9, "checker 4"),
+        Catch(26, "checker 4"),
+    ),
     "takes_over_without_counter": (
         Catch(5, "checker 11"),
         Catch(9, "checker 11"),
@@ -258,7 +264,24 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(35, "checker 7"),
     ),
     "free_leases_wait_for_a_leader": (Catch(31, "checker 13"),),
-    "silent_leases_wait_for_the_leader": (Catch(40, "checker 13"), Catch(41, "checker 13")),
-    "looks_too_seldom": (Catch(40, "checker 13"), Catch(41, "checker 13")),
-    "look_hangs": (Catch(41, "checker 13"), Catch(71, "checker 13")),
+    "silent_leases_wait_for_the_leader": (
+        Catch(40, "checker 13"),
+        Catch(41, "checker 13"),
+    ),
+    "looks_too_seldom": (
+        Catch(40, "checker 13"),
+        Catch(41, "checker 13"),
+    ),
+    "look_hangs": (
+        Catch(41, "checker 13"),
+        Catch(71, "checker 13"),
+    ),
+    "remade_stream_keeps_its_epoch": (Catch(10, "checker 1 and 6"),),
+    "former_stream_is_not_remembered": (Catch(10, "checker 1 and 6"),),
+    "wait_of_former_streams_ignored": (Catch(10, "checker 14"),),
+    "deletes_by_its_own_file": (Catch(10, "checker 14"),),
+    "bare_shard_id_is_the_key": (Catch(10, "internal error"),),
+    "rows_of_other_streams_are_seen": (Catch(10, "checker 14"),),
+    "former_streams_are_seen_by_the_fleet": (Catch(10, "checker 14"),),
+    "completed_leases_of_former_streams_are_kept": (Catch(1012, "checker 14"),),
 }

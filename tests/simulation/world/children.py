@@ -130,7 +130,9 @@ class SimulatedHost(MemoryHost):
         if self.surprises is not None and (surprise := self.surprises.draw(self._script.rates.surprise)) is not None:
             raise surprise
         self.refuse = self._rng.random() < self._script.rates.child_fails_to_start
-        return await super().start(shard)
+        child = await super().start(shard)
+        child.shard_id = shard.key  # the ledger knows shards by their leases
+        return child
 
     def orphan(self) -> None:
         """The worker is gone: every pipe is closed."""

@@ -9,6 +9,7 @@ from tests.simulation.world.plan3x import draw_3x, draw_3x_beats, draw_3x_mixed
 from tests.simulation.world.plan_fanout import FAN_OUT_FEATURES, draw_fan_out
 from tests.simulation.world.plan_live import draw_live
 from tests.simulation.world.plan_migrate import draw_migration
+from tests.simulation.world.plan_streams import NOT_FOR_STREAMS, STREAM_KINDS, draw_streams
 
 MIGRATION_KINDS = (Kind.REDEPLOY_AS, Kind.TOOL_BACK, Kind.TOOL_FORWARD, Kind.SINGLE_TABLE)
 FLEET_KINDS = (
@@ -19,6 +20,7 @@ FLEET_KINDS = (
     Kind.INDEX_FORBIDDEN,
     Kind.LOAD_FAILS,
     *MIGRATION_KINDS,
+    *STREAM_KINDS,
 )
 MODES: dict[str, Callable[[int], Plan]] = {
     "2x": draw,
@@ -28,6 +30,7 @@ MODES: dict[str, Callable[[int], Plan]] = {
     "live": draw_live,
     "migrate": draw_migration,
     "fanout": draw_fan_out,
+    "multi-stream": draw_streams,
 }
 
 
@@ -43,9 +46,17 @@ def features_of(mode: str) -> frozenset[str]:
         return taken - {"java2", "iterator_expired"}
     if mode == "2x":
         return taken - FAN_OUT_FEATURES
-    ours = ALL_FEATURES - FAN_OUT_FEATURES - {"java2", "retention_s"} - {kind.value for kind in MIGRATION_KINDS}
+    ours = (
+        ALL_FEATURES
+        - FAN_OUT_FEATURES
+        - {"java2", "retention_s"}
+        - {kind.value for kind in (*MIGRATION_KINDS, *STREAM_KINDS)}
+    )
     if mode in ("3x", "3xbeat"):
         return ours
+    if mode == "multi-stream":
+        left_out = {kind.value for kind in NOT_FOR_STREAMS}
+        return (ours | {kind.value for kind in STREAM_KINDS}) - left_out
     if mode == "3xmix":
         return ours | {"java3", "java34"}
     if mode == "live":

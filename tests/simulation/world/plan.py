@@ -72,6 +72,18 @@ class Kind(Enum):
     """This machine cannot read its load for `argument` seconds."""
     DEREGISTER = "deregister"
     """By hand: the consumer of enhanced fan-out goes."""
+    LIST_ADD = "list_add"
+    """Stream number `worker` (modulo) gets a line in the file that all workers read, and is made if it is not there."""
+    LIST_REMOVE = "list_remove"
+    """The line of stream number `worker` (modulo) goes."""
+    REMAKE = "remake"
+    """Stream number `worker` (modulo) is deleted, and made again `argument` seconds later."""
+    OLD_LIST = "old_list"
+    """For `argument` seconds this worker reads the file as it is now."""
+    LIST_ROW_GONE = "list_row_gone"
+    """By hand: the row with the list of streams is deleted."""
+    LIST_ROW_DAMAGED = "list_row_damaged"
+    """By hand: the row cannot be read; it is deleted `argument` seconds later, as the log asks for."""
     DELETE_STREAM = "delete_stream"
     """The last action of its run: from then on only safety is checked."""
 
@@ -151,6 +163,19 @@ class FanOutPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamsPlan:
+    """What a plan adds for several streams. Stream number n has `initials[n]` as its initial position."""
+
+    initials: tuple[str, ...]
+    wanted: tuple[int, ...]
+    """The streams that the file names at the beginning."""
+    former: str = "stop"
+    former_wait_s: float = 60.0
+    is_peaceful: bool = False
+    """Nothing but the streams and their list changes: every change is to be seen in time."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     seed: int
     shards: int
@@ -173,6 +198,8 @@ class Plan:
     """None: leases are taken, as in 2.x."""
     fan_out: FanOutPlan | None = None
     """None: records are polled for."""
+    streams: StreamsPlan | None = None
+    """None: there is one."""
 
     @property
     def end_s(self) -> float:
@@ -334,6 +361,14 @@ def special_of(
             cut_at = at_s + 2.0 + rng.uniform(0.1, 2.0)
             cut = Action(cut_at, Kind.PARTITION, worker, rng.uniform(1.0, 3.0) * failover_s, "dynamo")
             return [start, cut], {"dynamo_slow": 0.3}
+        case "old lists":  # streams come while some worker goes on with the old file, and leads some time
+            first = Action(at_s, Kind.OLD_LIST, worker, 200.0)
+            adds = [Action(at_s + 1.0 + n, Kind.LIST_ADD, rng.randrange(5)) for n in range(3)]
+            return [first, *adds, Action(at_s + 30.0, Kind.CRASH, worker + 1, 10.0, "new")], {}
+        case "returns":  # a line goes, its stream is made again, and the line comes back
+            number, at_s = rng.randrange(5), rng.uniform(15.0, 80.0)
+            gone = [Action(at_s, Kind.LIST_REMOVE, number), Action(at_s + 60.0, Kind.REMAKE, number, 3.0)]
+            return [*gone, Action(at_s + 70.0, Kind.LIST_ADD, number)], {}
         case "deaf":  # one dies, another is cut off before it can take over, and hears again after that
             dies = Action(at_s, Kind.CRASH, worker + 1, 60.0, "new")
             return [dies, Action(at_s + 2.0, Kind.PARTITION, worker, rng.uniform(1.0, 3.0) * failover_s, "dynamo")], {}

@@ -22,9 +22,21 @@ MAP_REFRESH = 0.1
 
 
 class Producer:
-    """`aggregated` is the share of puts that are aggregates; `rng` is for them alone."""
+    """`aggregated` is the share of puts that are aggregates; `rng` is for them alone. `key_of` a shard: its lease."""
 
-    def __init__(self, kinesis: Kinesis, clock: Clock, ledger: Ledger, aggregated: float, rng: Random) -> None:
+    def __init__(
+        self,
+        kinesis: Kinesis,
+        clock: Clock,
+        ledger: Ledger,
+        aggregated: float,
+        rng: Random,
+        *,
+        stream: str = STREAM,
+        key_of: Callable[[str], str] = str,
+    ) -> None:
+        self._stream = stream
+        self._key_of = key_of
         self._kinesis = kinesis
         self._clock = clock
         self._ledger = ledger
@@ -48,7 +60,8 @@ class Producer:
     def _put_aggregate(self, hash_key: int) -> None:
         rng = self._rng
         if not self._map or rng.random() < MAP_REFRESH:
-            self._map = [shard.hash_range for shard in self._kinesis.stream(STREAM, self._clock.wall()).open_shards]
+            stream = self._kinesis.stream(self._stream, self._clock.wall())
+            self._map = [shard.hash_range for shard in stream.open_shards]
         meant = next(keys for keys in self._map if keys.start <= hash_key <= keys.end)
         keys = [hash_key, *(rng.randint(meant.start, meant.end) for _ in range(rng.randrange(1, USERS_MAX)))]
         users = [User("key", self._data(), str(key)) for key in keys]
@@ -63,15 +76,15 @@ class Producer:
         """False if it landed in a shard to which not all of it belongs."""
         now = self._clock.wall()
         try:
-            placed = self._kinesis.put_record(STREAM, entry, now=now)
+            placed = self._kinesis.put_record(self._stream, entry, now=now)
         except KinesisError:
             return True  # throttled, or the stream is gone: the record does not exist
-        shard = self._kinesis.stream(STREAM, now).shard(placed.shard_id)
+        shard = self._kinesis.stream(self._stream, now).shard(placed.shard_id)
         assert shard is not None
         self.on_put(placed.shard_id)
         if not belongs(shard.hash_range):
             return False
-        self._ledger.put(placed.shard_id, int(placed.sequence), users)
+        self._ledger.put(self._key_of(placed.shard_id), int(placed.sequence), users)
         return True
 
     def _data(self) -> bytes:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from mld.assembly import StreamPorts, assemble
+from mld.assembly import ManyPorts, StreamPorts, assemble
 from mld.clock import Clock
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.local.kinesis import Kinesis, KinesisError
@@ -38,6 +38,7 @@ from tests.simulation.world.migrations import check_versions, redeploy_as, to_si
 from tests.simulation.world.network import CALM, DynamoDoor, KinesisDoor, SimulatedDynamo
 from tests.simulation.world.plan import Action, Kind, Plan, Rates, WorkerSpec
 from tests.simulation.world.producer import Producer
+from tests.simulation.world.sources import Sources, StreamDoors, settings_of_streams
 from tests.simulation.world.surprises import MARK, Surprises
 from tests.support.fleet import STREAM, TABLE, settings_of
 
@@ -134,7 +135,8 @@ class Machine:
                 world.kinesis, STREAM, world.clock, kinesis_rng, self.spec.latency_s, world.traffic
             )
         else:
-            self.kinesis = KinesisDoor(world.kinesis, STREAM, world.clock, kinesis_rng, self.spec.latency_s)
+            kinds = KinesisDoor if world.sources is None else StreamDoors
+            self.kinesis = kinds(world.kinesis, STREAM, world.clock, kinesis_rng, self.spec.latency_s)
             self.kinesis.on_tip = world.ledger.read_from_tip
         self.set_rates(self.rates)
         if self.spec.kind != "mld":
@@ -169,7 +171,7 @@ class Machine:
         worker = assemble(
             settings,
             self.worker_id,
-            StreamPorts(self.kinesis, self.fan_out, settings.fanout_consumer_arn),
+            self._ports(settings),
             table,
             self.dynamo,
             self.host,
@@ -179,6 +181,12 @@ class Machine:
         )
         self.worker = worker
         return await worker.run(GRACE_S)
+
+    def _ports(self, settings: Settings) -> StreamPorts | ManyPorts:
+        assert self.kinesis is not None
+        if self.world.sources is not None and isinstance(self.kinesis, StreamDoors):
+            return self.world.sources.ports(self.number, self.kinesis)
+        return StreamPorts(self.kinesis, self.fan_out, settings.fanout_consumer_arn)
 
     async def _detect_load(self) -> DrawnLoad | None:
         fleet = self.world.plan.fleet
@@ -377,6 +385,7 @@ class World:
         self.producer = Producer(
             self.kinesis, self.clock, self.ledger, plan.aggregated, Random(f"{plan.seed}:producer")
         )
+        self.sources = None if plan.streams is None else Sources(self, plan.streams)
         self.traffic: Traffic | None = None
         if plan.fan_out is not None:
             self.traffic = Traffic(plan.fan_out)
@@ -455,6 +464,7 @@ class World:
             "schedulerInitializationBackoffTimeMillis": "1000",
             **position,
             **plan.settings,
+            **({} if plan.streams is None else settings_of_streams(plan.streams)),
         }
 
     # --- the run ------------------------------------------------------------------------------------------------------
@@ -475,7 +485,10 @@ class World:
             logger.removeHandler(ears)
 
     async def _live(self) -> None:
-        self.kinesis.create_stream(STREAM, now=self.clock.wall(), shard_count=self.plan.shards)
+        if self.sources is not None:
+            self.sources.begin()
+        else:
+            self.kinesis.create_stream(STREAM, now=self.clock.wall(), shard_count=self.plan.shards)
         if self.plan.retention_s:
             self.kinesis.stream(STREAM, self.clock.wall()).retention_h = self.plan.retention_s / 3600
         self._learn_shards()
@@ -512,6 +525,8 @@ class World:
                     self.fleet_ledger.check_pending()
                 if self.liveness is not None and not self._stream_deleted:
                     self.liveness.check()
+                if self.sources is not None:
+                    self.sources.check()
                 if turn % PRICE_TURNS == 0:
                     calls = self._check_price(calls)
             except Violation as violation:
@@ -551,6 +566,9 @@ class World:
             self._put(rng.randrange(1, 6), rng)
 
     def _put(self, count: int, rng: Random) -> None:
+        if self.sources is not None:
+            self.sources.put(count, rng)
+            return
         hot = self.plan.fleet.hot if self.plan.fleet is not None else 0.0
         for _ in range(count):
             space = KEY_SPACE // 16 if hot and rng.random() < hot else KEY_SPACE
@@ -624,6 +642,16 @@ class World:
                 self._stream_deleted = self.ledger.frozen_end = True
                 self.kinesis.delete_stream(STREAM, now=self.clock.wall(), with_consumers=self.traffic is not None)
                 self._tell_subscribers()
+            case (
+                Kind.LIST_ADD
+                | Kind.LIST_REMOVE
+                | Kind.REMAKE
+                | Kind.OLD_LIST
+                | Kind.LIST_ROW_GONE
+                | Kind.LIST_ROW_DAMAGED
+            ):
+                assert self.sources is not None
+                self.sources.perform(action, machine.number)
             case Kind.DEREGISTER:
                 deregister(self.kinesis, STREAM, self.clock)
                 self._tell_subscribers()
@@ -649,10 +677,15 @@ class World:
     # --- the stream ---------------------------------------------------------------------------------------------------
 
     def _open_shards(self) -> list[Any]:
+        if self.sources is not None:
+            return self.sources.open_shards()
         shards = self.kinesis.list_shards(STREAM, now=self.clock.wall()).shards
         return sorted((s for s in shards if s.is_open), key=lambda shard: shard.hash_range.start)
 
     def _reshard(self, action: Action) -> None:
+        if self.sources is not None:
+            self.sources.reshard(action)
+            return
         shards = self._open_shards()
         index = action.worker % len(shards)
         shard = shards[index]
@@ -674,6 +707,8 @@ class World:
             self.traffic.changed()
 
     def _learn_shards(self) -> None:
+        if self.sources is not None:
+            return
         for shard in self.kinesis.list_shards(STREAM, now=self.clock.wall()).shards:
             record = self.ledger.shard(shard.shard_id)
             record.parents, record.closed = tuple(sorted(shard.view().parents)), not shard.is_open
@@ -686,6 +721,11 @@ class World:
         if self.fleet_ledger is not None:
             try:
                 self.fleet_ledger.applied(applied, sent_at)
+            except Violation as violation:
+                self.failures.append(str(violation))
+        if self.sources is not None:
+            try:
+                self.sources.applied(applied)
             except Violation as violation:
                 self.failures.append(str(violation))
         if applied.table == TABLE and not is_lease(applied.after or applied.before):
@@ -766,6 +806,8 @@ class World:
                 if (error := task.exception()) is not None:
                     raise error
             self._quiet_from_s = self.now()
+        if self.sources is not None:
+            in_world(self.sources.change_in_calm())
         for row in self._rows_to_repair.values():
             counter = int(row["leaseCounter"]["N"]) + 1000
             self.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(counter)}})
@@ -793,7 +835,8 @@ class World:
         from tests.simulation.rest import check_rest
 
         for shard in self._open_shards():
-            self.producer.put_one(shard.hash_range.start)
+            producer = self.producer if self.sources is None else self.sources.producers[shard.stream]
+            producer.put_one(shard.hash_range.start)
         await check_rest(self)
         if self.plan.fleet is not None and self.plan.fleet.takes:
             await check_versions(self)
