@@ -231,7 +231,7 @@ class ManyStreams:
             try:
                 if stream not in self._tracked:
                     self._tracked[stream] = await self._track(listed)
-            except StreamError as error:
+            except (StreamError, StartupError) as error:
                 log.error("stream %s: %s", listed.label, error, extra={"action": "stream_not_opened", "stream": stream})
                 del wanted[stream]
         self._unknown = {stream: reads for stream, reads in self._unknown.items() if stream not in wanted}
