@@ -1,6 +1,7 @@
 import java.net.URI;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.List;
 import java.util.Properties;
 import java.util.TreeSet;
 import java.util.concurrent.TimeUnit;
@@ -12,6 +13,7 @@ import software.amazon.kinesis.common.ConfigsBuilder;
 import software.amazon.kinesis.common.InitialPositionInStream;
 import software.amazon.kinesis.common.InitialPositionInStreamExtended;
 import software.amazon.kinesis.common.KinesisClientUtil;
+import software.amazon.kinesis.common.StreamConfig;
 import software.amazon.kinesis.common.StreamIdentifier;
 import software.amazon.kinesis.coordinator.CoordinatorConfig;
 import software.amazon.kinesis.coordinator.CoordinatorConfig.ClientVersionConfig;
@@ -19,6 +21,8 @@ import software.amazon.kinesis.coordinator.Scheduler;
 import software.amazon.kinesis.leases.LeaseManagementConfig;
 import software.amazon.kinesis.metrics.MetricsConfig;
 import software.amazon.kinesis.metrics.MetricsLevel;
+import software.amazon.kinesis.processor.FormerStreamsLeasesDeletionStrategy;
+import software.amazon.kinesis.processor.MultiStreamTracker;
 import software.amazon.kinesis.processor.SingleStreamTracker;
 import software.amazon.kinesis.processor.StreamTracker;
 import software.amazon.kinesis.retrieval.RetrievalSpecificConfig;
@@ -30,8 +34,8 @@ import software.amazon.kinesis.retrieval.polling.PollingConfig;
  *
  * <pre>java -cp 'jars/*:classes' Worker FILE.properties</pre>
  *
- * The file has the keys of the MultiLangDaemon that the tests set, with the same meaning; any other key is an error,
- * so that no test believes it has set something. SIGTERM begins a graceful shutdown of at most shutdownGraceMillis.
+ * The file has the keys of the MultiLangDaemon that the tests set, with the same meaning, and `streams`, identifiers of
+ * several streams with commas between them, which take the place of streamName; any other key is an error, so that no test believes it has set something. SIGTERM begins a graceful shutdown of at most shutdownGraceMillis.
  */
 public final class Worker {
     private final Properties keys = new Properties();
@@ -77,7 +81,11 @@ public final class Worker {
         }
         InitialPositionInStreamExtended position = InitialPositionInStreamExtended.newInitialPosition(
                 InitialPositionInStream.valueOf(text("initialPositionInStream", "LATEST")));
-        StreamTracker tracker = new SingleStreamTracker(StreamIdentifier.singleStreamInstance(stream), position);
+        List<String> streams = List.of(text("streams", "").split(","));
+        boolean isOne = streams.get(0).isEmpty();
+        StreamTracker tracker = isOne
+                ? new SingleStreamTracker(StreamIdentifier.singleStreamInstance(stream), position)
+                : new Several(streams, position);
         ConfigsBuilder configs = new ConfigsBuilder(
                 tracker, application, kinesis, dynamo, cloudWatch, workerId, () -> new Child(command));
 
@@ -86,7 +94,10 @@ public final class Worker {
         MetricsConfig metrics =
                 configs.metricsConfig().metricsLevel(MetricsLevel.valueOf(text("metricsLevel", "DETAILED")));
         metrics.metricsBufferTimeMillis(number("metricsBufferTimeMillis", metrics.metricsBufferTimeMillis()));
-        RetrievalSpecificConfig retrieval = retrieval(stream, application, kinesis);
+        RetrievalSpecificConfig retrieval = isOne
+                ? retrieval(stream, application, kinesis)
+                : new PollingConfig(kinesis).idleTimeBetweenReadsInMillis(number("idleTimeBetweenReadsInMillis", 1000));
+        text("retrievalMode", "POLLING");
         if (!unused.isEmpty()) {
             throw new IllegalArgumentException("this worker of the tests does not know the keys " + unused);
         }
@@ -98,6 +109,22 @@ public final class Worker {
                 metrics,
                 configs.processorConfig(),
                 configs.retrievalConfig().retrievalSpecificConfig(retrieval));
+    }
+
+    /** Streams by their serialised identifiers, {@code account:name:epoch}; the leases of others stay. */
+    private record Several(List<String> streams, InitialPositionInStreamExtended position)
+            implements MultiStreamTracker {
+        @Override
+        public List<StreamConfig> streamConfigList() {
+            return streams.stream()
+                    .map(text -> new StreamConfig(StreamIdentifier.multiStreamInstance(text), position))
+                    .toList();
+        }
+
+        @Override
+        public FormerStreamsLeasesDeletionStrategy formerStreamsLeasesDeletionStrategy() {
+            return new FormerStreamsLeasesDeletionStrategy.NoLeaseDeletionStrategy();
+        }
     }
 
     private LeaseManagementConfig leases(LeaseManagementConfig leases) {
