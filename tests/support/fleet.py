@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -18,6 +18,7 @@ from mld.leases.rows import parse_row
 from mld.local.kinesis import Kinesis, PutEntry
 from mld.metrics.registry import Metrics
 from mld.process.until_tip import CatchUpRules, RunUntilTip, UntilTip
+from mld.streams import ChildBatch
 from properties.loader import load
 from properties.settings import Settings
 from tests.twins.children import MemoryHost, Recorder
@@ -96,6 +97,8 @@ class Fleet:
         self.keys = keys
         self.recorder = Recorder(self.clock)
         self.letters = MemoryBox()
+        self.prepare_of: Callable[[Metrics], Callable[[ChildBatch], Awaitable[ChildBatch]]] | None = None
+        """What takes frames off records, for a worker with these metrics."""
         self.counts_requests = False
         """Whether workers count them, as daemons do."""
         self.running: list[Running] = []
@@ -132,6 +135,7 @@ class Fleet:
             detect_load=detect_load,
             letters=self.letters,
             metrics=metrics,
+            prepare=None if self.prepare_of is None else self.prepare_of(metrics),
         )
         if until_tip is not None:
             duration_s = settings.failover_time_millis / 1000

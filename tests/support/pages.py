@@ -21,6 +21,9 @@ from protocol.messages import Record
 
 RANGES = (None, HashRange(0, HASH_KEY_MAX), HashRange(0, HASH_KEY_MAX // 2))
 
+FRAMES = (b"\x03\x00", b"\x03\x05")
+"""How records begin that have the frame of a schema registry."""
+
 
 def page_with(
     records: Sequence[Record],
@@ -38,7 +41,9 @@ def page_with(
         )
         for record in records
     ]
-    runs = (IrregularRun(columns, any(record.data.startswith(MAGIC) for record in records)),) if records else ()
+    bears_magic = any(record.data.startswith(MAGIC) for record in records)
+    bears_frame = any(record.data[:2] in FRAMES for record in records)
+    runs = (IrregularRun(columns, bears_magic, bears_frame),) if records else ()
     data_bytes = sum(len(record.data) for record in records)
     page = page_of_index(Index(runs, data_bytes, next_iterator, millis_behind_latest, []))
     return replace(page, child_shards=child_shards) if child_shards else page

@@ -7,28 +7,34 @@ catalogue must have been above zero at some time, and each of KCL's names must h
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mld.clock import Clock
-from mld.errors import IteratorExpiredError, StreamThrottledError
+from mld.errors import AwsError, IteratorExpiredError, StreamThrottledError
 from mld.fleet.leader.election import BY_LOCK
 from mld.fleet.report.platform import LoadUnreadableError
+from mld.local.kinesis import PutEntry
 from mld.metrics import java
 from mld.metrics.catalogue import CATALOGUE, Metric
 from mld.metrics.instruments import SpreadValue
 from mld.metrics.java import JAVA_METRICS, JavaMetric
 from mld.metrics.registry import Metrics
 from mld.metrics.snapshot import Identity, take_snapshot
+from mld.schemas.decoding import SchemaRules
+from mld.schemas.preparer import SchemaPreparer
+from mld.schemas.registry import SchemaRegistry
 from mld.serving.daemon_status import DaemonStatus, StatusParts
 from mld.steps import finish
 from mld.tracking.follower import WantedStream
 from mld.views.datums import ALL_DIMENSIONS, OPERATION, Wanted, take_datums
-from properties.values import MetricsLevel
+from properties.values import MetricsLevel, SchemaMode
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet
 from tests.support.kpl import User, aggregate, sealed
 from tests.support.many import many_fleet
@@ -409,6 +415,40 @@ async def streams_that_go(seen: Seen) -> None:
         seen.look(running, world)
 
 
+async def records_with_frames(seen: Seen) -> None:
+    """A producer writes through a schema registry, which knows one of two versions."""
+    async with watched(seen, 1, **V3X) as world:
+        clock = world.clock
+        folder = Path(tempfile.gettempdir()) / "of-no-user"  # definitions are not written there
+
+        def prepare_of(metrics: Metrics) -> Any:
+            registry = SchemaRegistry(Glue(), clock, size=9, keep_s=1e9, folder=folder, in_thread=not_at_all)
+            rules = SchemaRules(SchemaMode.STRIP)
+            results = metrics.worker.framed_records
+            return SchemaPreparer(registry, clock, rules, waits=False, results=results).prepare
+
+        world.prepare_of = prepare_of
+        for version in (b"\1", b"\2"):
+            data = b"\3\0" + version.rjust(16, b"\0") + b"{}"
+            world.kinesis.put_record(STREAM, PutEntry.of(data, "key"), now=clock.wall())
+        world.start("w1")
+        await world.until(lambda: len(world.recorder.deliveries) == 2)
+        await world.advance(2 * LOOK_EVERY_S)
+
+
+class Glue:
+    """Knows one version."""
+
+    async def call(self, operation: str, params: dict[str, Any], **_: object) -> dict[str, Any]:
+        if params["SchemaVersionId"].endswith("2"):
+            raise AwsError(operation, "EntityNotFoundException", "no such version")
+        return {"DataFormat": "JSON", "SchemaDefinition": "{}"}
+
+
+async def not_at_all(*_: object) -> None:
+    return None
+
+
 STORIES: tuple[Callable[[Seen], Awaitable[None]], ...] = (
     a_day_of_a_fleet,
     the_reports_of_a_fleet,
@@ -418,6 +458,7 @@ STORIES: tuple[Callable[[Seen], Awaitable[None]], ...] = (
     births,
     an_end_that_contradicts_itself,
     what_nobody_expects,
+    records_with_frames,
     streams_that_go,
 )
 
