@@ -63,6 +63,7 @@ class Rule(Enum):
         RECOMMENDED,
         "takes streamName, streamArn and streamId in initialize, and streamName in records",
     )
+    SCHEMA_KEYS = ("schema-keys", RECOMMENDED, "takes the keys of the Glue Schema Registry in records")
     NO_RETRY_WHEN_LOST = ("no-retry-when-lost", RECOMMENDED, "does not ask again after ShutdownException")
 
     def __init__(self, label: str, level: RuleLevel, text: str) -> None:

@@ -16,6 +16,15 @@ ARRIVAL_MS = 1_476_889_707_123
 LARGE_BATCH_RECORDS = 10_000
 LARGE_RECORD_BYTES = 1024
 STREAM = StreamLabel("orders", "arn:aws:kinesis:eu-west-1:111122223333:stream/orders", "111122223333:orders:1700000000")
+SCHEMA_KEYS = {
+    "schemaVersionId": "00112233-4455-6677-8899-aabbccddeeff",
+    "schemaName": "orders",
+    "schemaDataFormat": "AVRO",
+    "dataFormat": "JSON",
+    "schemaFile": "/tmp/schemas/00112233-4455-6677-8899-aabbccddeeff",  # noqa: S108 - text for the child
+    "schemaDefinition": '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}',
+}
+SCHEMA_ERROR = {"schemaError": "the registry does not know the version"}
 UNUSUAL_KEYS = ("schl\u00fcssel", "\u9375", "\U0001f511", 'a "quote" and a \\', "\u2028\u007f\t", "k" * 256)
 UNUSUAL_PAYLOADS = (b"", b"\xff\xfe\x00", "\u00e9\u2028\n".encode())
 
@@ -127,6 +136,13 @@ async def _several_streams(session: Session, _: Report) -> None:
     await session.lose_lease()
 
 
+async def _schema_registry(session: Session, _: Report) -> None:
+    await session.initialize()
+    plain, decoded, marked = _records(0, 3, b'{"id": 7}')
+    await session.process([plain, replace(decoded, extra=SCHEMA_KEYS), replace(marked, extra=SCHEMA_ERROR)])
+    await session.lose_lease()
+
+
 async def _large(session: Session, _: Report) -> None:
     payload = b"x" * LARGE_RECORD_BYTES
     await session.initialize()
@@ -180,6 +196,7 @@ SCRIPTS = (
     SessionScript("end of input without leaseLost", _at_end_of_input),
     SessionScript("unusual records", _unusual, Rule.UNUSUAL_RECORDS, start="AT_TIMESTAMP"),
     SessionScript("several streams", _several_streams, Rule.STREAM_KEYS, is_optional=True),
+    SessionScript("schema registry", _schema_registry, Rule.SCHEMA_KEYS, is_optional=True),
     SessionScript("large batch", _large, Rule.LARGE_BATCH, start="LATEST"),
     SessionScript("throttled", _throttled, Rule.THROTTLING, replies=_once(CheckpointErrorName.THROTTLING)),
     SessionScript("lease gone", _lost, Rule.LEASE_GONE, replies=_always(CheckpointErrorName.SHUTDOWN)),

@@ -13,6 +13,7 @@ import pytest
 from protocol.conformance import run
 from tests.support.fetch_kclpy import installed
 from tests.support.patience import PATIENCE_S
+from tests.support.unchanged import OTHERS, PYTHONS, command_of
 
 CHILDREN = Path(__file__).parent / "children"
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,14 +31,18 @@ def kclpy(monkeypatch: pytest.MonkeyPatch) -> None:
 def conforms(command: list[str]) -> tuple[bool, str]:
     out = io.StringIO()
     holds, report = run(command, timeout_s=TIMEOUT_S, out=out), out.getvalue()
-    (line,) = (line for line in report.splitlines() if " stream-keys " in line)
-    assert line.split()[0] == "pass", f"it does not take the keys of several streams:\n{report}"
+    for rule in ("stream-keys", "schema-keys"):
+        (line,) = (line for line in report.splitlines() if f" {rule} " in line)
+        assert line.split()[0] == "pass", f"it does not take the keys of {rule}:\n{report}"
     return holds, report
 
 
-@pytest.mark.parametrize("program", ["kclpy_v1.py", "kclpy_v2.py", "echo_v3.py"])
-def test_unmodified_kclpy_processors_of_every_version_conform(kclpy: None, program: str) -> None:
-    holds, report = conforms([sys.executable, str(CHILDREN / program)])
+@pytest.mark.parametrize("kind", [*PYTHONS, *(pytest.param(kind, marks=pytest.mark.full) for kind in OTHERS)])
+def test_processors_on_amazons_libraries_conform(kind: str) -> None:
+    command = command_of(kind)
+    if command is None:
+        pytest.skip("Ruby, multi_json or aws-kclrb is missing: see tests/support/fetch_kclrb.py")
+    holds, report = conforms(command)
     assert holds, report
 
 

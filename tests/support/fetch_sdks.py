@@ -1,4 +1,4 @@
-"""Puts the AWS SDKs for JavaScript and Java where the tests of the embedded AWS look for them.
+"""Puts the AWS SDKs for JavaScript and Java, and the package aws-kcl of Node.js, where the tests look for them.
 
     python -m tests.support.fetch_sdks
 

@@ -73,6 +73,25 @@ async def test_a_command_that_does_not_exist_fails_to_start_and_nothing_else_is_
 
 
 @pytest.mark.parametrize(
+    ("key", "rule"),
+    [
+        ("streamName", Rule.STREAM_KEYS),
+        ("schemaError", Rule.SCHEMA_KEYS),
+    ],
+)
+async def test_a_child_that_trips_over_a_new_key_of_records_conforms_but_that_is_told(
+    tmp_path: Path, key: str, rule: Rule
+) -> None:
+    trips = f"""
+    if any({key!r} in record for record in message.get("records", ())):
+        sys.exit(1)
+"""
+    body = LOOP.replace('    action = message["action"]\n', f'    action = message["action"]{trips}')
+    report = await report_on(tmp_path, body)
+    assert (report.holds, broken(report)) == (True, {rule})
+
+
+@pytest.mark.parametrize(
     ("body", "rule"),
     [
         pytest.param("", Rule.INITIALIZE, id="exits at once"),

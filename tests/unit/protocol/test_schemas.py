@@ -35,7 +35,16 @@ RECORDS = st.builds(
     st.integers(0, 2**190).map(str),
     st.integers(0, 1000),
     st.integers(0, 2**45),
-    st.just({}) | st.fixed_dictionaries({"streamName": st.text(min_size=1, max_size=10)}),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "streamName": st.text(min_size=1, max_size=10),
+            **{
+                name: st.text(max_size=10)
+                for name in ("schemaVersionId", "schemaName", "schemaDefinition", "schemaError")
+            },
+        },
+    ),
 )
 ARN = "arn:aws:kinesis:eu-west-1:1:stream/s"
 STREAMS = st.builds(StreamLabel, st.text(min_size=1, max_size=10), st.just(ARN), st.just("1:s:2"))

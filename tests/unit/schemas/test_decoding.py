@@ -19,6 +19,7 @@ from mld.schemas.decoding import DecodedRecord, SchemaRules, UndecodableError, d
 from mld.schemas.versions import SchemaVersion, version_of
 from properties.values import SchemaMode
 from protocol.codec import encode_record
+from protocol.conformance.schema import flaw
 from protocol.framed import FramedRecord, Splitter, line_of
 
 ID = "00112233-4455-6677-8899-aabbccddeeff"
@@ -57,6 +58,7 @@ def taken_off(data: bytes, of: SchemaVersion, rules: SchemaRules, file: str | No
     (again,) = Splitter().feed(b"".join(line_of([found], None)))
     assert (again.sequence, again.sub) == ("49", 3), "whatever frames it, its position can be read"
     fields = found.fields()
+    assert flaw("record", fields) is None
     fields["data"] = base64.b64decode(str(fields["data"]))
     return fields
 
@@ -123,6 +125,7 @@ def test_what_is_not_of_its_schema_is_an_error(data: bytes, of: SchemaVersion, w
 def test_a_record_that_stays_says_why_and_keeps_its_data() -> None:
     record = framed(b"\x03\x00" + HEAD + b"x")
     fields = marked(record, 'the registry said "no"').fields()
+    assert flaw("record", fields) is None
     assert fields["schemaError"] == 'the registry said "no"'
     assert fields["data"] == record.fields()["data"]
 
