@@ -280,7 +280,8 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
     "former_stream_is_not_remembered": (Catch(10, "checker 1 and 6"),),
     "wait_of_former_streams_ignored": (Catch(10, "checker 14"),),
     "deletes_by_its_own_file": (Catch(10, "checker 14"),),
-    "bare_shard_id_is_the_key": (Catch(10, "checker 14"),),
+    # Which of the two speaks first depends on whether this process has told of such an error before.
+    "bare_shard_id_is_the_key": (Catch(10, "internal error"), Catch(10, "checker 14")),
     "rows_of_other_streams_are_seen": (Catch(10, "checker 14"),),
     "former_streams_are_seen_by_the_fleet": (Catch(10, "checker 14"),),
     "completed_leases_of_former_streams_are_kept": (Catch(1012, "checker 14"),),
