@@ -5,14 +5,14 @@ import pytest
 from tests.simulation.run import run_seed
 
 SLICES = {
-    "2x": (0, 8, 120),
-    "3x": (0, 1, 24),
-    "3xbeat": (0, 1, 16),
+    "2x": (0, 8, 80),
+    "3x": (0, 1, 18),
+    "3xbeat": (0, 1, 12),
     "3xmix": (0, 1, 12),
-    "live": (0, 2, 24),
+    "live": (0, 2, 18),
     "migrate": (1, 1, 4),
     "fanout": (0, 1, 10),
-    "multi-stream": (0, 1, 10),
+    "multi-stream": (0, 1, 6),
 }
 """By mode: the first seed, how many `make test` runs, and how many `make test-all`."""
 
