@@ -23,7 +23,8 @@ def make_sink(spec: SinkSpec, spark: SparkSession) -> Sink:
     if format in FILE_FORMATS:
         return _files(spec, spark)
     if format in LAKE_FORMATS:
-        from processors.spark.sinks.lakehouse import DeltaSink, IcebergSink
+        from processors.spark.sinks.delta import DeltaSink
+        from processors.spark.sinks.iceberg import IcebergSink
 
         _need_path(spec)
         _append_only(spec)
