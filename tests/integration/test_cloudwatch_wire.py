@@ -86,7 +86,7 @@ async def test_a_cloudwatch_that_does_not_answer_costs_a_few_seconds_and_no_valu
         output = CloudWatchOutput(service, namespace="clicks", queue_max=10_000)
         with pytest.raises(MetricsError, match="sent later"):
             await output.publish(datums(2_500), PERIOD)
-        assert _waiting(silent) == 1, "one request, not three"
+        assert _waiting(silent) <= 1, "one request, not three; none if the time was over before it was sent"
         await service.close()
     again = service_at(recording.endpoint)
     output._service = again
