@@ -130,6 +130,8 @@ class Sources:
         """By name, of the streams that are there: the identifier of the incarnation."""
         self._all_ids: set[str] = set()
         self._listed: dict[str, tuple[bool, float]] = {}
+        self._were_former: dict[str, float] = {}
+        """Since when, in a list whose row was deleted: a leader that lives puts back what it remembers."""
         """By identifier: whether the row has it as a former stream, and since when it does so."""
         self._changes: list[_Change] = []
         self._moved: dict[str, float] = {}
@@ -275,6 +277,7 @@ class Sources:
             self._world.dynamo.put_row(TABLE, {**row, "streams": {"S": "[damaged"}})
             await asyncio.sleep(action.argument)
         self._world.dynamo.delete_row(TABLE, LIST_KEY)
+        self._were_former.update({stream: since for stream, (former, since) in self._listed.items() if former})
         self._listed = {}
 
     def _add(self, name: str) -> None:
@@ -376,8 +379,11 @@ class Sources:
             stream, is_former = one["stream"], one.get("former_since_s") is not None
             if stream not in self._all_ids:
                 raise self._violation(f"{applied.sender} lists {stream}, which there never was")
-            was_former, since = self._listed.get(stream, (not is_former, now))
+            remembered = self._were_former.get(stream) if is_former else None
+            unknown = (True, remembered) if remembered is not None else (not is_former, now)
+            was_former, since = self._listed.get(stream, unknown)
             listed[stream] = (is_former, since if was_former == is_former else now)
+        self._were_former = {}
         self._listed = listed
         told = ", ".join(f"{stream}{' (former)' if former else ''}" for stream, (former, _) in listed.items())
         self._world.trace(f"{applied.sender} writes the list, version {after}: {told}")
