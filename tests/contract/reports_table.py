@@ -128,6 +128,15 @@ class ReportsTableContract:
         assert not await reports_table.delete_stale(parse_row(self.java_row(key), key))
         assert await rows.get("java") is not None
 
+    async def test_a_worker_that_was_drained_since_keeps_its_row(
+        self, reports_table: ReportsTable, rows: RawRows, key: str
+    ) -> None:
+        seen, drained = self.java_row(key), self.java_row(key, mldDrain={"S": "by me"})
+        await rows.put(drained)
+        assert not await reports_table.delete_stale(parse_row(seen, key))
+        assert await rows.get("java") == drained
+        assert await reports_table.delete_stale(parse_row(drained, key)), "left over for a day, it goes"
+
     async def test_a_row_without_time_is_deleted_unless_it_has_got_one(
         self, reports_table: ReportsTable, rows: RawRows, key: str
     ) -> None:

@@ -63,7 +63,9 @@ class ReportsTable:
         return await self._try("DeleteItem", self._request(worker, condition, values))
 
     async def delete_stale(self, report: WorkerReport) -> bool:
-        """Delete the row of this place that `report` was read from, unless it was written since. Raises TableError."""
+        """Delete the row of this place that `report` was read from, unless it was written, or the worker drained, since.
+
+        Raises TableError."""
         assert report.legacy is (self._place.key == REPORTS_TABLE_KEY), "delete where it was read"
         values = dict(_REPORT_VALUE)
         if report.updated_at_s is None:
@@ -71,6 +73,8 @@ class ReportsTable:
         else:
             unchanged = f"#{reports.UPDATED_AT} = :seen"
             values[":seen"] = {"N": str(report.updated_at_s)}
+        if not reports.is_drained(report):
+            unchanged += f" AND attribute_not_exists(#{reports.DRAIN})"
         return await self._try("DeleteItem", self._request(report.worker, f"{unchanged} AND {self._is_report}", values))
 
     async def scan(self) -> ReportScan:

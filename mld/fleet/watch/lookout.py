@@ -231,12 +231,13 @@ class Lookout:
 
         Otherwise leaders and leavers who do not know give it leases, and more than others, as it has none. A worker
         that lives after all writes its report anew. Those in a legacy table stay, because they decide the migration;
-        so does one with a heartbeat, because the fence stands there.
+        so does one with a heartbeat, because the fence stands there, and that of a drained worker, because nobody but
+        the operator is to end that.
         """
         self.roster.exclude_dead(owner, self._clock.wall())
         self._parts.assigning_due.set()
         report = self._reports.get(owner)
-        if report is None or report.legacy or "heartbeat" in report.mld:
+        if report is None or report.legacy or "heartbeat" in report.mld or reports.is_drained(report):
             return
         try:
             await self._parts.reports.delete_stale([report])

@@ -139,8 +139,9 @@ class Bed:
         for key, owner in owners.items():
             await self.table.create(Lease(key, TRIM_HORIZON, owner=owner))
 
-    def report(self, worker: str) -> None:
+    def report(self, worker: str, **more: str) -> None:
         row = {"leaseKey": {"S": worker}, **reports.attributes(reports.own_report(worker, {}, CLOCK.wall(), "1"))}
+        row |= {name: {"S": text} for name, text in more.items()}
         self.dynamo.put_row(TABLE, row)
 
     def owners(self, *keys: str) -> list[str | None]:
@@ -185,6 +186,18 @@ async def test_a_dead_workers_leases_are_taken_within_the_bound_and_shared(bed: 
     assert sorted(bed.owners("s1", "s2", "s3", "s4"), key=str) == ["a", "a", "b", "b"]
     assert sorted(a.assigned + b.assigned) == ["s1", "s2", "s3", "s4"]
     assert "w" in a.deleted + b.deleted
+
+
+@story
+async def test_a_drained_worker_that_was_silent_stays_drained(bed: Bed) -> None:
+    await bed.leases(s1="w")
+    dead, a = Worker(bed, "w"), Worker(bed, "a")
+    await CLOCK.sleep(60)
+    bed.report("w", **{reports.DRAIN: "by an operator"})
+    await CLOCK.sleep(5)
+    dead.kill()
+    await bed.until("s1", owners="a", within_s=BOUND_S + 0.2)
+    assert a.deleted == [], "the mark stands on its report"
 
 
 @story
