@@ -47,7 +47,7 @@ class SteeredFleet:
         return result.stdout
 
     def refuses(self, command: str, *words: str) -> str:
-        """Owners may change meanwhile, as the leader evens loads out. But an act saves the old rows before it writes."""
+        """Owners may change meanwhile, by the leader. But an act saves the old rows before it writes."""
         before, saved = self.world.leases(), sorted(self.desk.iterdir())
         result = self.type(command, *words, "--execute")
         assert (result.returncode, result.stdout) == (1, "")

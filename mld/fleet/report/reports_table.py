@@ -63,7 +63,7 @@ class ReportsTable:
         return await self._try("DeleteItem", self._request(worker, condition, values))
 
     async def delete_stale(self, report: WorkerReport) -> bool:
-        """Delete the row of this place that `report` was read from, unless it was written, or the worker drained, since.
+        """Delete the row of this place that `report` was read from, unless written, or the worker drained, since.
 
         Raises TableError."""
         assert report.legacy is (self._place.key == REPORTS_TABLE_KEY), "delete where it was read"
