@@ -15,7 +15,11 @@ from tests.integration.world import ASSIGNED, ENVIRONMENT, World
 from tests.support.servers import EmbeddedAws
 
 SHARDS = 4
-COUNTED = {**ASSIGNED, "mld.leaseAssignmentStrategy": "count"}
+COUNTED = {
+    **ASSIGNED,
+    "mld.leaseAssignmentStrategy": "count",
+    "workerMetricsReporterFreqInMillis": 4000,  # after two of them without a report a worker counts as dead
+}
 
 
 class SteeredFleet:
