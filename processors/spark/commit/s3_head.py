@@ -103,7 +103,7 @@ def finished(head: Head, nonce: str) -> Head:
 
 
 def swept(head: Head | None, to_s: float, nonce: str) -> Head:
-    """The head after which the staging areas made before `to_s` may be removed, but for that of its own entry."""
+    """The head after which the staging areas made before `to_s` may be removed; `head` is done."""
     before = Head() if head is None else head
     return replace(before, swept_to=max(before.swept_to, int(to_s)), nonce=nonce)
 

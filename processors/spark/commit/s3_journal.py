@@ -160,7 +160,7 @@ class S3Journal(SinkJournal):
             self._uploaded.pop(token, None)
             self._unsettled.pop(token, None)
             if entry.number % SWEEP_EVERY == 0:
-                self._sweep(*self._read())
+                self._sweep(*self._finished_head())
             return entry
 
     # --- a commit ----------------------------------------------------------------------------------------------------
@@ -292,12 +292,11 @@ class S3Journal(SinkJournal):
     # --- cleaning ----------------------------------------------------------------------------------------------------
 
     def _sweep(self, head: Head | None, etag: str | None) -> None:
-        """Remove the staging areas of the dead. Failing to clean is no failure."""
+        """Remove the staging areas of the dead, given a head that is done. Failing to clean is no failure."""
         with suppress(ObjectError):
             start, to_s = self._prefix + STAGING_KEY, int(self._objects.now_s() - ABANDONED_S)
             old = [one.key for one in self._objects.list(start) if self._is_old(one.key.removeprefix(start), to_s)]
-            own = "" if head is None or head.entry is None else f"{start}{head.entry.token}/"
-            if not (old := [key for key in old if not own or not key.startswith(own)]):
+            if not old:
                 return
             stage("sweeping")
             if head is None or head.swept_to < to_s:
