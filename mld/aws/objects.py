@@ -68,7 +68,7 @@ class ListedObject:
     modified_s: float
 
 
-class Bucket:
+class S3Bucket:
     """The bucket `name`; keys are whole keys. `owner`: the account that the bucket must belong to; `kms_key`: what
     objects are encrypted with, by SSE-KMS. `client` is one of botocore for S3 that makes one attempt per call."""
 

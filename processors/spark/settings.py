@@ -59,7 +59,7 @@ class SparkSettings:
     """Output modes of streaming queries, by sink; append where none is given."""
     conf: Mapping[str, str] = field(repr=False)
     sinks: tuple[SinkSpec, ...]
-    s3: S3Access
+    s3: S3Access = field(repr=False)
     application: str
     stream: str
     writer: WriterIdentity | None = None

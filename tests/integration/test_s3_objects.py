@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from mld.aws.client_factory import bucket_client
-from mld.aws.objects import PAUSE_S, Bucket, NotMatched, ObjectError, ObjectRefused, SourceGone
+from mld.aws.objects import PAUSE_S, NotMatched, ObjectError, ObjectRefused, S3Bucket, SourceGone
 from mld.errors import StartupError
 from processors.spark.commit.s3_journal import HEAD_KEY
 from processors.spark.high_water_marks import RecordPosition, StreamShard, spans
@@ -39,14 +39,14 @@ def client(endpoint: str, *, timeout_s: float = 10.0, **more: Any) -> Any:
 
 
 @pytest.fixture
-def bucket(ministack: Ministack) -> Bucket:
+def bucket(ministack: Ministack) -> S3Bucket:
     s3 = client(ministack.endpoint)
     name = f"b-{uuid4().hex}"
     s3.create_bucket(Bucket=name)
-    return Bucket(s3, name, sleep=lambda _: None, copy_bytes_max=6 * MEBIBYTE, part_bytes=5 * MEBIBYTE)
+    return S3Bucket(s3, name, sleep=lambda _: None, copy_bytes_max=6 * MEBIBYTE, part_bytes=5 * MEBIBYTE)
 
 
-def test_an_object_is_written_only_if_there_is_none(bucket: Bucket) -> None:
+def test_an_object_is_written_only_if_there_is_none(bucket: S3Bucket) -> None:
     assert bucket.get("head") is None
     etag = bucket.put("head", b"1", if_absent=True)
     with pytest.raises(NotMatched, match=r"put_object of s3://b-\w+/head: PreconditionFailed"):
@@ -56,7 +56,7 @@ def test_an_object_is_written_only_if_there_is_none(bucket: Bucket) -> None:
     assert (found.data, found.etag) == (b"1", etag)
 
 
-def test_an_object_is_replaced_only_if_it_is_the_one_that_was_read(bucket: Bucket) -> None:
+def test_an_object_is_replaced_only_if_it_is_the_one_that_was_read(bucket: S3Bucket) -> None:
     first = bucket.put("head", b"1", if_absent=True)
     second = bucket.put("head", b"2", if_etag=first)
     with pytest.raises(NotMatched):
@@ -70,7 +70,7 @@ def test_an_object_is_replaced_only_if_it_is_the_one_that_was_read(bucket: Bucke
 
 
 @pytest.mark.parametrize("size", [1_000, 12 * MEBIBYTE], ids=["in one request", "in parts"])
-def test_a_file_is_uploaded_and_copied_if_it_is_what_was_uploaded(bucket: Bucket, tmp_path: Path, size: int) -> None:
+def test_a_file_is_uploaded_and_copied_if_it_is_what_was_uploaded(bucket: S3Bucket, tmp_path: Path, size: int) -> None:
     file = tmp_path / "part"
     data = bytes(range(256)) * (size // 256) + b"end"
     file.write_bytes(data)
@@ -89,7 +89,7 @@ def test_a_file_is_uploaded_and_copied_if_it_is_what_was_uploaded(bucket: Bucket
     assert not bucket.exists("table/other")
 
 
-def test_objects_are_listed_in_order_with_the_time_of_the_store(bucket: Bucket) -> None:
+def test_objects_are_listed_in_order_with_the_time_of_the_store(bucket: S3Bucket) -> None:
     for name in ("a/2", "a/1", "b/1", "a/3"):
         bucket.put(name, b"12")
     assert [(one.key, one.size) for one in bucket.list("a/")] == [("a/1", 2), ("a/2", 2), ("a/3", 2)]
@@ -98,14 +98,14 @@ def test_objects_are_listed_in_order_with_the_time_of_the_store(bucket: Bucket) 
     assert all(abs(one.modified_s - bucket.now_s()) < 600 for one in bucket.list(""))
 
 
-def test_what_a_person_has_to_change_is_told_from_what_may_pass(ministack: Ministack, bucket: Bucket) -> None:
-    missing = Bucket(client(ministack.endpoint), f"none-{uuid4().hex}")
+def test_what_a_person_has_to_change_is_told_from_what_may_pass(ministack: Ministack, bucket: S3Bucket) -> None:
+    missing = S3Bucket(client(ministack.endpoint), f"none-{uuid4().hex}")
     with pytest.raises(ObjectRefused, match="NoSuchBucket"):
         missing.put("head", b"1")
     with pytest.raises(ObjectRefused, match="NoSuchBucket"):
         missing.get("head")
     slept: list[float] = []
-    nobody = Bucket(client(f"http://127.0.0.1:{free_port()}", timeout_s=1.0), "bucket", sleep=slept.append)
+    nobody = S3Bucket(client(f"http://127.0.0.1:{free_port()}", timeout_s=1.0), "bucket", sleep=slept.append)
     with pytest.raises(ObjectError, match=r"put_object of s3://bucket/head: EndpointConnectionError") as caught:
         nobody.put("head", b"1")
     assert not isinstance(caught.value, ObjectRefused)
@@ -141,7 +141,7 @@ class PlainSink(S3FileSink):
         return sum(map(len, frame.values()))
 
 
-def sink_in(bucket: Bucket, scratch: Path, **more: Any) -> PlainSink:
+def sink_in(bucket: S3Bucket, scratch: Path, **more: Any) -> PlainSink:
     partition_by = more.pop("partition_by", ())
     spec = SinkSpec("out", "parquet", partition_by=partition_by, **more)
     return PlainSink(spec, bucket, S3Place(bucket.name, "lake/clicks/"), scratch)
@@ -151,7 +151,7 @@ def publish(sink: PartitionedSink, upto: int, frame: Any) -> None:
     sink.publish(frame, spans({SHARD: RecordPosition(upto)}, sink.open()), "b")
 
 
-def rows_in(bucket: Bucket) -> Counter[int]:
+def rows_in(bucket: S3Bucket) -> Counter[int]:
     found: Counter[int] = Counter()
     for one in bucket.list("lake/clicks/"):
         if "/_mld/" not in one.key:
@@ -161,7 +161,7 @@ def rows_in(bucket: Bucket) -> Counter[int]:
     return found
 
 
-def test_commits_are_numbered_files_and_leave_nothing_else(bucket: Bucket, tmp_path: Path) -> None:
+def test_commits_are_numbered_files_and_leave_nothing_else(bucket: S3Bucket, tmp_path: Path) -> None:
     sink = sink_in(bucket, tmp_path)
     publish(sink, 2, {"part-1.json": [1, 2]})
     publish(sink, 3, {"part-1.json": [3], "part-2.json": []})
@@ -176,7 +176,7 @@ def test_commits_are_numbered_files_and_leave_nothing_else(bucket: Bucket, tmp_p
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_partitions_are_directories(bucket: Bucket, tmp_path: Path) -> None:
+def test_partitions_are_directories(bucket: S3Bucket, tmp_path: Path) -> None:
     sink = sink_in(bucket, tmp_path, partition_by=("day",))
     publish(sink, 2, {"day=1/part.json": [1], "day=2/part.json": [2]})
     assert [one.key.removeprefix("lake/clicks/") for one in bucket.list("lake/clicks/day")] == [
@@ -185,7 +185,7 @@ def test_partitions_are_directories(bucket: Bucket, tmp_path: Path) -> None:
     ]
 
 
-def test_a_commit_costs_eight_requests_for_two_files(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_commit_costs_eight_requests_for_two_files(bucket: S3Bucket, tmp_path: Path) -> None:
     """Two uploads, one read and one replacement of the head, two copies, its mark, one deletion."""
     sink = sink_in(bucket, tmp_path)
     marks = sink.open()
@@ -195,7 +195,7 @@ def test_a_commit_costs_eight_requests_for_two_files(bucket: Bucket, tmp_path: P
 
 
 def test_what_another_application_writes_is_refused_and_a_shared_sink_keeps_marks_apart(
-    bucket: Bucket, tmp_path: Path
+    bucket: S3Bucket, tmp_path: Path
 ) -> None:
     arn = "arn:aws:kinesis:us-east-1:1:stream/clicks"
     mine = WriterIdentity("mine", "main", "clicks", arn, "2026-01-02T03:04:05.000Z")
@@ -217,10 +217,10 @@ def test_what_another_application_writes_is_refused_and_a_shared_sink_keeps_mark
 def test_a_bucket_that_is_not_there_is_refused_and_one_that_cannot_be_reached_is_waited_for(
     ministack: Ministack, tmp_path: Path
 ) -> None:
-    missing = Bucket(client(ministack.endpoint), f"none-{uuid4().hex}")
+    missing = S3Bucket(client(ministack.endpoint), f"none-{uuid4().hex}")
     with pytest.raises(SinkRefused, match=r"opening its ledger: .*NoSuchBucket"):
         sink_in(missing, tmp_path).open()
-    nobody = Bucket(client(f"http://127.0.0.1:{free_port()}", timeout_s=1.0), "bucket", sleep=lambda _: None)
+    nobody = S3Bucket(client(f"http://127.0.0.1:{free_port()}", timeout_s=1.0), "bucket", sleep=lambda _: None)
     with pytest.raises(SinkError, match=r"opening its ledger: .*EndpointConnectionError") as caught:
         sink_in(nobody, tmp_path).open()
     assert not isinstance(caught.value, SinkRefused)

@@ -52,7 +52,7 @@ class Head:
     nonce: str = ""
 
 
-class Step(Enum):
+class WriterStep(Enum):
     """What a writer with a staged batch is to do, given the head."""
 
     COMMIT = "try to replace the head"
@@ -62,15 +62,15 @@ class Step(Enum):
     CLEARED_AWAY = "our staging area was, or is about to be, removed: stage again"
 
 
-def next_step(head: Head | None, token: str) -> Step:
+def next_step(head: Head | None, token: str) -> WriterStep:
     """`head` None: there is none yet."""
     if head is None:
-        return Step.COMMIT
+        return WriterStep.COMMIT
     if head.entry is not None and head.entry.token == token:
-        return Step.COMMITTED if head.done else Step.FINISH_OURS
+        return WriterStep.COMMITTED if head.done else WriterStep.FINISH_OURS
     if not head.done:
-        return Step.FINISH
-    return Step.CLEARED_AWAY if is_swept(head, token) else Step.COMMIT
+        return WriterStep.FINISH
+    return WriterStep.CLEARED_AWAY if is_swept(head, token) else WriterStep.COMMIT
 
 
 def new_token(now_s: float, unique: str) -> str:

@@ -38,7 +38,7 @@ from mld.aws.objects import ListedObject, NotMatched, ObjectError, ObjectRefused
 from processors.spark.commit import s3_head
 from processors.spark.commit.journal import DATA, HOME, RACES_MAX, SinkJournal
 from processors.spark.commit.ledger import LedgerEntry
-from processors.spark.commit.s3_head import Head, StagedFile, Step
+from processors.spark.commit.s3_head import Head, StagedFile, WriterStep
 from processors.spark.commit.store import Store
 from processors.spark.commit_stages import stage
 from processors.spark.sink_port import SinkError, SinkRefused
@@ -62,7 +62,7 @@ LOOKED_AT = 1_000
 
 
 class Objects(Protocol):
-    """What is needed of a bucket: `mld.aws.objects.Bucket`, or its twin in memory."""
+    """What is needed of a bucket: `mld.aws.objects.S3Bucket`, or its twin in memory."""
 
     def now_s(self) -> float: ...
     def put(self, key: str, data: bytes, *, if_etag: str | None = None, if_absent: bool = False) -> str: ...
@@ -107,7 +107,7 @@ class S3Journal(SinkJournal):
 
     def open(self) -> LedgerEntry | None:
         """Try the store, finish what is half done, clean up, and give the head."""
-        with _failures(f"sink {self._name}: opening its ledger"):
+        with _object_failures(f"sink {self._name}: opening its ledger"):
             if not self._is_tried:
                 self._try_store()
                 self._is_tried = True
@@ -120,7 +120,7 @@ class S3Journal(SinkJournal):
             return None if head is None else head.entry
 
     def head(self) -> LedgerEntry | None:
-        with _failures(f"sink {self._name}: reading its ledger"):
+        with _object_failures(f"sink {self._name}: reading its ledger"):
             head, _ = self._read()
             return None if head is None else head.entry
 
@@ -150,7 +150,7 @@ class S3Journal(SinkJournal):
                 self._objects.delete(self._key(token, file.key) for file in uploaded.values())
 
     def commit(self, token: str, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
-        with _failures(f"sink {self._name}: committing a batch"):
+        with _object_failures(f"sink {self._name}: committing a batch"):
             self._upload(token)
             stage("uploaded")
             entry = self._replace_head(token, follow)
@@ -191,18 +191,18 @@ class S3Journal(SinkJournal):
         for _ in range(RACES_MAX):
             head, etag = self._read()
             match s3_head.next_step(head, token):
-                case Step.COMMITTED:
+                case WriterStep.COMMITTED:
                     assert head is not None and head.entry is not None
                     return head.entry
-                case Step.FINISH_OURS:
+                case WriterStep.FINISH_OURS:
                     assert head is not None and head.entry is not None
                     self._finish(head, etag)
                     return head.entry
-                case Step.FINISH:
+                case WriterStep.FINISH:
                     assert head is not None
                     self._finish(head, etag)
                     continue
-                case Step.CLEARED_AWAY:
+                case WriterStep.CLEARED_AWAY:
                     raise SinkError(
                         f"sink {self._name}: the staged batch was cleared away as abandoned, or the clock of this "
                         "machine is a day behind; nothing is published, and it is tried again"
@@ -371,7 +371,7 @@ class S3Journal(SinkJournal):
             return list(threads.map(act, these))
 
 
-class _failures:
+class _object_failures:
     """Turns an error of the store into a SinkError that says what was being done."""
 
     def __init__(self, doing: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mld.aws.client_factory import bucket_client
-from mld.aws.objects import Bucket
+from mld.aws.objects import S3Bucket
 from mld.errors import StartupError
 from processors.spark.commit.s3_journal import AT_ONCE
 from processors.spark.sink_port import S3Access, SinkError
@@ -33,5 +33,5 @@ class _Late:
         return getattr(self._client, name)
 
 
-def bucket_of(access: S3Access, name: str) -> Bucket:
-    return Bucket(_Late(access), name, owner=access.bucket_owner, kms_key=access.kms_key)
+def bucket_of(access: S3Access, name: str) -> S3Bucket:
+    return S3Bucket(_Late(access), name, owner=access.bucket_owner, kms_key=access.kms_key)
