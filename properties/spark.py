@@ -114,6 +114,15 @@ KEYS: tuple[Key, ...] = (
     _key("checkpoint", TEXT, "Directory that all workers share, for the inbox, the state and the progress of "
          "streaming queries.", default_text="required by mode = streaming",
          shown_as=Shown.PLACE),
+    _key("s3.region", TEXT, "Region of the buckets of sinks.", default_text="regionName, else the SDK's",
+         shown_as=Shown.FULL),
+    _key("s3.endpoint", ValueKind.URL, "Address of a store that speaks S3, for sinks.", default_text="AWS"),
+    _key("s3.pathStyle", ValueKind.BOOL, "Name buckets in the path of a request, as some stores want it.", False),
+    _key("s3.kmsKey", TEXT, "Encrypt objects of sinks with this key of KMS.",
+         default_text="what the bucket does by itself", shown_as=Shown.FULL),
+    _key("s3.bucketOwner", TEXT, "Account, twelve digits, that the buckets of sinks must belong to.",
+         default_text="anybody", shown_as=Shown.FULL),
+    _key("s3.timeoutMillis", LONG, "Longest wait for an answer of S3.", 60_000, minimum=100, maximum=3_600_000),
     _key("sink.<name>.format", TEXT, "Format of a sink: parquet, json, csv, orc, delta, iceberg, jdbc, …",
          "parquet"),
     _key("sink.<name>.path", TEXT, "Directory or table of a sink."),
@@ -123,18 +132,21 @@ KEYS: tuple[Key, ...] = (
          "`shared`: write beside them, each with marks of its own.", "one"),
     _key("sink.<name>.outputMode", TEXT, "What a streaming query writes: append (rows that are final), update "
          "(rows that have changed) or complete (all rows).", "append"),
+    _key("sink.<name>.files", TEXT, "On S3, without partitionBy: `one` file a commit, so that readers see whole "
+         "commits; `many`: as many as Spark's tasks make.", "one"),
     _key("sink.<name>.options.<option>", TEXT, "An option of the format."),
     _key("conf.<spark key>", TEXT, "Any setting of Spark, such as `mld.spark.conf.spark.sql.shuffle.partitions`."),
 )  # fmt: skip
 
 _FIXED = {key.name: key for key in KEYS if "<" not in key.name}
 _SINK_KEY = re.compile(
-    r"(?P<sink>[A-Za-z0-9_-]+)\.(?P<property>format|path|partitionBy|mode|writers|outputMode|options\.(?P<option>.+))",
+    r"(?P<sink>[A-Za-z0-9_-]+)\.(?P<property>format|path|partitionBy|mode|writers|outputMode|files|options\.(?P<option>.+))",
     re.ASCII,
 )
-_SINK_PROPERTIES = "format, path, partitionBy, mode, writers, outputMode and options.<option>"
+_SINK_PROPERTIES = "format, path, partitionBy, mode, writers, outputMode, files and options.<option>"
 OUTPUT_MODES = ("append", "update", "complete")
 WRITERS = ("one", "shared")
+FILES = ("one", "many")
 
 
 @dataclass(slots=True)
@@ -277,6 +289,9 @@ def _together(
     if values["schema"] and values["format"] in (Format.BINARY, Format.TEXT):
         say("schema", "has no effect without mld.spark.format = json, csv or avro", "set the format", Level.WARNING)
     _of_registry(values, say)
+    owner = values["s3.bucketOwner"]
+    if owner is not None and not re.fullmatch(r"[0-9]{12}", str(owner)):
+        say("s3.bucketOwner", "is no account", "write its twelve digits")
     streaming = values["mode"] is Mode.STREAMING
     place = places.get("checkpoint", places.get("mode", file_name))
     if streaming and not values["checkpoint"]:
@@ -293,6 +308,8 @@ def _together(
     for name, sink in sinks.items():
         if sink.values.get("writers", WRITERS[0]) not in WRITERS:
             say(f"sink.{name}.writers", "has no such value", f"write {' or '.join(WRITERS)}", place=sink.place)
+        if sink.values.get("files", FILES[0]) not in FILES:
+            say(f"sink.{name}.files", "has no such value", f"write {' or '.join(FILES)}", place=sink.place)
         key = f"sink.{name}.outputMode"
         if sink.values.get("outputMode", "append") not in OUTPUT_MODES:
             remedy = f"write {', '.join(OUTPUT_MODES[:2])} or {OUTPUT_MODES[2]}"

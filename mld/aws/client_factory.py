@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mld import __version__
 from mld.aws.servicetime import ServiceTime
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 ServiceName = Literal["kinesis", "dynamodbstreams", "dynamodb", "cloudwatch"]
 BesideName = Literal["kinesis", "s3", "sqs", "glue"]
 USER_AGENT_TOKEN = f"mld/{__version__}"
+CONNECT_TIMEOUT_S = 10.0
+"""Of clients for buckets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,27 @@ def access_of(settings: Settings) -> dict[ServiceName, Access]:
     }
 
 
+def bucket_client(
+    credentials: CredentialsChain,
+    *,
+    region: str | None,
+    endpoint_url: str | None,
+    path_style: bool,
+    timeout_s: float,
+    connections_max: int,
+) -> BaseClient:
+    """A client of S3 for a program that is no daemon. Does I/O: credentials are looked for. Raises StartupError."""
+    access = Access(credentials, region, None, False, False, None)
+    factory = ClientFactory(dict.fromkeys(get_args(ServiceName), access), region_name=region)
+    return factory.create_for_bucket(
+        region=region,
+        endpoint_url=endpoint_url,
+        path_style=path_style,
+        timeout_s=timeout_s,
+        connections_max=connections_max,
+    )
+
+
 def client_factory(settings: Settings) -> ClientFactory:
     """The factory of all clients of one daemon. Does no I/O yet."""
     return ClientFactory(access_of(settings), region_name=settings.region_name)
@@ -121,8 +144,22 @@ class ClientFactory:
         access = replace(kinesis, region=region or kinesis.region, endpoint_url=endpoint_url)
         return self._create(service, access, timeout_s, timeout_s, 1)
 
+    def create_for_bucket(
+        self, *, region: str | None, endpoint_url: str | None, path_style: bool, timeout_s: float, connections_max: int
+    ) -> BaseClient:
+        """A client of S3 with the credentials of Kinesis; one attempt per call. Raises as `create_client` does."""
+        access = replace(self._access["kinesis"], region=region, endpoint_url=endpoint_url)
+        style: dict[str, Any] = {"addressing_style": "path" if path_style else "auto"}
+        return self._create("s3", access, timeout_s, CONNECT_TIMEOUT_S, connections_max, style)
+
     def _create(
-        self, service: str, access: Access, read_timeout_s: float, connect_timeout_s: float, pool_connections_max: int
+        self,
+        service: str,
+        access: Access,
+        read_timeout_s: float,
+        connect_timeout_s: float,
+        pool_connections_max: int,
+        s3: Any = None,
     ) -> BaseClient:
         started_at = time.monotonic()
         from botocore import UNSIGNED
@@ -145,6 +182,7 @@ class ClientFactory:
                     use_dualstack_endpoint=access.dualstack or None,
                     use_fips_endpoint=access.fips or None,
                     signature_version=UNSIGNED if resolved.credentials is None else None,
+                    s3=s3,
                 )
                 client: BaseClient = session.create_client(
                     service, region_name=region, endpoint_url=access.endpoint_url, config=config

@@ -9,15 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from processors.spark.sanitized import Sanitizer, sanitizer_of
-from processors.spark.sink_port import SinkSpec
+from processors.spark.sink_port import S3Access, SinkSpec, is_s3
 from processors.spark.writer_identity import WriterIdentity, identity_of
-from properties.loader import entries_of
+from properties.credentials import CredentialsChain, Provider, ProviderKind
+from properties.loader import entries_of, load_some
 from properties.printable import printable
 from properties.redaction import where
 from properties.remarks import ConfigurationError, Level
 from properties.secret_files import secret_of
 from properties.spark import PREFIX, Format, Mode, OnPoison, SinkLines, SparkLines, read
 from properties.substitution import Sources
+
+CREDENTIALS = "AwsCredentialsProvider"
+SDK_CREDENTIALS = CredentialsChain((Provider(ProviderKind.DEFAULT),))
 
 
 class SettingsError(Exception):
@@ -55,6 +59,7 @@ class SparkSettings:
     """Output modes of streaming queries, by sink; append where none is given."""
     conf: Mapping[str, str] = field(repr=False)
     sinks: tuple[SinkSpec, ...]
+    s3: S3Access = field(repr=False)
     application: str
     stream: str
     writer: WriterIdentity | None = None
@@ -92,11 +97,26 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
     plain = {entry.key: entry.value.strip() for entry in entries} | {name: value.strip() for name, value in pairs}
     return make(
         lines,
+        credentials=_credentials(file, overrides, env) if _writes_to_s3(lines) else SDK_CREDENTIALS,
+        region=plain.get("regionName"),
         application=env.get("MLD_APPLICATION_NAME") or plain.get("applicationName", "mld"),
         stream=_stream(plain, env),
         env=env,
         reply_timeout_s=_reply_timeout_s(plain),
     )
+
+
+def _writes_to_s3(lines: SparkLines) -> bool:
+    return any(is_s3(sink.values.get("path")) for sink in lines.sinks) or is_s3(str(lines.values["deadLetter"]))
+
+
+def _credentials(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> CredentialsChain:
+    """The daemon's own; those of the SDK where it names none. Raises SettingsError."""
+    try:
+        found = load_some(file, (CREDENTIALS,), overrides, env).get(CREDENTIALS)
+    except ConfigurationError as error:
+        raise SettingsError(str(error)) from error
+    return found if isinstance(found, CredentialsChain) else SDK_CREDENTIALS
 
 
 def _reply_timeout_s(plain: Mapping[str, str]) -> float | None:
@@ -118,8 +138,10 @@ def make(
     stream: str,
     env: Mapping[str, str],
     reply_timeout_s: float | None = None,
+    credentials: CredentialsChain = SDK_CREDENTIALS,
+    region: str | None = None,
 ) -> SparkSettings:
-    """Lines without errors -> settings. `env` says which stream this is."""
+    """Lines without errors -> settings. `env` says which stream this is; the last two are for buckets."""
     value = lines.values.__getitem__
 
     def text(name: str) -> str | None:
@@ -133,6 +155,15 @@ def make(
     stream_id = text("streamId")
     writer = identity_of(
         env, application=application, pipeline=str(value("pipelineId")), stream=stream, stream_id=stream_id
+    )
+    s3 = S3Access(
+        credentials,
+        text("s3.region") or region,
+        text("s3.endpoint"),
+        bool(value("s3.pathStyle")),
+        text("s3.kmsKey"),
+        text("s3.bucketOwner"),
+        seconds("s3.timeoutMillis"),
     )
     assert isinstance(format_, Format) and isinstance(mode, Mode) and isinstance(on_poison, OnPoison)
     return SparkSettings(
@@ -160,7 +191,8 @@ def make(
         checkpoint=text("checkpoint"),
         output_modes={sink.name: mode for sink in lines.sinks if (mode := sink.values.get("outputMode"))},
         conf=lines.conf,
-        sinks=tuple(_sink(sink, text("ledger"), writer or WriterIdentity()) for sink in lines.sinks),
+        sinks=tuple(_sink(sink, text("ledger"), writer or WriterIdentity(), s3) for sink in lines.sinks),
+        s3=s3,
         application=application,
         stream=stream,
         writer=writer,
@@ -170,7 +202,7 @@ def make(
     )
 
 
-def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity) -> SinkSpec:
+def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity, s3: S3Access) -> SinkSpec:
     columns = lines.values.get("partitionBy", "")
     return SinkSpec(
         name=lines.name,
@@ -182,6 +214,8 @@ def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity) -> SinkS
         ledger=ledger,
         writer=writer,
         shared=lines.values.get("writers") == "shared",
+        many_files=lines.values.get("files") == "many",
+        s3=s3,
     )
 
 

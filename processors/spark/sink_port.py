@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard
 from processors.spark.writer_identity import WriterIdentity
+from properties.credentials import CredentialsChain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -91,6 +92,27 @@ class Sink(Protocol):
         `batch_id` goes into the ledger for people; it need not be unique."""
 
 
+S3_SCHEMES = ("s3://", "s3a://", "s3n://")
+
+
+def is_s3(path: str | None) -> bool:
+    """Whether a path names a bucket."""
+    return path is not None and path.lower().startswith(S3_SCHEMES)
+
+
+@dataclass(frozen=True, slots=True)
+class S3Access:
+    """How buckets are reached: `mld.spark.s3.*`, with the daemon's credentials and region where it has none."""
+
+    credentials: CredentialsChain
+    region: str | None = None
+    endpoint: str | None = None
+    path_style: bool = False
+    kms_key: str | None = None
+    bucket_owner: str | None = None
+    timeout_s: float = 60.0
+
+
 @dataclass(frozen=True, slots=True)
 class SinkSpec:
     """One sink of the settings, `mld.spark.sink.<name>.*`."""
@@ -108,3 +130,6 @@ class SinkSpec:
     """Whether writers of other identities are meant to write here as well (`mld.spark.sink.<name>.writers`)."""
     private: bool = False
     """Whether its files are for this user alone; else the umask says for whom."""
+    many_files: bool = False
+    """On S3: whether a commit may be several files (`mld.spark.sink.<name>.files`)."""
+    s3: S3Access | None = field(default=None, repr=False)

@@ -3,7 +3,9 @@
     python -m tests.prove_spark --runs 200 [--start 0] [--layouts flat,partitioned,streaming,naive]
 
 Others are run when they are named: `chain`, the whole chain, daemon to JVM, which takes a minute a run (see `chain`);
-and `hdfs`, a sink there, which needs what `make test-hdfs` fetches (see `hdfs_runs`). A tenth of the runs is enough for
+`hdfs`, a sink there, which needs what `make test-hdfs` fetches (see `hdfs_runs`); `s3`, in a bucket of versitygw; and
+`s3-unconditional`, on a store whose conditional writes are not atomic, which have to go wrong; `make test-s3` builds
+both servers. A tenth of the runs is enough for
 the naive one. Exit code 1 if a record was lost or doubled, or if nothing was doubled by the naive one, for then the
 proof would not bite.
 """
@@ -16,15 +18,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.hdfs.cluster import Cluster
 from tests.prove_spark import chain
 from tests.prove_spark.hdfs_runs import HDFS, HdfsRun
 from tests.prove_spark.runs import Machine, Outcome, Run
+from tests.prove_spark.s3_runs import S3, S3_NAIVE, S3Run
 from tests.prove_spark.streaming_runs import STREAMING, StreamingRun
 from tests.prove_spark.writer import LAYOUTS
-from tests.support.servers import EmbeddedAws
+from tests.support.s3_servers import S3sFs, Versitygw
+from tests.support.servers import EmbeddedAws, ServerProcess
 
 NAIVE = "naive"
 NAIVE_SHARE = 10
@@ -41,34 +46,48 @@ def main() -> int:
         cluster = None
         if HDFS in layouts:
             cluster = stack.enter_context(Cluster(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
+        servers: dict[str, ServerProcess] = {}
+        if S3 in layouts:
+            servers[S3] = stack.enter_context(Versitygw())
+        if S3_NAIVE in layouts:
+            servers[S3_NAIVE] = stack.enter_context(S3sFs())
         machine = Machine()
         stack.callback(lambda: machine.jvm.kill())
-        return int(prove_all(layouts, arguments.start, arguments.runs, machine, cluster))
+        return int(prove_all(layouts, arguments.start, arguments.runs, machine, cluster, servers))
 
 
-def prove_all(layouts: list[str], start: int, wanted: int, machine: Machine, cluster: Cluster | None) -> bool:
+def prove_all(
+    layouts: list[str],
+    start: int,
+    wanted: int,
+    machine: Machine,
+    cluster: Cluster | None,
+    servers: Mapping[str, ServerProcess],
+) -> bool:
     """Whether anything has failed."""
     failed = False
     for layout in layouts:
-        naive = layout == NAIVE
+        naive = layout in (NAIVE, S3_NAIVE)
         runs = max(1, wanted // NAIVE_SHARE) if naive else wanted
         started = time.monotonic()
-        outcomes = [prove(seed, layout, machine, cluster) for seed in range(start, start + runs)]
+        outcomes = [prove(seed, layout, machine, cluster, servers.get(layout)) for seed in range(start, start + runs)]
         print(summary(layout, outcomes, time.monotonic() - started), flush=True)
         if naive:
-            failed |= not any(outcome.duplicates for outcome in outcomes)
+            failed |= all(outcome.exactly_once for outcome in outcomes)
         else:
             failed |= not all(outcome.exactly_once for outcome in outcomes)
     return failed
 
 
-def prove(seed: int, layout: str, machine: Machine, cluster: Cluster | None) -> Outcome:
+def prove(
+    seed: int, layout: str, machine: Machine, cluster: Cluster | None, server: ServerProcess | None = None
+) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="prove-") as root, contextlib.ExitStack() as stack:
         if layout == chain.CHAIN:
             aws = stack.enter_context(EmbeddedAws())
             outcome = chain.ChainRun(seed, machine, Path(root) / "run", aws).play()
         else:
-            outcome = run_of(seed, layout, machine, Path(root), cluster).play()
+            outcome = run_of(seed, layout, machine, Path(root), cluster, server).play()
     print(
         f"{layout} {seed}: {_counts(outcome.rounds)}; killed at {_counts(outcome.killed)}; {outcome.records} records, "
         f"{outcome.duplicates} twice, {outcome.missing} missing {outcome.faults or ''}",
@@ -77,7 +96,11 @@ def prove(seed: int, layout: str, machine: Machine, cluster: Cluster | None) -> 
     return outcome
 
 
-def run_of(seed: int, layout: str, machine: Machine, root: Path, cluster: Cluster | None) -> Run:
+def run_of(
+    seed: int, layout: str, machine: Machine, root: Path, cluster: Cluster | None, server: ServerProcess | None = None
+) -> Run:
+    if server is not None:
+        return S3Run(seed, machine, root, server, layout)
     if layout == HDFS:
         assert cluster is not None
         return HdfsRun(seed, machine, root, cluster)

@@ -19,7 +19,8 @@ from typing import Any
 
 from processors.spark.commit_stages import stage
 from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, spans
-from processors.spark.sink_port import Fenced, Sink, SinkError, SinkFull, SinkSpec
+from processors.spark.settings import SDK_CREDENTIALS
+from processors.spark.sink_port import Fenced, S3Access, Sink, SinkError, SinkFull, SinkSpec
 from processors.spark.sinks.factory import make_sink
 from processors.spark.sinks.generic import GenericSink
 from tests.prove_spark.jvm import attached
@@ -29,18 +30,23 @@ FAILURES_MAX = 5
 LAYOUTS = ("flat", "partitioned", "naive")
 
 
-def sink_of(layout: str, path: str, session: Any) -> Sink:
+ENDPOINT_VARIABLE = "MLD_PROVE_S3_ENDPOINT"
+
+
+def sink_of(layout: str, path: str, session: Any, scratch: str | None = None) -> Sink:
     if layout == "naive":
         return GenericSink(SinkSpec("out", "parquet", path), None)
     partition_by = ("bucket", "tag") if layout == "partitioned" else ()
-    return make_sink(SinkSpec("out", "parquet", path, partition_by=partition_by), session)
+    s3 = S3Access(SDK_CREDENTIALS, "us-east-1", os.environ.get(ENDPOINT_VARIABLE), path_style=True)
+    spec = SinkSpec("out", "parquet", path, partition_by=partition_by, s3=s3)
+    return make_sink(spec, session, Path(scratch) if scratch else None)
 
 
 class Writer:
     def __init__(self, plan: dict[str, Any]) -> None:
         self._rng = random.Random(plan["seed"])
         self._session = attached()
-        self._sink = sink_of(plan["layout"], plan["path"], self._session)
+        self._sink = sink_of(plan["layout"], plan["path"], self._session, plan.get("scratch"))
         self._checkpoints = Path(plan["checkpoints"])
         self._lost = plan["lost"]
         self._largest = plan["largest"]

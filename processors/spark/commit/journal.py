@@ -44,6 +44,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -79,42 +80,41 @@ class _Claimed(Exception):
     """Another worker of ours was faster."""
 
 
-class Journal:
-    """The ledger of one sink. Raises SinkError and its kinds."""
+class SinkJournal(ABC):
+    """The ledger of one sink, wherever it is kept. Raises SinkError and its kinds."""
 
-    def __init__(self, store: Store, name: str) -> None:
-        self._store = store
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._owned: dict[str, Callable[[], None]] = {}
 
+    @abstractmethod
     def open(self) -> LedgerEntry | None:
         """Finish what is half done, clean up, and give the head."""
-        with _failures(f"sink {self._name}: opening its ledger"):
-            for path in (STAGING, LEDGER, TRASH):
-                self._store.make(path)
-            # What we read may not be on disk yet if its writer died, but its shards are checkpointed by our word.
-            self._store.sync(LEDGER)
-            self._finish()
-            self._sweep()
-            return self._head()
 
+    @abstractmethod
     def head(self) -> LedgerEntry | None:
         """The newest entry, as it is now."""
-        with _failures(f"sink {self._name}: reading its ledger"):
-            return self._head()
 
-    def restore(self, data: bytes) -> LedgerEntry:
-        """Begin a ledger that was lost with an entry that was found elsewhere."""
-        entry = ledger.decode(data)
-        with _failures(f"sink {self._name}: restoring its ledger"):
-            token = self.stage()
-            draft = f"{STAGING}/{token}/{ENTRY_FILE}"
-            self._store.write(draft, data)
-            self._store.mark(f"{LEDGER}/{ledger.done_name(entry.number)}")
-            self._store.take(draft, f"{LEDGER}/{ledger.entry_name(entry.number)}")
-            self._store.sync(LEDGER)
-            self.discard(token)
-        return entry
+    @abstractmethod
+    def stage(self) -> str:
+        """A new staging area; its token."""
+
+    @abstractmethod
+    def data(self, token: str) -> str:
+        """Where the data of a staging area stand, as a path of the store that Spark writes to."""
+
+    @abstractmethod
+    def check_owned(self, token: str) -> None:
+        """Raises SinkError if somebody has taken the staging area away."""
+
+    @abstractmethod
+    def discard(self, token: str) -> None:
+        """Remove a staging area that was not published. A failure leaves it to a later sweep."""
+
+    @abstractmethod
+    def commit(self, token: str, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
+        """Publish a staging area whose data are durable.
+
+        `follow` gives the entry after a head, or raises; it may be asked several times, once for each lost race."""
 
     def claim(self, head: LedgerEntry | None, admission: Admission) -> LedgerEntry | None:
         """The head, once the writer owns those marks of version 1 that are its own: by a commit without files, so that
@@ -143,14 +143,6 @@ class Journal:
         except _Claimed:
             return self.head()
 
-    def stage(self) -> str:
-        """A new staging area; its token."""
-        token = _token()
-        with _failures(f"sink {self._name}: staging a batch"):
-            self._store.make(f"{STAGING}/{token}")
-            self._owned[token] = self._store.hold(f"{STAGING}/{token}/{OWNER_FILE}")
-        return token
-
     @contextmanager
     def staged(self) -> Iterator[str]:
         """A staging area to commit; it is discarded if that raises anything."""
@@ -161,26 +153,63 @@ class Journal:
             self.discard(token)
             raise
 
+
+class Journal(SinkJournal):
+    """The ledger of one sink in its directory."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        super().__init__(name)
+        self._store = store
+        self._owned: dict[str, Callable[[], None]] = {}
+
+    def open(self) -> LedgerEntry | None:
+        with _failures(f"sink {self._name}: opening its ledger"):
+            for path in (STAGING, LEDGER, TRASH):
+                self._store.make(path)
+            # What we read may not be on disk yet if its writer died, but its shards are checkpointed by our word.
+            self._store.sync(LEDGER)
+            self._finish()
+            self._sweep()
+            return self._head()
+
+    def head(self) -> LedgerEntry | None:
+        with _failures(f"sink {self._name}: reading its ledger"):
+            return self._head()
+
+    def restore(self, data: bytes) -> LedgerEntry:
+        """Begin a ledger that was lost with an entry that was found elsewhere."""
+        entry = ledger.decode(data)
+        with _failures(f"sink {self._name}: restoring its ledger"):
+            token = self.stage()
+            draft = f"{STAGING}/{token}/{ENTRY_FILE}"
+            self._store.write(draft, data)
+            self._store.mark(f"{LEDGER}/{ledger.done_name(entry.number)}")
+            self._store.take(draft, f"{LEDGER}/{ledger.entry_name(entry.number)}")
+            self._store.sync(LEDGER)
+            self.discard(token)
+        return entry
+
+    def stage(self) -> str:
+        token = _token()
+        with _failures(f"sink {self._name}: staging a batch"):
+            self._store.make(f"{STAGING}/{token}")
+            self._owned[token] = self._store.hold(f"{STAGING}/{token}/{OWNER_FILE}")
+        return token
+
     def data(self, token: str) -> str:
-        """Where the data of a staging area stand, as a path of the store."""
         return f"{STAGING}/{token}/{DATA}"
 
     def check_owned(self, token: str) -> None:
-        """Raises SinkError if somebody has taken the staging area away."""
         if not self._store.exists(f"{STAGING}/{token}/{OWNER_FILE}"):
             raise self._cleared_away()
 
     def discard(self, token: str) -> None:
-        """Remove a staging area that was not published. A failure leaves it to a later sweep."""
         with suppress(OSError):
             self._disown(token)
             self._trash(token)
             self._purge()
 
     def commit(self, token: str, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
-        """Publish a staging area whose data are durable.
-
-        `follow` gives the entry after a head, or raises; it may be asked several times, once for each lost race."""
         with _failures(f"sink {self._name}: committing a batch"):
             entry = self._take_number(follow)
             stage("linked")

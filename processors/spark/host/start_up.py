@@ -77,8 +77,9 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
             handover.check_schema(spark, settings.format, settings.schema_reader, "mld.spark.schema.reader")
         for spec in settings.sinks:
             spark_session.check_format(spark, spec.format, f"mld.spark.sink.{spec.name}.format")
-        sinks = [make_sink(spec, spark) for spec in settings.sinks]
-        dead = make_sink(_dead_letter(settings), spark) if settings.dead_letter else None
+        own = scratch if settings.is_local else None
+        sinks = [make_sink(spec, spark, own) for spec in settings.sinks]
+        dead = make_sink(_dead_letter(settings), spark, own) if settings.dead_letter else None
         loaded.setup(spark)
         engine = engine_of(spark, settings, loaded, sinks, dead, spool)
         engine.start()
@@ -114,6 +115,7 @@ def _dead_letter(settings: SparkSettings) -> SinkSpec:
         writer=settings.writer,
         shared=True,
         private=settings.is_local,
+        s3=settings.s3,
     )
 
 

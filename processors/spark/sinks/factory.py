@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from processors.spark.commit.store import store_at
-from processors.spark.sink_port import Sink, SinkRefused, SinkSpec
+from processors.spark.sink_port import Sink, SinkRefused, SinkSpec, is_s3
 from processors.spark.sinks.files import FlatSink, PartitionedSink
 from processors.spark.sinks.generic import GenericSink
+from processors.spark.sinks.s3_access import bucket_of
+from processors.spark.sinks.s3_files import S3FileSink, place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,11 +20,14 @@ FILE_FORMATS = frozenset(("parquet", "orc", "json", "csv", "text", "avro"))
 LAKE_FORMATS = frozenset(("delta", "iceberg"))
 
 
-def make_sink(spec: SinkSpec, spark: SparkSession) -> Sink:
-    """The sink of a spec. Nothing is touched before its `open`. Raises SinkRefused that names the key."""
+def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) -> Sink:
+    """The sink of a spec. Nothing is touched before its `open`. Raises SinkRefused that names the key.
+
+    `scratch`: a directory of this machine that Spark writes to as well, with room for a batch; None if there is none,
+    as its executors are elsewhere."""
     format = spec.format.lower()
     if format in FILE_FORMATS:
-        return _files(spec, spark)
+        return _s3_files(spec, scratch) if is_s3(spec.path) else _files(spec, spark)
     if format in LAKE_FORMATS:
         from processors.spark.sinks.delta import DeltaSink
         from processors.spark.sinks.iceberg import IcebergSink
@@ -39,6 +45,21 @@ def _files(spec: SinkSpec, spark: SparkSession) -> Sink:
     _append_only(spec)
     store = store_at(_need_path(spec), f"mld.spark.sink.{spec.name}.path", spark, private=spec.private)
     return PartitionedSink(spec, store) if spec.partition_by else FlatSink(spec, store)
+
+
+def _s3_files(spec: SinkSpec, scratch: Path | None) -> Sink:
+    _append_only(spec)
+    key = "mld.spark.deadLetter" if spec.private else f"mld.spark.sink.{spec.name}.path"
+    place = place_of(_need_path(spec), key)
+    if scratch is None:
+        raise SinkRefused(
+            f"{key} = {place}: files on S3 are staged on this machine, and executors elsewhere cannot write there; use "
+            "mld.spark.master = local[*], or an Iceberg or Delta table"
+        )
+    if spec.s3 is None:
+        raise SinkRefused(f"{key} = {place}: nobody says how S3 is reached")
+    directory = scratch / f"s3-{quote(spec.name, safe='')}"
+    return S3FileSink(spec, bucket_of(spec.s3, place.bucket), place, directory)
 
 
 def _need_path(spec: SinkSpec) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from processors.spark.commit import ledger
 from processors.spark.commit.admission import admission_of
-from processors.spark.commit.journal import Journal, signature
+from processors.spark.commit.journal import Journal, SinkJournal, signature
 from processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, LedgerEntry
 from processors.spark.commit.store import Store, as_sink_error
 from processors.spark.commit_stages import stage
@@ -46,12 +46,16 @@ class FileSink:
 
     exactly_once = True
 
-    def __init__(self, spec: SinkSpec, store: Store) -> None:
+    def __init__(
+        self, spec: SinkSpec, store: Store, journal: SinkJournal | None = None, place: str | None = None
+    ) -> None:
+        """Spark writes to `store`; `journal` publishes from there, by default within it. `place` is for people."""
         self._spec = spec
         self.name = spec.name
         self._store = store
-        self._journal = Journal(store, spec.name)
-        self._admission = admission_of(spec.writer, spec.name, store.uri(""), shared=spec.shared)
+        self._place = store.uri("") if place is None else place
+        self._journal = Journal(store, spec.name) if journal is None else journal
+        self._admission = admission_of(spec.writer, spec.name, self._place, shared=spec.shared)
         by = f" by {','.join(spec.partition_by)}" if spec.partition_by else ""
         self._layout = f"{spec.format}{by}"
 
@@ -147,7 +151,7 @@ class FileSink:
     def _check_layout(self, head: LedgerEntry | None) -> None:
         if head and head.layout != self._layout:
             raise SinkRefused(
-                f"sink {self.name}: {self._store.uri('')} holds {head.layout}, mld.spark.sink.{self.name}.* asks for "
+                f"sink {self.name}: {self._place} holds {head.layout}, mld.spark.sink.{self.name}.* asks for "
                 f"{self._layout}; use a new directory"
             )
 
@@ -194,6 +198,7 @@ class FlatSink(FileSink):
         if not commits:
             return None
         newest = f"{max(commits)}/{COPY}"
+        assert isinstance(self._journal, Journal)
         try:
             return self._journal.restore(self._store.read(newest))
         except (OSError, ValueError) as error:

@@ -14,7 +14,7 @@ import os
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -178,11 +178,7 @@ class World:
 
     def _work(self, pid: int, shards: list[StreamShard], writer: WriterIdentity) -> None:
         """A host: open, then batches of drawn sizes until its shards are done."""
-        before = lambda operation: self._before(pid, operation)  # noqa: E731
-        store = self.kind[1](self.disk, pid, before, self.alive, lambda: self.rng.random() < 0.1)
-        if isinstance(store, RenamingStore):
-            store.chance = self.rng.random
-        sink = over_memory(self.layout, store, writer, shared=writer is not NOBODY)
+        sink = self.sink_of(pid, lambda operation: self._before(pid, operation), writer)
         marks: HighWaterMarks | None = None
         while marks is None or any(marks.get(shard) != RecordPosition(RECORDS) for shard in shards):
             try:
@@ -197,6 +193,12 @@ class World:
             except SinkError as error:
                 assert not isinstance(error, SinkRefused), error
                 marks = None
+
+    def sink_of(self, pid: int, before: Callable[[str], None], writer: WriterIdentity) -> FileSink:
+        store = self.kind[1](self.disk, pid, before, self.alive, lambda: self.rng.random() < 0.1)
+        if isinstance(store, RenamingStore):
+            store.chance = self.rng.random
+        return over_memory(self.layout, store, writer, shared=writer is not NOBODY)
 
     def _draw(self, marks: HighWaterMarks, shards: list[StreamShard]) -> ShardSpans:
         offered = {}

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from processors.spark.commit.store import PosixStore, as_sink_error, local_directory
-from processors.spark.sink_port import SinkError, SinkFull, SinkRefused, SinkSpec
+from processors.spark.settings import SDK_CREDENTIALS
+from processors.spark.sink_port import S3Access, SinkError, SinkFull, SinkRefused, SinkSpec
 from processors.spark.sinks.factory import make_sink
+from processors.spark.sinks.s3_files import place_of
 from tests.twins.store import Disk, MemoryStore
 
 
@@ -120,7 +122,7 @@ def test_paths_and_file_uris_are_directories(path, directory):
     assert str(local_directory(path, "key")) == directory
 
 
-@pytest.mark.parametrize("path", ["s3a://bucket/x", "gs://b", "abfs://c@a/x", "viewfs://c/x", "webhdfs://h/x", "s3:/b"])
+@pytest.mark.parametrize("path", ["gs://b", "abfs://c@a/x", "viewfs://c/x", "webhdfs://h/x", "s3:/b"])
 def test_object_stores_and_what_nobody_has_tried_are_refused_with_a_remedy(path):
     scheme = path.partition(":")[0]
     said = f"path = {path}: {scheme} has no rename that is known .*, hdfs, or format delta or iceberg"
@@ -130,6 +132,29 @@ def test_object_stores_and_what_nobody_has_tried_are_refused_with_a_remedy(path)
         make_sink(SinkSpec("out", "jdbc", ledger=path), None)  # type: ignore[arg-type]
     with pytest.raises(SinkRefused, match=f"mld.spark.spool = {path}: .*; use a directory of this host's file system"):
         local_directory(path, "mld.spark.spool")
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("s3://Bucket/x", "Bucket is no name of a bucket; write s3://bucket/directory"),
+        ("s3a:///x", "nothing is no name of a bucket"),
+        ("s3://bucket/lake/_hidden/x", "readers skip directories that begin with _ or a dot"),
+        ("s3://bucket/lake/../x", "readers skip directories"),
+        ("s3://bucket/x", "executors elsewhere cannot write there"),
+    ],
+)
+def test_places_on_s3_are_refused_with_a_remedy(path, said):
+    with pytest.raises(SinkRefused, match=rf"mld.spark.sink.out.path = {path}.*: .*{said}"):
+        make_sink(SinkSpec("out", "parquet", path), None)  # type: ignore[arg-type]
+
+
+def test_a_place_on_s3_touches_nothing_until_it_is_used(tmp_path):
+    spec = SinkSpec("out", "parquet", "s3a://bucket//lake/clicks", s3=S3Access(SDK_CREDENTIALS))
+    sink = make_sink(spec, None, tmp_path)  # type: ignore[arg-type]
+    assert (sink.name, sink.exactly_once) == ("out", True)
+    assert list(tmp_path.iterdir()) == []
+    assert str(place_of("s3a://bucket//lake/clicks/", "key")) == "s3://bucket/lake/clicks/"
 
 
 @pytest.mark.parametrize("path", ["hdfs://host:8020/x", "hdfs:/x", "HDFS:///x"])

@@ -1,0 +1,279 @@
+"""Objects of one S3 bucket, for programs that build promises on conditional writes. Synchronous, and safe for threads.
+
+What an answer means is kept apart strictly: `NotMatched` says that a condition did not hold and nothing was written;
+any other `ObjectError` of a write leaves open whether it happened, now or a moment later. Writes are sent once, by the
+SDK and by us, so that each doubt reaches the caller; reads, copies and deletions are repeated here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+TRIES_MAX = 4
+"""Of what may be repeated; with the pauses below some 2 s, before a caller hears of it."""
+PAUSE_S = 0.25
+COPY_BYTES_MAX = 5 << 30
+"""CopyObject and PutObject take no more; what is larger goes in parts."""
+PART_BYTES = 1 << 30
+DELETE_MAX = 1_000
+"""Keys of one DeleteObjects."""
+_NOT_MATCHED = frozenset(("PreconditionFailed", "412"))
+_MISSING = frozenset(("NoSuchKey", "404", "NotFound"))
+_PASSING = frozenset(
+    (
+        *("SlowDown", "ServiceUnavailable", "InternalError", "InternalFailure", "RequestTimeout", "Throttling"),
+        *("ThrottlingException", "RequestLimitExceeded", "ConditionalRequestConflict", "OperationAborted"),
+        *("ExpiredToken", "ExpiredTokenException", "RequestTimeTooSkewed", "BandwidthLimitExceeded"),
+    )
+)
+"""Codes of answers after which another attempt may succeed, whatever their status."""
+
+
+class ObjectError(Exception):
+    """The store did not do it, or did not say so; one sentence. Another attempt may succeed."""
+
+
+class ObjectRefused(ObjectError):
+    """The store will refuse it however often it is asked; a person has to change something."""
+
+
+class NotMatched(ObjectError):
+    """The condition of a write did not hold, and nothing was written; or the source of a copy is another one."""
+
+
+class SourceGone(NotMatched):
+    """The source of a copy does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    data: bytes
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedObject:
+    """`modified_s`: seconds since 1970 by the clock of the store."""
+
+    key: str
+    size: int
+    modified_s: float
+
+
+class S3Bucket:
+    """The bucket `name`; keys are whole keys. `owner`: the account that the bucket must belong to; `kms_key`: what
+    objects are encrypted with, by SSE-KMS. `client` is one of botocore for S3 that makes one attempt per call."""
+
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        *,
+        owner: str | None = None,
+        kms_key: str | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        copy_bytes_max: int = COPY_BYTES_MAX,
+        part_bytes: int = PART_BYTES,
+    ) -> None:
+        self._client = client
+        self.name = name
+        self._common = {"Bucket": name} | ({"ExpectedBucketOwner": owner} if owner else {})
+        self._source_owner = {"ExpectedSourceBucketOwner": owner} if owner else {}
+        self._encryption = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key} if kms_key else {}
+        self._sleep = sleep
+        self._copy_bytes_max, self._part_bytes = copy_bytes_max, part_bytes
+        self._behind_s = 0.0
+        self.requests = 0
+        """How many were sent."""
+
+    def now_s(self) -> float:
+        """The time of the store, as its last answer had it; of this machine until there was one."""
+        return time.time() + self._behind_s
+
+    # --- one attempt -------------------------------------------------------------------------------------------------
+
+    def put(self, key: str, data: bytes, *, if_etag: str | None = None, if_absent: bool = False) -> str:
+        """Write an object, under a condition if one is given; its etag. Raises NotMatched and other ObjectErrors."""
+        condition = {"IfNoneMatch": "*"} if if_absent else {"IfMatch": if_etag} if if_etag is not None else {}
+        answer = self._call("put_object", self._encryption, condition, Key=key, Body=data)
+        return str(answer["ETag"])
+
+    def upload(self, key: str, file: Path) -> tuple[str, int]:
+        """Write a file as an object; etag and size. After an ObjectError use another key: what was sent may come
+        late."""
+        size = file.stat().st_size
+        if size > self._copy_bytes_max:
+            return self._upload_in_parts(key, file), size
+        with file.open("rb") as body:
+            answer = self._call("put_object", self._encryption, Key=key, Body=body)
+        return str(answer["ETag"]), size
+
+    def _upload_in_parts(self, key: str, file: Path) -> str:
+        def parts(upload: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+            with file.open("rb") as body:
+                number = 0
+                while data := body.read(self._part_bytes):
+                    number += 1
+                    answer = self._call("upload_part", upload, Key=key, PartNumber=number, Body=data)
+                    yield {"ETag": answer["ETag"], "PartNumber": number}
+
+        return self._in_parts(key, parts)
+
+    # --- repeated ----------------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> StoredObject | None:
+        """An object, None if there is none. Raises ObjectError."""
+
+        def attempt() -> StoredObject | None:
+            answer = self._call("get_object", Key=key, missing=True)
+            if answer is None:
+                return None
+            try:
+                return StoredObject(answer["Body"].read(), str(answer["ETag"]))
+            except Exception as error:  # of the SDK, of urllib3 or of a socket, whatever it is
+                raise ObjectError(f"reading {self._place(key)}: {type(error).__name__}") from error
+
+        return self._repeated(attempt)
+
+    def exists(self, key: str) -> bool:
+        """Raises ObjectError."""
+        return self._repeated(lambda: self._call("head_object", Key=key, missing=True)) is not None
+
+    def copy(self, source: str, etag: str, size: int, target: str) -> None:
+        """Copy an object within the bucket if it still has this etag; over the target, if there is one. Raises
+        SourceGone, NotMatched and other ObjectErrors."""
+        if size > self._copy_bytes_max:
+            self._repeated(lambda: self._copy_in_parts(source, etag, size, target))
+            return
+        self._repeated(lambda: self._call("copy_object", self._from(source, etag), self._encryption, Key=target))
+
+    def _copy_in_parts(self, source: str, etag: str, size: int, target: str) -> str:
+        def parts(upload: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+            for number, start in enumerate(range(0, size, self._part_bytes), 1):
+                end = min(start + self._part_bytes, size) - 1
+                answer = self._call(
+                    "upload_part_copy",
+                    self._from(source, etag),
+                    upload,
+                    Key=target,
+                    PartNumber=number,
+                    CopySourceRange=f"bytes={start}-{end}",
+                )
+                yield {"ETag": answer["CopyPartResult"]["ETag"], "PartNumber": number}
+
+        return self._in_parts(target, parts)
+
+    def _from(self, source: str, etag: str) -> dict[str, Any]:
+        return {
+            "CopySource": {"Bucket": self.name, "Key": source},
+            "CopySourceIfMatch": etag,
+            **self._source_owner,
+        }
+
+    def _in_parts(self, key: str, parts: Callable[[Mapping[str, Any]], Iterable[dict[str, Any]]]) -> str:
+        upload = {"UploadId": self._call("create_multipart_upload", self._encryption, Key=key)["UploadId"]}
+        try:
+            done = list(parts(upload))
+            answer = self._call("complete_multipart_upload", upload, Key=key, MultipartUpload={"Parts": done})
+            return str(answer["ETag"])
+        except ObjectError:
+            with suppress(ObjectError):  # a rule of the bucket's life cycle has to clear it away then
+                self._call("abort_multipart_upload", upload, Key=key)
+            raise
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete objects; fine if they are gone. Raises ObjectError."""
+        waiting = list(keys)
+        for start in range(0, len(waiting), DELETE_MAX):
+            part = [{"Key": key} for key in waiting[start : start + DELETE_MAX]]
+            wanted = {"Objects": part, "Quiet": True}
+            answer = self._repeated(lambda wanted=wanted: self._call("delete_objects", Delete=wanted))  # type: ignore[misc]
+            if errors := answer.get("Errors"):
+                first = errors[0]
+                raise ObjectError(f"deleting {self._place(first.get('Key', ''))}: {first.get('Code')}")
+
+    def list(self, prefix: str, *, most: int | None = None, after: str = "") -> Iterator[ListedObject]:
+        """The objects whose keys begin so, in the order of their keys, from the first one beyond `after`; `most`: at
+        most so many, of one request. Raises ObjectError."""
+        more: dict[str, Any] = ({} if most is None else {"MaxKeys": most}) | ({"StartAfter": after} if after else {})
+        while True:
+            answer = self._repeated(lambda: self._call("list_objects_v2", more, Prefix=prefix))
+            for one in answer.get("Contents", ()):
+                yield ListedObject(one["Key"], one["Size"], one["LastModified"].timestamp())
+            if most is not None or not answer.get("IsTruncated"):
+                return
+            more["ContinuationToken"] = answer["NextContinuationToken"]
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    def _repeated(self, attempt: Callable[[], Result]) -> Result:
+        pause_s = PAUSE_S
+        for _ in range(TRIES_MAX - 1):
+            try:
+                return attempt()
+            except (ObjectRefused, NotMatched):
+                raise
+            except ObjectError:
+                self._sleep(pause_s)
+                pause_s *= 2
+        return attempt()
+
+    def _call(self, operation: str, *more: Mapping[str, Any], missing: bool = False, **parameters: Any) -> Any:
+        """One request with all these parameters; None if `missing` objects are an answer and it is one."""
+        for one in more:
+            parameters |= one
+        self.requests += 1
+        try:
+            answer = getattr(self._client, operation)(**self._common, **parameters)
+        except Exception as error:  # of the SDK, of urllib3, of a socket, of a credentials provider
+            code, status, message = _answer_of(error)
+            doing = f"{operation} of {self._place(str(parameters.get('Key', parameters.get('Prefix', ''))))}"
+            if missing and (code in _MISSING or status == 404) and code != "NoSuchBucket":
+                return None
+            raise _translated(code, status, f"{doing}: {code or type(error).__name__}{message}", parameters) from error
+        if date := answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"):
+            with suppress(ValueError):
+                self._behind_s = parsedate_to_datetime(date).timestamp() - time.time()
+        return answer
+
+    def _place(self, key: str) -> str:
+        return f"s3://{self.name}/{key}"
+
+
+def _answer_of(error: Exception) -> tuple[str, int, str]:
+    """Code, status and message of the store's answer; nothing if there was none."""
+    response = getattr(error, "response", None)
+    if not isinstance(response, Mapping):
+        return "", 0, ""
+    said = response.get("Error", {})
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    message = str(said.get("Message", ""))
+    return str(said.get("Code", "")), int(status or 0), f" ({message[:200]})" if message else ""
+
+
+def _translated(code: str, status: int, sentence: str, parameters: Mapping[str, Any]) -> ObjectError:
+    copies = "CopySource" in parameters
+    if code in _NOT_MATCHED or status == 412:
+        return NotMatched(sentence)
+    if code == "NoSuchBucket":
+        return ObjectRefused(sentence)
+    if code in _MISSING or status == 404:
+        # A conditional put of an object that does not exist answers so, too.
+        return (
+            SourceGone(sentence)
+            if copies
+            else NotMatched(sentence)
+            if "IfMatch" in parameters
+            else ObjectError(sentence)
+        )
+    if not code or code in _PASSING or status >= 500 or status in (408, 409, 429):
+        return ObjectRefused(sentence) if status == 501 else ObjectError(sentence)
+    return ObjectRefused(sentence) if 300 <= status < 500 else ObjectError(sentence)

@@ -1,0 +1,93 @@
+"""A run of the proof with the sink on S3: as `runs`, flat or partitioned as the seed draws it.
+
+In two more kinds of round several writers race for the same shards, and the server is killed under a writer. On a store
+whose conditional writes are not atomic (`S3sFs`) the same rounds have to find records that are lost or doubled.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from tests.prove_spark.runs import ROUNDS, SHARDS, Machine, Run
+from tests.prove_spark.writer import ENDPOINT_VARIABLE, GAVE_UP
+from tests.support.s3_servers import SECRET, StoredServer
+from tests.support.servers import ACCOUNT, ServerProcess
+
+S3, S3_NAIVE = "s3", "s3-unconditional"
+STAGES = (
+    *("opening", "staging", "staged", "durable", "uploading", "uploaded", "entry"),
+    *("committed", "moving", "moved", "done", "deleted", "finished", "acknowledged"),
+)
+AWAY_S = 1.0
+CROWD = 3
+
+
+class S3Run(Run):
+    def __init__(self, seed: int, machine: Machine, root: Path, server: ServerProcess, layout: str = S3) -> None:
+        super().__init__(seed, layout, machine, root)
+        self._server = server
+        self._partitioned = self._rng.random() < 0.5
+        self._stages = STAGES
+        self._kinds = tuple(kind for kind in ROUNDS if kind != "full")
+        self._kinds += ("crowd", "crowd", "server") if isinstance(server, StoredServer) else ("crowd", "crowd")
+        if layout == S3_NAIVE:
+            self._kinds = ("crowd",)
+        self._bucket = f"prove-{uuid4().hex[:20]}"
+        self._s3 = server.client("s3")
+        self._s3.create_bucket(Bucket=self._bucket)
+        self._hosts = 0
+        os.environ |= {
+            "AWS_ACCESS_KEY_ID": ACCOUNT,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "us-east-1",
+            ENDPOINT_VARIABLE: server.endpoint,
+        }
+
+    def _round(self, kind: str) -> None:
+        if kind == "crowd":
+            self._crowd()
+        elif kind == "server":
+            self._server_dies()
+        else:
+            super()._round(kind)
+
+    def _crowd(self) -> None:
+        """Several writers, two of three shards each, so that each shard has two."""
+        writers = [self._writer((SHARDS[number], SHARDS[(number + 1) % CROWD]), None) for number in range(CROWD)]
+        for writer in writers:
+            self._expect(writer, 0)
+
+    def _server_dies(self) -> None:
+        assert isinstance(self._server, StoredServer)
+        writer = self._writer(SHARDS, None)
+        time.sleep(self._rng.uniform(0.5, 3.0))
+        self._server.kill()
+        time.sleep(self._rng.uniform(0, AWAY_S))
+        self._server.start()
+        self._expect(writer, 0, GAVE_UP)
+        self.outcome.killed["(server)"] += 1
+
+    def _plan(self, shards: tuple[str, ...]) -> dict[str, Any]:
+        self._hosts += 1
+        layout = "partitioned" if self._partitioned else "flat"
+        scratch = str(self._root / f"host-{self._hosts}")
+        return {**super()._plan(shards), "layout": layout, "path": f"s3://{self._bucket}/out", "scratch": scratch}
+
+    def _found(self) -> Counter[tuple[str, int]]:
+        """What a reader of the bucket sees, file by file."""
+        copy = self._root / f"copy-{uuid4().hex}"
+        for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix="out/"):
+            for one in page.get("Contents", ()):
+                if "/_mld/" not in one["Key"]:
+                    file = copy / f"{uuid4().hex}.parquet"
+                    file.parent.mkdir(exist_ok=True)
+                    file.write_bytes(self._s3.get_object(Bucket=self._bucket, Key=one["Key"])["Body"].read())
+        if not copy.exists():
+            return Counter()
+        rows = self._machine.jvm.session.read.parquet(str(copy)).select("shardId", "sequence").collect()
+        return Counter((row[0], row[1]) for row in rows)
