@@ -137,7 +137,7 @@ FLEET_TOP = ["fleet", "wiring"]
 # What each room of the Spark processor may import besides `SPARK_LEAVES`: modules in no room, which import no room.
 # No room imports `testing`.
 SPARK_ROOMS: dict[str, set[str]] = {
-    "child": {"session"},
+    "child": {"batch", "session"},
     "host": {"batch", "session", "sinks", "streaming"},
     "streaming": {"batch", "commit", "session"},
     "batch": {"commit", "session"},
@@ -274,6 +274,8 @@ PURE = (
     "processors/spark/batch/record_lines.py",
     "processors/spark/link.py",
     "processors/spark/streaming/progress.py",
+    "processors/spark/host/alignment.py",
+    "processors/spark/batch/pieces.py",
     "processors/spark/commit/ledger.py",
     "processors/spark/writer_identity.py",
     "processors/spark/commit/admission.py",
