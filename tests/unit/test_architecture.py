@@ -138,7 +138,7 @@ FLEET_TOP = ["fleet", "wiring"]
 # No room imports `testing`.
 SPARK_ROOMS: dict[str, set[str]] = {
     "child": {"batch", "session"},
-    "host": {"batch", "session", "sinks", "streaming"},
+    "host": {"batch", "commit", "session", "sinks", "streaming"},
     "streaming": {"batch", "commit", "session"},
     "batch": {"commit", "session"},
     "sinks": {"commit"},
