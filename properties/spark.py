@@ -52,6 +52,13 @@ class OnPoison(Enum):
     STOP = "stop"
 
 
+class NetworkFiles(Enum):
+    """What becomes of commits on a network file system."""
+
+    REFUSE = "refuse"
+    TRUST = "trust"
+
+
 def _key(name: str, kind: ValueKind, meaning: str, default: object = None, **more: object) -> Key:
     return Key(PREFIX + name, kind, Section.SPARK, meaning, default, boxed=True, **more)  # type: ignore[arg-type]
 
@@ -102,6 +109,12 @@ KEYS: tuple[Key, ...] = (
          shown_as=Shown.PLACE),
     _key("packages", TEXT, "Maven coordinates of packages to load, with commas between them.",
          shown_as=Shown.PLACE),
+    _key("pyFiles", TEXT, "Python modules that executors and the pipeline import, beside those of the pipeline's own "
+         "directory: .py, .zip and .egg files and directories, with commas between them.",
+         shown_as=Shown.PLACE),
+    _key("archives", TEXT, "Archives that executors unpack, with commas between them; "
+         "`env.tar.gz#env` as the directory env.",
+         shown_as=Shown.PLACE),
     _key("driverMemory", TEXT, "Heap of the JVM on this machine.", "1g",
          shown_as=Shown.PLACE),
     _key("javaHome", TEXT, "JDK or JRE to run.", default_text="JAVA_HOME, else java on PATH",
@@ -111,6 +124,12 @@ KEYS: tuple[Key, ...] = (
          shown_as=Shown.PLACE),
     _key("ledger", TEXT, "Directory of the ledger of sinks that can keep none of their own.",
          shown_as=Shown.PLACE),
+    _key("networkFileSystem", CHOICE, "Whether sinks, dead letters, ledger and checkpoint may be on NFS, SMB or "
+         "another network file system: refuse, or trust it to have atomic renames, exclusive names and locks.",
+         NetworkFiles.REFUSE, choices=NetworkFiles),
+    _key("alignMillis", LONG, "With mld.spark.mode = streaming: how far the records of one shard may be ahead of "
+         "those of the slowest other one, by their arrival in Kinesis; 0: as they come.", 0, minimum=0,
+         maximum=86_400_000),
     _key("checkpoint", TEXT, "Directory that all workers share, for the inbox, the state and the progress of "
          "streaming queries.", default_text="required by mode = streaming",
          shown_as=Shown.PLACE),
@@ -305,6 +324,8 @@ def _together(
     unused = "has no effect without mld.spark.mode = streaming"
     if not streaming and values["checkpoint"]:
         say("checkpoint", unused, "set the mode", Level.WARNING)
+    if not streaming and values["alignMillis"]:
+        say("alignMillis", unused, "set the mode", Level.WARNING)
     for name, sink in sinks.items():
         if sink.values.get("writers", WRITERS[0]) not in WRITERS:
             say(f"sink.{name}.writers", "has no such value", f"write {' or '.join(WRITERS)}", place=sink.place)

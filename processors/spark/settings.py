@@ -17,7 +17,7 @@ from properties.printable import printable
 from properties.redaction import where
 from properties.remarks import ConfigurationError, Level
 from properties.secret_files import secret_of
-from properties.spark import PREFIX, Format, Mode, OnPoison, SinkLines, SparkLines, read
+from properties.spark import PREFIX, Format, Mode, NetworkFiles, OnPoison, SinkLines, SparkLines, read
 from properties.substitution import Sources
 
 CREDENTIALS = "AwsCredentialsProvider"
@@ -50,11 +50,16 @@ class SparkSettings:
     master: str = field(repr=False)
     remote: str | None = field(repr=False)
     packages: str | None
+    py_files: str | None
+    archives: str | None
     driver_memory: str
     java_home: str | None
     spool: str | None
     ledger: str | None
     checkpoint: str | None
+    trusts_network_files: bool
+    align_ms: int
+    """How far a shard may be ahead of the slowest other one; 0 if they are not kept together."""
     output_modes: Mapping[str, str]
     """Output modes of streaming queries, by sink; append where none is given."""
     conf: Mapping[str, str] = field(repr=False)
@@ -92,9 +97,14 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
     problems = [str(remark) for remark in lines.remarks if remark.level is Level.ERROR]
     if lines.values["pipeline"] is None and not any("pipeline" in problem for problem in problems):
         problems.append(f"{file}: {PREFIX}pipeline: is required; write {PREFIX}pipeline = pipeline.py:transform")
+    plain = {entry.key: entry.value.strip() for entry in entries} | {name: value.strip() for name, value in pairs}
+    if lines.values["alignMillis"] and _reply_timeout_s(plain) is not None:
+        problems.append(
+            f"{file}: {PREFIX}alignMillis: cannot be used with timeoutInSeconds, because a shard that waits for others "
+            "does not answer; remove one of them"
+        )
     if problems:
         raise SettingsError("\n".join(problems))
-    plain = {entry.key: entry.value.strip() for entry in entries} | {name: value.strip() for name, value in pairs}
     return make(
         lines,
         credentials=_credentials(file, overrides, env) if _writes_to_s3(lines) else SDK_CREDENTIALS,
@@ -184,11 +194,15 @@ def make(
         master=str(value("master")),
         remote=text("remote"),
         packages=text("packages"),
+        py_files=text("pyFiles"),
+        archives=text("archives"),
         driver_memory=str(value("driverMemory")),
         java_home=text("javaHome"),
         spool=text("spool"),
         ledger=text("ledger"),
         checkpoint=text("checkpoint"),
+        trusts_network_files=value("networkFileSystem") is NetworkFiles.TRUST,
+        align_ms=_number(value("alignMillis")) if mode is Mode.STREAMING else 0,
         output_modes={sink.name: mode for sink in lines.sinks if (mode := sink.values.get("outputMode"))},
         conf=lines.conf,
         sinks=tuple(_sink(sink, text("ledger"), writer or WriterIdentity(), s3) for sink in lines.sinks),
