@@ -3,9 +3,10 @@
     python -m tests.prove_spark --runs 200 [--start 0] [--layouts flat,partitioned,streaming,naive]
 
 Others are run when they are named: `chain`, the whole chain, daemon to JVM, which takes a minute a run (see `chain`);
-and `hdfs`, a sink there, which needs what `make test-hdfs` fetches (see `hdfs_runs`). A tenth of the runs is enough for
-the naive one. Exit code 1 if a record was lost or doubled, or if nothing was doubled by the naive one, for then the
-proof would not bite.
+`hdfs`, a sink there, which needs what `make test-hdfs` fetches (see `hdfs_runs`); and `jdbc`, a table of a
+database, with `naive-jdbc` beside it, which need what `make test-jdbc` fetches (see `jdbc_runs`). A tenth of the runs
+is enough for a naive one. Exit code 1 if a record was lost or doubled, or if nothing was doubled by a naive one, for
+then the proof would not bite.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from pathlib import Path
 from tests.hdfs.cluster import Cluster
 from tests.prove_spark import chain
 from tests.prove_spark.hdfs_runs import HDFS, HdfsRun
+from tests.prove_spark.jdbc_runs import JDBC, NAIVE_JDBC, JdbcRun, Servers
 from tests.prove_spark.runs import Machine, Outcome, Run
 from tests.prove_spark.streaming_runs import STREAMING, StreamingRun
 from tests.prove_spark.writer import LAYOUTS
+from tests.support.fetch_databases import DRIVERS
 from tests.support.servers import EmbeddedAws
 
-NAIVE = "naive"
+NAIVE = ("naive", NAIVE_JDBC)
 NAIVE_SHARE = 10
 
 
@@ -41,19 +44,23 @@ def main() -> int:
         cluster = None
         if HDFS in layouts:
             cluster = stack.enter_context(Cluster(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
-        machine = Machine()
+        databases = stack.enter_context(Servers())
+        machine = Machine(DRIVERS if JDBC in layouts or NAIVE_JDBC in layouts else ())
         stack.callback(lambda: machine.jvm.kill())
-        return int(prove_all(layouts, arguments.start, arguments.runs, machine, cluster))
+        stack.callback(machine.kill_spare)
+        return int(prove_all(layouts, arguments.start, arguments.runs, machine, cluster, databases))
 
 
-def prove_all(layouts: list[str], start: int, wanted: int, machine: Machine, cluster: Cluster | None) -> bool:
+def prove_all(
+    layouts: list[str], start: int, wanted: int, machine: Machine, cluster: Cluster | None, databases: Servers
+) -> bool:
     """Whether anything has failed."""
     failed = False
     for layout in layouts:
-        naive = layout == NAIVE
+        naive = layout in NAIVE
         runs = max(1, wanted // NAIVE_SHARE) if naive else wanted
         started = time.monotonic()
-        outcomes = [prove(seed, layout, machine, cluster) for seed in range(start, start + runs)]
+        outcomes = [prove(seed, layout, machine, cluster, databases) for seed in range(start, start + runs)]
         print(summary(layout, outcomes, time.monotonic() - started), flush=True)
         if naive:
             failed |= not any(outcome.duplicates for outcome in outcomes)
@@ -62,13 +69,13 @@ def prove_all(layouts: list[str], start: int, wanted: int, machine: Machine, clu
     return failed
 
 
-def prove(seed: int, layout: str, machine: Machine, cluster: Cluster | None) -> Outcome:
+def prove(seed: int, layout: str, machine: Machine, cluster: Cluster | None, databases: Servers) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="prove-") as root, contextlib.ExitStack() as stack:
         if layout == chain.CHAIN:
             aws = stack.enter_context(EmbeddedAws())
             outcome = chain.ChainRun(seed, machine, Path(root) / "run", aws).play()
         else:
-            outcome = run_of(seed, layout, machine, Path(root), cluster).play()
+            outcome = run_of(seed, layout, machine, Path(root), cluster, databases).play()
     print(
         f"{layout} {seed}: {_counts(outcome.rounds)}; killed at {_counts(outcome.killed)}; {outcome.records} records, "
         f"{outcome.duplicates} twice, {outcome.missing} missing {outcome.faults or ''}",
@@ -77,7 +84,9 @@ def prove(seed: int, layout: str, machine: Machine, cluster: Cluster | None) -> 
     return outcome
 
 
-def run_of(seed: int, layout: str, machine: Machine, root: Path, cluster: Cluster | None) -> Run:
+def run_of(seed: int, layout: str, machine: Machine, root: Path, cluster: Cluster | None, databases: Servers) -> Run:
+    if layout in (JDBC, NAIVE_JDBC):
+        return JdbcRun(seed, machine, root, databases, layout)
     if layout == HDFS:
         assert cluster is not None
         return HdfsRun(seed, machine, root, cluster)

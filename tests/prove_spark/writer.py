@@ -13,6 +13,7 @@ import json
 import os
 import random
 import sys
+from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, Sh
 from processors.spark.sink_port import Fenced, Sink, SinkError, SinkFull, SinkSpec
 from processors.spark.sinks.factory import make_sink
 from processors.spark.sinks.generic import GenericSink
+from processors.spark.sinks.jdbc import JdbcSink
+from processors.spark.sinks.jdbc_dialects import dialect_of
 from tests.prove_spark.jvm import attached
 
 FULL, GAVE_UP = 3, 4
@@ -29,7 +32,19 @@ FAILURES_MAX = 5
 LAYOUTS = ("flat", "partitioned", "naive")
 
 
-def sink_of(layout: str, path: str, session: Any) -> Sink:
+JDBC_IDLE_S = 2
+"""A transaction of a dead writer is ended sooner than in production, so that others need not wait for it."""
+
+
+def sink_of(layout: str, path: str, session: Any, options: Mapping[str, str] | None = None, *, merge: bool) -> Sink:
+    if options is not None:
+        if layout == "naive-jdbc":
+            return GenericSink(SinkSpec("out", "jdbc", options=options), None)
+        keys = ("shardId", "sequence") if merge else ()
+        spec = SinkSpec("out", "jdbc", options=options, mode="merge" if merge else "append", keys=keys)
+        dialect = dialect_of(options["url"])
+        assert dialect is not None
+        return JdbcSink(spec, session, dialect, idle_s=JDBC_IDLE_S)
     if layout == "naive":
         return GenericSink(SinkSpec("out", "parquet", path), None)
     partition_by = ("bucket", "tag") if layout == "partitioned" else ()
@@ -40,7 +55,9 @@ class Writer:
     def __init__(self, plan: dict[str, Any]) -> None:
         self._rng = random.Random(plan["seed"])
         self._session = attached()
-        self._sink = sink_of(plan["layout"], plan["path"], self._session)
+        self._sink = sink_of(
+            plan["layout"], plan["path"], self._session, plan.get("options"), merge=plan.get("merge", False)
+        )
         self._checkpoints = Path(plan["checkpoints"])
         self._lost = plan["lost"]
         self._largest = plan["largest"]
