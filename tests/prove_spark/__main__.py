@@ -3,11 +3,11 @@
     python -m tests.prove_spark --runs 200 [--start 0] [--layouts flat,partitioned,streaming,naive]
 
 Others are run when they are named: `chain`, the whole chain, daemon to JVM, which takes a minute a run (see `chain`);
-`hdfs`, a sink there, which needs what `make test-hdfs` fetches (see `hdfs_runs`); `s3`, in a bucket of versitygw; and
-`s3-unconditional`, on a store whose conditional writes are not atomic, which have to go wrong; `make test-s3` builds
-both servers. A tenth of the runs is enough for
-the naive one. Exit code 1 if a record was lost or doubled, or if nothing was doubled by the naive one, for then the
-proof would not bite.
+`hdfs`, a sink there, which needs what `make test-hdfs` fetches; `jdbc`, a table of a database, with `naive-jdbc` beside
+it, which need what `make test-jdbc` fetches; `s3`, in a bucket of versitygw, with `s3-unconditional` beside it, a store
+whose conditional writes are not atomic, which need what `make test-s3` builds. Each has a module `<name>_runs`. A tenth
+of the runs is enough for those that have to go wrong. Exit code 1 if a record was lost or doubled, or if none was by
+one that has to, for then the proof would not bite.
 """
 
 from __future__ import annotations
@@ -18,21 +18,33 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from tests.hdfs.cluster import Cluster
 from tests.prove_spark import chain
 from tests.prove_spark.hdfs_runs import HDFS, HdfsRun
+from tests.prove_spark.jdbc_runs import JDBC, NAIVE_JDBC, JdbcRun, Servers
 from tests.prove_spark.runs import Machine, Outcome, Run
 from tests.prove_spark.s3_runs import S3, S3_NAIVE, S3Run
 from tests.prove_spark.streaming_runs import STREAMING, StreamingRun
 from tests.prove_spark.writer import LAYOUTS
+from tests.support.fetch_databases import DRIVERS
 from tests.support.s3_servers import S3sFs, Versitygw
-from tests.support.servers import EmbeddedAws, ServerProcess
+from tests.support.servers import EmbeddedAws
 
-NAIVE = "naive"
+NAIVE = ("naive", NAIVE_JDBC, S3_NAIVE)
+"""What has to go wrong."""
 NAIVE_SHARE = 10
+
+
+class OneRun(Protocol):
+    def play(self) -> Outcome: ...
+
+
+Maker = Callable[[int, Path], OneRun]
+"""A seed and a directory of its own -> a run."""
 
 
 def main() -> int:
@@ -43,68 +55,67 @@ def main() -> int:
     arguments = parser.parse_args()
     layouts = arguments.layouts.split(",")
     with contextlib.ExitStack() as stack:
-        cluster = None
-        if HDFS in layouts:
-            cluster = stack.enter_context(Cluster(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
-        servers: dict[str, ServerProcess] = {}
-        if S3 in layouts:
-            servers[S3] = stack.enter_context(Versitygw())
-        if S3_NAIVE in layouts:
-            servers[S3_NAIVE] = stack.enter_context(S3sFs())
-        machine = Machine()
+        machine = Machine(DRIVERS if {JDBC, NAIVE_JDBC} & {*layouts} else ())
         stack.callback(lambda: machine.jvm.kill())
-        return int(prove_all(layouts, arguments.start, arguments.runs, machine, cluster, servers))
+        stack.callback(machine.kill_spare)
+        made = [(layout, maker_of(layout, machine, stack)) for layout in layouts]
+        failed = [prove_all(layout, make, arguments.start, arguments.runs) for layout, make in made]
+        return int(any(failed))
 
 
-def prove_all(
-    layouts: list[str],
-    start: int,
-    wanted: int,
-    machine: Machine,
-    cluster: Cluster | None,
-    servers: Mapping[str, ServerProcess],
-) -> bool:
+def maker_of(layout: str, machine: Machine, stack: contextlib.ExitStack) -> Maker:
+    """How runs of a layout are made. What they need is started now, and ended with the stack."""
+    match layout:
+        case chain.CHAIN:
+            return lambda seed, root: _ChainAlone(seed, machine, root)
+        case "streaming":
+            assert layout == STREAMING
+            return lambda seed, root: StreamingRun(seed, machine, root)
+        case "hdfs":
+            assert layout == HDFS
+            cluster = stack.enter_context(Cluster(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
+            return lambda seed, root: HdfsRun(seed, machine, root, cluster)
+        case "jdbc" | "naive-jdbc":
+            assert layout in (JDBC, NAIVE_JDBC)
+            databases = stack.enter_context(Servers())
+            return lambda seed, root: JdbcRun(seed, machine, root, databases, layout)
+        case "s3" | "s3-unconditional":
+            server = stack.enter_context(Versitygw() if layout == S3 else S3sFs())
+            return lambda seed, root: S3Run(seed, machine, root, server, layout)
+        case _:
+            return lambda seed, root: Run(seed, layout, machine, root)
+
+
+class _ChainAlone:
+    """A run of the whole chain, over an AWS of its own."""
+
+    def __init__(self, seed: int, machine: Machine, root: Path) -> None:
+        self._seed, self._machine, self._root = seed, machine, root
+
+    def play(self) -> Outcome:
+        with EmbeddedAws() as aws:
+            return chain.ChainRun(self._seed, self._machine, self._root / "run", aws).play()
+
+
+def prove_all(layout: str, make: Maker, start: int, wanted: int) -> bool:
     """Whether anything has failed."""
-    failed = False
-    for layout in layouts:
-        naive = layout in (NAIVE, S3_NAIVE)
-        runs = max(1, wanted // NAIVE_SHARE) if naive else wanted
-        started = time.monotonic()
-        outcomes = [prove(seed, layout, machine, cluster, servers.get(layout)) for seed in range(start, start + runs)]
-        print(summary(layout, outcomes, time.monotonic() - started), flush=True)
-        if naive:
-            failed |= all(outcome.exactly_once for outcome in outcomes)
-        else:
-            failed |= not all(outcome.exactly_once for outcome in outcomes)
-    return failed
+    runs = max(1, wanted // NAIVE_SHARE) if layout in NAIVE else wanted
+    started = time.monotonic()
+    outcomes = [prove(seed, layout, make) for seed in range(start, start + runs)]
+    print(summary(layout, outcomes, time.monotonic() - started), flush=True)
+    is_right = all(outcome.exactly_once for outcome in outcomes)
+    return is_right if layout in NAIVE else not is_right
 
 
-def prove(
-    seed: int, layout: str, machine: Machine, cluster: Cluster | None, server: ServerProcess | None = None
-) -> Outcome:
-    with tempfile.TemporaryDirectory(prefix="prove-") as root, contextlib.ExitStack() as stack:
-        if layout == chain.CHAIN:
-            aws = stack.enter_context(EmbeddedAws())
-            outcome = chain.ChainRun(seed, machine, Path(root) / "run", aws).play()
-        else:
-            outcome = run_of(seed, layout, machine, Path(root), cluster, server).play()
+def prove(seed: int, layout: str, make: Maker) -> Outcome:
+    with tempfile.TemporaryDirectory(prefix="prove-") as root:
+        outcome = make(seed, Path(root)).play()
     print(
         f"{layout} {seed}: {_counts(outcome.rounds)}; killed at {_counts(outcome.killed)}; {outcome.records} records, "
         f"{outcome.duplicates} twice, {outcome.missing} missing {outcome.faults or ''}",
         flush=True,
     )
     return outcome
-
-
-def run_of(
-    seed: int, layout: str, machine: Machine, root: Path, cluster: Cluster | None, server: ServerProcess | None = None
-) -> Run:
-    if server is not None:
-        return S3Run(seed, machine, root, server, layout)
-    if layout == HDFS:
-        assert cluster is not None
-        return HdfsRun(seed, machine, root, cluster)
-    return StreamingRun(seed, machine, root) if layout == STREAMING else Run(seed, layout, machine, root)
 
 
 def summary(layout: str, outcomes: list[Outcome], took_s: float) -> str:
