@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -17,8 +18,10 @@ NAMES = itertools.count()
 
 
 def pytest_collection_modifyitems(items):
+    """Of this directory: py4j leaves its sockets to the end of the process."""
     for item in items:
-        item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
 
 
 @pytest.fixture(scope="session")
