@@ -241,6 +241,12 @@ test-hdfs: $(DEV)
 	$(BIN)/python -m tests.hdfs.fetch || true
 	MLD_HDFS=1 $(BIN)/python -m pytest --timeout 900 -rs tests/hdfs $(PYTEST_ARGS)
 
+# The JDBC sink against a PostgreSQL and a MariaDB as processes of the tests' own: fetches 165 MB.
+.PHONY: test-jdbc
+test-jdbc: $(DEV)
+	$(BIN)/python -m tests.support.fetch_databases || true
+	MLD_JDBC=1 $(BIN)/python -m pytest --timeout 900 -rs tests/jdbc $(PYTEST_ARGS)
+
 # After a change of setup.cfg or constraints.txt: the same packages with the hashes of all their files.
 .PHONY: lock
 LOCK := .venv-lock

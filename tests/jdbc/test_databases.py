@@ -1,0 +1,26 @@
+"""The servers of these tests: they start, answer, crash and come back at the same address."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from tests.support.databases import MariaDb, Postgres
+
+pytestmark = pytest.mark.skipif("MLD_JDBC" not in os.environ, reason="make test-jdbc")
+
+
+@pytest.mark.parametrize("kind", [Postgres, MariaDb])
+def test_a_database_that_is_killed_comes_back_at_its_address(kind):
+    with kind() as database:
+        address = (database.host, database.port)
+        socket.create_connection(address, 5).close()
+        database.kill()
+        with pytest.raises(ConnectionError):
+            socket.create_connection(address, 5)
+        database.start()
+        socket.create_connection(address, 5).close()
+        directory = database.directory
+    assert not directory.exists()
