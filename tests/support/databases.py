@@ -94,20 +94,38 @@ class Database:
 
     def freeze(self) -> None:
         """It holds its connections and says nothing any more, until `thaw`."""
-        assert self._process is not None
-        os.killpg(self._process.pid, signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        assert self._process is not None
-        os.killpg(self._process.pid, signal.SIGCONT)
+        self._signal(signal.SIGCONT)
 
     def _end(self, number: signal.Signals) -> None:
-        process, self._process = self._process, None
+        process, everyone = self._process, self._pids()
         if process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number) if number is signal.SIGKILL else process.send_signal(number)
+        if number is signal.SIGKILL:
+            self._signal(signal.SIGSTOP)  # so that it starts no more of them
+            everyone = self._pids()
+            self._signal(signal.SIGKILL)
+        else:
+            process.send_signal(number)
         process.wait(STOP_S)
+        until(lambda: not any(map(_is_alive, everyone)), STOP_S, f"the end of {everyone}")
+        self._process = None
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self._pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _pids(self) -> list[int]:
+        """The server, and the processes that it has for its connections, each a leader of its own group."""
+        if self._process is None:
+            return []
+        pid = self._process.pid
+        with contextlib.suppress(OSError):
+            return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+        return [pid]
 
     def _is_ready(self) -> bool:
         said = self.log.read_text(errors="replace")
@@ -225,6 +243,13 @@ class MariaDbAsMySql(MariaDb):
     @property
     def url(self) -> str:
         return super().url.replace("jdbc:mariadb:", "jdbc:mysql:")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def free_port() -> int:
