@@ -13,6 +13,7 @@ How to use a sink
   or a lost answer was a success). Open again, trim, and run what is left. Nothing of this frame is in the sink.
 * `SinkFull`: no room. Nothing was acknowledged; waiting for room and trying again is right.
 * `JobFailed`: Spark could not compute or write the frame: the pipeline, a record, or the cluster.
+* `DataRefused`: a kind of it: the sink will never take these rows, though they can be computed. A record is to blame.
 * `SinkError`: anything else that another attempt may cure. The publication may have happened: open again, always.
 * `SinkRefused`: another attempt cannot help; a person has to change something first.
 
@@ -45,6 +46,11 @@ class SinkFull(SinkError):
 
 class JobFailed(SinkError):
     """Spark could not compute or write the frame; the cause is the exception of Spark."""
+
+
+class DataRefused(JobFailed):
+    """The sink will never take a row of the frame: a constraint, or a value that its column cannot hold. It can be
+    computed all the same, so the record is searched for, and the sink is not waited for."""
 
 
 class SinkRefused(SinkError):
@@ -123,6 +129,8 @@ class SinkSpec:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     partition_by: tuple[str, ...] = ()
     mode: str = "append"
+    keys: tuple[str, ...] = ()
+    """Columns that name a row, for mode `merge`."""
     ledger: str | None = None
     """Directory of the ledger of a sink that has none of its own (`mld.spark.ledger`)."""
     writer: WriterIdentity = field(default_factory=WriterIdentity)

@@ -164,6 +164,10 @@ SPARK_LEAVES = {
 }
 # Modules that decide: values in, values out.
 PURE = (
+    "processors/spark/sinks/jdbc_columns.py",
+    "processors/spark/sinks/jdbc_statements.py",
+    "processors/spark/sinks/jdbc_dialects.py",
+    "processors/spark/sinks/jdbc_options.py",
     "mld/stream_ids.py",
     "mld/schemas/avro.py",
     "mld/schemas/decoding.py",

@@ -33,7 +33,7 @@ from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, Sh
 from processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
 from processors.spark.session.handover import Handed
 from processors.spark.settings import SparkSettings
-from processors.spark.sink_port import Fenced, JobFailed, Sink, SinkError, SinkRefused
+from processors.spark.sink_port import DataRefused, Fenced, JobFailed, Sink, SinkError, SinkRefused
 from processors.spark.spark_errors import first_line
 from properties.spark import Format, OnPoison
 
@@ -122,7 +122,7 @@ class Engine:
             self._health.probe()
             if isinstance(error, PipelineFailed) and self._fails_without_records():
                 return BatchOutcome(dict.fromkeys(batch.ends, f"{error}; correct the pipeline"), self._figures)
-            if isinstance(error, JobFailed) and self._computes(source):
+            if isinstance(error, JobFailed) and not isinstance(error, DataRefused) and self._computes(source):
                 log.error("%s; the batch can be computed, so the sink is waited for", error)
                 return self._wait_for_the_sink(source, batch)
             return BatchOutcome(self._search(source.load()), self._figures)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from processors.spark.commit.store import store_at
+from processors.spark.commit.store import Store, store_at
 from processors.spark.sink_port import Sink, SinkRefused, SinkSpec, is_s3
 from processors.spark.sinks.files import FlatSink, PartitionedSink
 from processors.spark.sinks.generic import GenericSink
@@ -15,6 +16,8 @@ from processors.spark.sinks.s3_files import S3FileSink, place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger("mld.spark")
 
 FILE_FORMATS = frozenset(("parquet", "orc", "json", "csv", "text", "avro"))
 LAKE_FORMATS = frozenset(("delta", "iceberg"))
@@ -35,10 +38,49 @@ def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) 
         _need_path(spec)
         _append_only(spec)
         return DeltaSink(spec, spark) if format == "delta" else IcebergSink(spec, spark)
+    if format == "jdbc" and (sink := _table(spec, spark)) is not None:
+        return sink
+    if spec.keys or spec.mode.lower() == "merge":
+        raise SinkRefused(f"mld.spark.sink.{spec.name}.mode = merge is not for {spec.format}; remove it, and the keys")
+    log.warning(
+        "sink %s: %s is written at least once: a batch may be there again after a crash",
+        spec.name,
+        spec.format,
+    )
     if not spec.ledger:
         return GenericSink(spec, None)
-    place = f"{spec.ledger.rstrip('/')}/{quote(spec.name, safe='')}"
-    return GenericSink(spec, store_at(place, "mld.spark.ledger", spark))
+    return GenericSink(spec, _ledger_store(spec, spark))
+
+
+def _ledger_store(spec: SinkSpec, spark: SparkSession) -> Store:
+    """Where a sink that keeps no ledger of its own has one."""
+    assert spec.ledger is not None
+    return store_at(f"{spec.ledger.rstrip('/')}/{quote(spec.name, safe='')}", "mld.spark.ledger", spark)
+
+
+def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
+    """The sink of a table by JDBC; None for a database whose statements it does not know."""
+    from processors.spark.commit.journal import Journal
+    from processors.spark.sinks.jdbc import JdbcSink
+    from processors.spark.sinks.jdbc_dialects import DIALECTS, dialect_of
+    from processors.spark.sinks.jdbc_options import checked_options
+
+    dialect = dialect_of(next((value for name, value in spec.options.items() if name.lower() == "url"), ""))
+    if dialect is None and (spec.keys or spec.mode.lower() == "merge"):
+        known = ", ".join(dialect.name for dialect in DIALECTS)
+        raise SinkRefused(
+            f"mld.spark.sink.{spec.name}.mode = merge is for {known}; the database of options.url is none of them"
+        )
+    if dialect is None:
+        return None
+    checked_options(spec)
+    if getattr(spark, "_jvm", None) is None:
+        raise SinkRefused(
+            f"mld.spark.sink.{spec.name}.format = jdbc: its transaction needs a JVM of this host, and with "
+            "mld.spark.remote there is none; use mld.spark.master"
+        )
+    inherited = Journal(_ledger_store(spec, spark), spec.name) if spec.ledger else None
+    return JdbcSink(spec, spark, dialect, inherited)
 
 
 def _files(spec: SinkSpec, spark: SparkSession) -> Sink:

@@ -1,0 +1,437 @@
+"""Tables of a database by JDBC, exactly once.
+
+Spark writes the frame into a staging table, on as many executors as the frame has partitions. Then one transaction on
+the driver locks the table's row of the ledger, `mld_ledger` in the same schema, checks the marks, takes the staged rows
+over with one statement, updates the row and commits: rows and marks are there together, or neither. A reader sees whole
+commits.
+
+What must never happen: that rows are taken over without the lock, or that marks move in another transaction. A staging
+table has a name with its token and the time; a row of it has a number of its own, so that a task that Spark runs twice
+fails instead of staging its rows twice. Whoever opens a sink drops staging tables that are older than a day.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from processors.spark.commit import ledger
+from processors.spark.commit.admission import Admission
+from processors.spark.commit.journal import UPGRADE, Journal, signature
+from processors.spark.commit.ledger import LedgerEntry
+from processors.spark.commit_stages import stage
+from processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
+from processors.spark.sink_port import DataRefused, JobFailed, Published, SinkError, SinkRefused, SinkSpec
+from processors.spark.sinks.jdbc_columns import (
+    ColumnsRefused,
+    FittedColumns,
+    FrameColumn,
+    TableColumn,
+    check_unique,
+    created,
+    fitted,
+    newest,
+    staging_columns,
+    staging_name,
+)
+from processors.spark.sinks.jdbc_connection import DatabaseError, JdbcConnection, NoDriver, connected, database_error
+from processors.spark.sinks.jdbc_options import abandoned, driver_options, stage_name, staging_options
+from processors.spark.sinks.jdbc_statements import (
+    LEDGER_TABLE,
+    ROW,
+    STAGE_PREFIX,
+    DatabaseFault,
+    JdbcDialect,
+    TableName,
+    table_named,
+)
+from processors.spark.sinks.spark_write import write
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("mld.spark")
+
+LOCK_WAIT_S = 60
+"""Longest wait for another writer's transaction; then the sink is waited for. Longer than IDLE_S, so that it outlasts
+one that hangs."""
+IDLE_S = 30
+"""A transaction that says nothing for so long is ended by the server, where the server can do that."""
+SILENT_S = 900
+"""Longest wait for an answer, without `options.queryTimeout`."""
+SILENT_MARGIN_S = 60
+SWEEP_EVERY_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """A frame on its way: its staging table, what becomes of its columns, and its rows once they are there."""
+
+    table: TableName
+    frame: tuple[FrameColumn, ...]
+    columns: FittedColumns
+    rows: int = 0
+
+
+class JdbcSink:
+    """A table of PostgreSQL, MySQL, MariaDB or SQL Server. `inherited` is the ledger that an older version of this
+    program kept of the sink in `mld.spark.ledger`: its marks are taken over once."""
+
+    exactly_once = True
+
+    def __init__(
+        self,
+        spec: SinkSpec,
+        spark: SparkSession,
+        dialect: JdbcDialect,
+        inherited: Journal | None = None,
+        *,
+        lock_wait_s: int = LOCK_WAIT_S,
+        idle_s: int = IDLE_S,
+    ) -> None:
+        self._spec, self._spark, self._dialect, self._inherited = spec, spark, dialect, inherited
+        self._lock_wait_s, self._idle_s = lock_wait_s, idle_s
+        self.name = spec.name
+        given = {name.lower(): value for name, value in spec.options.items()}
+        self._given = given
+        self._options = driver_options(spec, dialect)
+        self._merges = spec.mode.lower() == "merge"
+        self._swept_at: float | None = None
+        self._checked = False
+        self._old_head: LedgerEntry | None = None
+        remedy = (
+            "Use another table; or, if both are meant to write there, set "
+            f"mld.spark.sink.{spec.name}.writers = shared: each then has marks of its own"
+        )
+        self._admission = Admission(spec.writer, spec.name, f"table {given['dbtable']}", remedy, spec.shared)
+
+    def open(self) -> HighWaterMarks:
+        with self._said("opening its ledger"), self._connection() as connection:
+            self._check_server(connection)
+            target = self._target(connection)
+            self._sweep(connection, target)
+            head = self._head(connection, target)
+            if head is not None and not self._columns(connection, target):
+                raise SinkRefused(
+                    f"sink {self.name}: there is no table {target}, and its row in {target.beside(LEDGER_TABLE)} says "
+                    f"what it holds, last in commit {head.number}; restore the table, or delete that row as well"
+                )
+            self._old_head = self._inherited.open() if self._inherited is not None and head is None else None
+            inherits = self._old_head is not None
+            head = head or self._old_head
+            marks = self._admission.marks(head)
+            if not (inherits or self._admission.upgrades(head)):
+                return marks
+            self._make_ledger(connection, target)
+            return self._admission.marks(self._transaction(connection, target, None, {}, UPGRADE))
+
+    def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
+        with self._said("writing a batch"):
+            with self._connection() as connection:
+                self._check_server(connection)
+                target = self._target(connection)
+                self._sweep(connection, target)
+                head = self._head(connection, target) or self._old_head
+                self._admission.check(head, batch)
+                if frame is None and not self._columns(connection, target):
+                    # No table yet: an empty batch that comes again is as empty.
+                    return Published(advanced(self._admission.marks(head), batch))
+                self._make_ledger(connection, target)
+                staging = None if frame is None else self._prepared(connection, target, frame)
+            try:
+                if frame is not None and staging is not None:
+                    staging = self._staged(frame, staging)
+                with self._connection() as connection:
+                    entry = self._transaction(connection, target, staging, batch, batch_id)
+            finally:
+                if staging is not None:
+                    self._drop(staging.table)
+            return Published(self._admission.marks(entry), entry.number, staging.rows if staging else 0)
+
+    # --- before the transaction: statements that commit on their own -------------------------------------------------
+
+    def _check_server(self, connection: JdbcConnection) -> None:
+        """Once per start: whether this is a database that the dialect is for. Raises SinkRefused."""
+        if self._checked:
+            return
+        product, version = connection.product()
+        dialect = self._dialect
+        if not dialect.serves(product, version):
+            raise SinkRefused(
+                f"sink {self.name}: {product} {version} is not {dialect.name} {dialect.version_min} or later, which "
+                "this sink writes exactly once"
+            )
+        if dialect.strictness is not None:
+            ((modes,),) = connection.query(dialect.strictness)
+            if "STRICT_" not in (modes or "") and "TRADITIONAL" not in (modes or ""):
+                raise SinkRefused(
+                    f"sink {self.name}: sql_mode of the database is {modes!r}, by which values that do not fit are cut "
+                    "without a word; add STRICT_TRANS_TABLES there, or to sessionVariables of options.url"
+                )
+        self._checked = True
+
+    def _target(self, connection: JdbcConnection) -> TableName:
+        """The user's table, as the catalog has it or would have it."""
+        ((schema,),) = connection.query(self._dialect.schema_query)
+        try:
+            return table_named(self._given["dbtable"], self._dialect, schema or "")
+        except ValueError as error:
+            raise SinkRefused(f"mld.spark.sink.{self.name}.options.dbtable: {error}") from error
+
+    def _columns(self, connection: JdbcConnection, table: TableName) -> list[TableColumn]:
+        found = connection.columns(table.schema, table.table, by_catalog=self._dialect.schema_is_catalog)
+        return [
+            TableColumn(
+                str(row["COLUMN_NAME"]),
+                str(row["TYPE_NAME"]),
+                required=row["IS_NULLABLE"] == "NO" and row["COLUMN_DEF"] is None and row["IS_AUTOINCREMENT"] != "YES",
+                generated=row.get("IS_GENERATEDCOLUMN") == "YES" and row["IS_AUTOINCREMENT"] != "YES",
+            )
+            for row in found
+        ]
+
+    def _make_ledger(self, connection: JdbcConnection, target: TableName) -> None:
+        table = target.beside(LEDGER_TABLE)
+        if not self._columns(connection, table):
+            self._unless_there(connection, self._dialect.create_ledger(table), lambda: self._columns(connection, table))
+        if not connection.query(self._dialect.head(table), target.table):
+            self._unless_there(
+                connection,
+                self._dialect.first_entry(table),
+                lambda: connection.query(self._dialect.head(table), target.table),
+                target.table,
+            )
+        self._check_transactional(connection, table)
+        self._check_transactional(connection, target)
+
+    def _unless_there(self, connection: JdbcConnection, sql: str, is_there: Callable[[], object], *values: str) -> None:
+        """Create what another writer may be creating at the same time."""
+        try:
+            connection.execute(sql, *values)
+        except DatabaseError:
+            if not is_there():
+                raise
+
+    def _check_transactional(self, connection: JdbcConnection, table: TableName) -> None:
+        question = self._dialect.engines()
+        if question is not None and connection.query(question, table.schema, table.table) == [("NO",)]:
+            raise SinkRefused(
+                f"sink {self.name}: table {table} is of an engine without transactions; ALTER TABLE … ENGINE = InnoDB"
+            )
+
+    def _prepared(self, connection: JdbcConnection, target: TableName, frame: DataFrame) -> Staging:
+        """Make or widen the table, and make the staging table."""
+        columns = tuple(FrameColumn(field.name, field.dataType.simpleString()) for field in frame.schema.fields)
+        dialect, keys = self._dialect, self._spec.keys
+        try:
+            have = self._columns(connection, target)
+            if not have:
+                made, primary = created(columns, keys if self._merges else (), dialect)
+                sql = dialect.create(target, made, primary, self._given.get("createtableoptions", ""))
+                self._unless_there(connection, sql, lambda: self._columns(connection, target))
+                log.info("sink %s: made table %s (%s)", self.name, target, ", ".join(" ".join(c) for c in made))
+                have = self._columns(connection, target)
+                self._check_transactional(connection, target)
+            fit = fitted(columns, have, keys if self._merges else (), dialect)
+            for name, type_ in fit.added:
+                sql = dialect.add_column(target, name, type_)
+                self._unless_there(connection, sql, partial(self._has, connection, target, name))
+                log.info("sink %s: added column %s %s to table %s", self.name, name, type_, target)
+            if self._merges:
+                targets = [column.target for column in fit.staged if column.is_key]
+                check_unique(targets, self._unique_indexes(connection, target), dialect)
+            stage_columns = [*staging_columns(columns, dialect), (ROW, dialect.types["bigint"])]
+        except ColumnsRefused as error:
+            raise SinkRefused(f"sink {self.name}: table {target}: {error}") from error
+        table = target.beside(stage_name(time.time(), uuid4().hex))
+        connection.execute(dialect.create(table, stage_columns, [ROW]))
+        return Staging(table, columns, fit)
+
+    def _has(self, connection: JdbcConnection, target: TableName, name: str) -> bool:
+        return any(column.name.lower() == name.lower() for column in self._columns(connection, target))
+
+    def _unique_indexes(self, connection: JdbcConnection, target: TableName) -> list[frozenset[str]]:
+        """The columns of each unique index that covers all rows."""
+        indexes: dict[str, set[str]] = {}
+        rows = connection.unique_indexes(target.schema, target.table, by_catalog=self._dialect.schema_is_catalog)
+        for row in rows:
+            if row["INDEX_NAME"] is not None and row["COLUMN_NAME"] is not None and not row.get("FILTER_CONDITION"):
+                indexes.setdefault(row["INDEX_NAME"], set()).add(row["COLUMN_NAME"].strip('"'))
+        return [frozenset(columns) for columns in indexes.values()]
+
+    def _staged(self, frame: DataFrame, staging: Staging) -> Staging:
+        """Have Spark write the frame into its staging table."""
+        from pyspark.sql.functions import monotonically_increasing_id
+
+        stage("staging")
+        columns = [frame[f"`{c.name.replace('`', '``')}`"].alias(staging_name(n)) for n, c in enumerate(staging.frame)]
+        numbered = frame.select(*columns, monotonically_increasing_id().alias(ROW))
+        try:
+            rows = write(
+                numbered,
+                sink=self.name,
+                format="jdbc",
+                options=staging_options(self._options, self._dialect.place(staging.table)),
+                mode="append",
+                path=None,
+            )
+        except JobFailed as error:
+            cause = error.__cause__
+            found = database_error(self._jvm, cause) if isinstance(cause, Exception) else None
+            if found is None:
+                raise
+            if found.state.startswith("23"):  # a task has run twice: another attempt has a table of its own
+                raise
+            raise self._meaning(found, "writing a batch into a staging table", of_rows=True) from error
+        stage("staged")
+        return Staging(staging.table, staging.frame, staging.columns, rows)
+
+    # --- the transaction ---------------------------------------------------------------------------------------------
+
+    def _transaction(
+        self,
+        connection: JdbcConnection,
+        target: TableName,
+        staging: Staging | None,
+        batch: ShardSpans,
+        batch_id: str,
+    ) -> LedgerEntry:
+        """Take over the staged rows and move the marks, together."""
+        dialect, table = self._dialect, target.beside(LEDGER_TABLE)
+        for sql in dialect.begin(lock_wait_s=self._lock_wait_s, idle_s=self._idle_s):
+            connection.execute(sql)
+        connection.begin()
+        stage("begun")
+        rows = connection.query(dialect.locked_head(table), target.table)
+        if not rows:
+            raise SinkError(f"sink {self.name}: the row of {target.table} in {table} is gone; it is tried again")
+        ((number, text),) = rows
+        head = self._decoded(number, text) or self._old_head
+        stage("locked")
+        entry = self._admission.following(
+            head,
+            batch,
+            uuid4().hex,
+            layout=self._spec.format,
+            batch_id=batch_id,
+            **signature(),
+            rows=staging.rows if staging else 0,
+        )
+        if staging is not None and staging.rows:
+            self._take_over(connection, target, staging)
+        stage("inserted")
+        said = ledger.encode(entry).decode()
+        values = (entry.number, entry.token, said, target.table, int(number or 0))
+        if connection.execute(dialect.next_entry(table), *values) != 1:
+            raise SinkError(f"sink {self.name}: the row of {target.table} in {table} has changed under its lock")
+        stage("updated")
+        try:
+            connection.commit()
+        except DatabaseError as error:
+            raise SinkError(
+                f"sink {self.name}: no answer to the commit of batch {batch_id} ({error}); the ledger says whether it "
+                "happened"
+            ) from error
+        stage("committed")
+        return entry
+
+    def _take_over(self, connection: JdbcConnection, target: TableName, staging: Staging) -> None:
+        dialect, columns = self._dialect, staging.columns.staged
+        ((count, lacking),) = connection.query(dialect.count(staging.table, columns))
+        if int(count or 0) != staging.rows:
+            raise SinkError(
+                f"sink {self.name}: {staging.table} holds {count} rows, and Spark has written {staging.rows}; it is "
+                "tried again"
+            )
+        if int(float(lacking or 0)):
+            raise DataRefused(f"sink {self.name}: {lacking} rows have no value in a key of table {target}")
+        sql = (
+            dialect.merge(target, staging.table, columns, newest(staging.frame))
+            if self._merges
+            else dialect.append(target, staging.table, columns)
+        )
+        try:
+            connection.execute(sql)
+        except DatabaseError as error:
+            raise self._meaning(error, f"putting a batch into table {target}", of_rows=True) from error
+
+    # --- the ledger --------------------------------------------------------------------------------------------------
+
+    def _head(self, connection: JdbcConnection, target: TableName) -> LedgerEntry | None:
+        """The entry of the table as it is now, without a lock; None if it has none in this database."""
+        table = target.beside(LEDGER_TABLE)
+        if not self._columns(connection, table):
+            return None
+        rows = connection.query(self._dialect.head(table), target.table)
+        return self._decoded(*rows[0]) if rows else None
+
+    def _decoded(self, number: str | None, text: str | None) -> LedgerEntry | None:
+        if not int(number or 0):
+            return None
+        try:
+            return ledger.decode((text or "").encode())
+        except ValueError as error:
+            raise SinkRefused(f"sink {self.name}: its row in {LEDGER_TABLE} is damaged: {error}") from error
+
+    # --- connections and their errors --------------------------------------------------------------------------------
+
+    @property
+    def _jvm(self) -> Any:
+        return self._spark._jvm
+
+    @contextmanager
+    def _connection(self) -> Iterator[JdbcConnection]:
+        connection = connected(self._spark, self._options)
+        try:
+            timeout = self._given.get("querytimeout", "")
+            silent = int(timeout) + SILENT_MARGIN_S if timeout.isdecimal() and int(timeout) else SILENT_S
+            connection.silent_for_at_most(silent)
+            yield connection
+        finally:
+            connection.close()
+
+    def _drop(self, table: TableName) -> None:
+        """Drop a staging table; if that fails, it goes after a day."""
+        try:
+            with self._connection() as connection:
+                connection.execute(self._dialect.drop(table))
+        except DatabaseError as error:
+            log.debug("sink %s: %s stays: %s", self.name, table, error)
+
+    def _sweep(self, connection: JdbcConnection, target: TableName) -> None:
+        if self._swept_at is not None and time.monotonic() - self._swept_at < SWEEP_EVERY_S:
+            return
+        rows = connection.query(self._dialect.tables(), target.schema, f"{STAGE_PREFIX}%")
+        for name in abandoned((str(name) for (name,) in rows), time.time()):
+            log.info("sink %s: dropping %s, whose writer is gone", self.name, name)
+            self._drop(target.beside(name))
+        self._swept_at = time.monotonic()
+
+    @contextmanager
+    def _said(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except DatabaseError as error:
+            raise self._meaning(error, doing) from error
+        except NoDriver as error:
+            raise SinkRefused(
+                f"sink {self.name}: the JDBC driver {self._given.get('driver', self._dialect.driver)} is not loaded; write "
+                f"mld.spark.packages = {self._dialect.package}, or name the class of another one that is as "
+                f"mld.spark.sink.{self.name}.options.driver"
+            ) from error
+
+    def _meaning(self, error: DatabaseError, doing: str, *, of_rows: bool = False) -> SinkError:
+        """What an error of the database means for the next attempt."""
+        said = f"sink {self.name}: {doing}: {error}"
+        fault = self._dialect.fault(error.state, error.code)
+        if fault is DatabaseFault.DATA and of_rows:
+            return DataRefused(said)
+        if fault is DatabaseFault.REFUSED:
+            return SinkRefused(f"{said}; {self._dialect.remedy(error.state, error.code, self.name)}")
+        return SinkError(said)

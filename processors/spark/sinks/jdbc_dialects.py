@@ -1,0 +1,299 @@
+"""The databases that the JDBC sink writes exactly once.
+
+PostgreSQL, MySQL and MariaDB are tested against servers; SQL Server's statements follow its documentation, and no
+server has run them.
+
+Pure: values in, values out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import ClassVar
+
+from processors.spark.sinks.jdbc_statements import (
+    ARRAY,
+    DatabaseFault,
+    JdbcDialect,
+    Ordering,
+    StagedColumn,
+    TableName,
+)
+
+TIMEOUT_UNIT_MS = 1_000
+
+
+class PostgresDialect(JdbcDialect):
+    name = "PostgreSQL"
+    schemes = ("postgresql",)
+    driver = "org.postgresql.Driver"
+    package = "org.postgresql:postgresql:42.7.7"
+    types: ClassVar[dict[str, str]] = {
+        "string": "TEXT",
+        "tinyint": "SMALLINT",
+        "smallint": "SMALLINT",
+        "int": "INTEGER",
+        "bigint": "BIGINT",
+        "float": "FLOAT4",
+        "double": "FLOAT8",
+        "decimal": "NUMERIC",
+        "boolean": "BOOLEAN",
+        "date": "DATE",
+        "timestamp": "TIMESTAMP WITH TIME ZONE",
+        "timestamp_ntz": "TIMESTAMP",
+        "binary": "BYTEA",
+    }
+    text_key = "TEXT"
+    ledger_text = "TEXT"
+    schema_query = "SELECT current_schema()"
+    product = "PostgreSQL"
+    version_min = 10
+    write_options: ClassVar[dict[str, str]] = {"reWriteBatchedInserts": "true", "tcpKeepAlive": "true"}
+    states: ClassVar[dict[str, DatabaseFault]] = {
+        "25006": DatabaseFault.WAIT,  # read only: a fail-over is under way
+        "25P03": DatabaseFault.WAIT,  # given up while we were silent
+        "53": DatabaseFault.WAIT,  # resources: disk, memory, connections
+        "55": DatabaseFault.WAIT,  # locks
+        "57": DatabaseFault.WAIT,  # shut down, cancelled
+        "58": DatabaseFault.WAIT,  # system error
+        "P0001": DatabaseFault.DATA,  # a trigger says no
+        "44": DatabaseFault.DATA,  # WITH CHECK OPTION
+    }
+    _SERIAL: ClassVar[dict[str, str]] = {"serial": "int4", "bigserial": "int8", "smallserial": "int2"}
+    _TEXTS: ClassVar[frozenset[str]] = frozenset(("text", "varchar", "bpchar", "name"))
+
+    def folded(self, name: str) -> str:
+        return name.lower()
+
+    def type_of(self, spark_type: str) -> str | None:
+        if match := ARRAY.fullmatch(spark_type):
+            element = super().type_of(match[1])
+            return f"{element}[]" if element else None
+        return super().type_of(spark_type)
+
+    def cast(self, spark_type: str, column_type: str, *, is_key: bool) -> str | None:
+        kind = self._SERIAL.get(column_type, column_type)
+        if not is_key and (spark_type != "string" or kind in self._TEXTS):
+            return None
+        return kind if re.fullmatch(r'[a-z_][a-z0-9_]*|"[^"]+"\."[^"]+"', kind) else self.quoted(kind)
+
+    def merge(
+        self, target: TableName, stage: TableName, columns: Sequence[StagedColumn], newest: Sequence[Ordering]
+    ) -> str:
+        names = ", ".join(self.quoted(column.target) for column in columns)
+        keys = ", ".join(self.quoted(column.target) for column in columns if column.is_key)
+        rest = [self.quoted(column.target) for column in columns if not column.is_key]
+        update = f"DO UPDATE SET {', '.join(f'{name} = EXCLUDED.{name}' for name in rest)}" if rest else "DO NOTHING"
+        rows = self._deduplicated(stage, columns, newest)
+        return f"INSERT INTO {self.place(target)} ({names}) {rows} ON CONFLICT ({keys}) {update}"
+
+    def begin(self, *, lock_wait_s: int, idle_s: int) -> list[str]:
+        return [
+            f"SET lock_timeout = '{lock_wait_s}s'",
+            f"SET idle_in_transaction_session_timeout = '{idle_s}s'",
+        ]
+
+
+class MySqlDialect(JdbcDialect):
+    """MySQL and MariaDB."""
+
+    name = "MySQL"
+    schemes = ("mysql",)
+    driver = "com.mysql.cj.jdbc.Driver"
+    package = "com.mysql:mysql-connector-j:9.3.0"
+    quotes = ("`", "`")
+    types: ClassVar[dict[str, str]] = {
+        "string": "LONGTEXT",
+        "tinyint": "TINYINT",
+        "smallint": "SMALLINT",
+        "int": "INTEGER",
+        "bigint": "BIGINT",
+        "float": "FLOAT",
+        "double": "DOUBLE",
+        "decimal": "DECIMAL",
+        "boolean": "BOOLEAN",
+        "date": "DATE",
+        "timestamp": "DATETIME(6)",
+        "timestamp_ntz": "DATETIME(6)",
+        "binary": "LONGBLOB",
+    }
+    text_key = "VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    ledger_text = "LONGTEXT"
+    schema_query = "SELECT DATABASE()"
+    product = "MySQL"
+    version_min = 5
+    table_suffix = "ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4"
+    any_unique_index_counts = True
+    schema_is_catalog = True
+    write_options: ClassVar[dict[str, str]] = {"rewriteBatchedStatements": "true", "tcpKeepAlive": "true"}
+    strictness = "SELECT @@SESSION.sql_mode"
+    states: ClassVar[dict[str, DatabaseFault]] = {
+        "45000": DatabaseFault.DATA,  # SIGNAL of a trigger
+        "S1009": DatabaseFault.DATA,  # the driver cannot send the value
+    }
+    codes: ClassVar[dict[int, DatabaseFault]] = {
+        1021: DatabaseFault.WAIT,  # disk full
+        1040: DatabaseFault.WAIT,  # too many connections
+        1041: DatabaseFault.WAIT,  # out of memory
+        1053: DatabaseFault.WAIT,  # shut down
+        1114: DatabaseFault.WAIT,  # table full
+        1158: DatabaseFault.WAIT,  # network, four kinds
+        1159: DatabaseFault.WAIT,
+        1160: DatabaseFault.WAIT,
+        1161: DatabaseFault.WAIT,
+        1203: DatabaseFault.WAIT,  # too many connections of this user
+        1205: DatabaseFault.WAIT,  # lock wait
+        1213: DatabaseFault.WAIT,  # deadlock
+        1226: DatabaseFault.WAIT,  # a user's quota
+        1290: DatabaseFault.WAIT,  # read only: a fail-over is under way
+        1317: DatabaseFault.WAIT,  # interrupted
+        1792: DatabaseFault.WAIT,
+        1836: DatabaseFault.WAIT,  # read only
+        1927: DatabaseFault.WAIT,  # connection killed
+        3024: DatabaseFault.WAIT,  # took too long
+        1054: DatabaseFault.REFUSED,  # no such column
+        1048: DatabaseFault.DATA,  # NULL
+        1062: DatabaseFault.DATA,  # duplicate
+        1264: DatabaseFault.DATA,  # out of range
+        1265: DatabaseFault.DATA,  # truncated
+        1292: DatabaseFault.DATA,  # wrong value
+        1364: DatabaseFault.REFUSED,  # no default
+        1366: DatabaseFault.DATA,  # wrong value
+        1406: DatabaseFault.DATA,  # too long
+        1451: DatabaseFault.DATA,  # foreign keys
+        1452: DatabaseFault.DATA,
+        1644: DatabaseFault.DATA,  # SIGNAL
+        3819: DatabaseFault.DATA,  # CHECK of MySQL
+        4025: DatabaseFault.DATA,  # CHECK of MariaDB
+    }
+
+    def merge(
+        self, target: TableName, stage: TableName, columns: Sequence[StagedColumn], newest: Sequence[Ordering]
+    ) -> str:
+        """Rows come in the order of their age, each over the ones before it: what is one key is the target's own word,
+        whatever its collation."""
+        names = ", ".join(self.quoted(column.target) for column in columns)
+        values = ", ".join(map(self._value, columns))
+        rest = [self.quoted(column.target) for column in columns if not column.is_key]
+        rest = rest or [self.quoted(column.target) for column in columns[:1]]
+        updates = ", ".join(f"{name} = VALUES({name})" for name in rest)
+        rows = f"SELECT {values} FROM {self.place(stage)} ORDER BY {self._newest_first(newest, 'ASC')}"  # noqa: S608
+        return f"INSERT INTO {self.place(target)} ({names}) {rows} ON DUPLICATE KEY UPDATE {updates}"
+
+    def begin(self, *, lock_wait_s: int, idle_s: int) -> list[str]:
+        return [
+            f"SET SESSION innodb_lock_wait_timeout = {lock_wait_s}",
+            f"SET SESSION lock_wait_timeout = {lock_wait_s}",
+            f"SET SESSION wait_timeout = {idle_s}",
+            # Without it a value that does not fit is cut, and nobody is told.
+            "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')",
+            "SET SESSION max_sort_length = 65536",
+        ]
+
+    def serves(self, product: str, version: int) -> bool:
+        """Either driver speaks with either server."""
+        return product in (MySqlDialect.product, MariaDbDialect.product) and version >= MySqlDialect.version_min
+
+    def engines(self) -> str | None:
+        return (
+            "SELECT e.transactions FROM information_schema.tables t JOIN information_schema.engines e "
+            "ON e.engine = t.engine WHERE t.table_schema = ? AND t.table_name = ?"
+        )
+
+
+class MariaDbDialect(MySqlDialect):
+    name = "MariaDB"
+    schemes = ("mariadb",)
+    driver = "org.mariadb.jdbc.Driver"
+    package = "org.mariadb.jdbc:mariadb-java-client:3.5.3"
+    product = "MariaDB"
+    version_min = 10
+    write_options: ClassVar[dict[str, str]] = {"useBulkStmts": "true", "tcpKeepAlive": "true"}
+
+
+class SqlServerDialect(JdbcDialect):
+    name = "SQL Server"
+    schemes = ("sqlserver",)
+    driver = "com.microsoft.sqlserver.jdbc.SQLServerDriver"
+    package = "com.microsoft.sqlserver:mssql-jdbc:12.10.0.jre11"
+    quotes = ("[", "]")
+    types: ClassVar[dict[str, str]] = {
+        "string": "NVARCHAR(MAX)",
+        "tinyint": "SMALLINT",
+        "smallint": "SMALLINT",
+        "int": "INT",
+        "bigint": "BIGINT",
+        "float": "REAL",
+        "double": "FLOAT(53)",
+        "decimal": "DECIMAL",
+        "boolean": "BIT",
+        "date": "DATE",
+        "timestamp": "DATETIME2(6)",
+        "timestamp_ntz": "DATETIME2(6)",
+        "binary": "VARBINARY(MAX)",
+    }
+    text_key = "NVARCHAR(255)"
+    ledger_text = "NVARCHAR(MAX)"
+    schema_query = "SELECT SCHEMA_NAME()"
+    product = "Microsoft SQL Server"
+    version_min = 13
+    needs_unique_keys = False
+    length = "LEN"
+    codes: ClassVar[dict[int, DatabaseFault]] = {
+        1204: DatabaseFault.WAIT,  # no locks left
+        1205: DatabaseFault.WAIT,  # deadlock
+        1222: DatabaseFault.WAIT,  # lock wait
+        1105: DatabaseFault.WAIT,  # disk full
+        9002: DatabaseFault.WAIT,  # log full
+        3906: DatabaseFault.WAIT,  # read only
+        245: DatabaseFault.DATA,  # conversion
+        515: DatabaseFault.DATA,  # NULL
+        547: DatabaseFault.DATA,  # CHECK, foreign key
+        2601: DatabaseFault.DATA,  # duplicate
+        2627: DatabaseFault.DATA,
+        2628: DatabaseFault.DATA,  # too long
+        8114: DatabaseFault.DATA,  # conversion
+        8115: DatabaseFault.DATA,  # out of range
+        8152: DatabaseFault.DATA,  # too long
+        8672: DatabaseFault.DATA,  # two rows of a batch for one row
+        50000: DatabaseFault.DATA,  # RAISERROR of a trigger
+        229: DatabaseFault.REFUSED,  # permission
+        4060: DatabaseFault.REFUSED,  # no such database
+        18456: DatabaseFault.REFUSED,  # user or password
+    }
+
+    def add_column(self, table: TableName, name: str, type_: str) -> str:
+        return f"ALTER TABLE {self.place(table)} ADD {self.quoted(name)} {type_} NULL"
+
+    def locked_head(self, table: TableName) -> str:
+        return f"SELECT number, entry FROM {self.place(table)} WITH (UPDLOCK, HOLDLOCK, ROWLOCK) WHERE target = ?"  # noqa: S608
+
+    def merge(
+        self, target: TableName, stage: TableName, columns: Sequence[StagedColumn], newest: Sequence[Ordering]
+    ) -> str:
+        names = [self.quoted(column.target) for column in columns]
+        keys = [self.quoted(column.target) for column in columns if column.is_key]
+        rest = [name for name in names if name not in keys]
+        same = " AND ".join(f"target.{key} = source.{key}" for key in keys)
+        update = (
+            f" WHEN MATCHED THEN UPDATE SET {', '.join(f'{name} = source.{name}' for name in rest)}" if rest else ""
+        )
+        return (
+            f"MERGE INTO {self.place(target)} WITH (HOLDLOCK) AS target "  # noqa: S608 - names are quoted
+            f"USING ({self._deduplicated(stage, columns, newest)}) AS source ON {same}{update} "
+            f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) "
+            f"VALUES ({', '.join(f'source.{name}' for name in names)});"
+        )
+
+    def begin(self, *, lock_wait_s: int, idle_s: int) -> list[str]:
+        return [f"SET LOCK_TIMEOUT {lock_wait_s * TIMEOUT_UNIT_MS}", "SET XACT_ABORT ON"]
+
+
+DIALECTS: tuple[JdbcDialect, ...] = (PostgresDialect(), MariaDbDialect(), MySqlDialect(), SqlServerDialect())
+
+
+def dialect_of(url: str) -> JdbcDialect | None:
+    """The dialect of a JDBC URL; None if this sink does not know it."""
+    scheme = url.strip().split(":")[1].lower() if url.strip().lower().startswith("jdbc:") else ""
+    return next((dialect for dialect in DIALECTS if scheme in dialect.schemes), None)

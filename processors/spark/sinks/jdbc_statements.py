@@ -1,0 +1,286 @@
+"""What the JDBC sink says to a database: names, types, statements, and what an error code means.
+
+Statements are plain text with `?` for values; names are quoted here. `jdbc_dialects` has the databases.
+
+Pure: values in, values out.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+LEDGER_TABLE = "mld_ledger"
+STAGE_PREFIX = "mld_stage_"
+ROW = "mld_row"
+"""Column of a staging table: number of the row, unique within the frame, so that a task that runs twice fails."""
+RANK = "mld_rank"
+ARRAY = re.compile(r"array<(\w+(?:\(\d+,\d+\))?)>")
+DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+
+
+class DatabaseFault(Enum):
+    """What an error of the database means for the next attempt."""
+
+    WAIT = "it cannot now"
+    DATA = "a row is to blame"
+    REFUSED = "it never will"
+    UNKNOWN = "nobody can say"
+
+
+class TableName(tuple[str, str]):
+    """Schema (of MySQL: database) and table, as they stand in the catalog."""
+
+    __slots__ = ()
+
+    @property
+    def schema(self) -> str:
+        return self[0]
+
+    @property
+    def table(self) -> str:
+        return self[1]
+
+    def beside(self, table: str) -> TableName:
+        """Another table of the same schema."""
+        return TableName((self.schema, table))
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedColumn:
+    """A column of the frame on its way: `source` in the staging table, `target` in the user's."""
+
+    source: str
+    target: str
+    cast: str | None = None
+    """The type that the value is cast to explicitly; None if assignment is enough."""
+    is_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """Columns of the staging table by whose values one row is newer than another; `digits` are numbers as text."""
+
+    column: str
+    digits: bool = False
+
+
+class JdbcDialect(ABC):
+    """One kind of database."""
+
+    name: ClassVar[str]
+    schemes: ClassVar[tuple[str, ...]]
+    driver: ClassVar[str]
+    package: ClassVar[str]
+    """Maven coordinates of the driver, for people; the version is an example."""
+    quotes: ClassVar[tuple[str, str]] = ('"', '"')
+    types: ClassVar[dict[str, str]]
+    """Spark's name of a type -> ours, for tables that this sink creates."""
+    text_key: ClassVar[str]
+    """Type of a key of text."""
+    ledger_text: ClassVar[str]
+    schema_query: ClassVar[str]
+    """Asks for the schema in which names without one are looked for."""
+    product: ClassVar[str]
+    """What the driver calls this database; another one may speak its protocol and not its SQL."""
+    version_min: ClassVar[int]
+    table_suffix: ClassVar[str] = ""
+    schema_is_catalog = False
+    """Whether what JDBC calls a catalog is what this database has instead of schemas."""
+    write_options: ClassVar[dict[str, str]] = {}
+    """Properties of the driver for many rows in one message."""
+    strictness: ClassVar[str | None] = None
+    """Asks for the modes among which one has to be strict."""
+    needs_unique_keys = True
+    """Whether `merge` goes by a unique index of the keys."""
+    any_unique_index_counts = False
+    """Whether `merge` would take a row for known by any other unique index as well."""
+
+    def quoted(self, name: str) -> str:
+        left, right = self.quotes
+        return left + name.replace(right, right * 2) + right
+
+    def place(self, table: TableName) -> str:
+        return f"{self.quoted(table.schema)}.{self.quoted(table.table)}"
+
+    def folded(self, name: str) -> str:
+        """A name that was written without quotes, as the catalog has it."""
+        return name
+
+    def type_of(self, spark_type: str) -> str | None:
+        """The database's type for a type of Spark; None if there is none."""
+        if match := DECIMAL.fullmatch(spark_type):
+            return f"{self.types['decimal']}({match[1]},{match[2]})"
+        return self.types.get(spark_type)
+
+    def cast(self, spark_type: str, column_type: str, *, is_key: bool) -> str | None:
+        """What a value of the frame has to be cast to before it goes into a column of that type."""
+        return None
+
+    # --- statements --------------------------------------------------------------------------------------------------
+
+    def create(
+        self, table: TableName, columns: Sequence[tuple[str, str]], keys: Sequence[str], suffix: str = ""
+    ) -> str:
+        """CREATE TABLE; `keys` are its primary key."""
+        lines = [f"{self.quoted(name)} {type_}{' NOT NULL' if name in keys else ''}" for name, type_ in columns]
+        if keys:
+            lines.append(f"PRIMARY KEY ({', '.join(map(self.quoted, keys))})")
+        return " ".join(f"CREATE TABLE {self.place(table)} ({', '.join(lines)}) {self.table_suffix} {suffix}".split())
+
+    def create_ledger(self, table: TableName) -> str:
+        columns = [
+            ("target", self.text_key),
+            ("number", self.types["bigint"]),
+            ("token", self.text_key),
+            ("entry", self.ledger_text),
+        ]
+        return self.create(table, columns, ["target"])
+
+    def add_column(self, table: TableName, name: str, type_: str) -> str:
+        return f"ALTER TABLE {self.place(table)} ADD COLUMN {self.quoted(name)} {type_}"
+
+    def drop(self, table: TableName) -> str:
+        return f"DROP TABLE {self.place(table)}"
+
+    def head(self, table: TableName) -> str:
+        """The entry of a target: its number and text."""
+        return f"SELECT number, entry FROM {self.place(table)} WHERE target = ?"  # noqa: S608 - names are quoted
+
+    def locked_head(self, table: TableName) -> str:
+        """The same, and nobody else gets it before the transaction ends."""
+        return f"{self.head(table)} FOR UPDATE"
+
+    def first_entry(self, table: TableName) -> str:
+        return f"INSERT INTO {self.place(table)} (target, number, token, entry) VALUES (?, 0, '', '')"  # noqa: S608
+
+    def next_entry(self, table: TableName) -> str:
+        return f"UPDATE {self.place(table)} SET number = ?, token = ?, entry = ? WHERE target = ? AND number = ?"  # noqa: S608
+
+    def count(self, stage: TableName, columns: Sequence[StagedColumn]) -> str:
+        """How many rows are staged, and how many of them lack a key."""
+        keys = [f"{self.quoted(column.source)} IS NULL" for column in columns if column.is_key]
+        lacking = f"SUM(CASE WHEN {' OR '.join(keys)} THEN 1 ELSE 0 END)" if keys else "0"
+        return f"SELECT COUNT(*), {lacking} FROM {self.place(stage)}"  # noqa: S608
+
+    def append(self, target: TableName, stage: TableName, columns: Sequence[StagedColumn]) -> str:
+        names = ", ".join(self.quoted(column.target) for column in columns)
+        values = ", ".join(map(self._value, columns))
+        return f"INSERT INTO {self.place(target)} ({names}) SELECT {values} FROM {self.place(stage)}"  # noqa: S608
+
+    @abstractmethod
+    def merge(
+        self, target: TableName, stage: TableName, columns: Sequence[StagedColumn], newest: Sequence[Ordering]
+    ) -> str:
+        """Rows of new keys are inserted, those of known keys replace what is there; of one key the newest counts."""
+
+    @abstractmethod
+    def begin(self, *, lock_wait_s: int, idle_s: int) -> list[str]:
+        """Settings of a connection for the transaction: how long it waits for locks, and after how long without a word
+        of ours the server gives it up."""
+
+    def tables(self) -> str:
+        """Names of tables of a schema (first value) that begin with a prefix (second value)."""
+        return "SELECT table_name FROM information_schema.tables WHERE table_schema = ? AND table_name LIKE ?"
+
+    def engines(self) -> str | None:
+        """Asks whether a table (schema, name) takes part in transactions: yes or no; None if all do."""
+        return None
+
+    # --- errors ------------------------------------------------------------------------------------------------------
+
+    def serves(self, product: str, version: int) -> bool:
+        """Whether this is the dialect of a server of that name."""
+        return product == self.product and version >= self.version_min
+
+    def remedy(self, state: str, code: int, sink: str) -> str:
+        """What a person can do about an error that is refused."""
+        options = f"mld.spark.sink.{sink}.options"
+        if state.startswith("28") or code in _LOGIN:
+            return f"correct {options}.user and {options}.password"
+        if state in ("3D000", "3F000") or code in _NO_DATABASE:
+            return f"make the database, or correct {options}.url and {options}.dbtable"
+        if state == "42501" or code in _NOT_ALLOWED:
+            return (
+                f"the user needs the right to create tables in the schema of {options}.dbtable, and to read and write "
+                "that table; for new columns it has to be its owner"
+            )
+        return "correct the pipeline, the table or the sink's options"
+
+    def fault(self, state: str, code: int) -> DatabaseFault:
+        """What an SQLState and the vendor's code mean."""
+        states = {**_STATES, **self.states}
+        return self.codes.get(code) or states.get(state) or states.get(state[:2]) or DatabaseFault.UNKNOWN
+
+    codes: ClassVar[dict[int, DatabaseFault]] = {}
+    states: ClassVar[dict[str, DatabaseFault]] = {}
+
+    # --- parts -------------------------------------------------------------------------------------------------------
+
+    def _value(self, column: StagedColumn) -> str:
+        source = self.quoted(column.source)
+        return f"CAST({source} AS {column.cast})" if column.cast else source
+
+    def _newest_first(self, newest: Sequence[Ordering], direction: str = "DESC") -> str:
+        parts = []
+        for ordering in newest:
+            column = self.quoted(ordering.column)
+            if ordering.digits:
+                parts.append(f"{self.length}({column}) {direction}")
+            parts.append(f"{column} {direction}")
+        return ", ".join([*parts, f"{self.quoted(ROW)} {direction}"])
+
+    def _deduplicated(self, stage: TableName, columns: Sequence[StagedColumn], newest: Sequence[Ordering]) -> str:
+        """One row of each key, under the names of the target."""
+        values = ", ".join(f"{self._value(column)} AS {self.quoted(column.target)}" for column in columns)
+        keys = ", ".join(self._value(column) for column in columns if column.is_key)
+        names = ", ".join(self.quoted(column.target) for column in columns)
+        rank = f"ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY {self._newest_first(newest)}) AS {RANK}"
+        ranked = f"SELECT {values}, {rank} FROM {self.place(stage)}"  # noqa: S608
+        return f"SELECT {names} FROM ({ranked}) ranked WHERE {RANK} = 1"  # noqa: S608
+
+    length: ClassVar[str] = "CHAR_LENGTH"
+
+
+_LOGIN = frozenset((1045, 1698, 18456))
+_NO_DATABASE = frozenset((1049, 4060))
+_NOT_ALLOWED = frozenset((1044, 1142, 1227, 229, 262, 2760))
+_STATES: dict[str, DatabaseFault] = {
+    "08": DatabaseFault.WAIT,  # connection
+    "40": DatabaseFault.WAIT,  # rolled back: deadlock, serialization
+    "21": DatabaseFault.DATA,  # two rows of one batch for one row of the table
+    "22": DatabaseFault.DATA,  # data exception
+    "23": DatabaseFault.DATA,  # constraint
+    "28": DatabaseFault.REFUSED,  # user or password
+    "3D": DatabaseFault.REFUSED,  # no such database
+    "3F": DatabaseFault.REFUSED,  # no such schema
+    "42": DatabaseFault.REFUSED,  # syntax, names, permissions
+    "0A": DatabaseFault.REFUSED,  # not supported
+}
+
+
+_PART = r'"(?:[^"]|"")+"|`(?:[^`]|``)+`|\[(?:[^\]]|\]\])+\]|[^."`\[\]\s]+'
+_NAME = re.compile(rf"(?:(?P<schema>{_PART})\.)?(?P<table>{_PART})")
+
+
+def table_named(text: str, dialect: JdbcDialect, default_schema: str) -> TableName:
+    """The table that `schema.table` or `table` names, each part with or without quotes. Raises ValueError."""
+    match = _NAME.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no name of a table; write table or schema.table, quoted where needed")
+    schema = _part(match["schema"], dialect) if match["schema"] else default_schema
+    return TableName((schema, _part(match["table"], dialect)))
+
+
+def _part(text: str, dialect: JdbcDialect) -> str:
+    if text[0] not in '"`[':
+        return dialect.folded(text)
+    right = "]" if text[0] == "[" else text[0]
+    return text[1:-1].replace(right * 2, right)

@@ -1,0 +1,205 @@
+"""The JDBC sink's words to each database, and what their errors mean: tables of values."""
+
+from __future__ import annotations
+
+import pytest
+
+from processors.spark.sinks.jdbc_dialects import DIALECTS, dialect_of
+from processors.spark.sinks.jdbc_statements import DatabaseFault, Ordering, StagedColumn, TableName, table_named
+
+POSTGRES, MARIADB, MYSQL, SQL_SERVER = DIALECTS
+TARGET, STAGE = TableName(("lake", 'odd "name')), TableName(("lake", "mld_stage_1_ab"))
+KEY, VALUE = StagedColumn("c0", "user", "text", is_key=True), StagedColumn("c1", "at", "timestamptz")
+PLAIN_KEY, PLAIN_VALUE = StagedColumn("c0", "user", is_key=True), StagedColumn("c1", "at")
+NEWEST = (Ordering("c2", digits=True), Ordering("c3"))
+
+
+@pytest.mark.parametrize(
+    ("url", "dialect"),
+    [
+        ("jdbc:postgresql://db/x", POSTGRES),
+        (" JDBC:MySQL://db/x", MYSQL),
+        ("jdbc:mysql:replication://one,two/x", MYSQL),
+        ("jdbc:mariadb://db/x", MARIADB),
+        ("jdbc:sqlserver://db;databaseName=x", SQL_SERVER),
+        ("jdbc:oracle:thin:@db", None),
+        ("jdbc:", None),
+        ("postgresql://db/x", None),
+        ("", None),
+    ],
+)
+def test_the_url_says_the_dialect(url, dialect):
+    assert dialect_of(url) is dialect
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect", "table"),
+    [
+        ("Clicks", POSTGRES, ("now", "clicks")),
+        ('"Clicks"', POSTGRES, ("now", "Clicks")),
+        ('Lake."a.b ""c"', POSTGRES, ("lake", 'a.b "c')),
+        ("Lake.Clicks", MYSQL, ("Lake", "Clicks")),
+        ("`Lake`.`a``b`", MARIADB, ("Lake", "a`b")),
+        ("[dbo].[a]]b]", SQL_SERVER, ("dbo", "a]b")),
+    ],
+)
+def test_tables_are_named_as_the_database_would_read_it(text, dialect, table):
+    assert table_named(text, dialect, "now") == table
+
+
+@pytest.mark.parametrize("text", ["", "a.b.c", "a b", "a;DROP TABLE b", '"a', "a.", "(SELECT 1) t"])
+def test_what_is_no_name_of_a_table_is_refused(text):
+    with pytest.raises(ValueError, match="no name of a table"):
+        table_named(text, POSTGRES, "now")
+
+
+def test_statements_of_postgresql():
+    assert POSTGRES.create(STAGE, [("c0", "TEXT"), ("mld_row", "BIGINT")], ["mld_row"]) == (
+        'CREATE TABLE "lake"."mld_stage_1_ab" ("c0" TEXT, "mld_row" BIGINT NOT NULL, PRIMARY KEY ("mld_row"))'
+    )
+    assert POSTGRES.locked_head(STAGE).endswith("WHERE target = ? FOR UPDATE")
+    assert POSTGRES.append(TARGET, STAGE, [KEY, VALUE]) == (
+        'INSERT INTO "lake"."odd ""name" ("user", "at") SELECT CAST("c0" AS text), CAST("c1" AS timestamptz) '
+        'FROM "lake"."mld_stage_1_ab"'
+    )
+    assert POSTGRES.merge(TARGET, STAGE, [KEY, VALUE], NEWEST) == (
+        'INSERT INTO "lake"."odd ""name" ("user", "at") SELECT "user", "at" FROM ('
+        'SELECT CAST("c0" AS text) AS "user", CAST("c1" AS timestamptz) AS "at", '
+        'ROW_NUMBER() OVER (PARTITION BY CAST("c0" AS text) '
+        'ORDER BY CHAR_LENGTH("c2") DESC, "c2" DESC, "c3" DESC, "mld_row" DESC) AS mld_rank '
+        'FROM "lake"."mld_stage_1_ab") ranked WHERE mld_rank = 1 '
+        'ON CONFLICT ("user") DO UPDATE SET "at" = EXCLUDED."at"'
+    )
+    assert POSTGRES.merge(TARGET, STAGE, [KEY], ()).endswith('ON CONFLICT ("user") DO NOTHING')
+    assert POSTGRES.count(STAGE, [KEY, VALUE]) == (
+        'SELECT COUNT(*), SUM(CASE WHEN "c0" IS NULL THEN 1 ELSE 0 END) FROM "lake"."mld_stage_1_ab"'
+    )
+
+
+@pytest.mark.parametrize("dialect", [MYSQL, MARIADB])
+def test_statements_of_mysql(dialect):
+    assert dialect.create(STAGE, [("c0", "LONGTEXT")], []).endswith("(`c0` LONGTEXT) " + dialect.table_suffix)
+    assert dialect.merge(TARGET, STAGE, [PLAIN_KEY, PLAIN_VALUE], NEWEST) == (
+        'INSERT INTO `lake`.`odd "name` (`user`, `at`) SELECT `c0`, `c1` FROM `lake`.`mld_stage_1_ab` '
+        "ORDER BY CHAR_LENGTH(`c2`) ASC, `c2` ASC, `c3` ASC, `mld_row` ASC ON DUPLICATE KEY UPDATE `at` = VALUES(`at`)"
+    )
+    assert dialect.merge(TARGET, STAGE, [PLAIN_KEY], ()).endswith("UPDATE `user` = VALUES(`user`)")
+
+
+def test_statements_of_sql_server():
+    assert SQL_SERVER.locked_head(STAGE) == (
+        "SELECT number, entry FROM [lake].[mld_stage_1_ab] WITH (UPDLOCK, HOLDLOCK, ROWLOCK) WHERE target = ?"
+    )
+    assert SQL_SERVER.add_column(TARGET, "a]b", "INT") == 'ALTER TABLE [lake].[odd "name] ADD [a]]b] INT NULL'
+    assert SQL_SERVER.merge(TARGET, STAGE, [PLAIN_KEY, PLAIN_VALUE], NEWEST[:1]) == (
+        'MERGE INTO [lake].[odd "name] WITH (HOLDLOCK) AS target USING (SELECT [user], [at] FROM ('
+        "SELECT [c0] AS [user], [c1] AS [at], ROW_NUMBER() OVER (PARTITION BY [c0] "
+        "ORDER BY LEN([c2]) DESC, [c2] DESC, [mld_row] DESC) AS mld_rank FROM [lake].[mld_stage_1_ab]) ranked "
+        "WHERE mld_rank = 1) AS source ON target.[user] = source.[user] "
+        "WHEN MATCHED THEN UPDATE SET [at] = source.[at] "
+        "WHEN NOT MATCHED THEN INSERT ([user], [at]) VALUES (source.[user], source.[at]);"
+    )
+
+
+@pytest.mark.parametrize(
+    ("spark", "postgres", "mysql", "sql_server"),
+    [
+        ("string", "TEXT", "LONGTEXT", "NVARCHAR(MAX)"),
+        ("decimal(38,18)", "NUMERIC(38,18)", "DECIMAL(38,18)", "DECIMAL(38,18)"),
+        ("timestamp", "TIMESTAMP WITH TIME ZONE", "DATETIME(6)", "DATETIME2(6)"),
+        ("array<decimal(3,2)>", "NUMERIC(3,2)[]", None, None),
+        ("array<array<int>>", None, None, None),
+        ("struct<a:int>", None, None, None),
+        ("void", None, None, None),
+    ],
+)
+def test_types(spark, postgres, mysql, sql_server):
+    found = [dialect.type_of(spark) for dialect in (POSTGRES, MYSQL, MARIADB, SQL_SERVER)]
+    assert found == [postgres, mysql, mysql, sql_server]
+
+
+@pytest.mark.parametrize(
+    ("spark", "column", "is_key", "cast"),
+    [
+        ("string", "text", False, None),
+        ("string", "varchar", False, None),
+        ("string", "jsonb", False, "jsonb"),
+        ("string", "uuid", False, "uuid"),
+        ("string", '"lake"."mood"', False, '"lake"."mood"'),
+        ("string", 'Mood"; DROP', False, '"Mood""; DROP"'),
+        ("bigint", "int4", False, None),
+        ("bigint", "serial", True, "int4"),
+        ("string", "citext", True, "citext"),
+    ],
+)
+def test_postgresql_casts_text_and_keys(spark, column, is_key, cast):
+    assert POSTGRES.cast(spark, column, is_key=is_key) == cast
+    assert MYSQL.cast(spark, column, is_key=is_key) is None
+
+
+@pytest.mark.parametrize(
+    ("dialect", "state", "code", "fault"),
+    [
+        (POSTGRES, "08006", 0, DatabaseFault.WAIT),
+        (POSTGRES, "57P01", 0, DatabaseFault.WAIT),
+        (POSTGRES, "53100", 0, DatabaseFault.WAIT),
+        (POSTGRES, "55P03", 0, DatabaseFault.WAIT),
+        (POSTGRES, "40P01", 0, DatabaseFault.WAIT),
+        (POSTGRES, "25006", 0, DatabaseFault.WAIT),
+        (POSTGRES, "25P03", 0, DatabaseFault.WAIT),
+        (POSTGRES, "23505", 0, DatabaseFault.DATA),
+        (POSTGRES, "22021", 0, DatabaseFault.DATA),
+        (POSTGRES, "P0001", 0, DatabaseFault.DATA),
+        (POSTGRES, "21000", 0, DatabaseFault.DATA),
+        (POSTGRES, "28P01", 0, DatabaseFault.REFUSED),
+        (POSTGRES, "42501", 0, DatabaseFault.REFUSED),
+        (POSTGRES, "3D000", 0, DatabaseFault.REFUSED),
+        (POSTGRES, "XX000", 0, DatabaseFault.UNKNOWN),
+        (POSTGRES, "", 0, DatabaseFault.UNKNOWN),
+        (MYSQL, "28000", 1045, DatabaseFault.REFUSED),
+        (MYSQL, "42000", 1142, DatabaseFault.REFUSED),
+        (MYSQL, "42000", 1226, DatabaseFault.WAIT),
+        (MYSQL, "HY000", 1205, DatabaseFault.WAIT),
+        (MYSQL, "HY000", 1290, DatabaseFault.WAIT),
+        (MYSQL, "HY000", 1366, DatabaseFault.DATA),
+        (MYSQL, "HY000", 3819, DatabaseFault.DATA),
+        (MARIADB, "23000", 4025, DatabaseFault.DATA),
+        (MARIADB, "HY000", 1364, DatabaseFault.REFUSED),
+        (MARIADB, "HY000", 9999, DatabaseFault.UNKNOWN),
+        (SQL_SERVER, "S0001", 18456, DatabaseFault.REFUSED),
+        (SQL_SERVER, "S0051", 1222, DatabaseFault.WAIT),
+        (SQL_SERVER, "23000", 2627, DatabaseFault.DATA),
+    ],
+)
+def test_what_an_error_means(dialect, state, code, fault):
+    assert dialect.fault(state, code) is fault
+
+
+@pytest.mark.parametrize(
+    ("dialect", "state", "code", "word"),
+    [
+        (POSTGRES, "28P01", 0, "options.password"),
+        (MYSQL, "28000", 1045, "options.password"),
+        (POSTGRES, "42501", 0, "create tables"),
+        (MYSQL, "42000", 1142, "create tables"),
+        (POSTGRES, "3D000", 0, "options.url"),
+        (MARIADB, "42000", 1049, "options.url"),
+        (POSTGRES, "42804", 0, "the pipeline"),
+    ],
+)
+def test_a_refusal_says_what_to_do(dialect, state, code, word):
+    assert word in dialect.remedy(state, code, "out")
+
+
+@pytest.mark.parametrize(
+    ("product", "version", "served"),
+    [
+        ("PostgreSQL", 17, [POSTGRES]),
+        ("PostgreSQL", 8, []),  # as another database says that speaks its protocol
+        ("MySQL", 8, [MARIADB, MYSQL]),
+        ("MariaDB", 11, [MARIADB, MYSQL]),
+        ("Microsoft SQL Server", 16, [SQL_SERVER]),
+    ],
+)
+def test_who_serves_whom(product, version, served):
+    assert [dialect for dialect in DIALECTS if dialect.serves(product, version)] == served
