@@ -5,8 +5,8 @@
 Others are run when they are named: `chain`, the whole chain, daemon to JVM, which takes a minute a run (see `chain`);
 `hdfs`, a sink there, which needs what `make test-hdfs` fetches (see `hdfs_runs`); `s3`, in a bucket of versitygw; and
 `s3-unconditional`, on a store whose conditional writes are not atomic, which have to go wrong; `make test-s3` builds
-both servers. A tenth of the runs is enough for
-the naive one. Exit code 1 if a record was lost or doubled, or if nothing was doubled by the naive one, for then the
+both servers; and `jdbc`, a table of a database, with `naive-jdbc` beside it, which need what `make test-jdbc` fetches
+(see `jdbc_runs`). A tenth of the runs is enough for a naive one. Exit code 1 if a record was lost or doubled, or if nothing was doubled by a naive one, for then the
 proof would not bite.
 """
 
@@ -24,10 +24,12 @@ from pathlib import Path
 from tests.hdfs.cluster import Cluster
 from tests.prove_spark import chain
 from tests.prove_spark.hdfs_runs import HDFS, HdfsRun
+from tests.prove_spark.jdbc_runs import JDBC, NAIVE_JDBC, JdbcRun, Servers
 from tests.prove_spark.runs import Machine, Outcome, Run
 from tests.prove_spark.s3_runs import S3, S3_NAIVE, S3Run
 from tests.prove_spark.streaming_runs import STREAMING, StreamingRun
 from tests.prove_spark.writer import LAYOUTS
+from tests.support.fetch_databases import DRIVERS
 from tests.support.s3_servers import S3sFs, Versitygw
 from tests.support.servers import EmbeddedAws, ServerProcess
 
@@ -51,9 +53,11 @@ def main() -> int:
             servers[S3] = stack.enter_context(Versitygw())
         if S3_NAIVE in layouts:
             servers[S3_NAIVE] = stack.enter_context(S3sFs())
-        machine = Machine()
+        databases = stack.enter_context(Servers())
+        machine = Machine(DRIVERS if JDBC in layouts or NAIVE_JDBC in layouts else ())
         stack.callback(lambda: machine.jvm.kill())
-        return int(prove_all(layouts, arguments.start, arguments.runs, machine, cluster, servers))
+        stack.callback(machine.kill_spare)
+        return int(prove_all(layouts, arguments.start, arguments.runs, machine, cluster, servers, databases))
 
 
 def prove_all(
@@ -63,14 +67,16 @@ def prove_all(
     machine: Machine,
     cluster: Cluster | None,
     servers: Mapping[str, ServerProcess],
+    databases: Servers,
 ) -> bool:
     """Whether anything has failed."""
     failed = False
     for layout in layouts:
-        naive = layout in (NAIVE, S3_NAIVE)
+        naive = layout in (NAIVE, S3_NAIVE, NAIVE_JDBC)
         runs = max(1, wanted // NAIVE_SHARE) if naive else wanted
         started = time.monotonic()
-        outcomes = [prove(seed, layout, machine, cluster, servers.get(layout)) for seed in range(start, start + runs)]
+        server = databases if layout in (JDBC, NAIVE_JDBC) else servers.get(layout)
+        outcomes = [prove(seed, layout, machine, cluster, server) for seed in range(start, start + runs)]
         print(summary(layout, outcomes, time.monotonic() - started), flush=True)
         if naive:
             failed |= all(outcome.exactly_once for outcome in outcomes)
@@ -80,7 +86,7 @@ def prove_all(
 
 
 def prove(
-    seed: int, layout: str, machine: Machine, cluster: Cluster | None, server: ServerProcess | None = None
+    seed: int, layout: str, machine: Machine, cluster: Cluster | None, server: ServerProcess | Servers | None = None
 ) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="prove-") as root, contextlib.ExitStack() as stack:
         if layout == chain.CHAIN:
@@ -97,8 +103,15 @@ def prove(
 
 
 def run_of(
-    seed: int, layout: str, machine: Machine, root: Path, cluster: Cluster | None, server: ServerProcess | None = None
+    seed: int,
+    layout: str,
+    machine: Machine,
+    root: Path,
+    cluster: Cluster | None,
+    server: ServerProcess | Servers | None = None,
 ) -> Run:
+    if isinstance(server, Servers):
+        return JdbcRun(seed, machine, root, server, layout)
     if server is not None:
         return S3Run(seed, machine, root, server, layout)
     if layout == HDFS:

@@ -7,8 +7,10 @@ JVM whose Python process is gone goes on writing what it was told to: what is le
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from tests.support.maven import Jar
 
 CONF = {
     "spark.master": "local[2]",
@@ -25,6 +27,12 @@ OPTIONS = (
     '--conf "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1" --driver-memory 700m pyspark-shell'
 )
 """Compiled quickly rather than well: a JVM here does not live long."""
+
+
+def with_jars(jars: Iterable[Jar]) -> str:
+    """The options of a JVM that has these besides Spark's own."""
+    files = ",".join(str(jar.file) for jar in jars)
+    return f"--jars {files} {OPTIONS}" if files else OPTIONS
 
 
 class Bare:
@@ -52,8 +60,8 @@ class Bare:
 class Jvm(Bare):
     """A JVM with a session of ours."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, options: str = OPTIONS) -> None:
+        super().__init__(options)
         self.session = _attach(self._gateway)
 
     def kill(self) -> None:

@@ -15,15 +15,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from processors.spark.commit_stages import VARIABLE
-from tests.prove_spark.jvm import Bare, Jvm
+from tests.prove_spark.jvm import Bare, Jvm, with_jars
 from tests.prove_spark.writer import FULL
+from tests.support.maven import Jar
 
 BEFORE_COMMIT = ("opening", "staging", "staged", "durable", "entry", "checked")
 AFTER_COMMIT = ("linked", "committed", "moving", "moved", "done", "acknowledged")
@@ -70,13 +71,15 @@ class Outcome:
 class Machine:
     """Starts writers against one JVM, and a new JVM when it has died."""
 
-    def __init__(self) -> None:
-        self.jvm = Jvm()
+    def __init__(self, jars: Iterable[Jar] = ()) -> None:
+        """`jars` are what the JVM needs besides Spark."""
+        self._options = with_jars(jars)
+        self.jvm = Jvm(self._options)
         self._spare: Bare | None = None
 
     def spare(self) -> Bare:
         """Another JVM, whose session no one but a writer uses."""
-        self._spare = self._spare or Bare()
+        self._spare = self._spare or Bare(self._options)
         return self._spare
 
     def kill_spare(self) -> None:
@@ -86,7 +89,7 @@ class Machine:
 
     def kill_jvm(self) -> None:
         self.jvm.kill()
-        self.jvm = Jvm()
+        self.jvm = Jvm(self._options)
 
     def start(
         self, plan: dict[str, Any], fault: str | None, *, module: str = "writer", jvm: Bare | None = None

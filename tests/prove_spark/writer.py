@@ -13,6 +13,7 @@ import json
 import os
 import random
 import sys
+from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from processors.spark.settings import SDK_CREDENTIALS
 from processors.spark.sink_port import Fenced, S3Access, Sink, SinkError, SinkFull, SinkSpec
 from processors.spark.sinks.factory import make_sink
 from processors.spark.sinks.generic import GenericSink
+from processors.spark.sinks.jdbc import JdbcSink
+from processors.spark.sinks.jdbc_dialects import dialect_of
 from tests.prove_spark.jvm import attached
 
 FULL, GAVE_UP = 3, 4
@@ -31,6 +34,21 @@ LAYOUTS = ("flat", "partitioned", "naive")
 
 
 ENDPOINT_VARIABLE = "MLD_PROVE_S3_ENDPOINT"
+
+
+JDBC_IDLE_S = 2
+"""A transaction of a dead writer is ended sooner than in production, so that others need not wait for it."""
+
+
+def table_of(layout: str, options: Mapping[str, str], session: Any, *, merge: bool) -> Sink:
+    """The sink of a table by JDBC."""
+    if layout == "naive-jdbc":
+        return GenericSink(SinkSpec("out", "jdbc", options=options), None)
+    keys = ("shardId", "sequence") if merge else ()
+    spec = SinkSpec("out", "jdbc", options=options, mode="merge" if merge else "append", keys=keys)
+    dialect = dialect_of(options["url"])
+    assert dialect is not None
+    return JdbcSink(spec, session, dialect, idle_s=JDBC_IDLE_S)
 
 
 def sink_of(layout: str, path: str, session: Any, scratch: str | None = None) -> Sink:
@@ -46,7 +64,10 @@ class Writer:
     def __init__(self, plan: dict[str, Any]) -> None:
         self._rng = random.Random(plan["seed"])
         self._session = attached()
-        self._sink = sink_of(plan["layout"], plan["path"], self._session, plan.get("scratch"))
+        if "options" in plan:
+            self._sink = table_of(plan["layout"], plan["options"], self._session, merge=plan["merge"])
+        else:
+            self._sink = sink_of(plan["layout"], plan["path"], self._session, plan.get("scratch"))
         self._checkpoints = Path(plan["checkpoints"])
         self._lost = plan["lost"]
         self._largest = plan["largest"]

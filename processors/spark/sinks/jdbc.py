@@ -117,16 +117,17 @@ class JdbcSink:
             target = self._target(connection)
             self._sweep(connection, target)
             head = self._head(connection, target)
-            if head is not None and not self._columns(connection, target):
+            has_table = bool(self._columns(connection, target))
+            if head is not None and not has_table:
                 raise SinkRefused(
                     f"sink {self.name}: there is no table {target}, and its row in {target.beside(LEDGER_TABLE)} says "
                     f"what it holds, last in commit {head.number}; restore the table, or delete that row as well"
                 )
-            self._old_head = self._inherited.open() if self._inherited is not None and head is None else None
-            inherits = self._old_head is not None
+            inherits = self._inherited is not None and head is None and has_table
+            self._old_head = self._inherited.open() if self._inherited is not None and inherits else None
             head = head or self._old_head
             marks = self._admission.marks(head)
-            if not (inherits or self._admission.upgrades(head)):
+            if self._old_head is None and not self._admission.upgrades(head):
                 return marks
             self._make_ledger(connection, target)
             return self._admission.marks(self._transaction(connection, target, None, {}, UPGRADE))
@@ -420,9 +421,10 @@ class JdbcSink:
         except DatabaseError as error:
             raise self._meaning(error, doing) from error
         except NoDriver as error:
+            driver = self._given.get("driver", self._dialect.driver)
             raise SinkRefused(
-                f"sink {self.name}: the JDBC driver {self._given.get('driver', self._dialect.driver)} is not loaded; write "
-                f"mld.spark.packages = {self._dialect.package}, or name the class of another one that is as "
+                f"sink {self.name}: the JDBC driver {driver} is not loaded; write mld.spark.packages = "
+                f"{self._dialect.package}, or name the class of another one that is as "
                 f"mld.spark.sink.{self.name}.options.driver"
             ) from error
 

@@ -14,7 +14,7 @@ from processors.spark.batch.attempts import Stopped
 from processors.spark.batch.engine import PIPELINE, POISON_IN_A_ROW_MAX
 from processors.spark.batch.spool import SpoolError
 from processors.spark.high_water_marks import RecordPosition, StreamShard
-from processors.spark.sink_port import JobFailed, SinkError, SinkRefused
+from processors.spark.sink_port import DataRefused, JobFailed, SinkError, SinkRefused
 from processors.spark.spark_errors import SessionGone
 from tests.unit.spark.twins import Bed, MemorySink, settings_of
 
@@ -85,6 +85,15 @@ def test_a_sink_that_is_down_is_no_poison(tmp_path):
     bed.sinks["out"].faults = [JobFailed("connection refused")] * 7
     assert bed.run(bed.offer("a", range(1, 4))).failed == {}
     assert (numbers(bed.sinks["out"]), dead.rows) == ([1, 2, 3], [])
+
+
+def test_a_row_that_a_sink_will_never_take_is_searched_for_although_it_can_be_computed(tmp_path):
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.attemptsMax = 1", "mld.spark.deadLetter = /dead"), dead=dead)
+    bed.sinks["out"].refusal = DataRefused
+    bed.sinks["out"].poison = lambda data: data == b"3"
+    assert bed.run(bed.offer("a", range(1, 6))).failed == {}
+    assert (numbers(bed.sinks["out"]), numbers(dead)) == ([1, 2, 4, 5], [3])
 
 
 def test_a_sink_that_cannot_be_opened_because_the_session_is_gone_is_not_waited_for(tmp_path):

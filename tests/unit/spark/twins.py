@@ -18,7 +18,7 @@ from processors.spark.high_water_marks import RecordPosition, StreamShard, advan
 from processors.spark.pipeline import Pipeline
 from processors.spark.session.handover import Handed
 from processors.spark.settings import SparkSettings, make
-from processors.spark.sink_port import Fenced, Published, SinkSpec
+from processors.spark.sink_port import Fenced, JobFailed, Published, SinkSpec
 from processors.spark.spark_errors import SessionGone
 from processors.spark.streaming.engine import StreamingEngine
 from properties.grammar import parse
@@ -56,14 +56,14 @@ class MemorySink:
     publications: int = 0
     opened: int = 0
     exactly_once: bool = True
+    refusal: type[JobFailed] = JobFailed
+    """What it says of a poisoned record."""
 
     def open(self):
         self.opened += 1
         return dict(self.marks)
 
     def publish(self, frame, batch, batch_id):
-        from processors.spark.sink_port import JobFailed
-
         if changed := moved(batch, self.marks):
             raise Fenced(self.name, changed)
         self._fault(self.faults)
@@ -71,7 +71,7 @@ class MemorySink:
         if frame is not None:
             frame.on_write()
         if any(self.poison(data) for _, _, data in rows):
-            raise JobFailed("division by zero")
+            raise self.refusal("division by zero")
         self.rows += rows
         self.marks = advanced(self.marks, batch)
         self.publications += 1

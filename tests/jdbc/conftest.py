@@ -1,0 +1,91 @@
+"""A session with the drivers of all databases, one server of each kind, and sinks over them."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+
+import pytest
+
+from processors.spark.sink_port import SinkSpec
+from processors.spark.sinks.factory import make_sink
+from tests.support.databases import MariaDb, MariaDbAsMySql, Postgres
+from tests.support.fetch_databases import DRIVERS, installed
+
+KINDS = {"postgresql": Postgres, "mariadb": MariaDb, "mysql": MariaDbAsMySql}
+NAMES = itertools.count()
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+
+
+@pytest.fixture(scope="session")
+def spark():
+    if not installed() or shutil.which("java") is None:
+        pytest.skip("no databases, or no Java: make test-jdbc")
+    from pyspark.sql import SparkSession
+
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "700m",
+        "spark.jars": ",".join(str(jar.file) for jar in DRIVERS),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Duser.timezone=UTC",
+        "spark.log.level": "OFF",
+    }
+    builder = SparkSession.builder.master("local[2]")
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module", params=list(KINDS))
+def database(request):
+    if not installed():
+        pytest.skip("make test-jdbc")
+    with KINDS[request.param]() as running:
+        yield running
+
+
+class Table:
+    """A table of the test's own, its sinks, and what is in it by a connection of its own."""
+
+    def __init__(self, database, spark):
+        self.database, self.spark = database, spark
+        self.name = f"t{next(NAMES)}"
+        self.options = {
+            "url": database.url,
+            "dbtable": self.name,
+            "user": database.user,
+            "password": database.password,
+        }
+
+    def sink(self, **more):
+        options = {**self.options, **more.pop("options", {})}
+        return make_sink(SinkSpec("out", "jdbc", options=options, **more), self.spark)
+
+    def sql(self, *statements):
+        """Run statements; the rows of the last one, if it has any."""
+        with self.sink()._connection() as connection:
+            for statement in statements[:-1]:
+                connection.execute(statement)
+            last = statements[-1]
+            return connection.query(last) if last.startswith("SELECT") else connection.execute(last)
+
+    def rows(self, columns="*"):
+        return sorted(self.sql(f"SELECT {columns} FROM {self.name}"), key=repr)
+
+    def stages(self):
+        return [name for (name,) in self.sql("SELECT table_name FROM information_schema.tables") if "mld_stage" in name]
+
+
+@pytest.fixture
+def table(database, spark):
+    return Table(database, spark)
