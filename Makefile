@@ -241,11 +241,13 @@ test-hdfs: $(DEV)
 	$(BIN)/python -m tests.hdfs.fetch || true
 	MLD_HDFS=1 $(BIN)/python -m pytest --timeout 900 -rs tests/hdfs $(PYTEST_ARGS)
 
-# The JDBC sink against a PostgreSQL and a MariaDB as processes of the tests' own: fetches 165 MB.
+# The JDBC sink against a PostgreSQL and a MariaDB as processes of the tests: fetches 165 MB. Each file in a process of its
+# own, because the JVM of a session stays until its process ends.
 .PHONY: test-jdbc
 test-jdbc: $(DEV)
 	$(BIN)/python -m tests.support.fetch_databases || true
-	MLD_JDBC=1 $(BIN)/python -m pytest --timeout 900 -rs tests/jdbc $(PYTEST_ARGS)
+	for file in tests/jdbc/test_*.py; do MLD_JDBC=1 $(BIN)/python -m pytest --timeout 900 -rs -W ignore::ResourceWarning \
+	  -W ignore::pytest.PytestUnraisableExceptionWarning $$file $(PYTEST_ARGS) || $(NOTHING_SELECTED) || exit; done
 
 # After a change of setup.cfg or constraints.txt: the same packages with the hashes of all their files.
 .PHONY: lock

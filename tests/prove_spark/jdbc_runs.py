@@ -51,7 +51,18 @@ class Servers(contextlib.AbstractContextManager["Servers"]):
 
 
 class JdbcRun(Run):
-    def __init__(self, seed: int, machine: Machine, root: Path, servers: Servers, layout: str = JDBC) -> None:
+    """With `only`, each round kills a writer in its first commit, at that stage."""
+
+    def __init__(
+        self,
+        seed: int,
+        machine: Machine,
+        root: Path,
+        servers: Servers,
+        layout: str = JDBC,
+        *,
+        only: str | None = None,
+    ) -> None:
         super().__init__(seed, layout, machine, root)
         self._kind = self._rng.choice(KINDS)
         self._database = servers.get(self._kind)
@@ -61,6 +72,9 @@ class JdbcRun(Run):
             self._stages, self._kinds = STAGES, ROUNDS
         else:
             self._stages, self._kinds = NAIVE_STAGES, ("kill",)
+        self._first = only is not None
+        if only is not None:
+            self._stages, self._kinds = (only,), ("kill",)
         self._merges = self._rng.random() < 0.3
 
     def _round(self, kind: str) -> None:
@@ -69,6 +83,9 @@ class JdbcRun(Run):
             rounds[kind]()
         else:
             super()._round(kind)
+
+    def _nth(self, stage: str) -> int:
+        return 1 if self._first else super()._nth(stage)
 
     def _pair(self) -> None:
         """Two drivers: the other writer's Spark is in a JVM of its own."""

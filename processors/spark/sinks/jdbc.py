@@ -181,9 +181,14 @@ class JdbcSink:
         """The user's table, as the catalog has it or would have it."""
         ((schema,),) = connection.query(self._dialect.schema_query)
         try:
-            return table_named(self._given["dbtable"], self._dialect, schema or "")
+            named = table_named(self._given["dbtable"], self._dialect, schema or "")
         except ValueError as error:
             raise SinkRefused(f"mld.spark.sink.{self.name}.options.dbtable: {error}") from error
+        if not named.schema:
+            raise SinkRefused(
+                f"mld.spark.sink.{self.name}.options.dbtable names no schema, and the connection has none"
+            )
+        return named
 
     def _columns(self, connection: JdbcConnection, table: TableName) -> list[TableColumn]:
         found = connection.columns(table.schema, table.table, by_catalog=self._dialect.schema_is_catalog)
@@ -305,9 +310,9 @@ class JdbcSink:
     ) -> LedgerEntry:
         """Take over the staged rows and move the marks, together."""
         dialect, table = self._dialect, target.beside(LEDGER_TABLE)
+        connection.begin()
         for sql in dialect.begin(lock_wait_s=self._lock_wait_s, idle_s=self._idle_s):
             connection.execute(sql)
-        connection.begin()
         stage("begun")
         rows = connection.query(dialect.locked_head(table), target.table)
         if not rows:

@@ -54,7 +54,9 @@ class PostgresDialect(JdbcDialect):
         "25006": DatabaseFault.WAIT,  # read only: a fail-over is under way
         "25P03": DatabaseFault.WAIT,  # given up while we were silent
         "53": DatabaseFault.WAIT,  # resources: disk, memory, connections
+        "54": DatabaseFault.DATA,  # a value that is too long for an index
         "55": DatabaseFault.WAIT,  # locks
+        "55000": DatabaseFault.REFUSED,  # a deferrable constraint is none to merge by
         "57": DatabaseFault.WAIT,  # shut down, cancelled
         "58": DatabaseFault.WAIT,  # system error
         "P0001": DatabaseFault.DATA,  # a trigger says no
@@ -90,8 +92,8 @@ class PostgresDialect(JdbcDialect):
 
     def begin(self, *, lock_wait_s: int, idle_s: int) -> list[str]:
         return [
-            f"SET lock_timeout = '{lock_wait_s}s'",
-            f"SET idle_in_transaction_session_timeout = '{idle_s}s'",
+            f"SET LOCAL lock_timeout = '{lock_wait_s}s'",
+            f"SET LOCAL idle_in_transaction_session_timeout = '{idle_s}s'",
         ]
 
 
@@ -138,6 +140,7 @@ class MySqlDialect(JdbcDialect):
         1041: DatabaseFault.WAIT,  # out of memory
         1053: DatabaseFault.WAIT,  # shut down
         1114: DatabaseFault.WAIT,  # table full
+        1153: DatabaseFault.DATA,  # more than max_allowed_packet
         1158: DatabaseFault.WAIT,  # network, four kinds
         1159: DatabaseFault.WAIT,
         1160: DatabaseFault.WAIT,

@@ -183,8 +183,8 @@ class JdbcDialect(ABC):
 
     @abstractmethod
     def begin(self, *, lock_wait_s: int, idle_s: int) -> list[str]:
-        """Settings of a connection for the transaction: how long it waits for locks, and after how long without a word
-        of ours the server gives it up."""
+        """Settings of the transaction that has just begun: how long it waits for locks, and how long it may be silent
+        before the server gives it up."""
 
     def tables(self) -> str:
         """Names of tables of a schema (first value) that begin with a prefix (second value)."""

@@ -154,6 +154,8 @@ def test_postgresql_casts_text_and_keys(spark, column, is_key, cast):
         (POSTGRES, "28P01", 0, DatabaseFault.REFUSED),
         (POSTGRES, "42501", 0, DatabaseFault.REFUSED),
         (POSTGRES, "3D000", 0, DatabaseFault.REFUSED),
+        (POSTGRES, "55000", 0, DatabaseFault.REFUSED),
+        (POSTGRES, "54000", 0, DatabaseFault.DATA),
         (POSTGRES, "XX000", 0, DatabaseFault.UNKNOWN),
         (POSTGRES, "", 0, DatabaseFault.UNKNOWN),
         (MYSQL, "28000", 1045, DatabaseFault.REFUSED),
