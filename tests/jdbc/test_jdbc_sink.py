@@ -169,12 +169,13 @@ def test_of_each_key_the_newest_row_stays(table):
     assert table.rows() == [("u1", "d", "1001"), ("u2", "x", "7"), ("u3", "y", "101")]
 
 
-def test_a_table_of_keys_only(table):
+def test_a_table_of_keys_only_and_of_rows_without_an_order(table, caplog):
     sink = table.sink(mode="merge", keys=("shardId", "sequence"))
     marks = publish(sink, {A: 3}, sink.open())
     frame = sink._spark.range(2, 6).selectExpr("'0' AS shardId", "id AS sequence")
     publish(sink, {A: 5}, marks, frame)
     assert found(table) == numbers("0", 1, 5)
+    assert caplog.text.count("no column sequenceNumber") == 1
 
 
 def test_what_is_one_key_is_the_tables_own_word(table):

@@ -104,6 +104,7 @@ class JdbcSink:
         self._merges = spec.mode.lower() == "merge"
         self._swept_at: float | None = None
         self._checked = False
+        self._has_warned = False
         self._old_head: LedgerEntry | None = None
         remedy = (
             "Use another table; or, if both are meant to write there, set "
@@ -357,8 +358,16 @@ class JdbcSink:
             )
         if int(float(lacking or 0)):
             raise DataRefused(f"sink {self.name}: {lacking} rows have no value in a key of table {target}")
+        orderings = newest(staging.frame)
+        if self._merges and not orderings and not self._has_warned:
+            log.warning(
+                "sink %s: the frame has no column sequenceNumber, so of two rows of one key in a batch the later one "
+                "stays; after a shuffle that is any of them",
+                self.name,
+            )
+            self._has_warned = True
         sql = (
-            dialect.merge(target, staging.table, columns, newest(staging.frame))
+            dialect.merge(target, staging.table, columns, orderings)
             if self._merges
             else dialect.append(target, staging.table, columns)
         )
