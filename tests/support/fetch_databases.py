@@ -48,7 +48,9 @@ MYSQL_DRIVER = Jar(
     "6c8e6692b521376d89bc5618c16cdeaf8c61854329f4fa25677ed08776c5bb76",
     FOLDER,
 )
-DRIVERS = (POSTGRES_DRIVER, MARIADB_DRIVER, MYSQL_DRIVER)
+H2 = Jar("com.h2database", "h2", "2.3.232", "8dae62d22db8982c3dcb3826edb9c727c5d302063a67eef7d63d82de401f07d3", FOLDER)
+"""A database in a jar, whose dialect the JDBC sink does not know."""
+DRIVERS = (POSTGRES_DRIVER, MARIADB_DRIVER, MYSQL_DRIVER, H2)
 POSTGRES_HOME = CACHE / FOLDER / f"postgres-{POSTGRES.version}"
 MARIADB_HOME = CACHE / FOLDER / f"mariadb-{MARIADB.version}"
 POSTGRES_ARCHIVE = "postgres-linux-x86_64.txz"

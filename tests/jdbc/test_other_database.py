@@ -1,0 +1,54 @@
+"""A database whose dialect the JDBC sink does not know (H2): Spark's own writer, at least once."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+
+import pytest
+
+from processors.spark.high_water_marks import RecordPosition, StreamShard, spans
+from processors.spark.sink_port import SinkSpec
+from processors.spark.sinks.factory import make_sink
+from processors.spark.sinks.generic import GenericSink
+
+pytestmark = [pytest.mark.spark, pytest.mark.skipif("MLD_JDBC" not in os.environ, reason="make test-jdbc")]
+
+A = StreamShard("s", "0")
+
+
+class Killed(BaseException):
+    """The end of a writer between Spark's job and its ledger."""
+
+
+class DiesBeforeItsLedger(GenericSink):
+    def _remember(self, *given):
+        raise Killed
+
+
+@pytest.fixture
+def options():
+    return {"url": "jdbc:h2:mem:lake;DB_CLOSE_DELAY=-1", "driver": "org.h2.Driver", "dbtable": "clicks"}
+
+
+def publish(spark, sink, end, marks):
+    batch = spans({A: RecordPosition(end)}, marks)
+    first = batch[A].after.sequence + 1 if batch[A].after else 1
+    return sink.publish(spark.range(first, end + 1).selectExpr("id AS sequence"), batch, "b").marks
+
+
+def test_a_batch_is_there_again_only_after_a_death_between_job_and_ledger(spark, options, tmp_path, caplog):
+    spec = SinkSpec("out", "jdbc", options=options, ledger=str(tmp_path))
+    with caplog.at_level(logging.WARNING, "mld.spark"):
+        sink = make_sink(spec, spark)
+    assert "jdbc is written at least once" in caplog.text
+    marks = publish(spark, sink, 3, sink.open())
+    assert make_sink(spec, spark).open() == marks
+    with pytest.raises(Killed):
+        dies = DiesBeforeItsLedger(spec, sink._journal._store)
+        publish(spark, dies, 5, dies.open())
+    again = make_sink(spec, spark)
+    publish(spark, again, 6, again.open())
+    rows = spark.read.format("jdbc").options(**options).load().collect()
+    assert Counter(row[0] for row in rows) == Counter({1: 1, 2: 1, 3: 1, 4: 2, 5: 2, 6: 1})
