@@ -3,11 +3,11 @@
     python -m tests.prove_spark --runs 200 [--start 0] [--layouts flat,partitioned,streaming,naive]
 
 Others are run when they are named: `chain`, the whole chain, daemon to JVM, which takes a minute a run (see `chain`);
-`hdfs`, a sink there, which needs what `make test-hdfs` fetches (see `hdfs_runs`); `s3`, in a bucket of versitygw; and
-`s3-unconditional`, on a store whose conditional writes are not atomic, which have to go wrong; `make test-s3` builds
+`hdfs`, a sink there, which needs what `make test-hdfs` fetches (see `hdfs_runs`); `s3`, in a bucket of versitygw, and
+`s3-unconditional`, on a store whose conditional writes are not atomic, which have to go wrong: `make test-s3` builds
 both servers; and `jdbc`, a table of a database, with `naive-jdbc` beside it, which need what `make test-jdbc` fetches
-(see `jdbc_runs`). A tenth of the runs is enough for a naive one. Exit code 1 if a record was lost or doubled, or if nothing was doubled by a naive one, for then the
-proof would not bite.
+(see `jdbc_runs`). A tenth of the runs is enough for a naive one. Exit code 1 if a record was lost or doubled, or if
+nothing was doubled by a naive one, for then the proof would not bite.
 """
 
 from __future__ import annotations
