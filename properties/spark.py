@@ -102,6 +102,12 @@ KEYS: tuple[Key, ...] = (
          shown_as=Shown.PLACE),
     _key("packages", TEXT, "Maven coordinates of packages to load, with commas between them.",
          shown_as=Shown.PLACE),
+    _key("pyFiles", TEXT, "Python modules that executors and the pipeline import, beside those of the pipeline's own "
+         "directory: .py, .zip and .egg files and directories, with commas between them.",
+         shown_as=Shown.PLACE),
+    _key("archives", TEXT, "Archives that executors unpack, with commas between them; "
+         "`env.tar.gz#env` as the directory env.",
+         shown_as=Shown.PLACE),
     _key("driverMemory", TEXT, "Heap of the JVM on this machine.", "1g",
          shown_as=Shown.PLACE),
     _key("javaHome", TEXT, "JDK or JRE to run.", default_text="JAVA_HOME, else java on PATH",

@@ -50,6 +50,8 @@ class SparkSettings:
     master: str = field(repr=False)
     remote: str | None = field(repr=False)
     packages: str | None
+    py_files: str | None
+    archives: str | None
     driver_memory: str
     java_home: str | None
     spool: str | None
@@ -184,6 +186,8 @@ def make(
         master=str(value("master")),
         remote=text("remote"),
         packages=text("packages"),
+        py_files=text("pyFiles"),
+        archives=text("archives"),
         driver_memory=str(value("driverMemory")),
         java_home=text("javaHome"),
         spool=text("spool"),

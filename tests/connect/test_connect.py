@@ -18,7 +18,14 @@ import pytest
 from processors.spark.high_water_marks import StreamShard
 from processors.spark.host.start_up import HostStartError
 from processors.spark.spark_errors import SessionGone
-from tests.support.spark_bed import PLAIN, bed, run_more_than_a_driver_collects
+from tests.support.spark_bed import (
+    PLAIN,
+    WITH_HELPERS,
+    bed,
+    lay_helpers,
+    run_more_than_a_driver_collects,
+    run_with_helpers,
+)
 from tests.support.spark_servers import ConnectServer, spark_home
 
 SERVER = os.environ.get("MLD_CONNECT_SERVER", "")
@@ -55,6 +62,12 @@ def test_no_batch_passes_through_the_collect_of_the_server(
     with bed(tmp_path, PLAIN, remote(server), *keys) as made:
         run_more_than_a_driver_collects(made)
     assert f"master {server.url}, UI none" in caplog.text
+
+
+def test_modules_beside_the_pipeline_reach_the_server(server: ConnectServer, tmp_path: Path) -> None:
+    lay_helpers(tmp_path)
+    with bed(tmp_path, WITH_HELPERS, remote(server)) as made:
+        run_with_helpers(made)
 
 
 def test_malformed_records_functions_of_the_user_and_poison(server: ConnectServer, tmp_path: Path) -> None:

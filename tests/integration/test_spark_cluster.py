@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
+import tarfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +21,15 @@ from processors.spark.batch.outcome import BatchOutcome
 from tests.integration.test_spark import SESSION_S, start, texts, wanted
 from tests.integration.world import MakeWorld
 from tests.support.daemon import until
-from tests.support.spark_bed import PLAIN, Bed, bed, run_more_than_a_driver_collects
+from tests.support.spark_bed import (
+    PLAIN,
+    WITH_HELPERS,
+    Bed,
+    bed,
+    lay_helpers,
+    run_more_than_a_driver_collects,
+    run_with_helpers,
+)
 from tests.support.spark_servers import Cluster
 from tests.support.spark_servers import cluster as running_cluster
 
@@ -63,6 +73,49 @@ def test_no_batch_passes_through_the_collect_of_the_driver(cluster: Cluster, tmp
     keys = [f"mld.spark.spool = {tmp_path / 'spool'}"] if spool else []
     with on(cluster, tmp_path, *keys) as made:
         run_more_than_a_driver_collects(made)
+
+
+@pytest.fixture
+def forget_helpers() -> Iterator[None]:
+    before = list(sys.path)
+    yield
+    sys.path[:] = before
+    for name in [name for name in sys.modules if name.startswith("mld_test_")]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("forget_helpers")
+def test_modules_beside_the_pipeline_reach_executors(cluster: Cluster, tmp_path: Path) -> None:
+    lay_helpers(tmp_path)
+    with on(cluster, tmp_path, pipeline=WITH_HELPERS) as made:
+        run_with_helpers(made)
+
+
+READS_AN_ARCHIVE = """
+import mld_test_given
+from pyspark import SparkFiles
+from pyspark.sql import functions as F
+
+def told(text):
+    return mld_test_given.say(text) + open(SparkFiles.get("words") + "/word.txt").read()
+
+def transform(records, batch):
+    return records.select("sequenceNumber", F.udf(told, "string")("payload").alias("payload"))
+"""
+
+
+@pytest.mark.usefixtures("forget_helpers")
+def test_modules_and_archives_of_the_keys_reach_executors(cluster: Cluster, tmp_path: Path) -> None:
+    given, archive = tmp_path / "lib" / "mld_test_given.py", tmp_path / "words.tar.gz"
+    given.parent.mkdir()
+    given.write_text("def say(text):\n    return text + ' '\n")
+    (tmp_path / "word.txt").write_text("there")
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(tmp_path / "word.txt", "word.txt")
+    keys = f"mld.spark.pyFiles = {given.parent}", f"mld.spark.archives = {archive}#words"
+    with on(cluster, tmp_path, *keys, pipeline=READS_AN_ARCHIVE) as made:
+        assert made.run({1: b"hello"}).failed == {}
+        assert made.rows() == Counter({(1, "hello there"): 1})
 
 
 HOLDING = """

@@ -49,6 +49,38 @@ class Bed:
         return Counter((int(row["sequenceNumber"]), row["payload"]) for row in rows(self.out))
 
 
+WITH_HELPERS = """
+import mld_test_helper
+from pyspark.sql import functions as F
+
+def shout(text):
+    from mld_test_package.deep import louder
+    return louder(mld_test_helper.shout(text))
+
+def transform(records, batch):
+    return records.select("sequenceNumber", F.udf(shout, "string")("payload").alias("payload"))
+"""
+HELPERS = {
+    "mld_test_helper.py": "import os\ndef shout(text):\n    return text.upper()\n",
+    "mld_test_package/__init__.py": "",
+    "mld_test_package/deep.py": "def louder(text):\n    return text + '!'\n",
+}
+"""Modules beside `WITH_HELPERS`, one imported by its file and one by its function."""
+
+
+def run_with_helpers(made: Bed) -> None:
+    """Functions that import modules from beside the pipeline, in a process that has another working directory."""
+    outcome = made.run({1: b"a", 2: b"b"})
+    assert (outcome.failed, outcome.figures.attempts) == ({}, 1)
+    assert made.rows() == Counter({(1, "A!"): 1, (2, "B!"): 1})
+
+
+def lay_helpers(directory: Path) -> None:
+    for name, text in HELPERS.items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_text(text)
+
+
 def run_more_than_a_driver_collects(made: Bed) -> None:
     """All but the last of the records, and then the last ones with some that are delivered again."""
     data = {n: os.urandom(RECORD_BYTES // 2).hex().encode() for n in range(1, RECORDS + 1)}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from processors.spark import pipeline
 from processors.spark.batch.engine import Engine
 from processors.spark.batch.spool import Spool
-from processors.spark.session import cluster, handover, spark_session
+from processors.spark.session import cluster, handover, modules, spark_session
 from processors.spark.settings import SparkSettings
 from processors.spark.sink_port import Sink, SinkError, SinkRefused, SinkSpec
 from processors.spark.sinks.factory import make_sink
@@ -64,8 +64,12 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         raise HostStartError(UNKNOWN)
     try:
         spark_session.check_extra(remote=settings.remote is not None)
+        modules.check(settings)
+        modules.importable_here(settings)
         loaded = pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
+        parcels = modules.parcels(settings, scratch)
         spark = spark_session.start(settings, scratch)
+        modules.send(spark, parcels, remote=settings.remote is not None)
         if not settings.is_local:
             if (jvm_pid := spark_session.jvm_pid(spark)) is not None:
                 cluster.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)

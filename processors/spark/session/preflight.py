@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from processors.spark import pipeline
 from processors.spark.meeting_place import EXIT_CONFIGURATION
 from processors.spark.sanitized import complain
-from processors.spark.session import spark_session
+from processors.spark.session import modules, spark_session
 from processors.spark.settings import SettingsError, load
 from processors.spark.spark_errors import SessionError
 
@@ -26,6 +26,8 @@ def examine(file: str, env: Mapping[str, str]) -> str:
     settings = load(file, (), env)
     spark_session.check_extra(remote=settings.remote is not None)
     java = "no Java of ours" if settings.remote else f"Java at {spark_session.java_home(settings.java_home, env)}"
+    modules.check(settings)
+    modules.importable_here(settings)
     pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
     return f"PySpark {_version()}, {java}, pipeline {settings.pipeline}: ready to start"
 
