@@ -83,6 +83,47 @@ def test_windows_close_behind_the_watermark_across_batches_and_restarts(spark: A
     ]
 
 
+def provider(directory: Path, sink: str = "minutes") -> str:
+    """What keeps the state of a query, as the newest entry of Spark's own log of offsets has it."""
+    offsets = directory / "checkpoint" / "queries" / sink / "offsets"
+    newest = max((path for path in offsets.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+    conf = json.loads(newest.read_text().splitlines()[1])["conf"]
+    return str(conf["spark.sql.streaming.stateStore.providerClass"]).rpartition(".")[2]
+
+
+def test_late_rows_are_counted_and_said(spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bed = worker(spark, tmp_path, WINDOWS, sinks=("raw", "minutes"))
+    assert bed.run({1: event(1), 2: event(2, "10:09:00")}).figures.late_rows == 0
+    late = bed.run({3: event(3), 4: event(4, "10:00:30"), 5: event(5, "10:01:30"), 6: event(6, "10:09:30")})
+    calm = bed.run({7: event(7, "10:09:40")})
+    bed.engine.stop()
+    # A window adds up the records of a task before its state is asked, so two of the three are one row.
+    assert (late.failed, late.figures.late_rows, calm.figures.late_rows) == ({}, 2, 0)
+    assert late.figures.watermarks["minutes"].startswith("2026-01-01T10:08:")
+    assert "sink minutes: 2 rows came later than the watermark, which is 2026-01-01T10:08:" in caplog.text
+    assert len(rows(tmp_path / "raw")) == 7
+    assert provider(tmp_path) == "RocksDBStateStoreProvider"
+
+
+def test_a_checkpoint_that_was_begun_with_state_in_the_heap_goes_on_with_it(spark: Any, tmp_path: Path) -> None:
+    old = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+    key = "spark.sql.streaming.stateStore.providerClass"
+    spark.conf.set(key, old)
+    sinks = ("raw", "minutes")
+    first = worker(spark, tmp_path, WINDOWS, f"mld.spark.conf.{key} = {old}", sinks=sinks)
+    assert first.run({1: event(1), 2: event(2, "10:00:30")}).failed == {}
+    first.engine.stop()
+    assert provider(tmp_path) == "HDFSBackedStateStoreProvider"
+
+    second = worker(spark, tmp_path, WINDOWS, sinks=sinks)
+    assert second.run({3: event(3, "10:00:59")}).failed == {}
+    assert spark.conf.get(key).endswith("RocksDBStateStoreProvider")
+    assert second.run({4: event(4, "10:05:00")}).failed == {}
+    second.engine.stop()
+    assert provider(tmp_path) == "HDFSBackedStateStoreProvider"
+    assert rows(tmp_path / "minutes") == [{"minute": "10:00", "n": 6, "events": 3}]
+
+
 def test_a_record_that_fails_stops_all_shards_until_the_pipeline_is_corrected(spark: Any, tmp_path: Path) -> None:
     update = "mld.spark.sink.out.outputMode = update"
     bed = worker(spark, tmp_path, DIVIDE, update, dead=False)

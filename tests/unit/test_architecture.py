@@ -275,6 +275,7 @@ PURE = (
     "processors/spark/batch/micro_batch.py",
     "processors/spark/batch/record_lines.py",
     "processors/spark/link.py",
+    "processors/spark/streaming/progress.py",
     "processors/spark/commit/ledger.py",
     "processors/spark/commit/s3_head.py",
     "processors/spark/writer_identity.py",

@@ -21,6 +21,10 @@ class BatchFigures:
     attempts: int = 0
     failures: int = 0
     jobs: int = 0
+    late_rows: int = 0
+    """Rows that streaming queries have left out since the last micro-batch, because they came after the watermark."""
+    watermarks: Mapping[str, str] = field(default_factory=dict)
+    """Of the streaming queries that run here, in ISO 8601."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Records that were delivered again and not written, by the sink whose ledger has their positions."""
 

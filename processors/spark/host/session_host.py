@@ -298,7 +298,7 @@ class SessionHost:
         lags = [lag for lag in self._lag_ms.values() if lag is not None]
         log.info(
             "trigger: shards=%d records=%d bytes=%d rows=%d jobs=%d handover_ms=%d pipeline_ms=%d publish_ms=%d "
-            "total_ms=%d waited_ms=%d lag_ms=%s dropped=%d malformed=%d poisoned=%d failed_shards=%d",
+            "total_ms=%d waited_ms=%d lag_ms=%s dropped=%d malformed=%d poisoned=%d late_rows=%d failed_shards=%d",
             len(batch.ends),
             batch.records,
             batch.size,
@@ -313,6 +313,7 @@ class SessionHost:
             sum(figures.dropped.values()),
             figures.malformed,
             figures.poisoned,
+            figures.late_rows,
             len(outcome.failed),
         )
 

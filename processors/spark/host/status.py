@@ -33,6 +33,7 @@ COUNTED = (
     "dropped",
     "malformed",
     "poisoned",
+    "late_rows",
     "failed_jobs",
     "retries",
     "stopped_shards",
@@ -48,6 +49,7 @@ class HostStatus:
         self._ok = True
         self._counters = Counter(dict.fromkeys(COUNTED, 0))
         self._lag_ms: Mapping[str, int | None] = {}
+        self._watermarks: Mapping[str, str] = {}
         self._about: dict[str, object] = {
             "version": VERSION,
             "application": application,
@@ -76,16 +78,20 @@ class HostStatus:
             dropped=sum(figures.dropped.values()),
             malformed=figures.malformed,
             poisoned=figures.poisoned,
+            late_rows=figures.late_rows,
             failed_jobs=figures.failures,
             retries=max(0, figures.attempts - 1),
             stopped_shards=stopped,
         )
         self._lag_ms = dict(lag_ms)
+        self._watermarks = dict(figures.watermarks)
         self.write()
 
     def write(self) -> None:
         """Replace the file. What goes wrong is said once."""
         said = {"updatedAt": round(time.time(), 3), "lagMillis": self._lag_ms, "counters": self._counters}
+        if self._watermarks:
+            said["watermarks"] = self._watermarks
         text = json.dumps({**self._about, **said})
         fresh = self._file.with_suffix(".new")
         try:

@@ -52,6 +52,7 @@ class StreamingEngine:
         self._repeats = Repeats(spool)
         self._patience = Patience(settings.retry_backoff_s, health)
         self._number = 0
+        self._late_rows = 0
 
     def start(self) -> None:
         """Raises SinkError."""
@@ -83,6 +84,9 @@ class StreamingEngine:
         except (SinkRefused, QueryFailed) as error:
             return BatchOutcome(dict.fromkeys(batch.ends, str(error)), figures)
         figures.publish_s = time.monotonic() - started - figures.handover_s
+        late_rows = self._leader.late_rows()
+        figures.late_rows, self._late_rows = late_rows - self._late_rows, late_rows
+        figures.watermarks = self._leader.watermarks()
         self._committed = self._inbox.marks(entry)
         figures.dropped = self._repeats.counts(batch, {NAME: self._committed})
         return BatchOutcome({}, figures)

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from processors.spark.batch.attempts import BACKOFF_MIN_S, pause_s
 from processors.spark.commit_stages import stage
@@ -88,6 +88,14 @@ class QueryLeader:
                     raise QueryFailed(self._failure)
                 check()
                 self._changed.wait(self._poll_s)
+
+    def late_rows(self) -> int:
+        """How many rows the queries of this host have left out as late, since it started."""
+        return self._queries.late_rows()
+
+    def watermarks(self) -> Mapping[str, str]:
+        """The watermarks of the queries of this host, while it leads."""
+        return self._queries.watermarks() if self._leads else {}
 
     # --- on the thread -----------------------------------------------------------------------------------------------
 

@@ -23,8 +23,8 @@ from processors.spark.pipeline import Batch, Pipeline, PipelineError
 from processors.spark.session import handover
 from processors.spark.settings import SparkSettings
 from processors.spark.sink_port import JobFailed, Sink, SinkError, SinkRefused
-from processors.spark.spark_errors import failure
-from processors.spark.streaming import source_log
+from processors.spark.spark_errors import failure, first_line
+from processors.spark.streaming import progress, source_log
 from processors.spark.streaming.inbox import QUERIES
 
 if TYPE_CHECKING:
@@ -35,8 +35,15 @@ log = logging.getLogger("mld.spark")
 
 CONF = {
     "spark.sql.streaming.pollingDelay": "250ms",  # how often a query without work looks into the inbox; default 10 ms
-    "spark.sql.streaming.numRecentProgressUpdates": "8",
+    # Of all batches since the last look; only what is new is asked for.
+    "spark.sql.streaming.numRecentProgressUpdates": "100",
+    # State outside the heap, written as what has changed. What a checkpoint was begun with stays in force: Spark keeps
+    # the provider with the offsets of a query.
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
 }
+PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 FILE_MANAGER_KEY = "spark.sql.streaming.checkpointFileManagerClass"
 FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """The default one starts some thirty processes for each batch to look for links, without Hadoop's native library."""
@@ -46,11 +53,18 @@ FILES_REMEMBERED = "100000s"
 
 def configuration(spark: SparkSession) -> dict[str, str]:
     """What the queries of a session are run with, unless the user says otherwise."""
+    found = dict(CONF)
+    java = spark._jvm
+    assert java is not None
     with suppress(Exception):  # another version of Spark has it elsewhere
-        assert spark._jvm is not None
-        spark._jvm.java.lang.Class.forName(FILE_MANAGER)
-        return {**CONF, FILE_MANAGER_KEY: FILE_MANAGER}
-    return CONF
+        java.java.lang.Class.forName(FILE_MANAGER)
+        found[FILE_MANAGER_KEY] = FILE_MANAGER
+    try:
+        java.org.rocksdb.RocksDB.loadLibrary()
+        found[PROVIDER_KEY] = ROCKSDB
+    except Exception as error:  # a platform without its native library, or a temporary directory without programs
+        log.warning("new queries keep their state in the heap: RocksDB cannot be loaded (%s)", first_line(error))
+    return found
 
 
 class Queries(Protocol):
@@ -67,6 +81,12 @@ class Queries(Protocol):
 
     def trim(self, done: int) -> None:
         """Files up to this number are gone."""
+
+    def late_rows(self) -> int:
+        """How many rows came later than the watermark, in all queries since they were made; on any thread."""
+
+    def watermarks(self) -> Mapping[str, str]:
+        """The watermarks of queries that have one; on any thread."""
 
     def stop(self) -> None:
         """Return when none runs; on any thread."""
@@ -95,7 +115,9 @@ class SparkQueries:
         self._names: tuple[str, ...] = ("none yet",)
         self._running: dict[str, StreamingQuery] = {}
         self._raised: dict[str, SinkError] = {}
-        self._counted_to = -1
+        self._counted_to: dict[str, int] = {}
+        self._late_rows = 0
+        self._watermarks: dict[str, str] = {}
         self._stopping = threading.Event()
         self._ending = threading.Lock()
 
@@ -105,7 +127,7 @@ class SparkQueries:
         self.stop()
         self._stopping.clear()
         self._raised.clear()
-        self._counted_to = -1
+        self._counted_to.clear()
         for key, value in configuration(self._spark).items():
             if key not in self._settings.conf:
                 self._spark.conf.set(key, value)
@@ -146,26 +168,61 @@ class SparkQueries:
         running = dict(self._running)
         if set(running) != set(self._names):
             raise JobFailed("the streaming queries were stopped")
-        for name, query in running.items():
-            try:
-                query.processAllAvailable()
-                active = query.isActive
-            except Exception as error:
-                raise self._failure(query, name, error) from error
-            if not active:
-                raise self._failure(query, name, None)
-        if self._dead is None:
-            self._count_malformed(next(iter(running.values())))
+        try:
+            for name, query in running.items():
+                try:
+                    query.processAllAvailable()
+                    active = query.isActive
+                except Exception as error:
+                    raise self._failure(query, name, error) from error
+                if not active:
+                    raise self._failure(query, name, None)
+        finally:
+            self._look(running)
 
-    def _count_malformed(self, query: StreamingQuery) -> None:
-        """Every query sees all records; the first one tells."""
-        malformed = 0
-        for progress in query.recentProgress:
-            if progress.batchId > self._counted_to and handover.OBSERVED in progress.observedMetrics:
-                self._counted_to = progress.batchId
-                malformed += int(progress.observedMetrics[handover.OBSERVED]["malformed"])
-        if malformed:
-            log.warning("%d records cannot be decoded; their payload is null (key mld.spark.deadLetter)", malformed)
+    def late_rows(self) -> int:
+        return self._late_rows
+
+    def watermarks(self) -> Mapping[str, str]:
+        return dict(self._watermarks)
+
+    def _look(self, running: Mapping[str, StreamingQuery]) -> None:
+        """Count what the queries have reported since the last look, and say what a person should know."""
+        for place, (name, query) in enumerate(running.items()):
+            try:
+                new = self._new_progress(name, query)
+            except Exception as error:  # the query or its JVM is gone, which others say
+                log.debug("no progress of query %s: %s", name, error)
+                continue
+            for one in new:
+                self._watermarks |= {name: mark} if (mark := progress.watermark(one)) else {}
+            if late := sum(map(progress.late_rows, new)):
+                self._late_rows += late
+                log.warning(
+                    "sink %s: %d rows came later than the watermark, which is %s now, and are left out: give "
+                    "withWatermark more time, or keep shards together with mld.spark.alignMillis",
+                    name,
+                    late,
+                    self._watermarks.get(name, "unknown"),
+                )
+            if self._dead is not None or place:
+                continue  # every query sees all records; the first one tells
+            if malformed := sum(progress.malformed_rows(one, handover.OBSERVED) for one in new):
+                log.warning("%d records cannot be decoded; their payload is null (key mld.spark.deadLetter)", malformed)
+
+    def _new_progress(self, name: str, query: StreamingQuery) -> list[progress.Progress]:
+        counted_to = self._counted_to.get(name, -1)
+        reports = query._jsq.recentProgress()
+        found: list[progress.Progress] = []
+        for at in reversed(range(len(reports))):
+            report = reports[at]
+            if report.batchId() <= counted_to:
+                break
+            found.append(json.loads(report.json()))
+        found.reverse()
+        if found:
+            self._counted_to[name] = int(found[-1]["batchId"])
+        return found
 
     def untaken(self, numbers: list[int]) -> set[int]:
         try:

@@ -34,7 +34,7 @@ class MemoryQueries:
         self.taken: set[int] = set()
         self.faults: list[Exception] = []
         self.blind = False
-        self.starts = 0
+        self.starts = self.late = 0
         self.runs = False
         self.gate = threading.Event()
         self.gate.set()
@@ -60,6 +60,12 @@ class MemoryQueries:
 
     def trim(self, done):
         pass
+
+    def late_rows(self):
+        return self.late
+
+    def watermarks(self):
+        return {"out": "2026-01-01T00:00:00.000Z"}
 
     def stop(self):
         self.runs = False
@@ -112,6 +118,16 @@ def test_a_batch_is_committed_when_the_queries_have_it(workers):
     assert (one.engine.mark_of(A), one.engine.mark_of(B)) == (RecordPosition(5), RecordPosition(7))
     one.engine.stop()
     assert one.inbox.pending() == {}
+
+
+def test_late_rows_are_figures_of_the_batch_after_which_they_are_known(workers):
+    one = workers()
+    one.queries.late = 3
+    first, second = (one.run(one.offer("a", [n])).figures for n in (1, 2))
+    assert (first.late_rows, second.late_rows) == (3, 0)
+    one.queries.late = 4
+    assert one.run(one.offer("a", [3])).figures.late_rows == 1
+    assert first.watermarks == {"out": "2026-01-01T00:00:00.000Z"}
 
 
 def test_nothing_is_acknowledged_before_the_commit(workers):

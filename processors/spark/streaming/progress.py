@@ -1,0 +1,29 @@
+"""What the progress of a streaming query says, as Spark reports it in JSON after each of its batches.
+
+Pure: values in, values out. A row is late if it comes to an operator with state after the watermark has passed it;
+Spark leaves it out without a word. Rows are counted where they reach the operator: a window adds up the records of a
+task before, so one row there may be several records of one window and key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Progress = Mapping[str, Any]
+
+
+def late_rows(progress: Progress) -> int:
+    """Rows that were left out because they came later than the watermark."""
+    return sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in progress.get("stateOperators") or ())
+
+
+def malformed_rows(progress: Progress, observed: str) -> int:
+    """Records that could not be decoded, by the observation of this name."""
+    return int(((progress.get("observedMetrics") or {}).get(observed) or {}).get("malformed") or 0)
+
+
+def watermark(progress: Progress) -> str | None:
+    """The watermark after the batch, in ISO 8601; None if the query has none."""
+    found = (progress.get("eventTime") or {}).get("watermark")
+    return None if found is None else str(found)

@@ -1,0 +1,42 @@
+"""What is read from the progress of a streaming query."""
+
+from __future__ import annotations
+
+import pytest
+
+from processors.spark.session import handover
+from processors.spark.streaming import progress
+
+NOTHING: dict[str, object] = {"batchId": 3, "stateOperators": [], "eventTime": {}, "observedMetrics": {}}
+
+
+@pytest.mark.parametrize(
+    ("operators", "late"),
+    [
+        ([], 0),
+        ([{"operatorName": "stateStoreSave", "numRowsDroppedByWatermark": 2}], 2),
+        ([{"numRowsDroppedByWatermark": 2}, {"numRowsDroppedByWatermark": 3}, {"operatorName": "dedupe"}], 5),
+    ],
+)
+def test_late_rows_are_those_of_all_operators(operators, late):
+    assert progress.late_rows({**NOTHING, "stateOperators": operators}) == late
+
+
+def test_what_a_query_without_state_or_watermark_says():
+    assert (
+        progress.late_rows({}),
+        progress.malformed_rows(NOTHING, handover.OBSERVED),
+        progress.watermark(NOTHING),
+    ) == (0, 0, None)
+
+
+def test_malformed_records_and_the_watermark():
+    said = {
+        **NOTHING,
+        "observedMetrics": {handover.OBSERVED: {"seen": 5, "malformed": 2}},
+        "eventTime": {"watermark": "2026-01-01T00:00:00.000Z"},
+    }
+    assert (progress.malformed_rows(said, handover.OBSERVED), progress.watermark(said)) == (
+        2,
+        "2026-01-01T00:00:00.000Z",
+    )
