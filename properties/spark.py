@@ -117,6 +117,9 @@ KEYS: tuple[Key, ...] = (
          shown_as=Shown.PLACE),
     _key("ledger", TEXT, "Directory of the ledger of sinks that can keep none of their own.",
          shown_as=Shown.PLACE),
+    _key("alignMillis", LONG, "With mld.spark.mode = streaming: how far the records of one shard may be ahead of "
+         "those of the slowest other one, by their arrival in Kinesis; 0: as they come.", 0, minimum=0,
+         maximum=86_400_000),
     _key("checkpoint", TEXT, "Directory that all workers share, for the inbox, the state and the progress of "
          "streaming queries.", default_text="required by mode = streaming",
          shown_as=Shown.PLACE),
@@ -311,6 +314,8 @@ def _together(
     unused = "has no effect without mld.spark.mode = streaming"
     if not streaming and values["checkpoint"]:
         say("checkpoint", unused, "set the mode", Level.WARNING)
+    if not streaming and values["alignMillis"]:
+        say("alignMillis", unused, "set the mode", Level.WARNING)
     for name, sink in sinks.items():
         if sink.values.get("writers", WRITERS[0]) not in WRITERS:
             say(f"sink.{name}.writers", "has no such value", f"write {' or '.join(WRITERS)}", place=sink.place)

@@ -24,6 +24,8 @@ VERSION = 1
 HELLO, OFFER, FLUSH, BYE = 1, 2, 3, 4
 READY, ACCEPTED, COMMITTED, FAILED, SAID = 16, 17, 18, 19, 20
 """FLUSH asks for a commit before the trigger's time. SAID carries lines of the host to the child's standard error."""
+SHUTDOWN = "shutdown"
+"""Why a child says FLUSH, where it is asked to end."""
 KINDS = frozenset({HELLO, OFFER, FLUSH, BYE, READY, ACCEPTED, COMMITTED, FAILED, SAID})
 
 

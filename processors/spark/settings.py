@@ -57,6 +57,8 @@ class SparkSettings:
     spool: str | None
     ledger: str | None
     checkpoint: str | None
+    align_ms: int
+    """How far a shard may be ahead of the slowest other one; 0 if they are not kept together."""
     output_modes: Mapping[str, str]
     """Output modes of streaming queries, by sink; append where none is given."""
     conf: Mapping[str, str] = field(repr=False)
@@ -94,9 +96,14 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
     problems = [str(remark) for remark in lines.remarks if remark.level is Level.ERROR]
     if lines.values["pipeline"] is None and not any("pipeline" in problem for problem in problems):
         problems.append(f"{file}: {PREFIX}pipeline: is required; write {PREFIX}pipeline = pipeline.py:transform")
+    plain = {entry.key: entry.value.strip() for entry in entries} | {name: value.strip() for name, value in pairs}
+    if lines.values["alignMillis"] and _reply_timeout_s(plain) is not None:
+        problems.append(
+            f"{file}: {PREFIX}alignMillis: cannot be used with timeoutInSeconds, because a shard that waits for others "
+            "does not answer; remove one of them"
+        )
     if problems:
         raise SettingsError("\n".join(problems))
-    plain = {entry.key: entry.value.strip() for entry in entries} | {name: value.strip() for name, value in pairs}
     return make(
         lines,
         credentials=_credentials(file, overrides, env) if _writes_to_s3(lines) else SDK_CREDENTIALS,
@@ -193,6 +200,7 @@ def make(
         spool=text("spool"),
         ledger=text("ledger"),
         checkpoint=text("checkpoint"),
+        align_ms=_number(value("alignMillis")) if mode is Mode.STREAMING else 0,
         output_modes={sink.name: mode for sink in lines.sinks if (mode := sink.values.get("outputMode"))},
         conf=lines.conf,
         sinks=tuple(_sink(sink, text("ledger"), writer or WriterIdentity(), s3) for sink in lines.sinks),

@@ -139,7 +139,7 @@ FLEET_TOP = ["fleet", "wiring"]
 SPARK_MAY_USE = ("mld.aws", "mld.errors")
 """Of mld: `processors/spark` writes to buckets with the daemon's own ways to credentials."""
 SPARK_ROOMS: dict[str, set[str]] = {
-    "child": {"session"},
+    "child": {"batch", "session"},
     "host": {"batch", "session", "sinks", "streaming"},
     "streaming": {"batch", "commit", "session"},
     "batch": {"commit", "session"},
@@ -276,6 +276,8 @@ PURE = (
     "processors/spark/batch/record_lines.py",
     "processors/spark/link.py",
     "processors/spark/streaming/progress.py",
+    "processors/spark/host/alignment.py",
+    "processors/spark/batch/pieces.py",
     "processors/spark/commit/ledger.py",
     "processors/spark/commit/s3_head.py",
     "processors/spark/writer_identity.py",

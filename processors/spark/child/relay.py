@@ -29,6 +29,8 @@ CHECKPOINT_ATTEMPTS_MAX = 6
 """At the end of a shard; with the delays below some 8 s. In between the next batch is the next attempt."""
 RETRY_BASE_S = 0.25
 RETRY_DELAY_MAX_S = 4.0
+PIECES_OF_ALIGN = 2
+"""As in `host.alignment`, which a child does not import."""
 START_WAIT_S = 600.0
 """Longest wait for READY; the host gives up earlier by itself (`mld.spark.startTimeoutMillis`)."""
 RECORDS_START = b'{"action":"processRecords"'
@@ -59,9 +61,11 @@ class HostConnection:
         told = {"arn": os.environ.get(ARN_VARIABLE), "created": os.environ.get(CREATED_VARIABLE)}
         self.send(link.HELLO, {**head, **told, "version": link.VERSION})
 
-    def offer(self, line: bytes) -> None:
+    def offer(self, line: bytes, arrived: tuple[int, int] | None = None) -> None:
+        """`arrived`: when the first and the last of its records did, in milliseconds since 1970."""
         self.offered += 1
-        self.send(link.OFFER, {"id": self.offered}, line)
+        span = {} if arrived is None else {"first": arrived[0], "last": arrived[1]}
+        self.send(link.OFFER, {"id": self.offered, **span}, line)
 
     def receive(self) -> None:
         """Take one frame. Raises FatalError if the host has failed or is gone."""
@@ -184,9 +188,12 @@ class ChildRelay:
     def _process_records(self, line: bytes) -> None:
         host = self._connected()
         if not self._lost and host is not None:
-            host.offer(line)
-            while host.accepted < host.offered:
-                host.receive()
+            if span_ms := int(1000 * self._bound("alignMillis") / PIECES_OF_ALIGN):
+                self._offer_pieces(host, line, span_ms)
+            else:
+                host.offer(line)
+                while host.accepted < host.offered:
+                    host.receive()
             limits = HoldLimits(self._bound("holdMillis"), self._bound("patienceMillis"), self._bound("queuedMillis"))
             self._held = self._held.when(self._answered_at, self._came_at, limits)
             if line.rstrip().endswith(TIP) and self._held.allows(limits):
@@ -198,11 +205,21 @@ class ChildRelay:
             self._checkpoint(host)
         self._status("processRecords")
 
+    def _offer_pieces(self, host: HostConnection, line: bytes, span_ms: int) -> None:
+        """Where shards are kept together: a page may wait for long, so what is committed is checkpointed meanwhile."""
+        from processors.spark.batch.pieces import pieces_of  # few need it
+
+        for piece, arrived in pieces_of(line, span_ms):
+            host.offer(piece, arrived)
+            while host.accepted < host.offered:
+                host.receive()
+                self._checkpoint(host)
+
     def _shutdown_requested(self) -> None:
         host = self._connected()
         if host is None or self._lost:
             return
-        host.send(link.FLUSH)
+        host.send(link.FLUSH, {"why": link.SHUTDOWN})
         if not self._wait_for_commits(host, self._bound("drainMillis")):
             sys.stderr.write("not all records were committed in time; the next owner of the shard gets them again\n")
         self._checkpoint(host, patient=True)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from processors.spark import link
 from processors.spark.high_water_marks import RecordPosition, StreamShard
+from processors.spark.host.alignment import ArrivalSpan
 from processors.spark.sanitized import Sanitizer
 from properties.printable import printable
 
@@ -19,11 +20,11 @@ class Intake(Protocol):
     """What a link needs of its host."""
 
     def hello(self, one: ChildConnection, head: dict[str, Any]) -> None: ...
-    def admit(self, one: ChildConnection, size: int) -> bool:
+    def admit(self, one: ChildConnection, size: int, span: ArrivalSpan | None) -> bool:
         """Whether a body of this size may be read now; if not, `ChildConnection.go_on` is called once it may."""
 
     def offered(self, one: ChildConnection, number: int, line: bytearray) -> None: ...
-    def flush(self, one: ChildConnection) -> None: ...
+    def flush(self, one: ChildConnection, *, shuts_down: bool) -> None: ...
     def gone(self, one: ChildConnection) -> None: ...
 
 
@@ -77,7 +78,7 @@ class ChildConnection(asyncio.BufferedProtocol):
             self._head = link.decode_head(self._buffer)
             if self._header.body_bytes == 0:
                 self._handle(bytearray())
-            elif self._intake.admit(self, self._header.body_bytes):
+            elif self._intake.admit(self, self._header.body_bytes, _span(self._head)):
                 self._expect_body()
             else:
                 assert self._transport is not None
@@ -114,7 +115,7 @@ class ChildConnection(asyncio.BufferedProtocol):
             case link.OFFER:
                 self._intake.offered(self, int(head["id"]), body)
             case link.FLUSH:
-                self._intake.flush(self)
+                self._intake.flush(self, shuts_down=head.get("why") == link.SHUTDOWN)
             case link.BYE:
                 self.close()
             case _:
@@ -173,3 +174,7 @@ class ChildConnection(asyncio.BufferedProtocol):
     def _write(self, kind: int, head: dict[str, Any]) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(link.encode(kind, head))
+
+
+def _span(head: dict[str, Any]) -> ArrivalSpan | None:
+    return ArrivalSpan(int(head["first"]), int(head["last"])) if "first" in head else None

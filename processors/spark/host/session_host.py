@@ -25,6 +25,8 @@ from processors.spark.batch.outcome import BatchOutcome
 from processors.spark.batch.spool import Spool, SpoolError, open_spool
 from processors.spark.held_answers import hold_limits
 from processors.spark.high_water_marks import StreamShard
+from processors.spark.host.aligned_intake import AlignedIntake
+from processors.spark.host.alignment import ArrivalSpan
 from processors.spark.host.connection import ChildConnection
 from processors.spark.host.offers import OfferQueue
 from processors.spark.host.process_watch import watch_process
@@ -75,6 +77,7 @@ class SessionHost:
         self._started: Started | None = None
         self._spool = open_spool(settings.spool, self._scratch)
         self._offers = OfferQueue(settings, self._spool)
+        self._aligned = AlignedIntake(settings.align_ms, self._offers.admit)
         self._thread = ThreadPoolExecutor(1, "spark")
         self._ending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.daemon_gone = False
@@ -216,17 +219,20 @@ class SessionHost:
             return
         hold = hold_limits(self._settings.trigger_interval_s, self._settings.reply_timeout_s)
         bounds = {"hold": hold.hold_s, "patience": hold.patience_s, "queued": hold.queued_s}
+        self._aligned.joined(child)
+        bounds["align"] = self._settings.align_ms / 1000
         bounds["drain"] = self._settings.drain_timeout_s
         child.ready({f"{name}Millis": int(1000 * seconds) for name, seconds in bounds.items()})
 
-    def admit(self, child: ChildConnection, size: int) -> bool:
-        return self._offers.admit(child, size)
+    def admit(self, child: ChildConnection, size: int, span: ArrivalSpan | None) -> bool:
+        return self._aligned.admit(child, size, span)
 
     def offered(self, child: ChildConnection, number: int, line: bytearray) -> None:
         assert child.shard is not None
         size = len(line)
         try:
             batch = record_lines.split(line, child.shard)
+            self._aligned.offered(child.shard, batch.millis_behind_latest)
             if batch.last is None:
                 self._offers.release(size)
             else:
@@ -239,7 +245,9 @@ class SessionHost:
             return
         child.accept(number, batch.last)
 
-    def flush(self, child: ChildConnection) -> None:
+    def flush(self, child: ChildConnection, *, shuts_down: bool) -> None:
+        if shuts_down:
+            self._aligned.let_all()
         if child.waiting:
             self._offers.ask()
 
@@ -247,6 +255,7 @@ class SessionHost:
         self._children.pop(child.number, None)
         if child.shard is not None:
             self._lag_ms.pop(child.shard, None)
+        self._aligned.gone(child)
         self._offers.drop(child)
         if self.daemon_gone and not self._children:
             self._end(EXIT_OK)
