@@ -52,6 +52,13 @@ class OnPoison(Enum):
     STOP = "stop"
 
 
+class NetworkFiles(Enum):
+    """What becomes of commits on a network file system."""
+
+    REFUSE = "refuse"
+    TRUST = "trust"
+
+
 def _key(name: str, kind: ValueKind, meaning: str, default: object = None, **more: object) -> Key:
     return Key(PREFIX + name, kind, Section.SPARK, meaning, default, boxed=True, **more)  # type: ignore[arg-type]
 
@@ -117,6 +124,9 @@ KEYS: tuple[Key, ...] = (
          shown_as=Shown.PLACE),
     _key("ledger", TEXT, "Directory of the ledger of sinks that can keep none of their own.",
          shown_as=Shown.PLACE),
+    _key("networkFileSystem", CHOICE, "Whether sinks, dead letters, ledger and checkpoint may be on NFS, SMB or "
+         "another network file system: refuse, or trust it to have atomic renames, exclusive names and locks.",
+         NetworkFiles.REFUSE, choices=NetworkFiles),
     _key("alignMillis", LONG, "With mld.spark.mode = streaming: how far the records of one shard may be ahead of "
          "those of the slowest other one, by their arrival in Kinesis; 0: as they come.", 0, minimum=0,
          maximum=86_400_000),

@@ -17,7 +17,7 @@ from properties.printable import printable
 from properties.redaction import where
 from properties.remarks import ConfigurationError, Level
 from properties.secret_files import secret_of
-from properties.spark import PREFIX, Format, Mode, OnPoison, SinkLines, SparkLines, read
+from properties.spark import PREFIX, Format, Mode, NetworkFiles, OnPoison, SinkLines, SparkLines, read
 from properties.substitution import Sources
 
 CREDENTIALS = "AwsCredentialsProvider"
@@ -57,6 +57,7 @@ class SparkSettings:
     spool: str | None
     ledger: str | None
     checkpoint: str | None
+    trusts_network_files: bool
     align_ms: int
     """How far a shard may be ahead of the slowest other one; 0 if they are not kept together."""
     output_modes: Mapping[str, str]
@@ -200,6 +201,7 @@ def make(
         spool=text("spool"),
         ledger=text("ledger"),
         checkpoint=text("checkpoint"),
+        trusts_network_files=value("networkFileSystem") is NetworkFiles.TRUST,
         align_ms=_number(value("alignMillis")) if mode is Mode.STREAMING else 0,
         output_modes={sink.name: mode for sink in lines.sinks if (mode := sink.values.get("outputMode"))},
         conf=lines.conf,

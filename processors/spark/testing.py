@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from processors.spark.pipeline import Batch
 from processors.spark.session import handover
-from processors.spark.session.spark_session import java_home, python_functions
+from processors.spark.session.spark_session import OF_SQL, java_home, python_functions
 from properties.spark import Format
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def session(cores: int = 1, **conf: str) -> SparkSession:
     ours = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
+        **OF_SQL,
         "spark.sql.shuffle.partitions": "1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

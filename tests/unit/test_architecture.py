@@ -140,7 +140,7 @@ SPARK_MAY_USE = ("mld.aws", "mld.errors")
 """Of mld: `processors/spark` writes to buckets with the daemon's own ways to credentials."""
 SPARK_ROOMS: dict[str, set[str]] = {
     "child": {"batch", "session"},
-    "host": {"batch", "session", "sinks", "streaming"},
+    "host": {"batch", "commit", "session", "sinks", "streaming"},
     "streaming": {"batch", "commit", "session"},
     "batch": {"commit", "session"},
     "sinks": {"commit"},

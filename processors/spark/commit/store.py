@@ -2,7 +2,7 @@
 
 What must hold of a file system: names in a directory are linearizable (what one process has created, another that
 looks afterwards sees), `take` creates a name for at most one of several who try, and `move` is atomic. A POSIX file
-system has this (ext4, xfs, tmpfs; NFS 4 for the part that matters: `link` is exclusive), and so has HDFS
+system has this (ext4, xfs, tmpfs), and so has HDFS
 (`processors.spark.commit.hadoop_store`). Paths are relative to the root and written with slashes.
 """
 
@@ -200,7 +200,7 @@ def local_directory(path: str, key: str, *, elsewhere: str = "") -> Path:
     `elsewhere`: what there is for them instead."""
     scheme, colon, rest = path.partition(":")
     if colon and "/" not in scheme and scheme != "file" and rest.startswith("/"):
-        remedy = f"use a directory of this host's file system (NFS is one){elsewhere}"
+        remedy = f"use a directory of this host's file system{elsewhere}"
         if hadoop_store.named(path):
             raise SinkRefused(
                 f"{key} = {path}: only sinks, mld.spark.deadLetter and mld.spark.ledger go to hdfs; {remedy}"

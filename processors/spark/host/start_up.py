@@ -4,7 +4,7 @@ a slip in the pipeline's file is found in a moment and a JVM takes seconds."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from processors.spark import pipeline
 from processors.spark.batch.engine import Engine
 from processors.spark.batch.spool import Spool
+from processors.spark.commit import network_files
 from processors.spark.session import cluster, handover, modules, spark_session
 from processors.spark.settings import SparkSettings
 from processors.spark.sink_port import Sink, SinkError, SinkRefused, SinkSpec
@@ -64,6 +65,8 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         raise HostStartError(UNKNOWN)
     try:
         spark_session.check_extra(remote=settings.remote is not None)
+        if not settings.trusts_network_files:
+            network_files.check(_places(settings))
         modules.check(settings)
         modules.importable_here(settings)
         loaded = pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
@@ -105,6 +108,15 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         "ui": address,
     }
     return Started(engine, spark, loaded, spark_session.jvm_pid(spark), about)
+
+
+def _places(settings: SparkSettings) -> Iterator[tuple[str, str]]:
+    return network_files.places(
+        settings.sinks,
+        dead_letter=settings.dead_letter,
+        ledger=settings.ledger,
+        checkpoint=settings.checkpoint,
+    )
 
 
 def _dead_letter(settings: SparkSettings) -> SinkSpec:

@@ -51,6 +51,12 @@ logger.directories.level = error
 """What Spark says: warnings, without those that every start brings; the daemon's log has the time already."""
 JVM_OPTIONS = "-XX:+UseSerialGC -XX:NewRatio=1 -XX:+ExitOnOutOfMemoryError -Duser.timezone=UTC"
 """Half of the heap is for what is new: a batch leaves nothing behind."""
+OF_SQL = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+"""Settings of every session, wherever it is. Spark's own type for times in Parquet is INT96, which is deprecated and
+bears no statistics: a reader that looks for a time has to read every file."""
 JAVA_OPTIONS = {"spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"}
 """What the user gives for these keys is added to our options, and does not replace them."""
 HUGE_PAGES = "-XX:+UseTransparentHugePages"
@@ -157,13 +163,13 @@ def _bound_retries(session: SparkSession) -> None:
 def configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
     """Every setting of Spark that is not its default; what the user sets comes last."""
     if settings.remote:
-        return {"spark.sql.session.timeZone": "UTC", **settings.conf}
+        return {**OF_SQL, **settings.conf}
     own_options = f"{JVM_OPTIONS}{_huge_pages()} -Dlog4j2.configurationFile={(scratch / LOGGING_FILE).as_uri()}"
     own_options += f' "-Djava.io.tmpdir={scratch}"'
     ours = {
-        "spark.sql.session.timeZone": "UTC",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+        **OF_SQL,
         **python_functions(),
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": own_options,

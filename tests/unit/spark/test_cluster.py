@@ -12,7 +12,7 @@ from processors.spark.batch.spool import LOCK_FILE, SpoolError, open_spool
 from processors.spark.host.start_up import HostStartError, start, way_of
 from processors.spark.session.cluster import Starved, addresses, await_answer, check_spool
 from processors.spark.session.handover import PART_BYTES, Way, parts_of
-from processors.spark.session.spark_session import check_extra, configuration, environment
+from processors.spark.session.spark_session import OF_SQL, check_extra, configuration, environment
 from processors.spark.spark_errors import SessionError, SessionUnreachable
 from tests.unit.spark.twins import settings_of
 
@@ -202,7 +202,7 @@ def test_a_cluster_gets_the_users_settings_and_nothing_of_this_machine(tmp_path,
 
 def test_a_connect_server_gets_the_users_settings_only(tmp_path):
     made = configuration(settings_of("mld.spark.remote = sc://h", "mld.spark.conf.spark.sql.x = 1"), tmp_path)
-    assert made == {"spark.sql.session.timeZone": "UTC", "spark.sql.x": "1"}
+    assert made == {**OF_SQL, "spark.sql.x": "1"}
 
 
 def test_the_address_of_this_machine_is_the_users_affair_on_a_cluster(monkeypatch, tmp_path):

@@ -1,0 +1,86 @@
+"""What a session of ours is set to: times in Parquet, and casts that fail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
+
+from processors.spark.testing import session
+from tests.support.spark_bed import A, engine_bed, rows
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+JSON = ("mld.spark.format = json", "mld.spark.schema = n INT, text STRING, at TIMESTAMP")
+PARQUET = "mld.spark.sink.out.format = parquet"
+TIMES = "SELECT payload.n, payload.at FROM records"
+CASTS = "SELECT payload.n, CAST(payload.text AS INT) AS number FROM records"
+TYPE_KEY = "spark.sql.parquet.outputTimestampType"
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    yield session()
+
+
+def event(n: int, text: str = "1") -> bytes:
+    return json.dumps({"n": n, "text": text, "at": f"2026-01-01T10:00:{n:02d}.123456Z"}).encode()
+
+
+def footer(spark: Any, file: Path) -> Any:
+    java = spark._jvm.org.apache
+    path = java.hadoop.fs.Path(str(file))
+    return java.parquet.hadoop.ParquetFileReader.readFooter(spark._jsc.hadoopConfiguration(), path)
+
+
+def column(spark: Any, file: Path, name: str) -> tuple[str, bool]:
+    """The type of a column as Parquet has it, and whether it has statistics."""
+    found = footer(spark, file)
+    kind = str(found.getFileMetaData().getSchema().getType(name))
+    (chunk,) = [one for one in found.getBlocks()[0].getColumns() if one.getPath().toDotString() == name]
+    return kind, chunk.getStatistics().hasNonNullValue()
+
+
+def test_times_in_parquet_are_microseconds_with_statistics_and_old_files_are_read_beside_them(
+    spark: Any, tmp_path: Path
+) -> None:
+    bed = engine_bed(spark, tmp_path, TIMES, *JSON, PARQUET)
+    ours = spark.conf.get(TYPE_KEY)
+    try:
+        spark.conf.set(TYPE_KEY, "INT96")  # as Spark does by itself, and as it was
+        assert bed.run({1: event(1), 2: event(2)}).failed == {}
+    finally:
+        spark.conf.set(TYPE_KEY, ours)
+    assert bed.run({3: event(3), 4: event(4)}).failed == {}
+    old, new = sorted((tmp_path / "out").glob("mld_commit=*/*.parquet"))
+    assert column(spark, old, "at") == ("optional int96 at", False)
+    assert column(spark, new, "at") == ("optional int64 at (TIMESTAMP(MICROS,true))", True)
+    read = spark.read.parquet(str(tmp_path / "out"))
+    found = read.where("at > '2026-01-01 10:00:01.123456'").orderBy("n").selectExpr("n", "string(at)").collect()
+    assert [tuple(row) for row in found] == [(n, f"2026-01-01 10:00:{n:02d}.123456") for n in (2, 3, 4)]
+
+
+def test_a_cast_that_fails_is_a_record_that_cannot_be_processed(spark: Any, tmp_path: Path) -> None:
+    bed = engine_bed(spark, tmp_path, CASTS, *JSON)
+    outcome = bed.run({1: event(1), 2: event(2, "two"), 3: event(3)})
+    assert (outcome.failed, outcome.figures.poisoned) == ({}, 1)
+    assert [(row["n"], row["number"]) for row in rows(tmp_path / "out")] == [(1, 1), (3, 1)]
+    (letter,) = rows(tmp_path / "dead")
+    assert letter["sequenceNumber"] == "2" and "CAST_INVALID_INPUT" in letter["reason"]
+
+
+def test_without_a_dead_letter_it_stops_its_shard(spark: Any, tmp_path: Path) -> None:
+    bed = engine_bed(spark, tmp_path, CASTS, *JSON, dead=False)
+    outcome = bed.run({1: event(1), 2: event(2, "two"), 3: event(3)})
+    assert "CAST_INVALID_INPUT" in outcome.failed[A]
+    assert [row["n"] for row in rows(tmp_path / "out")] == [1]
+
+
+def test_try_cast_makes_it_null(spark: Any, tmp_path: Path) -> None:
+    bed = engine_bed(spark, tmp_path, CASTS.replace("CAST", "TRY_CAST"), *JSON)
+    assert bed.run({1: event(1), 2: event(2, "two")}).failed == {}
+    assert [(row["n"], row.get("number")) for row in rows(tmp_path / "out")] == [(1, 1), (2, None)]
