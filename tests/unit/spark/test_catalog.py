@@ -6,9 +6,15 @@ import threading
 
 import pytest
 
+from processors.spark.catalog import ddl
 from processors.spark.catalog import table as shapes
 from processors.spark.catalog.registrar import Registrar
 from processors.spark.catalog.table import CatalogTableError, Table
+from processors.spark.commit.store import PosixStore
+from processors.spark.settings import SDK_CREDENTIALS
+from processors.spark.sink_port import SinkRefused, SinkSpec
+from processors.spark.sinks.files import FlatSink, PartitionedSink
+from processors.spark.sinks.glue_tables import attach
 from tests.support.patience import PATIENCE_S
 
 DAYS = Table("lake", "clicks", "s3://b/clicks", "parquet", ("day", "Hour"))
@@ -167,3 +173,58 @@ def test_partitions_beyond_the_bound_are_said_and_forgotten(monkeypatch, caplog)
     one.tell(COLUMNS, ["day=1", "day=2", "day=3"])
     assert "run MSCK REPAIR TABLE lake.clicks" in caplog.text
     one.stop()
+
+
+# --- sinks that have a table, and statements --------------------------------------------------------------------------
+
+
+def attached(tmp_path, **more):
+    spec = SinkSpec("out", **{"path": str(tmp_path), "glue_table": "lake.clicks", **more})
+    made = PartitionedSink if spec.partition_by else FlatSink
+    sink = made(spec, PosixStore(tmp_path))
+    attach(sink, spec, SDK_CREDENTIALS, None, None)
+    return sink
+
+
+def table_of(sink):
+    (registrar,) = sink.before_commit.args
+    return registrar._catalog._table
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"format": "csv", "partition_by": ("day",)}, "over parquet, orc, json, and the format is csv"),
+        ({"glue_table": "clicks", "partition_by": ("day",)}, r"write database\.table"),
+        ({}, r"set mld\.spark\.sink\.out\.partitionBy"),
+    ],
+)
+def test_what_can_have_no_table_is_told_at_start(tmp_path, more, said):
+    with pytest.raises(SinkRefused, match=rf"mld\.spark\.sink\.out\.glueTable.*{said}"):
+        attached(tmp_path, **more)
+
+
+@pytest.mark.parametrize(("path", "location"), [("s3a://lake/clicks/", "s3://lake/clicks"), (None, "file://{}")])
+def test_the_place_of_a_table_is_that_of_its_files_and_not_where_they_are_staged(tmp_path, path, location):
+    sink = attached(tmp_path, path=path or str(tmp_path), partition_by=("day",))
+    assert table_of(sink).location == location.format(tmp_path)
+
+
+def test_a_sink_without_a_table_tells_nobody(tmp_path):
+    sink = attached(tmp_path, glue_table=None)
+    sink.before_commit((), [])
+    assert not hasattr(sink.before_commit, "args")
+
+
+def test_statements_of_sinks_that_cannot_have_them_say_why(tmp_path, capsys):
+    file = tmp_path / "app.properties"
+    file.write_text(
+        "mld.spark.pipeline = p.sql\nmld.spark.sink.new.path = data\nmld.spark.sink.lines.path = x\n"
+        "mld.spark.sink.lines.format = csv\nmld.spark.sink.far.path = hdfs://h:1/x\n"
+    )
+    assert ddl.main([str(file)]) == 0
+    said = capsys.readouterr().out
+    assert "-- sink new: has no commit with columns yet" in said
+    assert "-- sink lines: no table over csv" in said
+    assert "-- sink far: its ledger is not on this machine" in said
+    assert (ddl.main([]), ddl.main([str(tmp_path / "none")])) == (2, 2)
