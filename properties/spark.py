@@ -142,6 +142,9 @@ KEYS: tuple[Key, ...] = (
     _key("s3.bucketOwner", TEXT, "Account, twelve digits, that the buckets of sinks must belong to.",
          default_text="anybody", shown_as=Shown.FULL),
     _key("s3.timeoutMillis", LONG, "Longest wait for an answer of S3.", 60_000, minimum=100, maximum=3_600_000),
+    _key("glue.region", ValueKind.REGION, "Region of the Glue Data Catalog.",
+         default_text="regionName, else the SDK's"),
+    _key("glue.endpoint", ValueKind.URL, "Address of a service that speaks Glue.", default_text="AWS"),
     _key("sink.<name>.format", TEXT, "Format of a sink: parquet, json, csv, orc, delta, iceberg, jdbc, …",
          "parquet"),
     _key("sink.<name>.path", TEXT, "Directory or table of a sink."),
@@ -156,17 +159,21 @@ KEYS: tuple[Key, ...] = (
          "(rows that have changed) or complete (all rows).", "append"),
     _key("sink.<name>.files", TEXT, "On S3, without partitionBy: `one` file a commit, so that readers see whole "
          "commits; `many`: as many as Spark's tasks make.", "one"),
+    _key("sink.<name>.glueTable", TEXT, "`database.table` of Glue that is made over the files of a sink, and told of "
+         "its columns and partitions."),
     _key("sink.<name>.options.<option>", TEXT, "An option of the format."),
     _key("conf.<spark key>", TEXT, "Any setting of Spark, such as `mld.spark.conf.spark.sql.shuffle.partitions`."),
 )  # fmt: skip
 
 _FIXED = {key.name: key for key in KEYS if "<" not in key.name}
+_OF_SINKS = f"{SINK_PREFIX}<name>."
+_SINK_PROPERTIES = tuple(key.name.removeprefix(_OF_SINKS) for key in KEYS if key.name.startswith(_OF_SINKS))
 _SINK_KEY = re.compile(
-    r"(?P<sink>[A-Za-z0-9_-]+)\."
-    r"(?P<property>format|path|partitionBy|mode|keys|writers|outputMode|files|options\.(?P<option>.+))",
+    r"(?P<sink>[A-Za-z0-9_-]+)\.(?P<property>options\.(?P<option>.+)|"
+    + "|".join(re.escape(name) for name in _SINK_PROPERTIES if "<" not in name)
+    + ")",
     re.ASCII,
 )
-_SINK_PROPERTIES = "format, path, partitionBy, mode, keys, writers, outputMode, files and options.<option>"
 OUTPUT_MODES = ("append", "update", "complete")
 WRITERS = ("one", "shared")
 FILES = ("one", "many")
@@ -265,7 +272,7 @@ def _put(sinks: dict[str, SinkLines], name: str, value: str, place: str) -> None
 def _unknown(name: str, place: str) -> Remark:
     """A misspelled key of the processor is an error: its sink would run without it."""
     if name.startswith(SINK_PREFIX):
-        remedy = f"a sink has {_SINK_PROPERTIES}: write {SINK_PREFIX}<name>.<one of these>"
+        remedy = f"a sink has {', '.join(_SINK_PROPERTIES)}: write {SINK_PREFIX}<name>.<one of these>"
     else:
         import difflib  # costs start-up time, and a good file does not need it
 

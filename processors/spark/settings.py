@@ -67,6 +67,9 @@ class SparkSettings:
     s3: S3Access = field(repr=False)
     application: str
     stream: str
+    credentials: CredentialsChain
+    glue_region: str | None
+    glue_endpoint: str | None
     writer: WriterIdentity | None = None
     """Whose marks are whose in the sinks; None if nobody says which stream this is."""
     stream_id: str | None = None
@@ -107,7 +110,7 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
         raise SettingsError("\n".join(problems))
     return make(
         lines,
-        credentials=_credentials(file, overrides, env) if _writes_to_s3(lines) else SDK_CREDENTIALS,
+        credentials=_credentials(file, overrides, env) if _uses_aws(lines) else SDK_CREDENTIALS,
         region=plain.get("regionName"),
         application=env.get("MLD_APPLICATION_NAME") or plain.get("applicationName", "mld"),
         stream=_stream(plain, env),
@@ -116,8 +119,10 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
     )
 
 
-def _writes_to_s3(lines: SparkLines) -> bool:
-    return any(is_s3(sink.values.get("path")) for sink in lines.sinks) or is_s3(str(lines.values["deadLetter"]))
+def _uses_aws(lines: SparkLines) -> bool:
+    """Whether files or tables of a sink are at AWS."""
+    places = (*(sink.values.get("path") for sink in lines.sinks), str(lines.values["deadLetter"]))
+    return any(map(is_s3, places)) or any(sink.values.get("glueTable") for sink in lines.sinks)
 
 
 def _credentials(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> CredentialsChain:
@@ -151,7 +156,7 @@ def make(
     credentials: CredentialsChain = SDK_CREDENTIALS,
     region: str | None = None,
 ) -> SparkSettings:
-    """Lines without errors -> settings. `env` says which stream this is; the last two are for buckets."""
+    """Lines without errors -> settings. `env` says which stream this is; the last two are for buckets and catalogs."""
     value = lines.values.__getitem__
 
     def text(name: str) -> str | None:
@@ -209,6 +214,9 @@ def make(
         s3=s3,
         application=application,
         stream=stream,
+        credentials=credentials,
+        glue_region=text("glue.region") or region,
+        glue_endpoint=text("glue.endpoint"),
         writer=writer,
         stream_id=stream_id,
         reply_timeout_s=reply_timeout_s,
@@ -228,6 +236,7 @@ def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity, s3: S3Ac
         keys=tuple(name for part in lines.values.get("keys", "").split(",") if (name := part.strip())),
         ledger=ledger,
         writer=writer,
+        glue_table=lines.values.get("glueTable"),
         shared=lines.values.get("writers") == "shared",
         many_files=lines.values.get("files") == "many",
         s3=s3,

@@ -136,6 +136,8 @@ class SinkSpec:
     writer: WriterIdentity = field(default_factory=WriterIdentity)
     shared: bool = False
     """Whether writers of other identities are meant to write here as well (`mld.spark.sink.<name>.writers`)."""
+    glue_table: str | None = None
+    """The table of Glue over its files (`mld.spark.sink.<name>.glueTable`)."""
     private: bool = False
     """Whether its files are for this user alone; else the umask says for whom."""
     many_files: bool = False

@@ -17,7 +17,7 @@ from processors.spark.batch.engine import Engine
 from processors.spark.batch.outcome import BatchOutcome
 from processors.spark.batch.spool import Spool, open_spool
 from processors.spark.high_water_marks import StreamShard
-from processors.spark.host.start_up import HostStartError, engine_of, start
+from processors.spark.host.start_up import HostStartError, engine_of, make_sinks, start
 from processors.spark.pipeline import load
 from processors.spark.sink_port import SinkSpec
 from processors.spark.sinks.factory import make_sink
@@ -105,7 +105,7 @@ def engine_bed(
     loaded = load(str(file) if suffix == ".sql" else f"{file}:transform", sinks)
     spool = Spool(Path(tempfile.mkdtemp(prefix="spool-", dir=directory)))
     dead_letter = make_sink(SinkSpec("dead", "json", settings.dead_letter), spark) if dead else None
-    made = [make_sink(spec, spark) for spec in settings.sinks]
+    made = make_sinks(settings, spark)
     engine = engine_of(spark, settings, loaded, made, dead_letter, spool)
     engine.start()
     return Bed(spark, engine, spool, directory)

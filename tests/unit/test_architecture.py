@@ -139,11 +139,12 @@ FLEET_TOP = ["fleet", "wiring"]
 SPARK_MAY_USE = ("mld.aws", "mld.errors")
 """Of mld: `processors/spark` writes to buckets with the daemon's own ways to credentials."""
 SPARK_ROOMS: dict[str, set[str]] = {
-    "child": {"batch", "session"},
+    "child": {"batch", "catalog", "session"},
     "host": {"batch", "commit", "session", "sinks", "streaming"},
     "streaming": {"batch", "commit", "session"},
     "batch": {"commit", "session"},
-    "sinks": {"commit"},
+    "sinks": {"catalog", "commit"},
+    "catalog": {"commit"},
     "session": set(),
     "commit": set(),
     "testing": {"session"},
@@ -285,6 +286,7 @@ PURE = (
     "processors/spark/commit/ledger.py",
     "processors/spark/commit/s3_head.py",
     "processors/spark/writer_identity.py",
+    "processors/spark/catalog/table.py",
     "processors/spark/commit/admission.py",
 )
 IMPURE_MODULES = {

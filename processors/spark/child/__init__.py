@@ -3,6 +3,7 @@
     executableName = mld-spark            (the daemon says in MLD_PROPERTIES_FILE which file it read)
     executableName = mld-spark app.properties                               (run by Amazon's Java daemon)
     mld-spark --check app.properties                                        (for people: could it run?)
+    mld-spark --ddl app.properties                                          (for people: tables over its sinks)
 
 It imports no pyspark, and little else: a child must start in no time.
 """
@@ -24,7 +25,7 @@ from processors.standard import claim_standard_streams
 def properties_file(arguments: list[str]) -> str:
     """The file that the daemon read. Raises FatalError if nobody says which."""
     if len(arguments) > 1:
-        raise FatalError("usage: mld-spark [--check] [APP.properties]", EXIT_CONFIGURATION)
+        raise FatalError("usage: mld-spark [--check | --ddl] [APP.properties]", EXIT_CONFIGURATION)
     file = arguments[0] if arguments else os.environ.get("MLD_PROPERTIES_FILE")
     if not file:
         raise FatalError("which properties file? Write executableName = mld-spark app.properties", EXIT_CONFIGURATION)
@@ -36,6 +37,10 @@ def main() -> NoReturn:
         from processors.spark.session import preflight
 
         sys.exit(preflight.main(sys.argv[2:]))
+    if sys.argv[1:2] == ["--ddl"]:
+        from processors.spark.catalog import ddl
+
+        sys.exit(ddl.main(sys.argv[2:]))
     stdin, stdout = claim_standard_streams()
     if not os.isatty(stdin.fileno()):
         # A signal to a whole group or control group reaches us too; the daemon decides when we are done.

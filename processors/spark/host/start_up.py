@@ -18,6 +18,7 @@ from processors.spark.session import cluster, handover, modules, spark_session
 from processors.spark.settings import SparkSettings
 from processors.spark.sink_port import Sink, SinkError, SinkRefused, SinkSpec
 from processors.spark.sinks.factory import make_sink
+from processors.spark.sinks.glue_tables import attach
 from processors.spark.spark_errors import SessionError, SessionUnreachable
 from processors.spark.streaming.engine import StreamingEngine
 from processors.spark.streaming.factory import make_engine
@@ -85,7 +86,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         for spec in settings.sinks:
             spark_session.check_format(spark, spec.format, f"mld.spark.sink.{spec.name}.format")
         own = scratch if settings.is_local else None
-        sinks = [make_sink(spec, spark, own) for spec in settings.sinks]
+        sinks = make_sinks(settings, spark, own)
         dead = make_sink(_dead_letter(settings), spark, own) if settings.dead_letter else None
         loaded.setup(spark)
         engine = engine_of(spark, settings, loaded, sinks, dead, spool)
@@ -117,6 +118,14 @@ def _places(settings: SparkSettings) -> Iterator[tuple[str, str]]:
         ledger=settings.ledger,
         checkpoint=settings.checkpoint,
     )
+
+
+def make_sinks(settings: SparkSettings, spark: SparkSession, scratch: Path | None = None) -> list[Sink]:
+    """The sinks of the settings, with their tables in Glue. Raises SinkRefused."""
+    sinks = [make_sink(spec, spark, scratch) for spec in settings.sinks]
+    for sink, spec in zip(sinks, settings.sinks, strict=True):
+        attach(sink, spec, settings.credentials, settings.glue_region, settings.glue_endpoint)
+    return sinks
 
 
 def _dead_letter(settings: SparkSettings) -> SinkSpec:

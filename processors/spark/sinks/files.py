@@ -13,6 +13,7 @@ own committer leaves there (`_temporary`, `_SUCCESS`, late attempts of tasks) ne
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -53,9 +54,11 @@ class FileSink:
         self._spec = spec
         self.name = spec.name
         self._store = store
-        self._place = store.uri("") if place is None else place
+        self.place = store.uri("") if place is None else place
         self._journal = Journal(store, spec.name) if journal is None else journal
-        self._admission = admission_of(spec.writer, spec.name, self._place, shared=spec.shared)
+        self.before_commit: Callable[[Columns, list[str]], None] = lambda columns, files: None
+        """Hears what a commit is about to bring, once it is staged: columns, and files by their paths in the table."""
+        self._admission = admission_of(spec.writer, spec.name, self.place, shared=spec.shared)
         by = f" by {','.join(spec.partition_by)}" if spec.partition_by else ""
         self._layout = f"{spec.format}{by}"
 
@@ -75,6 +78,8 @@ class FileSink:
     ) -> Published:
         rows = self._write(frame, token) if frame is not None else 0
         files = self._clean(token, rows)
+        if files:
+            self.before_commit(columns, files)
 
         def follow(head: LedgerEntry | None) -> LedgerEntry:
             self._check(head, batch, columns)
@@ -151,7 +156,7 @@ class FileSink:
     def _check_layout(self, head: LedgerEntry | None) -> None:
         if head and head.layout != self._layout:
             raise SinkRefused(
-                f"sink {self.name}: {self._place} holds {head.layout}, mld.spark.sink.{self.name}.* asks for "
+                f"sink {self.name}: {self.place} holds {head.layout}, mld.spark.sink.{self.name}.* asks for "
                 f"{self._layout}; use a new directory"
             )
 
