@@ -16,6 +16,7 @@ from mld.aws.client_factory import client_factory
 from mld.clock import LoopClock
 from mld.errors import MldError
 from mld.metrics.registry import WorkerMetrics
+from mld.operating.fleet_reader import fleet_reader
 from mld.operating.stream_access import SpanReader, streams_of
 from mld.positions import Position
 from mld.retrieval.rawpage import RawPage
@@ -42,8 +43,9 @@ class Fetcher:
 
     streams: Streams
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, read_interval_s: float = READ_INTERVAL_S) -> None:
         self._settings = settings
+        self._read_interval_s = read_interval_s
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
         self._preparer: SchemaPreparer | None = None
@@ -90,7 +92,15 @@ class Fetcher:
         return f"{summary.arn}@{summary.created_ms}"
 
     async def reader(self, shard_id: str, start: StartingPoint) -> SpanReader:
-        return SpanReader(self.streams, LoopClock(), shard_id, start, READ_INTERVAL_S)
+        return SpanReader(self.streams, LoopClock(), shard_id, start, self._read_interval_s)
+
+    def checkpoints(self) -> dict[str, Position]:
+        """Where the leases of the application `applicationName` stand now. Raises TableError."""
+        return self.run(self._checkpoints())
+
+    async def _checkpoints(self) -> dict[str, Position]:
+        async with fleet_reader(self._settings) as reader:
+            return {lease.shard_id: lease.checkpoint for lease in await reader.leases()}
 
     async def first_record(self, shard_id: str, start: StartingPoint) -> tuple[str, int] | None:
         """Sequence number and time of arrival (ms) of the first record from there on; None if there is none yet."""

@@ -26,7 +26,7 @@ from processors.spark.datasource.offsets import (
     start_at,
 )
 from processors.spark.datasource.read_options import OnDataLoss, ReadOptions
-from processors.spark.datasource.spans import ReadSpan, checkpoint_spans, spans_between, times_between
+from processors.spark.datasource.spans import ReadSpan, checkpoint_spans, missing_shards, spans_between, times_between
 from properties.settings import Settings
 from properties.values import InitialPositionKind
 
@@ -42,16 +42,17 @@ def plan(fetcher: Fetcher, options: ReadOptions, now_s: float) -> list[ReadSpan]
     """The spans of a batch read. Raises StreamError."""
     shards = fetcher.shards()
     until_s = options.until.time_s if options.until is not None and options.until.time_s is not None else now_s
-    if options.start_checkpoints is not None or options.until_checkpoints is not None:
-        missing = {*(options.start_checkpoints or ()), *(options.until_checkpoints or ())} - {
-            s.shard_id for s in shards
-        }
+    leases = fetcher.checkpoints() if options.start_leases or options.until_leases else {}
+    after = leases if options.start_leases else options.start_checkpoints
+    through = leases if options.until_leases else options.until_checkpoints
+    if after is not None or through is not None:
+        missing = missing_shards(after or {}, through or {}, (shard.shard_id for shard in shards))
         if missing and options.on_data_loss is OnDataLoss.FAIL:
             raise DataLossError(
-                f"the stream has no shard {min(missing)}: it has left the retention, or the checkpoints are of another "
+                f"the stream has no shard {missing[0]}: it has left the retention, or the checkpoints are of another "
                 "stream. Set the option onDataLoss to continue to go on without it"
             )
-        return checkpoint_spans(shards, options.start_checkpoints, options.until_checkpoints, int(until_s * 1000))
+        return checkpoint_spans(shards, after, through, int(until_s * 1000))
     start_s = None if options.start is None else options.start.time_s
     planned = fetcher.beside_each_other(
         {

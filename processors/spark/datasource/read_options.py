@@ -17,6 +17,8 @@ from properties.keys import BY_NAME
 MAX_RECORDS_DEFAULT = 10_000
 MAX_BYTES_DEFAULT = 8 * 1024 * 1024
 SPLIT_MINUTES_DEFAULT = 60
+LEASES = "leases"
+"""What names the lease table instead of positions."""
 _SHORT = {"region": "regionName", "endpoint": "kinesisEndpoint", "credentials": "AwsCredentialsProvider"}
 _OWN = {
     "properties", "stream", "from", "to", "fromcheckpoints", "tocheckpoints", "splitminutes",
@@ -48,6 +50,9 @@ class ReadOptions:
     until: Point | None
     start_checkpoints: Mapping[str, Position] | None
     until_checkpoints: Mapping[str, Position] | None
+    start_leases: bool
+    """Checkpoints of the application's leases, as they are when the read is planned, instead of given ones."""
+    until_leases: bool
     split_minutes: int
     records_max: int
     bytes_max: int
@@ -97,7 +102,7 @@ def options_of(given: Mapping[str, str], now_s: float, *, is_stream: bool) -> Re
         return int(text)
 
     def checkpoints_of(name: str) -> Mapping[str, Position] | None:
-        if name not in options:
+        if name not in options or options[name].lower() == LEASES:
             return None
         try:
             return parse_checkpoints(options[name])
@@ -116,11 +121,17 @@ def options_of(given: Mapping[str, str], now_s: float, *, is_stream: bool) -> Re
         until=point("to"),
         start_checkpoints=checkpoints_of("fromcheckpoints"),
         until_checkpoints=checkpoints_of("tocheckpoints"),
+        start_leases=options.get("fromcheckpoints", "").lower() == LEASES,
+        until_leases=options.get("tocheckpoints", "").lower() == LEASES,
         split_minutes=count("splitminutes", SPLIT_MINUTES_DEFAULT),
         records_max=count("maxrecordspertrigger", MAX_RECORDS_DEFAULT),
         bytes_max=count("maxbytespertrigger", MAX_BYTES_DEFAULT),
         on_data_loss=OnDataLoss(loss),
     )
+    if LEASES in (options.get("fromcheckpoints"), options.get("tocheckpoints")) and not (
+        {"properties", "applicationname"} & options.keys()
+    ):
+        problems.append("fromcheckpoints, tocheckpoints: leases needs applicationName or properties")
     if made.start and made.until and (made.start.time_s or 0) >= (made.until.time_s or 0):
         problems.append("from, to: the range is empty; from must lie before to")
     if problems:

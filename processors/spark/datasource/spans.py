@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -107,7 +107,7 @@ def checkpoint_spans(
     for name in sorted(wanted):
         after = TRIM_HORIZON if start is None else start.get(name, TRIM_HORIZON)
         through = None if until is None else until[name]
-        if after.is_shard_end or (through is not None and (through <= after or through == TRIM_HORIZON)):
+        if after.is_shard_end or (through is not None and (through <= after or _is_nothing(through))):
             continue
         number = after.number
         point = (
@@ -124,6 +124,17 @@ def checkpoint_spans(
             )
         )  # fmt: skip
     return spans
+
+
+def _is_nothing(through: Position) -> bool:
+    """Whether it is the checkpoint of a lease that has not been read from."""
+    return through.is_sentinel and not through.is_shard_end
+
+
+def missing_shards(after: Mapping[str, Position], through: Mapping[str, Position], listed: Iterable[str]) -> list[str]:
+    """Shards with records between the positions that the stream does not have any more."""
+    done = {name for name, position in after.items() if position.is_shard_end}
+    return sorted((after.keys() | through.keys()) - done - set(listed))
 
 
 def _descending(listed: Mapping[str, Shard], start: Mapping[str, Position]) -> set[str]:
