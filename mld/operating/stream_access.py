@@ -129,7 +129,15 @@ async def streams_of(settings: Settings) -> AsyncIterator[Streams]:
 class SpanReader:
     """Reads one shard from a starting point on."""
 
-    def __init__(self, streams: Streams, clock: Clock, shard_id: str, start: StartingPoint) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        clock: Clock,
+        shard_id: str,
+        start: StartingPoint,
+        read_interval_s: float = READ_INTERVAL_S,
+    ) -> None:
+        self._read_interval_s = read_interval_s
         self._streams = streams
         self._clock = clock
         self._shard_id = shard_id
@@ -171,7 +179,7 @@ class SpanReader:
         page = await self._streams.get_records(self._iterator, limit)
         assert isinstance(page, RawPage)
         self.throttled = 0
-        self._next_at = self._clock.monotonic() + READ_INTERVAL_S
+        self._next_at = self._clock.monotonic() + self._read_interval_s
         self._iterator = page.next_iterator
         self._last_sequence = page.last_sequence or self._last_sequence
         self.is_over = page.next_iterator is None

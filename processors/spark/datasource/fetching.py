@@ -1,0 +1,197 @@
+"""Reads a stream from code that is not asyncio: driver and tasks run the daemon's own readers in a loop of their own.
+
+Pages, their parsing, aggregates, schemas, credentials and errors are those of the daemon
+(`mld.operating.stream_access`, `mld.retrieval`, `mld.schemas`). Nothing is written anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack
+from typing import Any, Self, TypeVar
+
+from mld.aws.client_factory import client_factory
+from mld.clock import LoopClock
+from mld.errors import MldError
+from mld.metrics.registry import WorkerMetrics
+from mld.operating.fleet_reader import fleet_reader
+from mld.operating.stream_access import SpanReader, streams_of
+from mld.positions import Position
+from mld.retrieval.rawpage import RawPage
+from mld.schemas.opening import registry_of
+from mld.schemas.preparer import SchemaPreparer
+from mld.streams import ChildBatch, Shard, StartingPoint, Streams
+from processors.spark.datasource.spans import ReadSpan
+from properties.settings import Settings
+
+READ_INTERVAL_S = 0.2
+"""Kinesis allows five reads a second and shard, for all who read it."""
+AT_ONCE_MAX = 4
+"""Shards that the driver looks at beside each other."""
+T = TypeVar("T")
+Fields = dict[str, Any]
+
+
+class DataLossError(MldError):
+    """Records of the range are not in the stream any more."""
+
+
+class Fetcher:
+    """An open stream. A context manager; use it from one thread."""
+
+    streams: Streams
+
+    def __init__(self, settings: Settings, read_interval_s: float = READ_INTERVAL_S) -> None:
+        self._settings = settings
+        self._read_interval_s = read_interval_s
+        self._runner = asyncio.Runner()
+        self._stack = AsyncExitStack()
+        self._preparer: SchemaPreparer | None = None
+
+    def __enter__(self) -> Self:
+        self.run(self._open())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.run(self._stack.aclose())
+        self._runner.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
+
+    async def _open(self) -> None:
+        self.streams = await self._stack.enter_async_context(streams_of(self._settings))
+        registry = registry_of(self._settings, client_factory(self._settings), LoopClock(), WorkerMetrics())
+        if registry is not None:
+            await registry.open()
+            self._stack.push_async_callback(registry.close)
+            self._preparer = registry.preparer
+
+    def shards(self) -> list[Shard]:
+        """Every shard that ListShards shows."""
+        return self.run(self._shards())
+
+    async def _shards(self) -> list[Shard]:
+        found: list[Shard] = []
+        token = None
+        while True:
+            page = await self.streams.list_shards(None, token)
+            found += page.shards
+            token = page.next_token
+            if token is None:
+                return found
+
+    def identity(self) -> str:
+        """The stream's ARN, and when it was made."""
+        summary = self.run(self.streams.describe())
+        return f"{summary.arn}@{summary.created_ms}"
+
+    async def reader(self, shard_id: str, start: StartingPoint) -> SpanReader:
+        return SpanReader(self.streams, LoopClock(), shard_id, start, self._read_interval_s)
+
+    def checkpoints(self) -> dict[str, Position]:
+        """Where the leases of the application `applicationName` stand now. Raises TableError."""
+        return self.run(self._checkpoints())
+
+    async def _checkpoints(self) -> dict[str, Position]:
+        async with fleet_reader(self._settings) as reader:
+            return {lease.shard_id: lease.checkpoint for lease in await reader.leases()}
+
+    async def first_record(self, shard_id: str, start: StartingPoint) -> tuple[str, int] | None:
+        """Sequence number and time of arrival (ms) of the first record from there on; None if there is none yet."""
+        reader = await self.reader(shard_id, start)
+        while not reader.is_over:
+            page = await reader.page(1)
+            if page.first_sequence is not None:
+                return page.first_sequence, page.first_arrival_ms or 0
+            if page.millis_behind_latest == 0:
+                break
+        return None
+
+    def beside_each_other(self, works: Mapping[str, Coroutine[Any, Any, T]]) -> dict[str, T]:
+        """The results by name, a few at a time."""
+
+        async def all_of_them() -> dict[str, T]:
+            room = asyncio.Semaphore(AT_ONCE_MAX)
+
+            async def one(work: Coroutine[Any, Any, T]) -> T:
+                async with room:
+                    return await work
+
+            tasks = [asyncio.ensure_future(one(work)) for work in works.values()]
+            try:
+                return dict(zip(works, await asyncio.gather(*tasks), strict=True))
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+        return self.run(all_of_them())
+
+    def records(self, span: ReadSpan, *, goes_on: bool) -> Iterator[list[Fields]]:
+        """The user records of a span, page by page, as the fields of the child protocol.
+
+        Raises DataLossError if records are gone, unless `goes_on`, and StreamError.
+        """
+        pages = self._records(span, goes_on)
+        while (found := self.run(_next(pages))) is not None:
+            yield found
+
+    async def _records(self, span: ReadSpan, goes_on: bool) -> AsyncIterator[list[Fields]]:
+        reader = await self.reader(span.shard_id, span.start)
+        last = None if span.through is None else span.through.number
+        first, seen = span.first, 0
+        is_done = False
+        while not (is_done or reader.is_over):
+            page = await reader.page(None)
+            if page.first_sequence is not None and first is not None:
+                if page.first_sequence != first and not goes_on:
+                    raise _lost(span, f"it now begins at {page.first_sequence}")
+                first = None
+            if span.count is not None:
+                assert last is not None
+                seen += sum(int(text) <= last for run in page.runs for text in run.sequences())
+            is_done = is_at_end(span, page)
+            batch: ChildBatch = page.after(span.after, span.hash_range)
+            if self._preparer is not None and page.bears_frames:
+                batch = await self._preparer.prepare(batch)
+            fields = json.loads(b"".join(batch.line()))["records"]
+            wanted = [record for record in fields if is_wanted(span, record)]
+            if wanted:
+                yield wanted
+        if span.count is not None and seen != span.count and not goes_on:
+            raise _lost(span, f"it has {seen} records instead of {span.count}")
+
+
+async def _next(pages: AsyncIterator[T]) -> T | None:
+    return await anext(pages, None)
+
+
+def is_at_end(span: ReadSpan, page: RawPage) -> bool:
+    """Whether nothing of the span can follow the page."""
+    if page.millis_behind_latest == 0:
+        return True
+    if span.before_ms is not None and page.first_arrival_ms is not None and page.first_arrival_ms >= span.before_ms:
+        return True
+    if span.through is not None and page.highest is not None:
+        return int(page.highest) >= (span.through.number or 0)
+    return False
+
+
+def is_wanted(span: ReadSpan, record: Mapping[str, Any]) -> bool:
+    """Whether a user record of a page lies in the span."""
+    if span.before_ms is not None and record["approximateArrivalTimestamp"] >= span.before_ms:
+        return False
+    position = Position(record["sequenceNumber"], record["subSequenceNumber"])
+    return span.through is None or position <= span.through
+
+
+def _lost(span: ReadSpan, why: str) -> DataLossError:
+    return DataLossError(
+        f"records of {span.shard_id} are gone: the range begins at {span.first}, and {why}; they have left the "
+        "stream's retention. Set the option onDataLoss to continue to go on without them"
+    )
