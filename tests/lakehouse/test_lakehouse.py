@@ -23,7 +23,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-PACKAGES = "io.delta:delta-spark_4.1_2.13:4.4.0,org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
+PACKAGES = (
+    "io.delta:delta-spark_4.1_2.13:4.4.0,org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0,"
+    "org.xerial:sqlite-jdbc:3.50.3.0"
+)
 A, B = StreamShard("s", "0"), StreamShard("s", "1")
 NOBODY = WriterIdentity()
 
@@ -48,7 +51,9 @@ def spark(warehouse):
         "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.lake.type": "hadoop",
+        "spark.sql.catalog.lake.type": "jdbc",
+        "spark.sql.catalog.lake.uri": f"jdbc:sqlite:{warehouse}/catalog.db",
+        "spark.sql.catalog.lake.jdbc.schema-version": "V1",
         "spark.sql.catalog.lake.warehouse": str(warehouse / "lake"),
     }
     for key, value in conf.items():
@@ -61,14 +66,17 @@ def spark(warehouse):
     session.stop()
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=["delta", "iceberg", "iceberg by SQL"])
 def make(request, spark, warehouse):
     """A function that makes one more writer of the test's own table."""
     from processors.spark.sinks.factory import make_sink
+    from processors.spark.sinks.iceberg_connect import ConnectIcebergSink
 
     name = f"t{abs(hash(request.node.name))}"
     path = str(warehouse / name) if request.param == "delta" else f"lake.db.{name}"
-    return lambda writer=NOBODY, **more: make_sink(SinkSpec("out", request.param, path, writer=writer, **more), spark)
+    made = ConnectIcebergSink if request.param == "iceberg by SQL" else make_sink
+    format_ = request.param.split()[0]
+    return lambda writer=NOBODY, **more: made(SinkSpec("out", format_, path, writer=writer, **more), spark)
 
 
 @pytest.fixture
@@ -118,14 +126,15 @@ def test_a_zombie_is_fenced_and_writes_nothing(make, read, spark):
 
 def overtaken(monkeypatch, sink, by):
     """Somebody else commits once between the sink's look at the head and its write."""
-    commit, raced = type(sink)._commit, []
+    step = "_commit_files" if hasattr(sink, "_commit_files") else "_commit"
+    commit, raced = getattr(type(sink), step), []
 
     def late(self, frame, entry):
         if self is sink and not raced:
             raced.append(by())
         commit(self, frame, entry)
 
-    monkeypatch.setattr(type(sink), "_commit", late)
+    monkeypatch.setattr(type(sink), step, late)
 
 
 @pytest.mark.parametrize(("theirs", "fenced"), [({B: 4}, False), ({A: 4}, True)], ids=["another shard", "a zombie"])

@@ -162,6 +162,8 @@ SPARK_LEAVES = {
 }
 # Modules that decide: values in, values out.
 PURE = (
+    "processors/spark/sinks/iceberg_ledger.py",
+    "processors/spark/sinks/table_columns.py",
     "processors/spark/sinks/jdbc_columns.py",
     "processors/spark/sinks/jdbc_statements.py",
     "processors/spark/sinks/jdbc_dialects.py",

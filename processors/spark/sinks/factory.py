@@ -26,12 +26,9 @@ def make_sink(spec: SinkSpec, spark: SparkSession) -> Sink:
     if format in FILE_FORMATS:
         return _files(spec, spark)
     if format in LAKE_FORMATS:
-        from processors.spark.sinks.delta import DeltaSink
-        from processors.spark.sinks.iceberg import IcebergSink
-
         _need_path(spec)
         _append_only(spec)
-        return DeltaSink(spec, spark) if format == "delta" else IcebergSink(spec, spark)
+        return _lake_table(spec, spark)
     if format == "jdbc" and (sink := _table(spec, spark)) is not None:
         return sink
     if spec.keys or spec.mode.lower() == "merge":
@@ -75,6 +72,16 @@ def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
         )
     inherited = Journal(_ledger_store(spec, spark), spec.name) if spec.ledger else None
     return JdbcSink(spec, spark, dialect, inherited)
+
+
+def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:
+    from processors.spark.sinks.delta import DeltaSink
+    from processors.spark.sinks.iceberg import IcebergSink
+    from processors.spark.sinks.iceberg_connect import ConnectIcebergSink
+
+    if spec.format.lower() == "delta":
+        return DeltaSink(spec, spark)
+    return IcebergSink(spec, spark) if getattr(spark, "_jvm", None) is not None else ConnectIcebergSink(spec, spark)
 
 
 def _files(spec: SinkSpec, spark: SparkSession) -> Sink:
