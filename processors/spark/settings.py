@@ -55,6 +55,8 @@ class SparkSettings:
     """Output modes of streaming queries, by sink; append where none is given."""
     conf: Mapping[str, str] = field(repr=False)
     sinks: tuple[SinkSpec, ...]
+    catalogs: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    """Properties of the catalogs of Iceberg tables, by name."""
     application: str
     stream: str
     writer: WriterIdentity | None = None
@@ -161,6 +163,7 @@ def make(
         output_modes={sink.name: mode for sink in lines.sinks if (mode := sink.values.get("outputMode"))},
         conf=lines.conf,
         sinks=tuple(_sink(sink, text("ledger"), writer or WriterIdentity()) for sink in lines.sinks),
+        catalogs=lines.catalogs,
         application=application,
         stream=stream,
         writer=writer,
@@ -180,6 +183,7 @@ def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity) -> SinkS
         partition_by=tuple(name for part in columns.split(",") if (name := part.strip())),
         mode=lines.values.get("mode", "append"),
         keys=tuple(name for part in lines.values.get("keys", "").split(",") if (name := part.strip())),
+        delete_when=lines.values.get("deleteWhen") or None,
         ledger=ledger,
         writer=writer,
         shared=lines.values.get("writers") == "shared",

@@ -27,7 +27,6 @@ def make_sink(spec: SinkSpec, spark: SparkSession) -> Sink:
         return _files(spec, spark)
     if format in LAKE_FORMATS:
         _need_path(spec)
-        _append_only(spec)
         return _lake_table(spec, spark)
     if format == "jdbc" and (sink := _table(spec, spark)) is not None:
         return sink
@@ -80,8 +79,17 @@ def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:
     from processors.spark.sinks.iceberg_connect import ConnectIcebergSink
 
     if spec.format.lower() == "delta":
+        _append_only(spec)
         return DeltaSink(spec, spark)
-    return IcebergSink(spec, spark) if getattr(spark, "_jvm", None) is not None else ConnectIcebergSink(spec, spark)
+    with_jvm = getattr(spark, "_jvm", None) is not None
+    if spec.mode.lower() == "merge" and not with_jvm:
+        raise SinkRefused(
+            f"mld.spark.sink.{spec.name}.mode = merge needs a JVM of this host for {spec.format}, and with "
+            "mld.spark.remote there is none; use mld.spark.master"
+        )
+    if spec.mode.lower() != "merge":
+        _append_only(spec)
+    return IcebergSink(spec, spark) if with_jvm else ConnectIcebergSink(spec, spark)
 
 
 def _files(spec: SinkSpec, spark: SparkSession) -> Sink:
@@ -97,6 +105,9 @@ def _need_path(spec: SinkSpec) -> str:
 
 
 def _append_only(spec: SinkSpec) -> None:
+    if spec.keys or spec.delete_when:
+        given = "keys" if spec.keys else "deleteWhen"
+        raise SinkRefused(f"mld.spark.sink.{spec.name}.{given} is for mode = merge; set the mode, or remove it")
     if spec.mode.lower() != "append":
         raise SinkRefused(
             f"mld.spark.sink.{spec.name}.mode is {spec.mode}; {spec.format} is written exactly once, which appends only"

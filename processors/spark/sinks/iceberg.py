@@ -1,4 +1,4 @@
-"""Iceberg tables, exactly once: one commit of the table for each batch.
+"""Iceberg tables, exactly once: one commit of the table for each batch, two with `mode = merge`.
 
 The commit adds the batch's files and replaces the ledger's entry, and it is made on top of the snapshot that the entry
 before was read at: if anybody else has committed since, the catalog refuses it. A batch that lost such a race is not
@@ -25,8 +25,9 @@ from processors.spark.sinks.iceberg_ledger import (
     moved_sentence,
     note,
 )
-from processors.spark.sinks.iceberg_table import Files, IcebergTable, TableAsRead
+from processors.spark.sinks.iceberg_table import WAP_PROPERTY, Files, IcebergTable, TableAsRead
 from processors.spark.sinks.lake_table import APPLICATION, RACES_MAX, LakeSink, LostRace
+from processors.spark.sinks.merge import Merge, quoted
 from processors.spark.sinks.table_columns import changes
 
 if TYPE_CHECKING:
@@ -39,6 +40,12 @@ class IcebergSink(LakeSink):
     def __init__(self, spec: SinkSpec, spark: SparkSession) -> None:
         super().__init__(spec, spark)
         check_name(spec)
+        self._merge = Merge(spec.name, spec.keys, spec.delete_when) if spec.mode.lower() == "merge" else None
+        if self._merge is not None:
+            if not spec.keys:
+                self._merge.check(())
+            # A MERGE is told what to say in its snapshot by the settings of a session: by one of its own.
+            self._spark = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
         self._seen: TableAsRead | None = None
         self._table: IcebergTable | None = None
 
@@ -67,6 +74,8 @@ class IcebergSink(LakeSink):
                 return Published(advanced(self._admission.marks(head), batch))
             self._make_table(frame)
             raise LostRace  # whoever made it, it is there now
+        if self._merge is not None and frame is not None:
+            return self._merged(self._merge, frame, batch, batch_id)
         stage("staging")
         files = self._write(frame)
         stage("staged")
@@ -80,7 +89,49 @@ class IcebergSink(LakeSink):
         assert self._table is not None
         if frame is None:
             return Files([])
-        return self._table.write(self._fitting(frame), self._spec.options)
+        absent = self._fit(frame)
+        if absent:
+            from pyspark.sql.functions import lit
+
+            kinds = {field.name: field.dataType for field in self._spark.table(self._target).schema}
+            frame = frame.withColumns({name: lit(None).cast(kinds[name]) for name in absent})
+        return self._table.write(frame, self._spec.options)
+
+    def _merged(self, merge: Merge, frame: DataFrame, batch: ShardSpans, batch_id: str) -> Published:
+        """The batch as one MERGE, staged beside `main`, and then made its next snapshot."""
+        assert self._table is not None and self._seen is not None
+        rows = merge.newest(frame)
+        self._fit(frame)
+        if self._seen.property(WAP_PROPERTY) != "true":
+            self._spark.sql(f"ALTER TABLE {self._target} SET TBLPROPERTIES ('{WAP_PROPERTY}' = 'true')")
+            raise LostRace  # the table is another one now
+        entry = self._following(batch, batch_id)
+        before = self._seen.snapshot_id
+        stage("staging")
+        self._table.merge(rows, merge.statement(self._target, "{source}", frame.columns), entry.token, note(entry))
+        stage("staged")
+        self._seen = self._table.look()
+        if self._seen.snapshot_id != before:
+            raise LostRace
+        said = {PROPERTY: encoded(entry)}
+        staged = self._seen.staged(entry.token)
+        try:
+            if staged is None:  # nothing to insert, update or delete
+                self._table.append(Files([]), self._seen, {PROPERTY: note(entry)}, said)
+            else:
+                self._table.publish(staged, self._seen, said)
+        except LostRace:
+            if not self._is_head(entry):
+                raise
+        stage("committed")
+        return Published(self._admission.marks(entry), entry.number)
+
+    def _is_head(self, entry: LedgerEntry) -> bool:
+        """Whether the entry is in force; looks again."""
+        assert self._table is not None
+        self._seen = self._table.look()
+        head = self._entry()
+        return head is not None and head.token == entry.token
 
     def _published(self, files: Files, batch: ShardSpans, batch_id: str) -> Published:
         """The files with the entry that follows the head as it is now."""
@@ -90,9 +141,7 @@ class IcebergSink(LakeSink):
             try:
                 self._commit_files(files, entry)
             except LostRace:
-                self._seen = self._table.look()
-                head = self._entry()
-                if head is None or head.token != entry.token:
+                if not self._is_head(entry):
                     continue
             stage("committed")
             return Published(self._admission.marks(entry), entry.number, rows=files.rows)
@@ -105,8 +154,7 @@ class IcebergSink(LakeSink):
 
     def _commit_files(self, files: Files, entry: LedgerEntry) -> None:
         assert self._table is not None and self._seen is not None
-        said = ledger.encode(entry, application=APPLICATION).decode().strip()
-        self._table.append(files, self._seen, {PROPERTY: note(entry)}, {PROPERTY: said})
+        self._table.append(files, self._seen, {PROPERTY: note(entry)}, {PROPERTY: encoded(entry)})
 
     def _commit(self, frame: DataFrame, entry: LedgerEntry) -> None:
         raise NotImplementedError  # `_attempt` does it in two steps
@@ -114,30 +162,32 @@ class IcebergSink(LakeSink):
     def _nothing(self) -> DataFrame | None:
         return None
 
-    def _fitting(self, frame: DataFrame) -> DataFrame:
-        """The frame with all columns of the table, which gets those that it has not got. Raises SinkRefused."""
-        from pyspark.sql.functions import lit
+    def _fit(self, frame: DataFrame) -> tuple[str, ...]:
+        """Give the table the columns of the frame that it has not got; those of the table that the frame has not got.
 
-        have = self._spark.table(self._target).schema
+        Raises SinkRefused, and LostRace if the table is another one now."""
         found = changes(
-            [(field.name, field.dataType.simpleString()) for field in have],
+            [(field.name, field.dataType.simpleString()) for field in self._spark.table(self._target).schema],
             [(field.name, field.dataType.simpleString()) for field in frame.schema],
             self.name,
             self._target,
         )
         if found.added:
-            columns = ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in found.added)
+            columns = ", ".join(f"{quoted(name)} {kind}" for name, kind in found.added)
             try:
                 self._spark.sql(f"ALTER TABLE {self._target} ADD COLUMNS ({columns})")
             except Exception as error:
-                if "ALREADY_EXISTS" not in str(error).upper() and "already exists" not in str(error):
+                if "already exists" not in str(error).lower().replace("_", " "):
                     raise
-            raise LostRace  # the table is another one now, by us or by somebody who was faster
-        kinds = {field.name: field.dataType for field in have}
-        return frame.withColumns({name: lit(None).cast(kinds[name]) for name in found.absent})
+            raise LostRace  # by us or by somebody who was faster
+        return found.absent
 
     def _make_table(self, frame: DataFrame) -> None:
         make_table(self._spark, self._target, frame, self._spec.partition_by)
+
+
+def encoded(entry: LedgerEntry) -> str:
+    return ledger.encode(entry, application=APPLICATION).decode().strip()
 
 
 def check_name(spec: SinkSpec) -> tuple[str, str]:

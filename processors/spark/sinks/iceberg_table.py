@@ -28,6 +28,9 @@ FILE_SET = "rewritten-file-set-id"
 NO_TABLE = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND")
 """How Spark says that there is no such table."""
 TABLE_CACHE = "org.apache.iceberg.spark.SparkTableCache"
+WAP_ID, WAP_CONF, WAP_PROPERTY = "wap.id", "spark.wap.id", "write.wap.enabled"
+"""Write, audit, publish: a snapshot's summary, the session's setting, and the table's property that allows it."""
+NOTE_CONF = "spark.sql.iceberg.snapshot-property."
 COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
 
 
@@ -49,6 +52,13 @@ class TableAsRead:
         self.metadata = metadata
         current = metadata.currentSnapshot()
         self.snapshot_id: int | None = None if current is None else int(current.snapshotId())
+
+    def staged(self, wap_id: str) -> Any | None:
+        """The newest snapshot that was staged by this name."""
+        for snapshot in reversed(list(self.metadata.snapshots())):
+            if snapshot.summary().get(WAP_ID) == wap_id:
+                return snapshot
+        return None
 
     def lineage(self) -> Lineage:
         """Walks from the current snapshot by parents to the first summary that has something of a ledger."""
@@ -132,23 +142,45 @@ class IcebergTable:
             self._forget(snapshot)
             raise LostRace
         stage("checked")
-        self._swap(seen, seen.metadata, snapshot, properties, MAIN)
+        self._swap(seen.metadata, snapshot, properties)
 
-    def publish_staged(self, snapshot_id: int, seen: TableAsRead, properties: Mapping[str, str]) -> None:
-        """Make a snapshot that is in the table already, as a child of the current one, the current one. As `append`."""
-        snapshot = seen.metadata.snapshot(snapshot_id)
-        if snapshot is None or _parent_of(snapshot) != seen.snapshot_id:
+    def merge(self, rows: DataFrame, statement: str, wap_id: str, note: str) -> None:
+        """Run a MERGE whose snapshot is staged by this name: it is in the table's metadata, and in no branch.
+
+        `statement` has a place, `{source}`, for the name of a view of the rows."""
+        view = f"mld_{wap_id}"
+        rows.createOrReplaceGlobalTempView(view)
+        conf = {WAP_CONF: wap_id, f"{NOTE_CONF}{PROPERTY}": note}
+        try:
+            for name, value in conf.items():
+                self._spark.conf.set(name, value)
+            self._spark.sql(statement.replace("{source}", f"global_temp.{view}"))
+        finally:
+            with suppress(Exception):  # a JVM that is gone has no settings any more
+                for name in conf:
+                    self._spark.conf.unset(name)
+                self._spark.catalog.dropGlobalTempView(view)
+
+    def publish(self, staged: Any, seen: TableAsRead, properties: Mapping[str, str]) -> None:
+        """Make a staged snapshot, if it is a child of the current one, the current one. Raises as `append`."""
+        if _parent_of(staged) != seen.snapshot_id:
             raise LostRace
         stage("checked")
-        self._swap(seen, seen.metadata, snapshot_id, properties, MAIN)
+        self._swap(seen.metadata, int(staged.snapshotId()), properties)
 
-    def _swap(self, seen: TableAsRead, base: Any, snapshot: Any, properties: Mapping[str, str], branch: str) -> None:
+    def _swap(self, base: Any, snapshot: Any, properties: Mapping[str, str]) -> None:
+        """`snapshot` is a new one, or the number of one that is in the table."""
+        said = self._java.java.util.HashMap()
+        for name, value in properties.items():
+            said.put(name, value)
         building = self._java.org.apache.iceberg.TableMetadata.buildFrom(base)
         if isinstance(snapshot, int):
-            snapshot = self._java.java.lang.Long.valueOf(snapshot).longValue()
-        building = building.setBranchSnapshot(snapshot, branch).setProperties(dict_of(self._java, properties))
+            main = self._java.org.apache.iceberg.SnapshotRef.branchBuilder(snapshot).build()
+            building = building.setRef(MAIN, main)
+        else:
+            building = building.setBranchSnapshot(snapshot, MAIN)
         try:
-            self._operations.commit(base, building.build())
+            self._operations.commit(base, building.setProperties(said).build())
         except Exception as error:
             if java_class(error) != COMMIT_FAILED:
                 raise
@@ -170,17 +202,11 @@ def _parent_of(snapshot: Any) -> int | None:
     return None if parent is None else int(parent)
 
 
-def dict_of(java: Any, values: Mapping[str, str]) -> Any:
-    made = java.java.util.HashMap()
-    for name, value in values.items():
-        made.put(name, value)
-    return made
-
-
 def java_class(error: BaseException) -> str:
     """Name of the class of the Java exception behind this one; empty if there is none."""
-    found = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    found = getattr(found, "java_exception", found)
+    if not hasattr(error, "java_exception"):  # PySpark keeps the original in what it makes of it
+        error = getattr(error, "_origin", None) or error
+    found = getattr(error, "java_exception", error if hasattr(error, "getClass") else None)
     try:
         return str(found.getClass().getName()) if found is not None else ""
     except Exception:  # the JVM is gone
