@@ -1,7 +1,8 @@
 """The keys of the Spark processor, `mld.spark.*`: their table, and lines of a file -> checked values.
 
 They are in the same file as the daemon's own keys, and the daemon checks them at start, but only the processor acts on
-them. Two groups have free names: `mld.spark.sink.<name>.<property>` and `mld.spark.conf.<a key of Spark>`. Pure:
+them. Four groups have free names: `mld.spark.sink.<name>.<property>`,
+`mld.spark.table.<name>`, `mld.spark.catalog.<catalog>.<property>` and `mld.spark.conf.<a key of Spark>`. Pure:
 `loader` and the processor read the file.
 """
 
@@ -14,6 +15,7 @@ from enum import Enum
 
 from properties.grammar import FileEntry
 from properties.harmless import conf_shown, option_shown
+from properties.iceberg_catalogs import CATALOG_KEY, CATALOG_PREFIX, SINK_NAME, TABLE_PREFIX, catalog_shown, problems
 from properties.key_lines import KeyLine, all_lines
 from properties.keytypes import INT_MAX, Effect, Key, Section, ValueKind
 from properties.redaction import Shown, shown_name
@@ -153,6 +155,8 @@ KEYS: tuple[Key, ...] = (
          "append"),
     _key("sink.<name>.keys", TEXT, "Columns that name a row, with commas between them, for mode = merge: of each key "
          "the newest row stays."),
+    _key("sink.<name>.deleteWhen", TEXT, "Condition of SQL over a change, such as `op = 'REMOVE'`, under which "
+         "mode = merge deletes its row."),
     _key("sink.<name>.writers", TEXT, "`one`: refuse a sink that another application, pipeline or stream writes; "
          "`shared`: write beside them, each with marks of its own.", "one"),
     _key("sink.<name>.outputMode", TEXT, "What a streaming query writes: append (rows that are final), update "
@@ -162,6 +166,11 @@ KEYS: tuple[Key, ...] = (
     _key("sink.<name>.glueTable", TEXT, "`database.table` of Glue that is made over the files of a sink, and told of "
          "its columns and partitions."),
     _key("sink.<name>.options.<option>", TEXT, "An option of the format."),
+    _key("table.<name>", TEXT, "An Iceberg table, as catalog.schema.table: declares the sink of that name."),
+    _key("catalog.<catalog>.type", TEXT, "Kind of an Iceberg catalog: glue, rest, jdbc or hadoop."),
+    _key("catalog.<catalog>.uri", TEXT, "Where a REST catalog is, or the database of a JDBC catalog."),
+    _key("catalog.<catalog>.warehouse", TEXT, "Where the tables of a catalog are, such as `s3://bucket/lake`."),
+    _key("catalog.<catalog>.<property>", TEXT, "Any other property of the catalog, such as `jdbc.user`."),
     _key("conf.<spark key>", TEXT, "Any setting of Spark, such as `mld.spark.conf.spark.sql.shuffle.partitions`."),
 )  # fmt: skip
 
@@ -198,6 +207,8 @@ class SparkLines:
     sinks: tuple[SinkLines, ...]
     conf: Mapping[str, str]
     remarks: tuple[Remark, ...]
+    catalogs: Mapping[str, Mapping[str, str]]
+    """Properties of each catalog of tables, which may be secret."""
     shown: Mapping[str, tuple[str, str]]
     """Text fit for a log, and place, of every key given."""
     texts: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -222,6 +233,8 @@ def read(
     texts: dict[str, str] = {}
     sinks: dict[str, SinkLines] = {}
     conf: dict[str, str] = {}
+    tables: dict[str, str] = {}
+    catalogs: dict[str, dict[str, str]] = {}
     secrets: list[str] = []
     last = {name: (place, raw) for place, name, raw in all_lines(file_name, entries, overrides) if name[:10] == PREFIX}
     for name, (place, raw) in last.items():
@@ -239,13 +252,33 @@ def read(
         value = checked.given.value
         if name.startswith(SINK_PREFIX):
             _put(sinks, name, str(value), place)
+        elif name.startswith(TABLE_PREFIX):
+            tables[name.removeprefix(TABLE_PREFIX)] = str(value)
+        elif name.startswith(CATALOG_PREFIX):
+            catalog, _, property_ = name.removeprefix(CATALOG_PREFIX).partition(".")
+            catalogs.setdefault(catalog, {})[property_] = str(value)
         elif name.startswith(CONF_PREFIX):
             conf[name.removeprefix(CONF_PREFIX)] = str(value)
         else:
             short = name.removeprefix(PREFIX)
             values[short], places[short] = value, place
+    given = {name: sink.values for name, sink in sinks.items()}
+    for key_name, message, remedy in problems(tables, catalogs, given, conf, remote=bool(values["remote"])):
+        remarks.append(Remark(Level.ERROR, key_name, shown.get(key_name, ("", file_name))[1], message, remedy))
+    for name, table in tables.items():
+        sink = sinks.setdefault(name, SinkLines(name, shown[f"{TABLE_PREFIX}{name}"][1]))
+        sink.values |= {"format": "iceberg", "path": table}
     remarks += _together(values, places, file_name, sinks)
-    return SparkLines(values, tuple(sinks.values()), conf, tuple(remarks), shown, texts=texts, secrets=tuple(secrets))
+    return SparkLines(
+        values,
+        tuple(sinks.values()),
+        conf,
+        tuple(remarks),
+        catalogs,
+        shown,
+        texts=texts,
+        secrets=tuple(secrets),
+    )
 
 
 def _key_of(name: str) -> Key | None:
@@ -256,6 +289,10 @@ def _key_of(name: str) -> Key | None:
     if name.startswith(SINK_PREFIX) and (match := _SINK_KEY.fullmatch(name, len(SINK_PREFIX))):
         shown = option_shown(match["option"]) if match["option"] else Shown.PLACE
         return Key(name, TEXT, Section.SPARK, "", shown_as=shown)
+    if name.startswith(TABLE_PREFIX) and SINK_NAME.fullmatch(name, len(TABLE_PREFIX)):
+        return Key(name, TEXT, Section.SPARK, "", shown_as=Shown.PLACE)
+    if name.startswith(CATALOG_PREFIX) and (match := CATALOG_KEY.fullmatch(name, len(CATALOG_PREFIX))):
+        return Key(name, TEXT, Section.SPARK, "", shown_as=catalog_shown(match["property"]))
     return None
 
 
@@ -273,6 +310,10 @@ def _unknown(name: str, place: str) -> Remark:
     """A misspelled key of the processor is an error: its sink would run without it."""
     if name.startswith(SINK_PREFIX):
         remedy = f"a sink has {', '.join(_SINK_PROPERTIES)}: write {SINK_PREFIX}<name>.<one of these>"
+    elif name.startswith(TABLE_PREFIX):
+        remedy = f"write {TABLE_PREFIX}<name> = catalog.schema.table; a name has letters, digits, _ and -"
+    elif name.startswith(CATALOG_PREFIX):
+        remedy = f"write {CATALOG_PREFIX}<catalog>.type and the like; a catalog's name has letters, digits and _"
     else:
         import difflib  # costs start-up time, and a good file does not need it
 

@@ -65,6 +65,8 @@ class SparkSettings:
     conf: Mapping[str, str] = field(repr=False)
     sinks: tuple[SinkSpec, ...]
     s3: S3Access = field(repr=False)
+    catalogs: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    """Properties of the catalogs of Iceberg tables, by name."""
     application: str
     stream: str
     credentials: CredentialsChain
@@ -212,6 +214,7 @@ def make(
         conf=lines.conf,
         sinks=tuple(_sink(sink, text("ledger"), writer or WriterIdentity(), s3) for sink in lines.sinks),
         s3=s3,
+        catalogs=lines.catalogs,
         application=application,
         stream=stream,
         credentials=credentials,
@@ -234,6 +237,7 @@ def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity, s3: S3Ac
         partition_by=tuple(name for part in columns.split(",") if (name := part.strip())),
         mode=lines.values.get("mode", "append"),
         keys=tuple(name for part in lines.values.get("keys", "").split(",") if (name := part.strip())),
+        delete_when=lines.values.get("deleteWhen") or None,
         ledger=ledger,
         writer=writer,
         glue_table=lines.values.get("glueTable"),

@@ -131,6 +131,8 @@ class SinkSpec:
     mode: str = "append"
     keys: tuple[str, ...] = ()
     """Columns that name a row, for mode `merge`."""
+    delete_when: str | None = None
+    """Condition under which mode `merge` deletes a row (`mld.spark.sink.<name>.deleteWhen`)."""
     ledger: str | None = None
     """Directory of the ledger of a sink that has none of its own (`mld.spark.ledger`)."""
     writer: WriterIdentity = field(default_factory=WriterIdentity)

@@ -23,7 +23,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-PACKAGES = "io.delta:delta-spark_4.1_2.13:4.4.0,org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
+PACKAGES = (
+    "io.delta:delta-spark_4.1_2.13:4.4.0,org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0,"
+    "org.xerial:sqlite-jdbc:3.50.3.0"
+)
 A, B = StreamShard("s", "0"), StreamShard("s", "1")
 NOBODY = WriterIdentity()
 
@@ -48,7 +51,9 @@ def spark(warehouse):
         "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.lake.type": "hadoop",
+        "spark.sql.catalog.lake.type": "jdbc",
+        "spark.sql.catalog.lake.uri": f"jdbc:sqlite:{warehouse}/catalog.db",
+        "spark.sql.catalog.lake.jdbc.schema-version": "V1",
         "spark.sql.catalog.lake.warehouse": str(warehouse / "lake"),
     }
     for key, value in conf.items():
@@ -61,14 +66,17 @@ def spark(warehouse):
     session.stop()
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=["delta", "iceberg", "iceberg by SQL"])
 def make(request, spark, warehouse):
     """A function that makes one more writer of the test's own table."""
     from processors.spark.sinks.factory import make_sink
+    from processors.spark.sinks.iceberg_connect import ConnectIcebergSink
 
     name = f"t{abs(hash(request.node.name))}"
     path = str(warehouse / name) if request.param == "delta" else f"lake.db.{name}"
-    return lambda writer=NOBODY, **more: make_sink(SinkSpec("out", request.param, path, writer=writer, **more), spark)
+    made = ConnectIcebergSink if request.param == "iceberg by SQL" else make_sink
+    format_ = request.param.split()[0]
+    return lambda writer=NOBODY, **more: made(SinkSpec("out", format_, path, writer=writer, **more), spark)
 
 
 @pytest.fixture
@@ -118,14 +126,15 @@ def test_a_zombie_is_fenced_and_writes_nothing(make, read, spark):
 
 def overtaken(monkeypatch, sink, by):
     """Somebody else commits once between the sink's look at the head and its write."""
-    commit, raced = type(sink)._commit, []
+    step = "_commit_files" if hasattr(sink, "_commit_files") else "_commit"
+    commit, raced = getattr(type(sink), step), []
 
     def late(self, frame, entry):
         if self is sink and not raced:
             raced.append(by())
         commit(self, frame, entry)
 
-    monkeypatch.setattr(type(sink), "_commit", late)
+    monkeypatch.setattr(type(sink), step, late)
 
 
 @pytest.mark.parametrize(("theirs", "fenced"), [({B: 4}, False), ({A: 4}, True)], ids=["another shard", "a zombie"])
@@ -223,3 +232,140 @@ def test_a_table_of_version_1_is_taken_over_by_one_commit_without_rows(make, rea
         make(OTHERS["made again"]).open()
     publish(spark, mine, {A: 7}, mine.open())
     assert read() == Counter(("0", n) for n in range(1, 8))
+
+
+# --- Iceberg ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table(request, spark):
+    return f"lake.db.i{abs(hash(request.node.name))}"
+
+
+def iceberg(spark, table, **more):
+    from processors.spark.sinks.factory import make_sink
+
+    return make_sink(SinkSpec("out", "iceberg", table, **more), spark)
+
+
+def commits_of(spark, table):
+    spark.sql(f"REFRESH TABLE {table}")
+    return spark.table(f"{table}.metadata_log_entries").count()
+
+
+def test_a_batch_is_one_commit_of_an_iceberg_table_and_its_metadata_do_not_grow_by_marks(spark, table):
+    sink, shards = iceberg(spark, table), [StreamShard("s", f"shardId-{n:012}") for n in range(64)]
+    marks = publish(spark, sink, dict.fromkeys(shards[:1], 1), sink.open())
+    marks = sink.publish(None, spans(dict.fromkeys(shards, RecordPosition(2)), marks), "b").marks
+    before = commits_of(spark, table)
+    for end in range(3, 8):
+        marks = sink.publish(None, spans(dict.fromkeys(shards, RecordPosition(end)), marks), "b").marks
+    assert commits_of(spark, table) == before + 5
+    said = [row[0] for row in spark.sql(f"SELECT summary['mld.ledger'] FROM {table}.snapshots").collect()]
+    assert max(len(text) for text in said if text) < 150
+    assert iceberg(spark, table).open() == marks
+
+
+def test_a_batch_that_lost_races_is_written_once(spark, table, monkeypatch):
+    from processors.spark.sinks.iceberg_table import IcebergTable
+
+    mine, other = iceberg(spark, table), iceberg(spark, table)
+    publish(spark, mine, {A: 1}, mine.open())
+    overtaken(monkeypatch, mine, lambda: publish(spark, other, {B: 4}, {}))
+    write, written = IcebergTable.write, []
+    monkeypatch.setattr(IcebergTable, "write", lambda *given: written.append(1) or write(*given))
+    publish(spark, mine, {A: 3}, {A: RecordPosition(1)})
+    assert len(written) == 2  # the other's, and ours
+
+
+def test_a_zombie_that_wakes_between_its_check_and_its_commit_loses(spark, table, monkeypatch):
+    from processors.spark.sinks import iceberg_table
+
+    zombie, owner = iceberg(spark, table), iceberg(spark, table)
+    marks = publish(spark, zombie, {A: 2}, zombie.open())
+    woken = []
+
+    def asleep(name):
+        if name == "checked" and not woken:
+            woken.append(1)
+            publish(spark, owner, {A: 6}, marks)
+
+    monkeypatch.setattr(iceberg_table, "stage", asleep)
+    with pytest.raises(Fenced):
+        publish(spark, zombie, {A: 4}, marks)
+    assert spark.table(table).count() == 6
+    files = {row[0].removeprefix("file:") for row in spark.sql(f"SELECT file_path FROM {table}.files").collect()}
+    assert all(map(os.path.exists, files))
+
+
+def test_added_columns_are_added_and_other_changes_are_refused(spark, table):
+    sink = iceberg(spark, table)
+    marks = publish(spark, sink, {A: 1}, sink.open())
+    more = spark.sql("SELECT '0' AS shardId, 2L AS sequence, 'x' AS word")
+    marks = sink.publish(more, spans({A: RecordPosition(2)}, marks), "b").marks
+    less = spark.sql("SELECT 3 AS sequence")
+    marks = sink.publish(less, spans({A: RecordPosition(3)}, marks), "b").marks
+    rows = spark.table(table).orderBy("sequence").collect()
+    assert [tuple(row) for row in rows] == [("0", 1, None), ("0", 2, "x"), (None, 3, None)]
+    with pytest.raises(SinkRefused, match=r"the column sequence of .* is bigint, that of the pipeline is string"):
+        sink.publish(spark.sql("SELECT 'y' AS sequence"), spans({A: RecordPosition(4)}, marks), "b")
+    assert sink.open() == marks
+
+
+def test_an_iceberg_table_that_was_rolled_back_is_refused_until_a_person_decides(spark, table):
+    sink = iceberg(spark, table)
+    marks = publish(spark, sink, {A: 1}, sink.open())
+    first = spark.sql(f"SELECT snapshot_id FROM {table}.refs").first()[0]
+    marks = publish(spark, sink, {A: 5}, marks)
+    spark.sql(f"CALL lake.system.rollback_to_snapshot('{table.partition('.')[2]}', {first})")
+    with pytest.raises(SinkRefused, match="was rolled back or replaced: its ledger is that of commit 2"):
+        iceberg(spark, table).open()
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('mld.ledger.keep' = '2')")
+    assert iceberg(spark, table).open() == marks
+    spark.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES ('mld.ledger')")
+    again = iceberg(spark, table)
+    assert again.open() == {}
+    assert publish(spark, again, {A: 2}, {}) == {A: RecordPosition(2)}
+
+
+def change(spark, *rows):
+    return spark.createDataFrame(list(rows), "id long, name string, op string, sequenceNumber string")
+
+
+def test_changes_become_a_table_of_current_rows_exactly_once(spark, table, monkeypatch):
+    sink = iceberg(spark, table, mode="merge", keys=("id",), delete_when="op = 'd'")
+    marks = sink.open()
+    first = change(spark, (1, "a", "i", "9"), (1, "b", "u", "10"), (2, "c", "i", "11"), (3, "d", "i", "12"))
+    marks = sink.publish(first, spans({A: RecordPosition(12)}, marks), "b").marks
+    other = iceberg(spark, table, mode="merge", keys=("id",), delete_when="op = 'd'")
+    stale = other.open()
+    second = change(spark, (2, "c", "d", "13"), (3, "e", "u", "14"), (4, "f", "i", "15"), (5, "g", "d", "16"))
+    before = commits_of(spark, table)
+    sink.publish(second, spans({A: RecordPosition(16)}, marks), "b")
+    assert commits_of(spark, table) == before + 2
+    with pytest.raises(Fenced):
+        other.publish(change(spark, (1, "zombie", "u", "14")), spans({A: RecordPosition(14)}, stale), "b")
+    spark.sql(f"REFRESH TABLE {table}")
+    rows = spark.table(table).select("id", "name").orderBy("id").collect()
+    assert [tuple(row) for row in rows] == [(1, "b"), (3, "e"), (4, "f")]
+    assert other.open() == {A: RecordPosition(16)}
+
+
+def test_two_merges_that_race_leave_both_changes(spark, table, monkeypatch):
+    from processors.spark.sinks import iceberg as module
+
+    mine, other = (iceberg(spark, table, mode="merge", keys=("id",)) for _ in range(2))
+    marks = mine.publish(change(spark, (1, "a", "i", "1")), spans({A: RecordPosition(1)}, mine.open()), "b").marks
+    raced = []
+
+    def overtaken_when(name):
+        if name == "staged" and not raced:
+            raced.append(1)
+            other.publish(change(spark, (2, "b", "i", "1")), spans({B: RecordPosition(1)}, other.open()), "b")
+
+    monkeypatch.setattr(module, "stage", overtaken_when)
+    mine.publish(change(spark, (1, "c", "u", "2")), spans({A: RecordPosition(2)}, marks), "b")
+    spark.sql(f"REFRESH TABLE {table}")
+    rows = spark.table(table).select("id", "name").orderBy("id").collect()
+    assert [tuple(row) for row in rows] == [(1, "c"), (2, "b")]
+    assert mine.open() == {A: RecordPosition(2), B: RecordPosition(1)}

@@ -166,6 +166,10 @@ SPARK_LEAVES = {
 }
 # Modules that decide: values in, values out.
 PURE = (
+    "processors/spark/session/lakehouse.py",
+    "processors/spark/sinks/iceberg_ledger.py",
+    "properties/iceberg_catalogs.py",
+    "processors/spark/sinks/table_columns.py",
     "processors/spark/sinks/jdbc_columns.py",
     "processors/spark/sinks/jdbc_statements.py",
     "processors/spark/sinks/jdbc_dialects.py",

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from processors.spark import pipeline
 from processors.spark.meeting_place import EXIT_CONFIGURATION
 from processors.spark.sanitized import complain
-from processors.spark.session import modules, spark_session
-from processors.spark.settings import SettingsError, load
+from processors.spark.session import lakehouse, modules, spark_session
+from processors.spark.settings import SettingsError, SparkSettings, load
 from processors.spark.spark_errors import SessionError
 
 
@@ -28,8 +28,22 @@ def examine(file: str, env: Mapping[str, str]) -> str:
     java = "no Java of ours" if settings.remote else f"Java at {spark_session.java_home(settings.java_home, env)}"
     modules.check(settings)
     modules.importable_here(settings)
+    formats = _formats(settings)
     pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
-    return f"PySpark {_version()}, {java}, pipeline {settings.pipeline}: ready to start"
+    return f"PySpark {_version()}, {java}, {formats}pipeline {settings.pipeline}: ready to start"
+
+
+def _formats(settings: SparkSettings) -> str:
+    """What the formats of a lake house need of PySpark. Raises SessionError if it is not what is installed."""
+    formats = lakehouse.formats_of([spec.format for spec in settings.sinks], settings.catalogs)
+    if settings.remote:
+        return "".join(f"{format_} as the server has it, " for format_ in formats)
+    spark_session.lake(settings)
+    given = {format_ for format_ in formats if lakehouse.is_given(format_, settings.packages, settings.conf)}
+    return "".join(
+        f"{format_} by your own package, " if format_ in given else f"{lakehouse.needs(format_)}, "
+        for format_ in formats
+    )
 
 
 def _version() -> str:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from processors.spark.session import gateway, local_files
 from processors.spark.session.cluster import ANSWER_SHARE, addresses, await_answer
+from processors.spark.session.lakehouse import NoRelease, formats_of, lake_settings
 from processors.spark.settings import SparkSettings
 from processors.spark.spark_errors import SessionError, SessionGone, first_line
 from properties.spark import Format
@@ -200,10 +201,23 @@ def configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
             "spark.sql.shuffle.partitions": str(max(2, local_cores(settings.master))),
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         }
-    theirs = dict(settings.conf)
+    theirs = {**settings.conf, **lake(settings)}
     for key in JAVA_OPTIONS & ours.keys() & theirs.keys():
         theirs[key] = f"{ours[key]} {theirs[key]}"
     return {**ours, **theirs}
+
+
+def lake(settings: SparkSettings) -> dict[str, str]:
+    """What tables of a lake house need, with what the user gives for the same keys. Raises SessionError."""
+    formats = [spec.format for spec in settings.sinks]
+    if not formats_of(formats, settings.catalogs):
+        return {}
+    import pyspark  # slow, and most need it only when the session starts
+
+    try:
+        return lake_settings(formats, settings.catalogs, settings.packages, settings.conf, pyspark.__version__)
+    except NoRelease as error:
+        raise SessionError(str(error)) from error
 
 
 def python_functions() -> dict[str, str]:

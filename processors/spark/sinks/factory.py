@@ -32,12 +32,8 @@ def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) 
     if format in FILE_FORMATS:
         return _s3_files(spec, scratch) if is_s3(spec.path) else _files(spec, spark)
     if format in LAKE_FORMATS:
-        from processors.spark.sinks.delta import DeltaSink
-        from processors.spark.sinks.iceberg import IcebergSink
-
         _need_path(spec)
-        _append_only(spec)
-        return DeltaSink(spec, spark) if format == "delta" else IcebergSink(spec, spark)
+        return _lake_table(spec, spark)
     if format == "jdbc" and (sink := _table(spec, spark)) is not None:
         return sink
     if spec.keys or spec.mode.lower() == "merge":
@@ -83,6 +79,25 @@ def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
     return JdbcSink(spec, spark, dialect, inherited)
 
 
+def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:
+    from processors.spark.sinks.delta import DeltaSink
+    from processors.spark.sinks.iceberg import IcebergSink
+    from processors.spark.sinks.iceberg_connect import ConnectIcebergSink
+
+    if spec.format.lower() == "delta":
+        _append_only(spec)
+        return DeltaSink(spec, spark)
+    with_jvm = getattr(spark, "_jvm", None) is not None
+    if spec.mode.lower() == "merge" and not with_jvm:
+        raise SinkRefused(
+            f"mld.spark.sink.{spec.name}.mode = merge needs a JVM of this host for {spec.format}, and with "
+            "mld.spark.remote there is none; use mld.spark.master"
+        )
+    if spec.mode.lower() != "merge":
+        _append_only(spec)
+    return IcebergSink(spec, spark) if with_jvm else ConnectIcebergSink(spec, spark)
+
+
 def _files(spec: SinkSpec, spark: SparkSession) -> Sink:
     _append_only(spec)
     store = store_at(_need_path(spec), f"mld.spark.sink.{spec.name}.path", spark, private=spec.private)
@@ -111,6 +126,9 @@ def _need_path(spec: SinkSpec) -> str:
 
 
 def _append_only(spec: SinkSpec) -> None:
+    if spec.keys or spec.delete_when:
+        given = "keys" if spec.keys else "deleteWhen"
+        raise SinkRefused(f"mld.spark.sink.{spec.name}.{given} is for mode = merge; set the mode, or remove it")
     if spec.mode.lower() != "append":
         raise SinkRefused(
             f"mld.spark.sink.{spec.name}.mode is {spec.mode}; {spec.format} is written exactly once, which appends only"

@@ -1,28 +1,37 @@
-"""Iceberg tables, exactly once.
+"""Iceberg tables, exactly once: one commit of the table for each batch, two with `mode = merge`.
 
-The ledger's entry stands in the snapshot's summary. The rows are appended to a branch that starts at the snapshot in
-which the marks were read, and `main` is then fast-forwarded to it, which fails if `main` has moved since.
+The commit adds the batch's files and replaces the ledger's entry, and it is made on top of the snapshot that the entry
+before was read at: if anybody else has committed since, the catalog refuses it. A batch that lost such a race is not
+computed again: its files are there, and the next attempt checks the new marks and adds the same files.
 """
 
 from __future__ import annotations
 
-import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from processors.spark.commit import ledger
+from processors.spark.commit.journal import signature
 from processors.spark.commit.ledger import LedgerEntry
 from processors.spark.commit_stages import stage
-from processors.spark.high_water_marks import HighWaterMarks
-from processors.spark.sink_port import JobFailed, SinkRefused, SinkSpec
-from processors.spark.sinks.lake_table import APPLICATION, MISSING, LakeSink, LostRace
-from processors.spark.spark_errors import failure
+from processors.spark.high_water_marks import ShardSpans, advanced
+from processors.spark.sink_port import Fenced, Published, SinkError, SinkRefused, SinkSpec
+from processors.spark.sinks.iceberg_ledger import (
+    KEPT_PROPERTY,
+    PROPERTY,
+    MainWasMoved,
+    head_of,
+    moved_sentence,
+    note,
+)
+from processors.spark.sinks.iceberg_table import WAP_PROPERTY, Files, IcebergTable, TableAsRead
+from processors.spark.sinks.lake_table import APPLICATION, RACES_MAX, LakeSink, LostRace
+from processors.spark.sinks.merge import Merge, quoted
+from processors.spark.sinks.table_columns import changes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-ABANDONED_S = 24 * 3600
-"""A branch of that age has no writer any more."""
-BRANCH = "mld_"
 
 
 class IcebergSink(LakeSink):
@@ -30,97 +39,181 @@ class IcebergSink(LakeSink):
 
     def __init__(self, spec: SinkSpec, spark: SparkSession) -> None:
         super().__init__(spec, spark)
-        catalog, _, table = self._target.partition(".")
-        if not table or "/" in self._target:
-            raise SinkRefused(
-                f"mld.spark.sink.{spec.name}.path = {spec.path}: an Iceberg table is named as catalog.schema.table"
-            )
-        self._catalog, self._table = catalog, table
-        self._snapshot: int | None = None
-
-    def open(self) -> HighWaterMarks:
-        marks = super().open()
-        self._drop_abandoned()
-        return marks
+        check_name(spec)
+        self._merge = Merge(spec.name, spec.keys, spec.delete_when) if spec.mode.lower() == "merge" else None
+        if self._merge is not None:
+            if not spec.keys:
+                self._merge.check(())
+            # A MERGE is told what to say in its snapshot by the settings of a session: by one of its own.
+            self._spark = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
+        self._seen: TableAsRead | None = None
+        self._table: IcebergTable | None = None
 
     def _head(self) -> LedgerEntry | None:
-        """The entry of the newest ancestor of `main` that has one; remembers where `main` stands."""
+        """The entry in force; remembers the table and its metadata, which the next commit is bound to."""
+        self._table = IcebergTable.load(self._spark, self._target)
+        self._seen = self._table.look() if self._table is not None else None
+        return self._entry()
+
+    def _entry(self) -> LedgerEntry | None:
+        seen = self._seen
+        if seen is None:
+            return None
         try:
-            rows = self._spark.sql(
-                f"SELECT h.snapshot_id, s.summary['{APPLICATION}.ledger'] AS entry FROM {self._target}.history h "  # noqa: S608
-                f"JOIN {self._target}.snapshots s ON h.snapshot_id = s.snapshot_id WHERE h.is_current_ancestor"
-            ).collect()
-            current = self._spark.sql(
-                f"SELECT snapshot_id FROM {self._target}.refs WHERE name = 'main'"  # noqa: S608 - the user's own table
-            ).collect()
-        except Exception as error:
-            if any(condition in str(error) for condition in MISSING):
-                self._snapshot = None
-                return None
+            return head_of(seen.lineage(), seen.property(PROPERTY), seen.property(KEPT_PROPERTY), self._decoded)
+        except MainWasMoved as moved:
+            raise SinkRefused(moved_sentence(self.name, self._target, moved.number)) from moved
+        except ValueError as error:
+            raise SinkRefused(f"sink {self.name}: the ledger in {self._target} is damaged: {error}") from error
+
+    def _attempt(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
+        head = self._head()
+        self._admission.check(head, batch)
+        if self._table is None:
+            if frame is None:  # no table yet: an empty batch that comes again is as empty
+                return Published(advanced(self._admission.marks(head), batch))
+            self._make_table(frame)
+            raise LostRace  # whoever made it, it is there now
+        if self._merge is not None and frame is not None:
+            return self._merged(self._merge, frame, batch, batch_id)
+        stage("staging")
+        files = self._write(frame)
+        stage("staged")
+        try:
+            return self._published(files, batch, batch_id)
+        except (Fenced, SinkRefused):
+            self._table.discard(files)
             raise
-        self._snapshot = current[0].snapshot_id if current else None
-        if self._snapshot is not None and self._snapshot not in {row.snapshot_id for row in rows}:
-            raise LostRace  # it moved between the two questions
-        entries = [self._decoded(row.entry) for row in rows if row.entry]
-        return max(entries, key=lambda entry: entry.number, default=None)
+
+    def _write(self, frame: DataFrame | None) -> Files:
+        assert self._table is not None
+        if frame is None:
+            return Files([])
+        absent = self._fit(frame)
+        if absent:
+            from pyspark.sql.functions import lit
+
+            kinds = {field.name: field.dataType for field in self._spark.table(self._target).schema}
+            frame = frame.withColumns({name: lit(None).cast(kinds[name]) for name in absent})
+        return self._table.write(frame, self._spec.options)
+
+    def _merged(self, merge: Merge, frame: DataFrame, batch: ShardSpans, batch_id: str) -> Published:
+        """The batch as one MERGE, staged beside `main`, and then made its next snapshot."""
+        assert self._table is not None and self._seen is not None
+        rows = merge.newest(frame)
+        self._fit(frame)
+        if self._seen.property(WAP_PROPERTY) != "true":
+            self._spark.sql(f"ALTER TABLE {self._target} SET TBLPROPERTIES ('{WAP_PROPERTY}' = 'true')")
+            raise LostRace  # the table is another one now
+        entry = self._following(batch, batch_id)
+        before = self._seen.snapshot_id
+        stage("staging")
+        self._table.merge(rows, merge.statement(self._target, "{source}", frame.columns), entry.token, note(entry))
+        stage("staged")
+        self._seen = self._table.look()
+        if self._seen.snapshot_id != before:
+            raise LostRace
+        said = {PROPERTY: encoded(entry)}
+        staged = self._seen.staged(entry.token)
+        try:
+            if staged is None:  # nothing to insert, update or delete
+                self._table.append(Files([]), self._seen, {PROPERTY: note(entry)}, said)
+            else:
+                self._table.publish(staged, self._seen, said)
+        except LostRace:
+            if not self._is_head(entry):
+                raise
+        stage("committed")
+        return Published(self._admission.marks(entry), entry.number)
+
+    def _is_head(self, entry: LedgerEntry) -> bool:
+        """Whether the entry is in force; looks again."""
+        assert self._table is not None
+        self._seen = self._table.look()
+        head = self._entry()
+        return head is not None and head.token == entry.token
+
+    def _published(self, files: Files, batch: ShardSpans, batch_id: str) -> Published:
+        """The files with the entry that follows the head as it is now."""
+        assert self._table is not None and self._seen is not None
+        for _ in range(RACES_MAX):
+            entry = self._following(batch, batch_id)
+            try:
+                self._commit_files(files, entry)
+            except LostRace:
+                if not self._is_head(entry):
+                    continue
+            stage("committed")
+            return Published(self._admission.marks(entry), entry.number, rows=files.rows)
+        raise SinkError(f"sink {self.name}: {RACES_MAX} other commits came first, nothing was published")
+
+    def _following(self, batch: ShardSpans, batch_id: str) -> LedgerEntry:
+        return self._admission.following(
+            self._entry(), batch, uuid4().hex, layout=self._spec.format, batch_id=batch_id, **signature()
+        )
+
+    def _commit_files(self, files: Files, entry: LedgerEntry) -> None:
+        assert self._table is not None and self._seen is not None
+        self._table.append(files, self._seen, {PROPERTY: note(entry)}, {PROPERTY: encoded(entry)})
 
     def _commit(self, frame: DataFrame, entry: LedgerEntry) -> None:
-        self._make_table(frame)
-        branch = f"{BRANCH}{int(time.time())}_{entry.token}"
-        at = f" AS OF VERSION {self._snapshot}" if self._snapshot is not None else ""
-        self._spark.sql(f"ALTER TABLE {self._target} CREATE BRANCH `{branch}`{at}")
-        try:
-            said = ledger.encode(entry, application=APPLICATION).decode()
-            frame.writeTo(f"{self._target}.branch_{branch}").options(
-                **{**self._spec.options, f"snapshot-property.{APPLICATION}.ledger": said}
-            ).append()
-            stage("staged")
-            self._forward(branch, entry)
-        finally:
-            self._drop(branch)
-
-    def _forward(self, branch: str, entry: LedgerEntry) -> None:
-        try:
-            self._spark.sql(f"CALL {self._catalog}.system.fast_forward('{self._table}', 'main', '{branch}')").collect()
-        except Exception as error:
-            head = self._head()
-            if head is not None and head.token == entry.token:
-                return
-            if "fast-forward" in str(error) or "CommitFailed" in str(error):
-                raise LostRace from error
-            raise JobFailed(f"sink {self.name}: {error}") from error
-
-    def _make_table(self, frame: DataFrame) -> None:
-        if self._snapshot is not None or self._spark.catalog.tableExists(self._target):
-            return
-        from pyspark.sql.functions import col
-
-        writing = frame.limit(0).writeTo(self._target).using("iceberg")
-        if self._spec.partition_by:
-            first, *more = (col(column) for column in self._spec.partition_by)
-            writing = writing.partitionedBy(first, *more)
-        try:
-            writing.create()
-        except Exception as error:
-            if "ALREADY_EXISTS" not in str(error).upper():
-                raise
-        raise LostRace  # it has a first snapshot now, which a branch can start at
+        raise NotImplementedError  # `_attempt` does it in two steps
 
     def _nothing(self) -> DataFrame | None:
-        return self._spark.table(self._target).limit(0) if self._snapshot is not None else None
+        return None
 
-    def _drop_abandoned(self) -> None:
-        if self._snapshot is None:
-            return
-        refs = self._spark.sql(f"SELECT name FROM {self._target}.refs WHERE type = 'BRANCH'").collect()  # noqa: S608
-        for row in refs:
-            born = row.name.removeprefix(BRANCH).partition("_")[0]
-            if row.name.startswith(BRANCH) and born.isdigit() and time.time() - int(born) > ABANDONED_S:
-                self._drop(row.name)
+    def _fit(self, frame: DataFrame) -> tuple[str, ...]:
+        """Give the table the columns of the frame that it has not got; those of the table that the frame has not got.
 
-    def _drop(self, branch: str) -> None:
-        try:
-            self._spark.sql(f"ALTER TABLE {self._target} DROP BRANCH IF EXISTS `{branch}`")
-        except Exception as error:
-            if "CommitFailed" not in str(error):
-                raise failure(error, f"sink {self.name}: dropping the branch {branch}") from error
+        Raises SinkRefused, and LostRace if the table is another one now."""
+        found = changes(
+            [(field.name, field.dataType.simpleString()) for field in self._spark.table(self._target).schema],
+            [(field.name, field.dataType.simpleString()) for field in frame.schema],
+            self.name,
+            self._target,
+        )
+        if found.added:
+            columns = ", ".join(f"{quoted(name)} {kind}" for name, kind in found.added)
+            try:
+                self._spark.sql(f"ALTER TABLE {self._target} ADD COLUMNS ({columns})")
+            except Exception as error:
+                if "already exists" not in str(error).lower().replace("_", " "):
+                    raise
+            raise LostRace  # by us or by somebody who was faster
+        return found.absent
+
+    def _make_table(self, frame: DataFrame) -> None:
+        make_table(self._spark, self._target, frame, self._spec.partition_by)
+
+
+def encoded(entry: LedgerEntry) -> str:
+    return ledger.encode(entry, application=APPLICATION).decode().strip()
+
+
+def check_name(spec: SinkSpec) -> tuple[str, str]:
+    """Catalog, and schema with table. Raises SinkRefused."""
+    assert spec.path is not None
+    catalog, _, table = spec.path.partition(".")
+    if not table or "/" in spec.path:
+        raise SinkRefused(
+            f"mld.spark.sink.{spec.name}.path = {spec.path}: an Iceberg table is named as catalog.schema.table"
+        )
+    return catalog, table
+
+
+def make_table(spark: SparkSession, target: str, frame: DataFrame, partition_by: tuple[str, ...]) -> None:
+    """Create it, empty, and its namespace; no error if somebody was faster."""
+    from pyspark.sql.functions import col
+
+    namespace, _, _ = target.rpartition(".")
+    with suppress(Exception):  # not everybody may; then the next statement says what is wrong
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+    writing = frame.limit(0).writeTo(target).using("iceberg")
+    if partition_by:
+        first, *more = (col(column) for column in partition_by)
+        writing = writing.partitionedBy(first, *more)
+    try:
+        writing.create()
+    except Exception as error:
+        if "ALREADY_EXISTS" not in str(error).upper():
+            raise

@@ -1,0 +1,123 @@
+"""What Spark needs for tables of a lake house: packages, extensions and catalogs, from the keys of the file.
+
+Delta and Iceberg are released for one minor version of Spark each, and later than it. Which is for which stands here;
+what the user gives himself is left as it is. Pure: values in, values out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+DELTA, ICEBERG = "delta", "iceberg"
+EXTRA = "pip install 'mld[lakehouse]'"
+RUNTIMES: Mapping[str, Mapping[str, str]] = {
+    ICEBERG: {"4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"},
+    DELTA: {
+        "4.0": "io.delta:delta-spark_4.0_2.13:4.4.0",
+        "4.1": "io.delta:delta-spark_4.1_2.13:4.4.0",
+        "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0",
+    },
+}
+"""Packages of a format by the minor version of PySpark. They are what this program was tested with."""
+MARKS = {ICEBERG: "iceberg-spark-runtime", DELTA: "delta-spark"}
+"""What the name of a format's package or jar has, whoever gives it."""
+EXTENSIONS = {
+    ICEBERG: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    DELTA: "io.delta.sql.DeltaSparkSessionExtension",
+}
+CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
+DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+AWS_BUNDLE = "org.apache.iceberg:iceberg-aws-bundle:1.12.0"
+DRIVERS = {
+    "jdbc:postgresql:": "org.postgresql:postgresql:42.7.7",
+    "jdbc:sqlite:": "org.xerial:sqlite-jdbc:3.50.3.0",
+    "jdbc:mysql:": "com.mysql:mysql-connector-j:9.3.0",
+    "jdbc:mariadb:": "org.mariadb.jdbc:mariadb-java-client:3.5.3",
+}
+JARS = ("spark.jars", "spark.driver.extraClassPath")
+PACKAGES, SQL_EXTENSIONS, CATALOG = "spark.jars.packages", "spark.sql.extensions", "spark.sql.catalog."
+DEFAULTS = {
+    "glue": {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"},
+    "jdbc": {"jdbc.schema-version": "V1"},
+}
+"""Properties of a kind of catalog that the user need not give. The older schema of a JDBC catalog knows no views, and
+Spark asks for one whenever a table is not there yet."""
+
+
+class NoRelease(Exception):
+    """A format that is not there for this PySpark; one sentence with the remedy."""
+
+
+def formats_of(formats: Collection[str], catalogs: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
+    """The formats of a lake house among those of the sinks, and that of the catalogs."""
+    wanted = {format_.lower() for format_ in formats} | ({ICEBERG} if catalogs else set())
+    return tuple(format_ for format_ in RUNTIMES if format_ in wanted)
+
+
+def release(format_: str, pyspark: str) -> str:
+    """The package of a format for this version of PySpark. Raises NoRelease."""
+    minor = ".".join(pyspark.split(".")[:2])
+    found = RUNTIMES[format_].get(minor)
+    if found is None:
+        raise NoRelease(f"{needs(format_)}, and this is {pyspark}: {EXTRA} in an environment of its own")
+    return found
+
+
+def needs(format_: str) -> str:
+    """Which PySpark the format needs, for people."""
+    return f"{format_} needs PySpark {' or '.join(RUNTIMES[format_])}"
+
+
+def is_given(format_: str, packages: str | None, conf: Mapping[str, str]) -> bool:
+    """Whether the user brings the format's package himself, of whatever version."""
+    given = (packages or "", *(conf.get(key, "") for key in (PACKAGES, *JARS)))
+    return any(MARKS[format_] in text for text in given)
+
+
+def lake_settings(
+    formats: Collection[str],
+    catalogs: Mapping[str, Mapping[str, str]],
+    packages: str | None,
+    conf: Mapping[str, str],
+    pyspark: str,
+) -> dict[str, str]:
+    """Settings of Spark; empty if no sink is in a lake house. Raises NoRelease."""
+    wanted = formats_of(formats, catalogs)
+    if not wanted:
+        return {}
+    coordinates = [release(format_, pyspark) for format_ in wanted if not is_given(format_, packages, conf)]
+    settings = {}
+    for name, given in catalogs.items():
+        settings[f"{CATALOG}{name}"] = CATALOG_CLASS
+        properties = {**DEFAULTS.get(given["type"], {}), **given}
+        settings |= {f"{CATALOG}{name}.{key}": value for key, value in properties.items()}
+        coordinates += _of_catalog(properties)
+    if DELTA in wanted and f"{CATALOG}spark_catalog" not in conf:
+        settings[f"{CATALOG}spark_catalog"] = DELTA_CATALOG
+    theirs = _listed(conf.get(SQL_EXTENSIONS, ""))
+    settings[SQL_EXTENSIONS] = ",".join(dict.fromkeys((*theirs, *(EXTENSIONS[format_] for format_ in wanted))))
+    given_packages = _listed(conf.get(PACKAGES) or packages or "")
+    ours = [one for one in coordinates if not any(_artifact(one) == _artifact(other) for other in given_packages)]
+    if all_packages := ",".join(dict.fromkeys((*given_packages, *ours))):
+        settings[PACKAGES] = all_packages
+    return settings
+
+
+def _of_catalog(properties: Mapping[str, str]) -> list[str]:
+    """Packages that one catalog needs: those of AWS for S3, and the driver of its database."""
+    found = []
+    on_s3 = properties.get("warehouse", "").lower().startswith("s3") or "S3FileIO" in properties.get("io-impl", "")
+    if properties["type"] == "glue" or on_s3:
+        found.append(AWS_BUNDLE)
+    if properties["type"] == "jdbc":
+        uri = properties.get("uri", "").strip().lower()
+        found += [driver for scheme, driver in DRIVERS.items() if uri.startswith(scheme)]
+    return found
+
+
+def _listed(text: str) -> list[str]:
+    return [part for item in text.split(",") if (part := item.strip())]
+
+
+def _artifact(coordinate: str) -> str:
+    return ":".join(coordinate.split(":")[:2])
