@@ -127,7 +127,12 @@ KEYS: tuple[Key, ...] = (
          "parquet"),
     _key("sink.<name>.path", TEXT, "Directory or table of a sink."),
     _key("sink.<name>.partitionBy", TEXT, "Columns by whose values a sink's files are laid out."),
-    _key("sink.<name>.mode", TEXT, "Save mode of Spark, where the format takes one.", "append"),
+    _key("sink.<name>.mode", TEXT, "append; merge, by keys, where the format can; a save mode of Spark for others.",
+         "append"),
+    _key("sink.<name>.keys", TEXT, "Columns that name a row, with commas between them, for mode = merge: of each key "
+         "the newest row stays."),
+    _key("sink.<name>.deleteWhen", TEXT, "Condition of SQL over a change, such as `op = 'REMOVE'`, under which "
+         "mode = merge deletes its row."),
     _key("sink.<name>.writers", TEXT, "`one`: refuse a sink that another application, pipeline or stream writes; "
          "`shared`: write beside them, each with marks of its own.", "one"),
     _key("sink.<name>.outputMode", TEXT, "What a streaming query writes: append (rows that are final), update "
@@ -140,10 +145,11 @@ KEYS: tuple[Key, ...] = (
 
 _FIXED = {key.name: key for key in KEYS if "<" not in key.name}
 _SINK_KEY = re.compile(
-    r"(?P<sink>[A-Za-z0-9_-]+)\.(?P<property>format|path|partitionBy|mode|writers|outputMode|files|options\.(?P<option>.+))",
+    r"(?P<sink>[A-Za-z0-9_-]+)\."
+    r"(?P<property>format|path|partitionBy|mode|keys|deleteWhen|writers|outputMode|files|options\.(?P<option>.+))",
     re.ASCII,
 )
-_SINK_PROPERTIES = "format, path, partitionBy, mode, writers, outputMode, files and options.<option>"
+_SINK_PROPERTIES = "format, path, partitionBy, mode, keys, deleteWhen, writers, outputMode, files and options.<option>"
 OUTPUT_MODES = ("append", "update", "complete")
 WRITERS = ("one", "shared")
 FILES = ("one", "many")

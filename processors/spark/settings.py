@@ -211,6 +211,8 @@ def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity, s3: S3Ac
         options=lines.options,
         partition_by=tuple(name for part in columns.split(",") if (name := part.strip())),
         mode=lines.values.get("mode", "append"),
+        keys=tuple(name for part in lines.values.get("keys", "").split(",") if (name := part.strip())),
+        delete_when=lines.values.get("deleteWhen") or None,
         ledger=ledger,
         writer=writer,
         shared=lines.values.get("writers") == "shared",

@@ -57,7 +57,7 @@ class Fenced(SinkError):
     def __init__(self, sink: str, moved: Mapping[StreamShard, RecordPosition | None]) -> None:
         self.moved = dict(moved)
         names = ", ".join(
-            f"{shard.label} to {mark.encode() if mark else 'nothing'}" for shard, mark in sorted(self.moved.items())
+            f"{shard.label} to {mark or 'nothing'}" for shard, mark in sorted(self.moved.items())
         )
         super().__init__(f"sink {sink}: another writer has moved {names}; what it holds is dropped from the batch")
 
@@ -133,3 +133,7 @@ class SinkSpec:
     many_files: bool = False
     """On S3: whether a commit may be several files (`mld.spark.sink.<name>.files`)."""
     s3: S3Access | None = field(default=None, repr=False)
+    keys: tuple[str, ...] = ()
+    """Columns that name a row, for mode `merge`."""
+    delete_when: str | None = None
+    """Condition under which mode `merge` deletes a row (`mld.spark.sink.<name>.deleteWhen`)."""

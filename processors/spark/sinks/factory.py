@@ -33,8 +33,10 @@ def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) 
         from processors.spark.sinks.iceberg import IcebergSink
 
         _need_path(spec)
+        if format == "delta":
+            return DeltaSink(spec, spark)
         _append_only(spec)
-        return DeltaSink(spec, spark) if format == "delta" else IcebergSink(spec, spark)
+        return IcebergSink(spec, spark)
     if not spec.ledger:
         return GenericSink(spec, None)
     place = f"{spec.ledger.rstrip('/')}/{quote(spec.name, safe='')}"
@@ -69,6 +71,9 @@ def _need_path(spec: SinkSpec) -> str:
 
 
 def _append_only(spec: SinkSpec) -> None:
+    if spec.keys or spec.delete_when:
+        given = "keys" if spec.keys else "deleteWhen"
+        raise SinkRefused(f"mld.spark.sink.{spec.name}.{given} is for mode = merge, which {spec.format} has not got")
     if spec.mode.lower() != "append":
         raise SinkRefused(
             f"mld.spark.sink.{spec.name}.mode is {spec.mode}; {spec.format} is written exactly once, which appends only"
