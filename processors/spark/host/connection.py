@@ -24,6 +24,7 @@ class Intake(Protocol):
 
     def offered(self, one: ChildConnection, number: int, line: bytearray) -> None: ...
     def flush(self, one: ChildConnection) -> None: ...
+    def ended(self, one: ChildConnection) -> None: ...
     def gone(self, one: ChildConnection) -> None: ...
 
 
@@ -115,6 +116,8 @@ class ChildConnection(asyncio.BufferedProtocol):
                 self._intake.offered(self, int(head["id"]), body)
             case link.FLUSH:
                 self._intake.flush(self)
+            case link.ENDED:
+                self._intake.ended(self)
             case link.BYE:
                 self.close()
             case _:

@@ -56,6 +56,10 @@ class MemorySink:
     publications: int = 0
     opened: int = 0
     exactly_once: bool = True
+    ended: dict[StreamShard, RecordPosition] = field(default_factory=dict)
+
+    def retire(self, ended):
+        self.ended |= ended
 
     def open(self):
         self.opened += 1
