@@ -40,7 +40,7 @@ def test_the_newest_is_first_by_number_and_not_by_text() -> None:
 def test_the_statement_without_deletes() -> None:
     assert Merge("out", ("id",)).statement("delta.`/a`", "{source}", ("id", "n")) == (
         "MERGE INTO delta.`/a` AS t USING {source} AS s ON t.`id` <=> s.`id` "
-        "WHEN MATCHED THEN UPDATE SET t.`id` = s.`id`, t.`n` = s.`n` "
+        "WHEN MATCHED THEN UPDATE SET `id` = s.`id`, `n` = s.`n` "
         "WHEN NOT MATCHED THEN INSERT (`id`, `n`) VALUES (s.`id`, s.`n`)"
     )
 
@@ -52,7 +52,7 @@ def test_the_statement_with_deletes_and_two_keys_and_new_columns() -> None:
         "MERGE WITH SCHEMA EVOLUTION INTO lake.db.t AS t USING changes AS s "
         "ON t.`id` <=> s.`id` AND t.`d``y` <=> s.`d``y` "
         "WHEN MATCHED AND s._mld_deleted THEN DELETE "
-        "WHEN MATCHED THEN UPDATE SET t.`id` = s.`id`, t.`d``y` = s.`d``y` "
+        "WHEN MATCHED THEN UPDATE SET `id` = s.`id`, `d``y` = s.`d``y` "
         "WHEN NOT MATCHED AND NOT s._mld_deleted THEN INSERT (`id`, `d``y`) VALUES (s.`id`, s.`d``y`)"
     )
 
