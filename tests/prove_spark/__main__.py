@@ -5,7 +5,8 @@
 Others are run when they are named: `chain`, the whole chain, daemon to JVM, which takes a minute a run (see `chain`);
 `hdfs`, a sink there, which needs what `make test-hdfs` fetches (see `hdfs_runs`); `s3`, in a bucket of versitygw; and
 `s3-unconditional`, on a store whose conditional writes are not atomic, which have to go wrong; `make test-s3` builds
-both servers. A tenth of the runs is enough for
+both servers; `delta`, a table of Delta, with `naive-delta` beside it, in the environment of `make test-lakehouse` (see
+`delta_runs`). A tenth of the runs is enough for
 the naive one. Exit code 1 if a record was lost or doubled, or if nothing was doubled by the naive one, for then the
 proof would not bite.
 """
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from tests.hdfs.cluster import Cluster
 from tests.prove_spark import chain
+from tests.prove_spark.delta_runs import DELTA, NAIVE_DELTA, DeltaRun, prepare
 from tests.prove_spark.hdfs_runs import HDFS, HdfsRun
 from tests.prove_spark.runs import Machine, Outcome, Run
 from tests.prove_spark.s3_runs import S3, S3_NAIVE, S3Run
@@ -51,6 +53,7 @@ def main() -> int:
             servers[S3] = stack.enter_context(Versitygw())
         if S3_NAIVE in layouts:
             servers[S3_NAIVE] = stack.enter_context(S3sFs())
+        prepare(layouts)
         machine = Machine()
         stack.callback(lambda: machine.jvm.kill())
         return int(prove_all(layouts, arguments.start, arguments.runs, machine, cluster, servers))
@@ -67,7 +70,7 @@ def prove_all(
     """Whether anything has failed."""
     failed = False
     for layout in layouts:
-        naive = layout in (NAIVE, S3_NAIVE)
+        naive = layout in (NAIVE, S3_NAIVE, NAIVE_DELTA)
         runs = max(1, wanted // NAIVE_SHARE) if naive else wanted
         started = time.monotonic()
         outcomes = [prove(seed, layout, machine, cluster, servers.get(layout)) for seed in range(start, start + runs)]
@@ -104,6 +107,8 @@ def run_of(
     if layout == HDFS:
         assert cluster is not None
         return HdfsRun(seed, machine, root, cluster)
+    if layout in (DELTA, NAIVE_DELTA):
+        return DeltaRun(seed, layout, machine, root)
     return StreamingRun(seed, machine, root) if layout == STREAMING else Run(seed, layout, machine, root)
 
 

@@ -34,6 +34,10 @@ ENDPOINT_VARIABLE = "MLD_PROVE_S3_ENDPOINT"
 
 
 def sink_of(layout: str, path: str, session: Any, scratch: str | None = None) -> Sink:
+    if layout == "delta":
+        return make_sink(SinkSpec("out", "delta", path), session)
+    if layout == "naive-delta":
+        return GenericSink(SinkSpec("out", "delta", path), None)
     if layout == "naive":
         return GenericSink(SinkSpec("out", "parquet", path), None)
     partition_by = ("bucket", "tag") if layout == "partitioned" else ()
