@@ -114,6 +114,8 @@ class DeltaSink(LakeSink):
     def _commit(self, frame: DataFrame, entry: LedgerEntry) -> None:
         said = ledger.encode(entry, application=APPLICATION).decode()
         try:
+            if "/" not in self._target and self._table() is None:
+                self._create(frame)
             if self._merge is None or frame is self._blank:
                 self._check_columns(frame, self._table())
                 self._append(frame, entry, said)
@@ -142,6 +144,17 @@ class DeltaSink(LakeSink):
             writing.save(self._target)
         else:
             writing.saveAsTable(self._target)
+
+    def _create(self, frame: DataFrame) -> None:
+        """A table that is made by its name keeps no `userMetadata` of the commit that makes it: it begins empty."""
+        writing = frame.limit(0).write.format("delta").options(**self._spec.options)
+        if self._spec.partition_by:
+            writing = writing.partitionBy(*self._spec.partition_by)
+        try:
+            writing.mode("error").saveAsTable(self._target)
+        except Exception as error:
+            if "ALREADY_EXISTS" not in str(error).upper():
+                raise
 
     def _change(self, merge: Merge, frame: DataFrame, entry: LedgerEntry, said: str) -> None:
         merge.check(frame.columns)
