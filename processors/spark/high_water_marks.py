@@ -28,11 +28,19 @@ class RecordPosition(NamedTuple):
         """`sequence` or `sequence:sub`, in decimal."""
         return f"{self.sequence}:{self.sub}" if self.sub else str(self.sequence)
 
+    def __str__(self) -> str:
+        """For people."""
+        return "its end" if self == ENDED else self.encode()
+
     @classmethod
     def decode(cls, text: str) -> RecordPosition:
         """Raises ValueError if the text is no position."""
         sequence, _, sub = text.partition(":")
         return cls(_natural(sequence), _natural(sub) if sub else 0)
+
+
+ENDED = RecordPosition(10**SEQUENCE_DIGITS_MAX)
+"""The mark of a shard that has ended, after any record: all of it is in the sink, and nothing of it is new again."""
 
 
 class StreamShard(NamedTuple):

@@ -21,12 +21,14 @@ BODY_BYTES_MAX = 1 << 32
 """A line of 10,000 records is some 14 MB, and de-aggregation may multiply it; beyond this it is no line."""
 VERSION = 1
 
-HELLO, OFFER, FLUSH, BYE = 1, 2, 3, 4
+HELLO, OFFER, FLUSH, BYE, ENDED = 1, 2, 3, 4, 5
 READY, ACCEPTED, COMMITTED, FAILED, SAID = 16, 17, 18, 19, 20
-"""FLUSH asks for a commit before the trigger's time. SAID carries lines of the host to the child's standard error."""
+"""FLUSH asks for a commit before the trigger's time. ENDED says that the shard has ended, that all it offered is
+committed, and that the daemon has taken its last checkpoint. SAID carries lines of the host to the child's standard
+error."""
 SHUTDOWN = "shutdown"
 """Why a child says FLUSH, where it is asked to end."""
-KINDS = frozenset({HELLO, OFFER, FLUSH, BYE, READY, ACCEPTED, COMMITTED, FAILED, SAID})
+KINDS = frozenset({HELLO, OFFER, FLUSH, BYE, ENDED, READY, ACCEPTED, COMMITTED, FAILED, SAID})
 
 
 class LinkError(Exception):

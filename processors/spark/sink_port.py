@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard
 from processors.spark.writer_identity import WriterIdentity
@@ -62,9 +62,7 @@ class Fenced(SinkError):
 
     def __init__(self, sink: str, moved: Mapping[StreamShard, RecordPosition | None]) -> None:
         self.moved = dict(moved)
-        names = ", ".join(
-            f"{shard.label} to {mark.encode() if mark else 'nothing'}" for shard, mark in sorted(self.moved.items())
-        )
+        names = ", ".join(f"{shard.label} to {mark or 'nothing'}" for shard, mark in sorted(self.moved.items()))
         super().__init__(f"sink {sink}: another writer has moved {names}; what it holds is dropped from the batch")
 
 
@@ -117,6 +115,14 @@ class S3Access:
     kms_key: str | None = None
     bucket_owner: str | None = None
     timeout_s: float = 60.0
+
+
+@runtime_checkable
+class RetiringSink(Protocol):
+    """A sink that need not keep the marks of shards that have ended."""
+
+    def retire(self, ended: HighWaterMarks) -> None:
+        """`ended` are shards of which nothing new can come, with the position that this sink held of each then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@
 Others are run when they are named: `chain`, the whole chain, daemon to JVM, which takes a minute a run (see `chain`);
 `hdfs`, a sink there, which needs what `make test-hdfs` fetches; `jdbc`, a table of a database, with `naive-jdbc` beside
 it, which need what `make test-jdbc` fetches; `s3`, in a bucket of versitygw, with `s3-unconditional` beside it, a store
-whose conditional writes are not atomic, which need what `make test-s3` builds. Each has a module `<name>_runs`. A tenth
-of the runs is enough for those that have to go wrong. Exit code 1 if a record was lost or doubled, or if none was by
-one that has to, for then the proof would not bite.
+whose conditional writes are not atomic, which need what `make test-s3` builds; `delta`, a table of Delta, with
+`naive-delta` beside it, in the environment of `make test-lakehouse`. Each has a module `<name>_runs`. A tenth of the
+runs is enough for those that have to go wrong. Exit code 1 if a record was lost or doubled, or if none was by one that
+has to, for then the proof would not bite.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Protocol
 
 from tests.hdfs.cluster import Cluster
 from tests.prove_spark import chain
+from tests.prove_spark.delta_runs import DELTA, NAIVE_DELTA, DeltaRun, prepare
 from tests.prove_spark.hdfs_runs import HDFS, HdfsRun
 from tests.prove_spark.jdbc_runs import JDBC, NAIVE_JDBC, JdbcRun, Servers
 from tests.prove_spark.runs import Machine, Outcome, Run
@@ -34,7 +36,7 @@ from tests.support.fetch_databases import DRIVERS
 from tests.support.s3_servers import S3sFs, Versitygw
 from tests.support.servers import EmbeddedAws
 
-NAIVE = ("naive", NAIVE_JDBC, S3_NAIVE)
+NAIVE = ("naive", NAIVE_JDBC, NAIVE_DELTA, S3_NAIVE)
 """What has to go wrong."""
 NAIVE_SHARE = 10
 
@@ -55,6 +57,7 @@ def main() -> int:
     arguments = parser.parse_args()
     layouts = arguments.layouts.split(",")
     with contextlib.ExitStack() as stack:
+        prepare(layouts)
         machine = Machine(DRIVERS if {JDBC, NAIVE_JDBC} & {*layouts} else ())
         stack.callback(lambda: machine.jvm.kill())
         stack.callback(machine.kill_spare)
@@ -79,6 +82,9 @@ def maker_of(layout: str, machine: Machine, stack: contextlib.ExitStack) -> Make
             assert layout in (JDBC, NAIVE_JDBC)
             databases = stack.enter_context(Servers())
             return lambda seed, root: JdbcRun(seed, machine, root, databases, layout)
+        case "delta" | "naive-delta":
+            assert layout in (DELTA, NAIVE_DELTA)
+            return lambda seed, root: DeltaRun(seed, layout, machine, root)
         case "s3" | "s3-unconditional":
             server = stack.enter_context(Versitygw() if layout == S3 else S3sFs())
             return lambda seed, root: S3Run(seed, machine, root, server, layout)

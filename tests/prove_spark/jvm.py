@@ -28,6 +28,9 @@ OPTIONS = (
 )
 """Compiled quickly rather than well: a JVM here does not live long."""
 
+MORE_OPTIONS = "MLD_PROVE_SPARK_OPTIONS"
+"""Variable with more of them, for a sink that needs packages."""
+
 
 def with_jars(jars: Iterable[Jar]) -> str:
     """The options of a JVM that has these besides Spark's own."""
@@ -41,7 +44,7 @@ class Bare:
     def __init__(self, options: str = OPTIONS) -> None:
         from pyspark.java_gateway import launch_gateway
 
-        os.environ["PYSPARK_SUBMIT_ARGS"] = options
+        os.environ["PYSPARK_SUBMIT_ARGS"] = f"{os.environ.get(MORE_OPTIONS, '')} {options}"
         for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
             os.environ.pop(name, None)
         self._gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]

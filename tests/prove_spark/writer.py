@@ -42,6 +42,10 @@ def sink_of(plan: Mapping[str, Any], session: Any) -> Sink:
     layout, path = plan["layout"], plan["path"]
     if "options" in plan:
         return jdbc_sink(layout, plan["options"], session, merge=plan["merge"])
+    if layout == "delta":
+        return make_sink(SinkSpec("out", "delta", path), session)
+    if layout == "naive-delta":
+        return GenericSink(SinkSpec("out", "delta", path), None)
     if layout == "naive":
         return GenericSink(SinkSpec("out", "parquet", path), None)
     partition_by = ("bucket", "tag") if layout == "partitioned" else ()

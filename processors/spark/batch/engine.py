@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +34,7 @@ from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, Sh
 from processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
 from processors.spark.session.handover import Handed
 from processors.spark.settings import SparkSettings
-from processors.spark.sink_port import DataRefused, Fenced, JobFailed, Sink, SinkError, SinkRefused
+from processors.spark.sink_port import DataRefused, Fenced, JobFailed, RetiringSink, Sink, SinkError, SinkRefused
 from processors.spark.spark_errors import first_line
 from properties.spark import Format, OnPoison
 
@@ -83,6 +84,7 @@ class Engine:
         self._repeats = Repeats(spool)
         self._own: dict[StreamShard, RecordPosition] = {}  # what a pipeline without sinks has written by itself
         self._patience = Patience(settings.retry_backoff_s, health)
+        self._ended: deque[StreamShard] = deque()
         self._number = 0
         self._files = 0
         self._figures = BatchFigures()
@@ -100,8 +102,22 @@ class Engine:
         every = [self._marks[sink.name] for sink in self._all()] or [self._own]
         return lowest(every, shard)
 
+    def ended(self, shard: StreamShard) -> None:
+        """All of the shard is in every sink, and nothing of it is new again; called on any thread."""
+        self._ended.append(shard)
+
+    def _retire(self) -> None:
+        """Tell the sinks which shards have ended, each with what that sink holds of it."""
+        while self._ended:
+            shard = self._ended.popleft()
+            for sink in self._all():
+                mark = self._marks[sink.name].get(shard)
+                if mark is not None and isinstance(sink, RetiringSink):
+                    sink.retire({shard: mark})
+
     def run(self, batch: MicroBatch, file: Path | None) -> BatchOutcome:
         """Run a batch to its end. Raises SessionGone and Stopped. `file` holds exactly the records of the batch."""
+        self._retire()
         self._number += 1
         self._figures = BatchFigures()
         self._repeats.begin()

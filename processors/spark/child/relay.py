@@ -235,7 +235,8 @@ class ChildRelay:
                 "(key mld.spark.drainTimeoutMillis)"
             )
         host.position = None
-        self._ask_patiently(None, None)
+        if self._ask_patiently(None, None) is None:
+            host.send(link.ENDED)
 
     def _connected(self) -> HostConnection | None:
         if self._host is None and not self._lost:

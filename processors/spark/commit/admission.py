@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from processors.spark.commit import ledger
 from processors.spark.commit.ledger import LedgerEntry, UnclaimedMarks
+from processors.spark.commit.retired import retired
 from processors.spark.high_water_marks import QUERY, HighWaterMarks, RecordPosition, ShardSpans, StreamShard, moved
 from processors.spark.sink_port import Fenced, SinkRefused
 from processors.spark.writer_identity import WriterIdentity, key_of_one
@@ -44,6 +45,8 @@ class Admission:
     place: str
     remedy: str
     shared: bool = False
+    ended: HighWaterMarks = field(default_factory=dict)
+    """Shards that have ended, as the daemon has confirmed, with the last position of each that was delivered."""
 
     def marks(self, head: LedgerEntry | None) -> HighWaterMarks:
         """The marks of this writer. Raises SinkRefused if it may not write here."""
@@ -74,7 +77,7 @@ class Admission:
         self.check(head, batch)
         entry = ledger.following(head, self.writer, self.marks(head), batch, token, **said)
         left = passed_on(head, self.writer).left if head is not None else {}
-        return replace(entry, writers={**left, self.writer: entry.writers[self.writer]})
+        return replace(entry, writers={**left, self.writer: retired(entry.writers[self.writer], self.ended)})
 
     def _refusal(self, others: list[str]) -> str:
         named = "; ".join(others[:NAMED_MAX]) + (f" and {len(others) - NAMED_MAX} more" if others[NAMED_MAX:] else "")
@@ -82,6 +85,16 @@ class Admission:
             f"sink {self.sink}: {self.place} is written by {named}. This is {self.writer}, and what the sink holds of "
             f"one says nothing about the other; nothing was written or acknowledged. {self.remedy}"
         )
+
+
+class AdmittedSink:
+    """What sinks whose ledger has entries share: shards that have ended are retired with the next commit."""
+
+    _admission: Admission
+
+    def retire(self, ended: HighWaterMarks) -> None:
+        """`ended` are shards of which nothing new can come, with the position that the sink held of each then."""
+        self._admission = replace(self._admission, ended={**self._admission.ended, **ended})
 
 
 def admission_of(writer: WriterIdentity, sink: str, place: str, *, shared: bool) -> Admission:

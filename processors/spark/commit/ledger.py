@@ -6,7 +6,8 @@ first has committed. What fences a late writer is therefore the number, and what
 are the marks: a batch may follow a head only if each of its shards is still where the batch was trimmed.
 
 The numbers are the sink's, the marks are each writer's own (`writer_identity`; `admission` says who may write). An
-entry of version 1 does not say whose its marks are; they are kept as `unclaimed` until their owner comes.
+entry of version 1 does not say whose its marks are; they are kept as `unclaimed` until their owner comes. Shards that
+have ended (`retired`) have the mark ENDED, and take next to no room in the file.
 
 Pure: values in, values out. `journal` keeps the files.
 """
@@ -18,12 +19,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced, decode_marks, encode_marks
+from processors.spark.commit.retired import decode_retired, encode_retired
+from processors.spark.high_water_marks import ENDED, HighWaterMarks, ShardSpans, advanced, decode_marks, encode_marks
 from processors.spark.writer_identity import WriterIdentity
 
-VERSION = 2
+VERSION = 3
 UNCLAIMED_VERSION = 1
-"""The version that does not say whose its marks are. A program of that version refuses entries of this one."""
+"""The version that does not say whose its marks are."""
+VERSIONS = (UNCLAIMED_VERSION, 2, VERSION)
+"""Those that are read. Version 2 names every shard that ever was; a program that knows no later one refuses."""
 NUMBER_DIGITS = 12
 """One commit a second fills twelve digits in 31,000 years; zeros in front make names sort."""
 ENTRIES_KEPT = 64
@@ -71,8 +75,6 @@ class LedgerEntry:
     layout: str = ""
     """Format and partitioning of the sink's files; one directory keeps one."""
     columns: Columns = ()
-    spans: Mapping[str, list[str | None]] = field(default_factory=dict)
-    """What the batch held of each shard, as [after, up to]; for people."""
     batch_id: str = ""
     writer: str = ""
     at: str = ""
@@ -152,10 +154,6 @@ def following(
         token=token,
         writers={**writers, writer: advanced(marks, batch)},
         unclaimed=unclaimed if writer in writers else unclaimed.without(marks),
-        spans={
-            f"{shard.stream}/{shard.shard}": [span.after.encode() if span.after else None, span.upto.encode()]
-            for shard, span in sorted(batch.items(), key=lambda item: item[0])
-        },
         **said,
     )
 
@@ -171,10 +169,7 @@ def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
         "writer": entry.writer,
         "at": entry.at,
         "rows": entry.rows,
-        "spans": entry.spans,
-        "writers": [
-            {**writer._asdict(), "marks": encode_marks(entry.writers[writer])} for writer in sorted(entry.writers)
-        ],
+        "writers": [{**writer._asdict(), **_encode_shards(entry.writers[writer])} for writer in sorted(entry.writers)],
         "unclaimed": {
             "marks": encode_marks(entry.unclaimed.marks),
             "at": entry.unclaimed.at,
@@ -191,20 +186,18 @@ def decode(data: bytes) -> LedgerEntry:
     """Raises ValueError that says what is wrong with the entry."""
     try:
         value = json.loads(data)
-        if value["version"] not in (UNCLAIMED_VERSION, VERSION):
-            raise ValueError(
-                f"an entry of version {value['version']!r}; this program knows {UNCLAIMED_VERSION} and {VERSION}"
-            )
+        if value["version"] not in VERSIONS:
+            known = f"{', '.join(map(str, VERSIONS[:-1]))} and {VERSION}"
+            raise ValueError(f"an entry of version {value['version']!r}; this program knows {known}")
         unclaimed = value["version"] == UNCLAIMED_VERSION
         return LedgerEntry(
             number=_integer(value["number"]),
             token=_string(value["token"]),
-            writers={} if unclaimed else {WriterIdentity.decode(w): decode_marks(w["marks"]) for w in value["writers"]},
+            writers={} if unclaimed else _decode_writers(value),
             unclaimed=_unclaimed(value if unclaimed else value["unclaimed"]),
             moves=tuple(FileMove(_inside(source), _inside(target)) for source, target in value["moves"]),
             columns=tuple((_string(name), _string(kind)) for name, kind in value["columns"]),
             layout=_string(value["layout"]),
-            spans=value["spans"],
             batch_id=_string(value["batch"]),
             writer=_string(value["writer"]),
             at=_string(value["at"]),
@@ -212,6 +205,22 @@ def decode(data: bytes) -> LedgerEntry:
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"no entry of a ledger: {error!r}") from error
+
+
+def _encode_shards(marks: HighWaterMarks) -> dict[str, Any]:
+    return {
+        "marks": encode_marks({shard: mark for shard, mark in marks.items() if mark != ENDED}),
+        "ended": encode_retired(marks),
+    }
+
+
+def _decode_writers(value: dict[str, Any]) -> dict[WriterIdentity, HighWaterMarks]:
+    """Up to version 2 every shard has a mark."""
+    none: dict[str, Any] = {"ended": {}} if value["version"] < VERSION else {}
+    return {
+        WriterIdentity.decode(writer): {**decode_marks(writer["marks"]), **decode_retired((none | writer)["ended"])}
+        for writer in value["writers"]
+    }
 
 
 def _unclaimed(value: dict[str, Any]) -> UnclaimedMarks:

@@ -25,6 +25,7 @@ class Intake(Protocol):
 
     def offered(self, one: ChildConnection, number: int, line: bytearray) -> None: ...
     def flush(self, one: ChildConnection, *, shuts_down: bool) -> None: ...
+    def ended(self, one: ChildConnection) -> None: ...
     def gone(self, one: ChildConnection) -> None: ...
 
 
@@ -116,6 +117,8 @@ class ChildConnection(asyncio.BufferedProtocol):
                 self._intake.offered(self, int(head["id"]), body)
             case link.FLUSH:
                 self._intake.flush(self, shuts_down=head.get("why") == link.SHUTDOWN)
+            case link.ENDED:
+                self._intake.ended(self)
             case link.BYE:
                 self.close()
             case _:

@@ -251,6 +251,11 @@ class SessionHost:
         if child.waiting:
             self._offers.ask()
 
+    def ended(self, child: ChildConnection) -> None:
+        """The daemon has taken the last checkpoint of the child's shard, and all sinks hold what came of it."""
+        if self._started is not None and child.shard is not None and not child.waiting:
+            self._started.engine.ended(child.shard)
+
     def gone(self, child: ChildConnection) -> None:
         self._children.pop(child.number, None)
         if child.shard is not None:

@@ -3,27 +3,61 @@
 The ledger's entry stands in the commit's `userMetadata`, its number is the `txnVersion` of the application `mld`. Delta
 refuses a second transaction of the same version that runs at the same time, and skips one that comes later; so after
 each write the table is asked whose entry has the number.
+
+The log keeps the number for ever, the entry only as long as `delta.logRetentionDuration` says. If the number is there
+and the entry is not, nobody knows what the table holds, and the sink refuses to guess (`_lost`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from processors.spark.commit import ledger
-from processors.spark.commit.ledger import LedgerEntry
+from processors.spark.commit.ledger import Columns, ColumnsClash, LedgerEntry
+from processors.spark.high_water_marks import HighWaterMarks
+from processors.spark.sink_port import SinkRefused, SinkSpec
 from processors.spark.sinks.lake_table import APPLICATION, MISSING, LakeSink, LostRace
+from processors.spark.sinks.merge import Merge, merge_of, quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 HISTORY_STEPS = (16, 256, 100_000)
 """How far back the newest entry is looked for; commits of others, such as OPTIMIZE, lie between."""
+LOST_PROPERTY = "mld.ledger.lost"
+"""Of a table: the number of the entry whose loss somebody has accepted. It says nothing about a later one."""
+ONE_DRIVER_SCHEMES = frozenset(("s3", "s3a", "s3n"))
+"""Where Delta's own log store lets two drivers overwrite each other's commits: it looks, and then writes."""
+SINGLE_DRIVER_STORE = "S3SingleDriverLogStore"
+CONF = "spark.databricks.delta."
+USER_METADATA, TXN_APPLICATION, TXN_VERSION = (
+    f"{CONF}commitInfo.userMetadata",
+    f"{CONF}write.txnAppId",
+    f"{CONF}write.txnVersion",
+)
+"""What options are to an append, these settings of a session are to a MERGE."""
 
 
 class DeltaSink(LakeSink):
     """A Delta table, named by its path, or by its name in the catalog."""
 
+    def __init__(self, spec: SinkSpec, spark: SparkSession) -> None:
+        super().__init__(spec, spark)
+        self._merge = merge_of(spec)
+        self._blank: DataFrame | None = None
+        """The frame without rows that an empty batch is written as."""
+
+    def _opened(self) -> HighWaterMarks:
+        self._refuse_one_driver_store()
+        return super()._opened()
+
+    # --- the ledger --------------------------------------------------------------------------------------------------
+
     def _head(self) -> LedgerEntry | None:
+        rows: list[Any] = []
         for limit in HISTORY_STEPS:
             rows = self._history(limit)
             for row in rows:
@@ -31,7 +65,36 @@ class DeltaSink(LakeSink):
                     return self._decoded(row.userMetadata)
             if len(rows) < limit:
                 break
-        return None
+        return self._lost() if rows else None
+
+    def _lost(self) -> LedgerEntry | None:
+        """An entry without marks if the table once had one, and somebody has accepted its loss; None if it never had.
+
+        Raises SinkRefused if the entry is lost and nobody has said what that means."""
+        number = self._number()
+        if not number:
+            return None
+        properties = self._detail().properties or {}
+        if properties.get(LOST_PROPERTY) == str(number):
+            return LedgerEntry(number, "")
+        raise SinkRefused(
+            f"sink {self.name}: {self._target} has had {number} commits of this program, but its history no longer "
+            "says up to where the last one went (delta.logRetentionDuration), so records that are delivered again "
+            "cannot be told from new ones. RESTORE a version that has it; or, if records written twice do no harm or "
+            f"none is delivered again, ALTER TABLE {self._identifier()} SET TBLPROPERTIES ('{LOST_PROPERTY}' = "
+            f"'{number}')"
+        )
+
+    def _number(self) -> int:
+        """The highest number that the log has of this program: in checkpoints it stays when entries are gone."""
+        log = f"{self._location().rstrip('/')}/_delta_log"
+        reading = self._spark.read.schema("txn struct<appId: string, version: bigint>")
+        numbers = [0]
+        for suffix, format in (("*.json", "json"), ("*.parquet", "parquet")):
+            frame = reading.option("pathGlobFilter", suffix).format(format).load(log)
+            rows = frame.where(f"txn.appId = '{APPLICATION}'").selectExpr("max(txn.version) AS number").collect()
+            numbers += [row.number for row in rows if row.number is not None]
+        return max(numbers)
 
     def _history(self, limit: int):  # type: ignore[no-untyped-def]
         try:
@@ -42,20 +105,24 @@ class DeltaSink(LakeSink):
                 return []
             raise
 
-    def _identifier(self) -> str:
-        return f"delta.`{self._target.replace('`', '``')}`" if "/" in self._target else self._target
+    def _is_head(self, entry: LedgerEntry) -> bool:
+        """Whether the number is ours. Others may have followed already, hence the look further back."""
+        return any(row.userMetadata and entry.token in row.userMetadata for row in self._history(HISTORY_STEPS[1]))
+
+    # --- the commit --------------------------------------------------------------------------------------------------
 
     def _commit(self, frame: DataFrame, entry: LedgerEntry) -> None:
         said = ledger.encode(entry, application=APPLICATION).decode()
-        options = {"txnAppId": APPLICATION, "txnVersion": str(entry.number), "userMetadata": said}
-        writing = frame.write.format("delta").mode("append").options(**{**self._spec.options, **options})
-        if self._spec.partition_by:
-            writing = writing.partitionBy(*self._spec.partition_by)
         try:
-            if "/" in self._target:
-                writing.save(self._target)
+            if "/" not in self._target and self._table() is None:
+                self._create(frame)
+            if self._merge is None or frame is self._blank:
+                self._check_columns(frame, self._table())
+                self._append(frame, entry, said)
             else:
-                writing.saveAsTable(self._target)
+                self._change(self._merge, frame, entry, said)
+        except SinkRefused:
+            raise
         except Exception as error:
             # Whatever it was, the commit may have happened: only the table knows.
             if self._is_head(entry):
@@ -66,13 +133,120 @@ class DeltaSink(LakeSink):
         if not self._is_head(entry):
             raise LostRace
 
-    def _is_head(self, entry: LedgerEntry) -> bool:
-        """Whether the number is ours. Others may have followed already, hence the look further back."""
-        return any(row.userMetadata and entry.token in row.userMetadata for row in self._history(HISTORY_STEPS[1]))
+    def _append(self, frame: DataFrame, entry: LedgerEntry, said: str) -> None:
+        """Columns that the table has not got are added by the same commit."""
+        options = {"txnAppId": APPLICATION, "txnVersion": str(entry.number), "userMetadata": said}
+        mine = {"mergeSchema": "true", **self._spec.options, **options}
+        writing = frame.write.format("delta").mode("append").options(**mine)
+        if self._spec.partition_by:
+            writing = writing.partitionBy(*self._spec.partition_by)
+        if "/" in self._target:
+            writing.save(self._target)
+        else:
+            writing.saveAsTable(self._target)
 
-    def _nothing(self) -> DataFrame | None:
+    def _create(self, frame: DataFrame) -> None:
+        """A table that is made by its name keeps no `userMetadata` of the commit that makes it: it begins empty."""
+        writing = frame.limit(0).write.format("delta").options(**self._spec.options)
+        if self._spec.partition_by:
+            writing = writing.partitionBy(*self._spec.partition_by)
+        try:
+            writing.mode("error").saveAsTable(self._target)
+        except Exception as error:
+            if "ALREADY_EXISTS" not in str(error).upper():
+                raise
+
+    def _change(self, merge: Merge, frame: DataFrame, entry: LedgerEntry, said: str) -> None:
+        merge.check(frame.columns)
+        table = self._table()
+        if table is None:
+            self._append(merge.inserted(frame), entry, said)
+            return
+        self._check_columns(frame, table)
+        session = frame.sparkSession
+        source = f"mld_changes_{entry.token}"
+        merge.newest(frame).createTempView(source)
+        statement = merge.statement(self._identifier(), source, frame.columns, evolve=True)
+        conf = {USER_METADATA: said, TXN_APPLICATION: APPLICATION, TXN_VERSION: str(entry.number)}
+        try:
+            with _set(session, conf):
+                session.sql(statement).collect()
+        finally:
+            session.catalog.dropTempView(source)
+
+    # --- the table ---------------------------------------------------------------------------------------------------
+
+    def _check_columns(self, frame: DataFrame, table: DataFrame | None) -> None:
+        """Columns may be added; none may change its type. Raises SinkRefused."""
+        if table is None:
+            return
+        try:
+            ledger.widened(_columns(table), _columns(frame), by_place=False)
+        except ColumnsClash as error:
+            raise SinkRefused(
+                f"sink {self.name}: {self._target}: {error}; cast it in the pipeline, or use a new table"
+            ) from error
+
+    def _table(self) -> DataFrame | None:
+        """The table as it is now; None if there is none."""
         if not self._history(1):
             return None
         if "/" in self._target:
-            return self._spark.read.format("delta").load(self._target).limit(0)
-        return self._spark.table(self._target).limit(0)
+            return self._spark.read.format("delta").load(self._target)
+        return self._spark.table(self._target)
+
+    def _nothing(self) -> DataFrame | None:
+        table = self._table()
+        self._blank = None if table is None else table.limit(0)
+        return self._blank
+
+    def _identifier(self) -> str:
+        return f"delta.{quoted(self._target)}" if "/" in self._target else self._target
+
+    def _detail(self) -> Any:
+        return self._spark.sql(f"DESCRIBE DETAIL {self._identifier()}").collect()[0]
+
+    def _location(self) -> str:
+        return self._target if "/" in self._target else str(self._detail().location)
+
+    def _refuse_one_driver_store(self) -> None:
+        """Raises SinkRefused where two drivers could overwrite each other's commits."""
+        if "/" in self._target:
+            place = self._target
+        elif self._history(1):
+            place = self._location()
+        else:  # where it will be
+            database = self._target.rpartition(".")[0] or self._spark.catalog.currentDatabase()
+            place = self._spark.catalog.getDatabase(database).locationUri
+        scheme = urlsplit(place).scheme.lower()
+        store = self._spark.conf.get(f"spark.delta.logStore.{scheme}.impl", None)
+        if refusal := one_driver_refusal(self.name, scheme, store):
+            raise SinkRefused(refusal)
+
+
+def one_driver_refusal(sink: str, scheme: str, store: str | None) -> str | None:
+    """Why a table there cannot be written exactly once by several workers; `store` is the log store of the settings."""
+    if scheme not in ONE_DRIVER_SCHEMES or (store and not store.endswith(SINGLE_DRIVER_STORE)):
+        return None
+    key = f"mld.spark.conf.spark.delta.logStore.{scheme}.impl"
+    return (
+        f"sink {sink}: Delta's log store for {scheme}:// is for a single driver: two workers, or a worker and one that "
+        f"was taken for dead, overwrite each other's commits. Use format = iceberg; or name in {key} a log store that "
+        "creates a file only if it is not there"
+    )
+
+
+def _columns(frame: DataFrame) -> Columns:
+    return tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)
+
+
+@contextmanager
+def _set(session: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """Settings of the session for one statement; nothing else writes through it meanwhile."""
+    for key, value in conf.items():
+        session.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in conf:
+            session.conf.unset(key)

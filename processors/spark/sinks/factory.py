@@ -85,7 +85,6 @@ def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:
     from processors.spark.sinks.iceberg_connect import ConnectIcebergSink
 
     if spec.format.lower() == "delta":
-        _append_only(spec)
         return DeltaSink(spec, spark)
     with_jvm = getattr(spark, "_jvm", None) is not None
     if spec.mode.lower() == "merge" and not with_jvm:

@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from processors.spark.commit import ledger
-from processors.spark.commit.admission import admission_of
+from processors.spark.commit.admission import AdmittedSink, admission_of
 from processors.spark.commit.journal import Journal, SinkJournal, signature
 from processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, LedgerEntry
 from processors.spark.commit.store import Store, as_sink_error
@@ -42,7 +42,7 @@ all values of a column that has no repetitions; building it in vain takes a fift
 OPTIONS = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 
 
-class FileSink:
+class FileSink(AdmittedSink):
     """What both layouts share: stage, commit, and the rules of columns. Exactly once."""
 
     exactly_once = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from processors.spark.commit.admission import admission_of
+from processors.spark.commit.admission import AdmittedSink, admission_of
 from processors.spark.commit.journal import Journal, signature
 from processors.spark.commit.ledger import LedgerEntry
 from processors.spark.commit.store import Store
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class GenericSink:
+class GenericSink(AdmittedSink):
     """Write, then remember."""
 
     exactly_once = False

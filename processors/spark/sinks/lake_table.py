@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from processors.spark.commit import ledger
-from processors.spark.commit.admission import admission_of
+from processors.spark.commit.admission import AdmittedSink, admission_of
 from processors.spark.commit.journal import UPGRADE, signature
 from processors.spark.commit.ledger import LedgerEntry
 from processors.spark.commit_stages import stage
@@ -45,7 +45,7 @@ class LostRace(Exception):
     """Somebody else committed first; nothing of ours is in the table."""
 
 
-class LakeSink:
+class LakeSink(AdmittedSink):
     """What both have in common: read the head, write what follows it, start again if somebody was faster."""
 
     exactly_once = True

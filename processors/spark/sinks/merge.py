@@ -94,7 +94,8 @@ class Merge:
         `evolve` adds columns that the table has not got, where the format can."""
         named = [quoted(name) for name in columns]
         on = " AND ".join(f"{TARGET}.{quoted(name)} <=> {SOURCE}.{quoted(name)}" for name in self.keys)
-        updates = ", ".join(f"{TARGET}.{name} = {SOURCE}.{name}" for name in named)
+        of_target = "" if evolve else f"{TARGET}."  # which has not got the columns that are added
+        updates = ", ".join(f"{of_target}{name} = {SOURCE}.{name}" for name in named)
         values = ", ".join(f"{SOURCE}.{name}" for name in named)
         evolution = "WITH SCHEMA EVOLUTION " if evolve else ""
         delete = f"WHEN MATCHED AND {SOURCE}.{DELETED} THEN DELETE" if self.delete_when else ""

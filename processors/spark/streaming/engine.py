@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -51,6 +52,7 @@ class StreamingEngine:
         self._committed: HighWaterMarks = {}
         self._repeats = Repeats(spool)
         self._patience = Patience(settings.retry_backoff_s, health)
+        self._ended: deque[StreamShard] = deque()
         self._number = 0
         self._late_rows = 0
 
@@ -67,8 +69,20 @@ class StreamingEngine:
         """What the queries are known to have committed of a shard."""
         return self._committed.get(shard)
 
+    def ended(self, shard: StreamShard) -> None:
+        """All of the shard is in the inbox, and nothing of it is new again; called on any thread."""
+        self._ended.append(shard)
+
+    def _retire(self) -> None:
+        """With the next entry; what is not known to be committed yet waits."""
+        while self._ended:
+            shard = self._ended.popleft()
+            if (mark := self._committed.get(shard)) is not None:
+                self._inbox.retire({shard: mark})
+
     def run(self, batch: MicroBatch, file: Path | None) -> BatchOutcome:
         """Run a batch to its end. Raises SessionGone and Stopped. `file` holds exactly the records of the batch."""
+        self._retire()
         self._number += 1
         figures = BatchFigures(attempts=1)
         self._repeats.begin()

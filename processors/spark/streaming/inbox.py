@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from processors.spark.commit import ledger
-from processors.spark.commit.admission import Admission
+from processors.spark.commit.admission import Admission, AdmittedSink
 from processors.spark.commit.journal import LEDGER, Journal, signature
 from processors.spark.commit.ledger import LedgerEntry
 from processors.spark.commit.store import PosixStore, as_sink_error
@@ -42,7 +42,7 @@ LAYOUT = "inbox"
 PROGRESS, LEADER, QUERIES = "progress", "leader", "queries"
 
 
-class Inbox:
+class Inbox(AdmittedSink):
     """One thread's view of the inbox. Raises SinkError and its kinds."""
 
     def __init__(

@@ -30,12 +30,13 @@ from processors.spark.sink_port import JobFailed, SinkRefused
 from protocol.codec import encode_process_records
 from protocol.messages import Record
 from tests.support.patience import PATIENCE_S
-from tests.unit.spark.twins import DAEMON, Bed, MemorySink, line_of, settings_of
+from tests.unit.spark.twins import DAEMON, STREAM, Bed, MemorySink, line_of, settings_of
 
 QUICK = "mld.spark.triggerIntervalMillis = 10"
 NEVER = "mld.spark.triggerIntervalMillis = 3600000"
 BOUND_S = PATIENCE_S
 TRIGGER_S = 0.5
+LOST = "ShutdownException"
 NOTHING_COMES_S = 0.2  # a short look: what is accepted by mistake would come at once
 
 
@@ -202,6 +203,19 @@ async def test_the_end_of_a_shard_waits_for_its_commits(tmp_path):
         assert await world.call(daemon.act, "shardEnded") == "shardEnded"
         assert (daemon.checkpoints[-1], numbers(world.bed)) == ((None, None), [1, 2])
         assert await world.call(daemon.end) is None
+
+
+@pytest.mark.parametrize(("error", "ended"), [(None, {StreamShard(STREAM, "a"): RecordPosition(2)}), (LOST, {})])
+async def test_a_shard_is_retired_once_the_daemon_has_taken_its_last_checkpoint(tmp_path, error, ended):
+    async with serving(tmp_path, QUICK) as world:
+        daemon, other = await world.child(), await world.child("b")
+        await world.call(daemon.say, line_of([1, 2]))
+        daemon.errors = [error]
+        assert await world.call(daemon.act, "shardEnded") == "shardEnded"
+        assert await world.call(daemon.end) is None
+        await until(lambda: len(world.host._children) == 1)
+        await world.call(other.say, line_of([7]))
+        assert (numbers(world.bed, "b"), world.bed.sinks["out"].ended) == ([7], ended)
 
 
 async def test_without_its_commits_a_shard_does_not_end(tmp_path):

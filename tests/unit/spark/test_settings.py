@@ -97,3 +97,10 @@ def test_who_writes_into_the_sinks(tmp_path, text, env, writer):
 def test_whether_others_may_write_into_a_sink(tmp_path, writers, shared):
     text = f"{GOOD}mld.spark.sink.out.path = /x\nmld.spark.sink.out.writers = {writers}"
     assert loaded(tmp_path, text).sinks[0].shared is shared
+
+
+def test_how_a_sink_merges(tmp_path):
+    out = "mld.spark.sink.out."
+    text = f"{GOOD}{out}mode = merge\n{out}keys = id , day\n{out}deleteWhen = op = 'REMOVE'"
+    (sink,) = loaded(tmp_path, text).sinks
+    assert (sink.mode, sink.keys, sink.delete_when) == ("merge", ("id", "day"), "op = 'REMOVE'")

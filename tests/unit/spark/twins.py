@@ -58,6 +58,10 @@ class MemorySink:
     exactly_once: bool = True
     refusal: type[JobFailed] = JobFailed
     """What it says of a poisoned record."""
+    ended: dict[StreamShard, RecordPosition] = field(default_factory=dict)
+
+    def retire(self, ended):
+        self.ended |= ended
 
     def open(self):
         self.opened += 1

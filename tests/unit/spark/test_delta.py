@@ -1,0 +1,24 @@
+"""Where Delta's own log store cannot keep several drivers apart. Real tables: `tests/lakehouse`."""
+
+from __future__ import annotations
+
+import pytest
+
+from processors.spark.sinks.delta import one_driver_refusal
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
+@pytest.mark.parametrize("store", [None, "", "io.delta.storage.S3SingleDriverLogStore"])
+def test_a_table_on_s3_is_refused_by_name_with_a_way_out(scheme, store):
+    said = one_driver_refusal("out", scheme, store)
+    assert said is not None
+    assert f"mld.spark.conf.spark.delta.logStore.{scheme}.impl" in said and "format = iceberg" in said
+
+
+@pytest.mark.parametrize(
+    ("scheme", "store"),
+    [("", None), ("file", None), ("hdfs", None), ("abfss", None), ("gs", None),
+     ("s3a", "io.delta.storage.S3DynamoDBLogStore")],
+)  # fmt: skip
+def test_other_places_and_other_stores_are_not(scheme, store):
+    assert one_driver_refusal("out", scheme, store) is None

@@ -1,0 +1,94 @@
+"""Every kind of sink that needs no Spark to commit: who may write there, and whose marks are whose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from processors.spark.commit.store import PosixStore
+from processors.spark.high_water_marks import ENDED, HighWaterMarks, RecordPosition, ShardSpan, StreamShard
+from processors.spark.host.start_up import DEAD_LETTER
+from processors.spark.sink_port import SinkRefused, SinkSpec
+from processors.spark.sinks.files import FlatSink, PartitionedSink
+from processors.spark.sinks.generic import GenericSink
+from processors.spark.streaming.inbox import Inbox
+from processors.spark.writer_identity import WriterIdentity
+
+A = StreamShard("s", "shardId-000000000000")
+ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/s"
+ONE = WriterIdentity("one", "main", "s", ARN, "2026-01-02T00:00:00.000Z")
+OTHERS = {
+    "application": ONE._replace(application="two"),
+    "pipeline": ONE._replace(pipeline="other"),
+    "region": ONE._replace(arn=ARN.replace("eu-west-1", "us-east-1")),
+    "made again": ONE._replace(created="2026-02-03T00:00:00.000Z"),
+}
+
+
+def spec(path: Path, writer: WriterIdentity, name: str = "out", **more: Any) -> SinkSpec:
+    return SinkSpec(name, path=str(path), writer=writer, **more)
+
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "flat": lambda path, writer, **more: FlatSink(spec(path, writer, **more), PosixStore(path)),
+    "partitioned": lambda path, writer, **more: PartitionedSink(
+        spec(path, writer, partition_by=("day",), **more), PosixStore(path)
+    ),
+    "dead letter": lambda path, writer, **more: FlatSink(
+        spec(path, writer, DEAD_LETTER, format="json", **more), PosixStore(path)
+    ),
+    "any other format": lambda path, writer, **more: GenericSink(
+        spec(path, writer, format="kafka", **more), PosixStore(path)
+    ),
+}
+
+
+def committed(sink: Any, after: RecordPosition | None, upto: int) -> HighWaterMarks:
+    marks: HighWaterMarks = sink.publish(None, {A: ShardSpan(after, RecordPosition(upto))}, "b").marks
+    return marks
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_foreign_writer_is_refused_and_by_sharing_has_marks_of_its_own(tmp_path, kind, other):
+    make = KINDS[kind]
+    one = make(tmp_path, ONE)
+    assert one.open() == {}
+    committed(one, None, 5)
+    for attempt in (
+        lambda: make(tmp_path, OTHERS[other]).open(),
+        lambda: committed(make(tmp_path, OTHERS[other]), None, 3),
+    ):
+        with pytest.raises(SinkRefused, match="is written by application one") as refused:
+            attempt()
+        assert str(OTHERS[other]) in str(refused.value) and "writers = shared" in str(refused.value)
+    two = make(tmp_path, OTHERS[other], shared=True)
+    assert two.open() == {}
+    assert committed(two, None, 3) == {A: RecordPosition(3)}
+    assert make(tmp_path, ONE).open() == {A: RecordPosition(5)}
+    assert committed(one, RecordPosition(5), 7) == {A: RecordPosition(7)}
+    assert make(tmp_path, OTHERS[other]).open() == {A: RecordPosition(3)}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_the_inbox_is_one_writers(tmp_path, other):
+    inbox = Inbox(tmp_path, ONE)
+    inbox.open()
+    inbox.publish({A: ShardSpan(None, RecordPosition(5))}, lambda file: None, "b")
+    with pytest.raises(SinkRefused, match="is written by application one"):
+        Inbox(tmp_path, OTHERS[other]).open()
+    assert Inbox(tmp_path, ONE).marks(Inbox(tmp_path, ONE).open()) == {A: RecordPosition(5)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shard_that_has_ended_stays_ended_for_every_kind_of_sink(tmp_path, kind):
+    sink = KINDS[kind](tmp_path, ONE)
+    sink.open()
+    marks = committed(sink, None, 5)
+    sink.retire({A: marks[A]})
+    b = StreamShard("s", "shardId-000000000001")
+    sink.publish(None, {b: ShardSpan(None, RecordPosition(1))}, "b")
+    assert KINDS[kind](tmp_path, ONE).open() == {A: ENDED, b: RecordPosition(1)}
