@@ -127,10 +127,10 @@ class AlignedIntake:
         slowest = min(others, key=others.__getitem__)
         ahead_s = (span.last_ms - others[slowest]) / 1000 if span is not None and others[slowest] else None
         log.info(
-            "%s waits for %s, which is %s behind it (key mld.spark.alignMillis); %d of %d shards wait",
+            "%s waits for %s, which %s (key mld.spark.alignMillis); %d of %d shards wait",
             shard.label,
             slowest.label,
-            "an unknown time" if ahead_s is None else f"{ahead_s:.0f} s",
+            "has brought nothing yet" if ahead_s is None else f"is {ahead_s:.0f} s behind",
             len(self._held),
             len(self._feeds),
         )
