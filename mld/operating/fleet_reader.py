@@ -89,6 +89,10 @@ class FleetReader:
         except TableMissingError:
             return ()
 
+    async def scan(self) -> TableScan:
+        """All rows, also corrupt ones. Raises TableError; TableMissingError if there is no lease table."""
+        return await self._table.scan()
+
     async def look(self) -> FleetStatus:
         """The fleet as it is now. Raises TableError; TableMissingError if there is no lease table."""
         scan, (legacy_reports, legacy_lock) = await asyncio.gather(self._table.scan(), self._legacy())

@@ -140,32 +140,6 @@ def test_a_range_of_checkpoints_begins_after_the_first_and_includes_the_last(aws
     assert Counter(bytes(row.data) for row in part) == Counter(bytes(row.data) for row in rows[4:10])
 
 
-def test_a_range_may_begin_where_the_leases_of_an_application_stand(aws, spark):
-    producer = Producer(aws, "leased", shards=1)
-    producer.put(12)
-    rows = spark.read.format("mld").options(**options(aws, "leased")).load().collect()
-    rows.sort(key=lambda row: (int(row.sequenceNumber), row.subSequenceNumber))
-    dynamo = aws.client("dynamodb")
-    key = {"AttributeName": "leaseKey"}
-    dynamo.create_table(
-        TableName="reader",
-        KeySchema=[{**key, "KeyType": "HASH"}],
-        AttributeDefinitions=[{**key, "AttributeType": "S"}],
-        BillingMode="PAY_PER_REQUEST",
-    )
-    row = {
-        "leaseKey": {"S": rows[0].shardId},
-        "leaseCounter": {"N": "1"},
-        "checkpoint": {"S": rows[4].sequenceNumber},
-        "checkpointSubSequenceNumber": {"N": str(rows[4].subSequenceNumber)},
-    }
-    dynamo.put_item(TableName="reader", Item=row)
-    given = options(aws, "leased", applicationName="reader", dynamoDBEndpoint=aws.endpoint, fromCheckpoints="leases")
-    del given["from"]
-    part = spark.read.format("mld").options(**given).load().collect()
-    assert Counter(bytes(row.data) for row in part) == Counter(bytes(row.data) for row in rows[5:])
-
-
 def test_a_query_follows_reshards_and_goes_on_from_its_checkpoint(aws, spark, tmp_path):
     from tests.support.datasource_driver import run_to_the_tip
 

@@ -14,10 +14,10 @@ from typing import Any, Self, TypeVar
 
 from mld.aws.client_factory import client_factory
 from mld.clock import LoopClock
-from mld.errors import MldError
+from mld.errors import MldError, StreamNotFoundError, TableError
 from mld.metrics.registry import WorkerMetrics
 from mld.operating.fleet_reader import fleet_reader
-from mld.operating.stream_access import SpanReader, streams_of
+from mld.operating.stream_access import SpanError, SpanReader, streams_of
 from mld.positions import Position
 from mld.retrieval.rawpage import RawPage
 from mld.schemas.opening import registry_of
@@ -95,12 +95,20 @@ class Fetcher:
         return SpanReader(self.streams, LoopClock(), shard_id, start, self._read_interval_s)
 
     def checkpoints(self) -> dict[str, Position]:
-        """Where the leases of the application `applicationName` stand now. Raises TableError."""
+        """Where the leases of the application `applicationName` stand now. Raises TableError, also if the table has no
+        leases, or rows that cannot be read: a shard without a checkpoint would be passed over."""
         return self.run(self._checkpoints())
 
     async def _checkpoints(self) -> dict[str, Position]:
         async with fleet_reader(self._settings) as reader:
-            return {lease.shard_id: lease.checkpoint for lease in await reader.leases()}
+            scan = await reader.scan()
+        name = self._settings.table_name
+        if scan.corrupt:
+            key, reason = scan.corrupt[0]
+            raise TableError(f"lease table {name}: the row {key} cannot be read: {reason}; give the positions as JSON")
+        if not scan.leases:
+            raise TableError(f"lease table {name} has no leases: check applicationName, or give the positions as JSON")
+        return {lease.shard_id: lease.checkpoint for lease in scan.leases}
 
     async def first_record(self, shard_id: str, start: StartingPoint) -> tuple[str, int] | None:
         """Sequence number and time of arrival (ms) of the first record from there on; None if there is none yet."""
@@ -147,7 +155,14 @@ class Fetcher:
         first, seen = span.first, 0
         is_done = False
         while not (is_done or reader.is_over):
-            page = await reader.page(None)
+            try:
+                page = await reader.page(None)
+            except SpanError as error:
+                if not isinstance(error.__cause__, StreamNotFoundError):
+                    raise
+                if not goes_on:
+                    raise _lost(span, "the shard is not in the stream any more") from error
+                return
             if page.first_sequence is not None and first is not None:
                 if page.first_sequence != first and not goes_on:
                     raise _lost(span, f"it now begins at {page.first_sequence}")
@@ -191,7 +206,8 @@ def is_wanted(span: ReadSpan, record: Mapping[str, Any]) -> bool:
 
 
 def _lost(span: ReadSpan, why: str) -> DataLossError:
+    begin = span.first or "its oldest record"
     return DataLossError(
-        f"records of {span.shard_id} are gone: the range begins at {span.first}, and {why}; they have left the "
-        "stream's retention. Set the option onDataLoss to continue to go on without them"
+        f"records of {span.shard_id} are gone: the range begins at {begin}, and {why}; they have left the stream's "
+        "retention. Set the option onDataLoss to continue to go on without them"
     )

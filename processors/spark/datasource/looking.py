@@ -120,6 +120,8 @@ class Look:
     count: int = 0
     ended: tuple[ChildShard, ...] | None = None
     is_tip: bool = False
+    is_lost: bool = False
+    """The stream does not have the shard any more."""
 
 
 class Scout:
@@ -150,7 +152,8 @@ class Scout:
         for name, look in looks.items():
             if self._at_tip is not None and look.is_tip:
                 self._at_tip.add(name)
-            ended = None if look.ended is None else self._heirs(name, shards[name], look.ended, listed, kept)
+            heirs = None if look.ended is None else self._heirs(name, shards[name], look, listed, kept)
+            ended = heirs or None  # without any it is looked at again: forgotten, it would take its descendants along
             shards[name] = advanced(shards[name], look.first, look.last, look.count, ended)
         end = replace(kept, shards=shards)
         if listed:
@@ -158,18 +161,13 @@ class Scout:
         return start if end.shards == kept.shards else end
 
     def _heirs(
-        self,
-        name: str,
-        progress: ShardProgress,
-        told: tuple[ChildShard, ...],
-        listed: list[Shard],
-        offset: StreamOffset,
+        self, name: str, progress: ShardProgress, look: Look, listed: list[Shard], offset: StreamOffset
     ) -> list[ChildShard]:
-        heirs = {child.shard_id: child for child in told}
+        heirs = {child.shard_id: child for child in look.ended or ()}
         heirs |= {s.shard_id: ChildShard(s.shard_id, s.parents, s.hash_range) for s in listed if name in s.parents}
-        if heirs:
-            return list(heirs.values())
-        return heirs_of_lost(name, progress, listed, offset.shards)
+        if not heirs and look.is_lost:
+            return heirs_of_lost(name, progress, listed, offset.shards)
+        return list(heirs.values())
 
     async def _look(self, name: str, progress: ShardProgress, bounds: Bounds) -> Look:
         kept = self._readers.pop(name, None)
@@ -186,7 +184,7 @@ class Scout:
                     f"{name} is not in the stream any more, with what followed {progress.last or progress.start} "
                     "in it. Set the option onDataLoss to continue to go on with the shards that follow it"
                 ) from error
-            return Look(ended=())
+            return Look(ended=(), is_lost=True)
         if is_whole and not reader.is_over:
             self._readers[name] = (look.last or progress.last, reader)
         return look

@@ -5,15 +5,17 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from mld.clock import Clock
 from mld.local.kinesis import Kinesis, PutEntry
+from mld.streams import HashRange
 from processors.spark.datasource.fetching import DataLossError, Fetcher
 from processors.spark.datasource.looking import Bounds, Scout, first_offset, plan
 from processors.spark.datasource.offsets import StreamOffset, from_json, to_json, to_read
-from processors.spark.datasource.read_options import OnDataLoss, ReadOptions, options_of
+from processors.spark.datasource.read_options import OnDataLoss, OptionsError, ReadOptions, options_of
 from processors.spark.datasource.spans import span_of
 from properties.loader import load
 from tests.support.kpl import User, aggregate
@@ -206,6 +208,34 @@ def test_a_range_that_has_left_the_retention_is_an_error_unless_told_otherwise(b
     assert sorted(number for task in bench.read(end, on) for number in task) == [21, 22, 23]
 
 
+def test_a_range_of_a_shard_that_is_gone_is_an_error_unless_told_otherwise(bench):
+    bench.put(10)
+    start = bench.start()
+    end = bench.driver().advance(start, FEW)
+    bench.split()
+    bench.merge()
+    bench.clock.now += 3 * DAY_S
+    bench.put(1)
+    with pytest.raises(DataLossError, match="onDataLoss"):
+        bench.read(start, end)
+    assert all(task == [] for task in bench.read(start, end, goes_on=True))
+
+
+def test_a_shard_whose_children_nobody_names_yet_is_looked_at_again(bench):
+    bench.put(10)
+    bench.split()
+    streams = bench.fetcher.streams
+    at = bench.start()
+    streams.bend_page = lambda page: replace(page, child_shards=())
+    streams.bend_listing = lambda shard: replace(shard, parent_id=None, hash_range=HashRange(0, 0))
+    for _ in range(5):
+        at = bench.driver().advance(at, FEW)
+    assert not any(one.is_ended for one in at.shards.values())
+    streams.bend_page, streams.bend_listing = (lambda page: page), (lambda shard: shard)
+    at = bench.driver().advance(at, FEW)
+    assert len(at.shards) == 4
+
+
 def test_a_shard_that_is_gone_is_followed_by_the_next_with_its_keys(bench):
     bench.put(10)
     at = bench.driver().advance(bench.start(), FEW)
@@ -233,3 +263,20 @@ def test_a_range_of_time_is_read_once_however_it_is_split(bench, split_minutes):
     inner = bench.planned(splitMinutes=split_minutes, **bounds)
     assert whole == list(range(1, bench.number + 1))
     assert inner == [number for number, arrived_s in bench.arrived_s.items() if 100 <= arrived_s < 200]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({}, "mld: options: streamName"),
+        ({"stream": "arn:aws:dynamodb:us-east-1:123456789012:table/t/stream/2026-01-01T00:00:00.000"}, "DynamoDB"),
+        ({"properties": "/no/such/file"}, "/no/such/file: cannot be read"),
+        ({"stream": "s", "credentials": "Nobody"}, "AwsCredentialsProvider"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_named(given, sentence):
+    pytest.importorskip("pyspark.sql.datasource")
+    from processors.spark.datasource.source import settings_of
+
+    with pytest.raises(OptionsError, match=sentence):
+        settings_of(options_of(given, START_S, is_stream=False))
