@@ -49,6 +49,13 @@ class Mode(Enum):
     STREAMING = "streaming"
 
 
+class Latency(Enum):
+    """How soon records are committed."""
+
+    ADAPTIVE = "adaptive"
+    LOW = "low"
+
+
 class OnPoison(Enum):
     DEAD_LETTER = "deadLetter"
     STOP = "stop"
@@ -87,8 +94,11 @@ KEYS: tuple[Key, ...] = (
          default_text="required by registry", shown_as=Shown.FULL),
     _key("mode", CHOICE, "How micro-batches are run: each on its own, or as the source of one streaming query.",
          Mode.BATCH, choices=Mode),
-    _key("triggerIntervalMillis", LONG, "Shortest time from the start of one micro-batch to that of the next.",
-         1_000, minimum=10, maximum=3_600_000),
+    _key("latency", CHOICE, "How soon records are committed: adaptive gathers them for 30 s, or for 120 s while less "
+         "than 1 MiB waits; low commits every second.", Latency.ADAPTIVE, choices=Latency),
+    _key("triggerIntervalMillis", LONG, "Shortest time from the start of one micro-batch to that of the next, whatever "
+         "waits; wins over mld.spark.latency.", default_text="as mld.spark.latency says", minimum=10,
+         maximum=3_600_000),
     _key("maxBatchBytes", LONG, "Bytes of waiting records that start a micro-batch before its time, and about the "
          "most that one holds.", 64 * MEBIBYTE, minimum=1),
     _key("maxInFlightBytes", LONG, "Most bytes of records that are accepted and not committed.",

@@ -152,7 +152,7 @@ class SparkTour(Tour):
         )
 
     def _dead_letters(self) -> Iterator[tuple[str, int, str]]:
-        for file in sorted((self.lake / DEAD_LETTER).glob("mld_commit=*/part-*.json")):
+        for file in sorted((self.lake / DEAD_LETTER).glob("c[0-9]*.json")):
             for letter in map(json.loads, file.read_text("utf-8").splitlines()):
                 yield letter["shardId"], int(letter["sequenceNumber"]), b64decode(letter["data"]).decode()
 

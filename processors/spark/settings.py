@@ -17,11 +17,13 @@ from properties.printable import printable
 from properties.redaction import where
 from properties.remarks import ConfigurationError, Level
 from properties.secret_files import secret_of
-from properties.spark import PREFIX, Format, Mode, NetworkFiles, OnPoison, SinkLines, SparkLines, read
+from properties.spark import PREFIX, Format, Latency, Mode, NetworkFiles, OnPoison, SinkLines, SparkLines, read
 from properties.substitution import Sources
 
 CREDENTIALS = "AwsCredentialsProvider"
 SDK_CREDENTIALS = CredentialsChain((Provider(ProviderKind.DEFAULT),))
+GATHER_S, GATHER_QUIET_S, LOW_S = 30.0, 120.0, 1.0
+"""From one micro-batch to the next: adaptive, adaptive while little waits, and with low latency."""
 
 
 class SettingsError(Exception):
@@ -39,6 +41,8 @@ class SparkSettings:
     """What the payload is read as, if `schema` is registry."""
     mode: Mode
     trigger_interval_s: float
+    trigger_quiet_s: float
+    """The interval while little waits; the same where the pace is not adaptive."""
     batch_bytes_max: int
     in_flight_bytes_max: int
     dead_letter: str | None
@@ -168,6 +172,11 @@ def make(
     def seconds(name: str) -> float:
         return _number(value(name)) / 1000
 
+    interval_s, quiet_s = LOW_S, LOW_S
+    if value("triggerIntervalMillis") is not None:
+        interval_s = quiet_s = seconds("triggerIntervalMillis")
+    elif value("latency") is Latency.ADAPTIVE:
+        interval_s, quiet_s = GATHER_S, GATHER_QUIET_S
     format_, mode, on_poison = value("format"), value("mode"), value("onPoison")
     stream_id = text("streamId")
     writer = identity_of(
@@ -189,7 +198,8 @@ def make(
         schema=text("schema"),
         schema_reader=text("schema.reader"),
         mode=mode,
-        trigger_interval_s=seconds("triggerIntervalMillis"),
+        trigger_interval_s=interval_s,
+        trigger_quiet_s=quiet_s,
         batch_bytes_max=_number(value("maxBatchBytes")),
         in_flight_bytes_max=_number(value("maxInFlightBytes")),
         dead_letter=text("deadLetter"),

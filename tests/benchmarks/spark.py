@@ -42,7 +42,10 @@ BACKLOG_TIMEOUT_S = 300.0
 QUIET_SHARDS = 64
 QUIET_PER_S = 1
 QUIET_WARM_S = 100.0
-QUIET_S = 40.0
+QUIET_S = {"low": 40.0, "adaptive": 240.0}
+"""Seconds of quiet shards that are measured; at least two triggers."""
+COMMITTED_S = {"low": 5.0, "adaptive": 125.0}
+"""Records that were put so long before the end are committed."""
 SESSIONS_SHARDS = 4
 EXIT_TERMINATED = 143
 
@@ -108,20 +111,20 @@ def _cpu(subjects: Sequence[Running]) -> dict[str, float]:
     return {part: sum(one[part] for one in each) for part in PARTS}
 
 
-def quiet(rig: Rig, idle_ms: int, warm_s: float) -> list[Row]:
+def quiet(rig: Rig, idle_ms: int, warm_s: float, latency: str) -> list[Row]:
     """A record a second in each of 64 shards: the cost of a trigger, the age of a record when it is committed."""
     server = rig.kinesis(0, RECORD_BYTES)
-    keys = {"idleTimeBetweenReadsInMillis": str(idle_ms)}
+    keys = {"idleTimeBetweenReadsInMillis": str(idle_ms), "mld.spark.latency": latency}
     with running(rig, f"live-{QUIET_SHARDS}-{QUIET_PER_S}", server, shards=QUIET_SHARDS, keys=keys) as subject:
         time.sleep(warm_s)
         subject.look()
         before, jobs, began, first = subject.cpu_s(), subject.jobs(), time.time(), len(subject.triggers)
-        time.sleep(QUIET_S)
+        time.sleep(QUIET_S[latency])
         after, jobs, ended = subject.cpu_s(), subject.jobs() - jobs, time.time()
         subject.look()
         memory = subject.pss_mb()
     triggers = [one for one in subject.triggers[first:] if one.at <= ended]
-    delays = _delays_ms(rig, subject.sink, began, ended)
+    delays = _delays_ms(rig, subject.sink, began, ended - COMMITTED_S[latency])
     spent = {part: after[part] - before[part] for part in PARTS}
     figures = {f"{part}_ms_per_trigger": 1000 * spent[part] / len(triggers) for part in PARTS}
     figures |= {f"{part}_pss_mb": memory[part] for part in PARTS}
@@ -134,9 +137,11 @@ def quiet(rig: Rig, idle_ms: int, warm_s: float) -> list[Row]:
         "p90_ms": percentile(delays, 0.9),
         "p99_ms": percentile(delays, 0.99),
         "max_ms": delays[-1],
-        "cores": sum(spent.values()) / QUIET_S,
+        "cores": sum(spent.values()) / QUIET_S[latency],
     }
-    return [Row("quiet", f"poll every {idle_ms} ms, after {warm_s:.0f} s", "1 KB", QUIET_SHARDS, figures=figures)]
+    return [
+        Row("quiet", f"{latency}, poll every {idle_ms} ms, after {warm_s:.0f} s", "1 KB", QUIET_SHARDS, figures=figures)
+    ]
 
 
 def _delays_ms(rig: Rig, sink: Path, began: float, ended: float) -> list[float]:
@@ -180,7 +185,8 @@ def plan(rig: Rig, arguments: argparse.Namespace) -> Iterator[report.Measure]:
         yield partial(sessions, rig, arguments.data)
     if QUIET in wanted:
         for idle_ms in map(int, arguments.idle.split(",")):
-            yield partial(quiet, rig, idle_ms, arguments.warm)
+            for latency in arguments.latency.split(","):
+                yield partial(quiet, rig, idle_ms, arguments.warm, latency)
     if WAYS in wanted:
         yield partial(ways, rig)
 
@@ -189,6 +195,7 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-spark", description=__doc__)
     parser.add_argument("scenarios", nargs="*", help=f"any of {', '.join(SCENARIOS)}; default: all")
     parser.add_argument("--shards", default=",".join(map(str, SHARDS)), help="of the backlogs (default: %(default)s)")
+    parser.add_argument("--latency", default="low", help="of quiet shards: low, adaptive or both (%(default)s)")
     parser.add_argument("--idle", default="200,1500", help="milliseconds between polls of quiet shards (%(default)s)")
     parser.add_argument(
         "--warm",

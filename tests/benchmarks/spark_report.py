@@ -65,15 +65,15 @@ def _quiet(rows: Sequence[Row]) -> str:
             f"{row['jobs'] / row['triggers']:.2f}",
             f"{row['host_ms_per_trigger'] + row['jvm_ms_per_trigger']:.0f}",
             *(f"{row[f'{part}_ms_per_trigger']:.0f}" for part in (HOST, JVM, DAEMON, CHILDREN)),
-            f"{row['cores']:.2f}",
+            f"{1000 * row['cores']:.0f}",
         )
         for row in rows
         if row.scenario == "quiet"
     ]  # fmt: skip
     return _table(
-        "Quiet shards, a record a second in each: CPU milliseconds per trigger of 1 s",
+        "Quiet shards, a record a second in each: CPU milliseconds per trigger, and per second in all",
         ("shards", "", "triggers", "shards in each", "jobs of Spark in each", "host and JVM", HOST, JVM, DAEMON,
-         CHILDREN, "cores in all"),
+         CHILDREN, "ms per s in all"),
         lines,
     )  # fmt: skip
 

@@ -42,11 +42,11 @@ def started(directory: Path) -> Any:
 
 def delays(sink: Path, began: float, ended: float, directory: Path) -> None:
     spark = started(directory)
-    visible_s = {int(path.name.partition("=")[2]): path.stat().st_ctime for path in sink.glob("mld_commit=*")}
-    frame = spark.read.parquet(str(sink)).selectExpr("mld_commit", "unix_millis(approximateArrivalTimestamp) AS put_ms")
-    for commit, put_ms in frame.collect():
-        if began * 1000 <= put_ms < (ended - 5.0) * 1000:
-            print(visible_s[commit] * 1000 - put_ms)
+    visible_s = {path.name: path.stat().st_ctime for path in sink.rglob("*.parquet")}
+    frame = spark.read.parquet(str(sink)).selectExpr("_metadata.file_name", "unix_millis(approximateArrivalTimestamp)")
+    for name, put_ms in frame.collect():
+        if began * 1000 <= put_ms < ended * 1000:
+            print(visible_s[name] * 1000 - put_ms)
     spark.stop()
 
 

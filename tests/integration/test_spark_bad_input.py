@@ -35,7 +35,7 @@ def ends_without_a_checkpoint(make_world: MakeWorld, said: str, **keys: object) 
     assert daemon.wait(test_spark.SESSION_S) == 1
     assert said in daemon.log(), daemon.tail()
     assert all(lease.checkpoint.number is None for lease in world.leases().values())
-    assert not list((world.directory / "out").glob("mld_commit=*"))
+    assert not list((world.directory / "out").glob("c[0-9]*"))
     return daemon
 
 

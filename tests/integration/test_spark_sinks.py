@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 from processors.spark.commit.ledger import ENTRIES_SWEPT_FROM
 from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from processors.spark.sink_port import Fenced, JobFailed, SinkRefused, SinkSpec
+from processors.spark.sinks import files
 from processors.spark.sinks.factory import make_sink
 
 pytestmark = [
@@ -46,21 +47,37 @@ def step(number: int) -> dict[StreamShard, ShardSpan]:
 
 
 @pytest.mark.parametrize("format", ["parquet", "orc", "json", "csv"])
-def test_a_plain_read_of_the_directory_gives_the_rows_and_the_commit(format, make, spark, tmp_path):
+def test_a_plain_read_of_the_directory_gives_the_rows_and_nothing_else(format, make, spark, tmp_path):
     sink = make(format, "a b%41 é#")
     assert sink.open() == {}
     for number in (1, 2):
         published = sink.publish(spark.range(number, number + 3), step(number), "b")
         assert (published.rows, published.number) == (3, number)
     rows = spark.read.schema("id BIGINT").format(format).load(str(tmp_path / "a b%41 é#"))
-    assert sorted((row.id, row.mld_commit) for row in rows.collect()) == [
-        (1, 1),
-        (2, 1),
-        (2, 2),
-        (3, 1),
-        (3, 2),
-        (4, 2),
-    ]
+    assert sorted(tuple(row) for row in rows.collect()) == [(1,), (2,), (2,), (3,), (3,), (4,)]
+    numbers = rows.selectExpr("id", "regexp_extract(_metadata.file_name, '^c([0-9]+)-', 1)").collect()
+    assert {(number, row_id) for row_id, number in numbers} == {
+        *(("000000000001", n) for n in (1, 2, 3)),
+        *(("000000000002", n) for n in (2, 3, 4)),
+    }
+
+
+def test_a_sink_in_directories_goes_on_in_directories(make, spark, tmp_path, monkeypatch):
+    """As version 0.1 began it; Spark would not read files beside them."""
+    with monkeypatch.context() as before:
+        before.setattr(files, "IN_FILES", "{}")
+        sink = make()
+        sink.open()
+        sink.publish(spark.range(2), step(1), "b")
+    sink = make()
+    assert sink.open() == {SHARD: RecordPosition(1)}
+    assert sink.publish(spark.range(2, 4), step(2), "b").number == 2
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted((row.id, row.mld_commit) for row in rows) == [(0, 1), (1, 1), (2, 2), (3, 2)]
+    with pytest.raises(SinkRefused, match="mld_commit is the sink's own"):
+        sink.publish(spark.range(1).selectExpr("id AS MLD_commit"), step(3), "b")
+    shutil.rmtree(tmp_path / "out/_mld")
+    assert make().open() == {SHARD: RecordPosition(2)}
 
 
 def test_frames_without_rows_advance_the_marks_and_add_no_files(make, spark, tmp_path):
@@ -97,13 +114,13 @@ def test_columns_may_come_and_go_but_keep_their_types(make, spark, tmp_path):
         sink.publish(spark.range(1).selectExpr("cast(id AS string) AS id"), step(4), "b")
     assert sink.open() == {SHARD: RecordPosition(3)}
     merged = spark.read.option("mergeSchema", "true").parquet(str(tmp_path / "out"))
-    assert set(merged.columns) == {"id", "note", "mld_commit"}
+    assert set(merged.columns) == {"id", "note"}
 
 
 def test_another_layout_in_the_same_directory_is_refused(make, spark):
     make().open()
     make().publish(spark.range(1), step(1), "b")
-    with pytest.raises(SinkRefused, match=r"holds parquet, .* asks for parquet by id"):
+    with pytest.raises(SinkRefused, match=r"holds parquet in files, .* asks for parquet by id"):
         make(partition_by=("id",)).open()
     with pytest.raises(SinkRefused, match="asks for json"):
         make("json").open()
@@ -114,10 +131,6 @@ def test_what_cannot_work_is_refused_in_a_sentence(make, spark, tmp_path):
     partitioned.open()
     with pytest.raises(SinkRefused, match="partitionBy names day"):
         partitioned.publish(spark.range(1), step(1), "b")
-    flat = make()
-    flat.open()
-    with pytest.raises(SinkRefused, match="mld_commit is the sink's own"):
-        flat.publish(spark.range(1).selectExpr("id AS MLD_commit"), step(1), "b")
     with pytest.raises(SinkRefused, match=r"sink\.out\.path is missing"):
         make_sink(SinkSpec("out", "parquet"), spark)
     with pytest.raises(SinkRefused, match="appends only"):
@@ -160,7 +173,8 @@ def test_old_commits_may_be_deleted_and_old_entries_go(make, spark, tmp_path):
     sink = make()
     sink.open()
     sink.publish(spark.range(1), step(1), "b")
-    shutil.rmtree(tmp_path / "out/mld_commit=000000000001")
+    for file in (tmp_path / "out").glob("c000000000001-*"):
+        file.unlink()
     for number in range(2, ENTRIES_SWEPT_FROM + 66):
         sink.publish(None, step(number), "b")
     assert len(list((tmp_path / "out/_mld/ledger").iterdir())) <= 2 * ENTRIES_SWEPT_FROM

@@ -120,7 +120,7 @@ def test_clicks_with_the_purchases_of_the_next_ten_minutes(tmp_path: Path) -> No
         assert made.run({10: event(15, 4, "purchase", "11:20:00")}).failed == {}
         # Both sides are past 10:11 now, and click 4 may still be bought something after, up to 11:10.
         assert cells(made, "click", "purchase") == [(1, 12), (2, 13), (3, None)]
-    assert len(list((tmp_path / "dead").glob("mld_commit=*/part-*"))) == 1
+    assert len(list((tmp_path / "dead").glob("c[0-9]*-*"))) == 1
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pandas") is not None, reason="pandas is there")
@@ -140,4 +140,4 @@ def test_pandas_that_is_missing_gets_a_sentence_and_no_record_is_to_blame(tmp_pa
         outcome = made.run({1: event(1, 1), 2: event(2, 1)})
         assert re.search(said, outcome.failed[StreamShard("s", "a")])
         assert made.engine.mark_of(StreamShard("s", "a")) is None
-    assert not list((tmp_path / "dead").glob("mld_commit=*"))
+    assert not list((tmp_path / "dead").glob("c[0-9]*"))

@@ -55,7 +55,7 @@ def test_every_record_once_though_database_and_host_are_killed_and_one_row_is_re
         return Counter(text for (text,) in table.sql(f"SELECT text FROM {table.name}")) == good
 
     world.until(is_written, SESSION_S, "the records, but for one, in the table")
-    letters = [json.loads(line) for file in dead.glob("mld_commit=*/part-*") for line in file.read_text().splitlines()]
+    letters = [json.loads(line) for file in dead.glob("c[0-9]*-*") for line in file.read_text().splitlines()]
     assert [letter["reason"].count("violates check constraint") for letter in letters] == [1]
 
     database.kill()

@@ -32,7 +32,7 @@ RECORDS, RECORD_BYTES = 3_000, 2_000
 
 def rows(directory: Path) -> list[dict[str, Any]]:
     """What a reader of a sink of JSON sees."""
-    files = sorted(directory.glob("mld_commit=*/part-*"))
+    files = sorted(directory.glob("c[0-9]*-*"))
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 

@@ -282,6 +282,7 @@ PURE = (
     "properties/substitution.py",
     "processors/spark/high_water_marks.py",
     "processors/spark/held_answers.py",
+    "processors/spark/host/trigger_pace.py",
     "processors/spark/batch/micro_batch.py",
     "processors/spark/batch/record_lines.py",
     "processors/spark/link.py",

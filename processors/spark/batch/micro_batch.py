@@ -99,8 +99,3 @@ def held(offers: Iterable[Offer], marks: HighWaterMarks, rows: Callable[[Offer],
         whole = not fresh(offer.last, mark)
         count += offer.records if whole else sum(not fresh(position, mark) for position, _ in rows(offer))
     return count
-
-
-def is_due(now: float, due_at: float, waiting: int, *, bytes_max: int, asked: bool) -> bool:
-    """Whether a micro-batch starts now: its time has come, enough is waiting, or somebody waits for the end of it."""
-    return asked or waiting >= bytes_max or now >= due_at

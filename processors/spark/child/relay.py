@@ -46,6 +46,8 @@ class HostConnection:
         self._socket = connection
         self.ready: dict[str, Any] | None = None
         self.offered = self.accepted = self.committed = 0
+        self.near = True
+        """Whether the commit of what was accepted last starts so soon that an answer may be held for it."""
         self.position: tuple[str, int] | None = None
         """Position of the last record committed, until it is checkpointed."""
 
@@ -74,7 +76,7 @@ class HostConnection:
         if header.kind == link.READY:
             self.ready = head
         elif header.kind == link.ACCEPTED:
-            self.accepted = head["id"]
+            self.accepted, self.near = head["id"], head.get("near", True)
         elif header.kind == link.COMMITTED:
             self.committed = head["id"]
             if head.get("sequence") is not None:
@@ -196,7 +198,7 @@ class ChildRelay:
                     host.receive()
             limits = HoldLimits(self._bound("holdMillis"), self._bound("patienceMillis"), self._bound("queuedMillis"))
             self._held = self._held.when(self._answered_at, self._came_at, limits)
-            if line.rstrip().endswith(TIP) and self._held.allows(limits):
+            if host.near and line.rstrip().endswith(TIP) and self._held.allows(limits):
                 self._wait_for_commits(host, limits.hold_s)
                 self._held = self._held.after(self._came_at, time.monotonic())
             else:

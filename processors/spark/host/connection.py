@@ -129,9 +129,10 @@ class ChildConnection(asyncio.BufferedProtocol):
     def ready(self, head: dict[str, Any]) -> None:
         self._write(link.READY, head)
 
-    def accept(self, number: int, last: RecordPosition | None) -> None:
-        """An offer is ours; without records it is committed with what is before it."""
-        self._write(link.ACCEPTED, {"id": number})
+    def accept(self, number: int, last: RecordPosition | None, *, near: bool) -> None:
+        """An offer is ours; without records it is committed with what is before it. `near`: the child may wait for the
+        commit before it answers."""
+        self._write(link.ACCEPTED, {"id": number, "near": near})
         self.waiting.append((number, last))
         if last is None:
             self._settle_empty()

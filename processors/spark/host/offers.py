@@ -11,14 +11,12 @@ import time
 from collections import deque
 from contextlib import suppress
 
-from processors.spark.batch.micro_batch import Offer, is_due
+from processors.spark.batch.micro_batch import Offer
 from processors.spark.batch.record_lines import ShardBatch
 from processors.spark.batch.spool import Spool
 from processors.spark.host.connection import ChildConnection
+from processors.spark.host.trigger_pace import TriggerPace
 from processors.spark.settings import SparkSettings
-
-GATHER_MAX_S = 0.1
-"""Shards that are read on one beat offer within this time; a tenth of the trigger if that is less."""
 
 
 class OfferQueue:
@@ -26,10 +24,11 @@ class OfferQueue:
 
     def __init__(self, settings: SparkSettings, spool: Spool) -> None:
         self._spool = spool
-        self._trigger_s = settings.trigger_interval_s
+        self._pace = TriggerPace(settings.trigger_interval_s, settings.trigger_quiet_s, settings.batch_bytes_max)
         self._batch_bytes_max = settings.batch_bytes_max
         self._in_flight_bytes_max = settings.in_flight_bytes_max
         self._waiting: list[Offer] = []
+        self._waiting_bytes = 0
         self._complete: dict[int, int] = {}
         """Files that wait and get no more records, with their lengths."""
         self._held_back: deque[tuple[ChildConnection, int]] = deque()
@@ -68,6 +67,7 @@ class OfferQueue:
         self._waiting.append(
             Offer(child.number, number, child.shard, batch.first, batch.last, batch.count, size, file, start, stop, now)
         )
+        self._waiting_bytes += size
         if stop >= self._batch_bytes_max:
             self._complete[file] = stop
             self._spool.cut()
@@ -87,32 +87,44 @@ class OfferQueue:
                 del self._complete[file]
                 self._spool.path(file).unlink(missing_ok=True)
         self._held_back = deque(held for held in self._held_back if held[0] is not child)
-        self.release(sum(offer.size for offer in dropped) + child.admitted_bytes)
+        size = sum(offer.size for offer in dropped)
+        self._waiting_bytes -= size
+        self.release(size + child.admitted_bytes)
 
     async def due(self, last_start: float) -> None:
         """Wait until a micro-batch is to start."""
-        gather_s = min(GATHER_MAX_S, self._trigger_s / 10)
         while True:
             self._changed.clear()
             now = time.monotonic()
-            due_at = max(last_start + self._trigger_s, self._first_waiting_at + gather_s)
-            if self._waiting and is_due(
-                now,
-                due_at,
-                sum(offer.size for offer in self._waiting),
-                bytes_max=self._batch_bytes_max,
-                asked=self._asked or bool(self._held_back),
-            ):
+            due_at = self._due_at(last_start)
+            if self._waiting and self._pace.is_due(now, due_at, self._waiting_bytes, asked=self._is_asked):
                 return
             with suppress(TimeoutError):
                 async with asyncio.timeout(due_at - now if self._waiting else None):
                     await self._changed.wait()
+
+    def is_near(self, last_start: float) -> bool:
+        """Whether what waits is to start so soon that an answer may be held for its commit."""
+        now, due_at = time.monotonic(), self._due_at(last_start)
+        return self._pace.is_near(now, due_at, self._waiting_bytes, asked=self._is_asked)
+
+    @property
+    def hold_beat_s(self) -> float:
+        return self._pace.hold_beat_s
+
+    def _due_at(self, last_start: float) -> float:
+        return self._pace.due_at(last_start, self._first_waiting_at, self._waiting_bytes)
+
+    @property
+    def _is_asked(self) -> bool:
+        return self._asked or bool(self._held_back)
 
     def take(self) -> tuple[list[Offer], int, int]:
         """The offers of the oldest file, its number and its length; the file is complete then."""
         number = self._waiting[0].spool
         offers = [offer for offer in self._waiting if offer.spool == number]
         self._waiting = [offer for offer in self._waiting if offer.spool != number]
+        self._waiting_bytes -= sum(offer.size for offer in offers)
         if self._waiting:
             self._first_waiting_at = self._waiting[0].arrived_at
         else:

@@ -217,7 +217,7 @@ class SessionHost:
     def _welcome(self, child: ChildConnection) -> None:
         if child.shard is None:
             return
-        hold = hold_limits(self._settings.trigger_interval_s, self._settings.reply_timeout_s)
+        hold = hold_limits(self._offers.hold_beat_s, self._settings.reply_timeout_s)
         bounds = {"hold": hold.hold_s, "patience": hold.patience_s, "queued": hold.queued_s}
         self._aligned.joined(child)
         bounds["align"] = self._settings.align_ms / 1000
@@ -243,7 +243,7 @@ class SessionHost:
             log.error("%s", error)
             child.fail(str(error))
             return
-        child.accept(number, batch.last)
+        child.accept(number, batch.last, near=self._offers.is_near(self._last_start))
 
     def flush(self, child: ChildConnection, *, shuts_down: bool) -> None:
         if shuts_down:

@@ -1,8 +1,14 @@
 """Files in a directory of a POSIX file system, exactly once: flat, or partitioned as Hive does it.
 
-Flat: each commit is one directory, `mld_commit=<number>`, with its data files and a copy of its ledger entry. It
-appears by one rename, so a reader sees the whole of a commit or nothing of it. Readers that know partitions (Spark,
-DuckDB, Arrow) show the number as a column `mld_commit`.
+Flat: the files of a commit stand in the one directory, as `c<number>-<index>.<suffix>`. A commit of one file appears by
+one rename, so a reader sees the whole of it or nothing. Several files are renamed one by one: a reader may see a part
+of the newest commit meanwhile, and no record twice. Beside them, in `_mld_copies`, are copies of the newest entries of
+the ledger, each put there before the first file of its commit: whoever loses `_mld` has not lost the marks.
+
+Flat in directories, as sinks were until version 0.2: each commit is a directory, `mld_commit=<number>`, with its data
+files and a copy of its ledger entry, and appears by one rename. Readers that know partitions show the number as a
+column `mld_commit`. Spark reads either the directories or the files beside them, never both, so a sink that has begun
+in this layout (`LedgerEntry.layout` says so) goes on in it.
 
 Partitioned: the files of a commit are renamed one by one into `<column>=<value>/` directories, and every name begins
 with the number of its commit. A reader may see a part of the newest commit meanwhile, and no record twice.
@@ -13,13 +19,15 @@ own committer leaves there (`_temporary`, `_SUCCESS`, late attempts of tasks) ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from processors.spark.commit import ledger
 from processors.spark.commit.admission import AdmittedSink, admission_of
-from processors.spark.commit.journal import Journal, SinkJournal, signature
+from processors.spark.commit.journal import LEDGER, Journal, SinkJournal, signature
 from processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, LedgerEntry
 from processors.spark.commit.store import Store, as_sink_error
 from processors.spark.commit_stages import stage
@@ -32,6 +40,13 @@ if TYPE_CHECKING:
 
 COMMIT = "mld_commit"
 COPY = "_ledger.json"
+COPIES = "_mld_copies"
+"""Outside of `_mld`, so that it outlives it; readers skip what begins with an underscore."""
+DRAFT_OF_COPY = "copy.json"
+COPIES_KEPT, COPIES_SWEPT_FROM = 2, 8
+IN_FILES = "{} in files"
+"""Layout of a flat sink by its format; the name of the format alone is that of a sink in directories."""
+_FILE = re.compile(rf"c(\d{{{ledger.NUMBER_DIGITS},}})-.+", re.ASCII)
 FILES_MAX = 20_000
 """Files of one batch. More means a partition column with (nearly) as many values as records: no table to read."""
 BY_PLACE = frozenset(("csv",))
@@ -87,9 +102,9 @@ class FileSink(AdmittedSink):
                 head,
                 batch,
                 token,
-                layout=self._layout,
+                layout=self._layout_after(head),
                 columns=self._widened(head, columns),
-                moves=self._moves(head.number + 1 if head else 1, files),
+                moves=self._moves(head.number + 1 if head else 1, files, self._layout_after(head)),
                 batch_id=batch_id,
                 **signature(),
                 rows=rows,
@@ -98,6 +113,7 @@ class FileSink(AdmittedSink):
             return entry
 
         entry = self._journal.commit(token, follow)
+        self._committed(entry)
         return Published(self._admission.marks(entry), entry.number, rows)
 
     def _write(self, frame: DataFrame, token: str) -> int:
@@ -154,11 +170,15 @@ class FileSink(AdmittedSink):
         self._widened(head, columns)
 
     def _check_layout(self, head: LedgerEntry | None) -> None:
-        if head and head.layout != self._layout:
+        if head and head.layout != self._layout_after(head):
             raise SinkRefused(
                 f"sink {self.name}: {self.place} holds {head.layout}, mld.spark.sink.{self.name}.* asks for "
                 f"{self._layout}; use a new directory"
             )
+
+    def _layout_after(self, head: LedgerEntry | None) -> str:
+        """The layout of the commit that follows a head."""
+        return self._layout
 
     def _widened(self, head: LedgerEntry | None, columns: Columns) -> Columns:
         have = head.columns if head else ()
@@ -172,11 +192,14 @@ class FileSink(AdmittedSink):
     def _check_columns(self, columns: Columns) -> None:
         raise NotImplementedError
 
-    def _moves(self, number: int, files: list[str]) -> tuple[FileMove, ...]:
+    def _moves(self, number: int, files: list[str], layout: str) -> tuple[FileMove, ...]:
         raise NotImplementedError
 
     def _accompany(self, entry: LedgerEntry, token: str) -> None:
         """What is staged beside the data once the entry is known."""
+
+    def _committed(self, entry: LedgerEntry) -> None:
+        """What may be cleared away after a commit."""
 
     def _lost_ledger(self) -> LedgerEntry | None:
         """The newest entry that is found outside of an empty ledger."""
@@ -184,33 +207,91 @@ class FileSink(AdmittedSink):
 
 
 class FlatSink(FileSink):
-    """One directory per commit."""
+    """All files in one directory; or one directory per commit, where the sink has begun so."""
 
-    def _check_columns(self, columns: Columns) -> None:
-        if any(name.lower() == COMMIT for name, _ in columns):
+    def __init__(self, spec: SinkSpec, store: Store) -> None:
+        super().__init__(spec, store)
+        self._in_directories, self._layout = self._layout, IN_FILES.format(self._layout)
+
+    def _layout_after(self, head: LedgerEntry | None) -> str:
+        return self._in_directories if head and head.layout == self._in_directories else self._layout
+
+    def _check(self, head: LedgerEntry | None, batch: ShardSpans, columns: Columns) -> None:
+        super()._check(head, batch, columns)
+        if self._layout_after(head) == self._in_directories and any(name.lower() == COMMIT for name, _ in columns):
             raise SinkRefused(f"sink {self.name}: the column {COMMIT} is the sink's own; rename it in the pipeline")
 
-    def _moves(self, number: int, files: list[str]) -> tuple[FileMove, ...]:
-        return (FileMove("data", f"{COMMIT}={number:0{ledger.NUMBER_DIGITS}d}"),) if files else ()
+    def _check_columns(self, columns: Columns) -> None:
+        pass
+
+    def _moves(self, number: int, files: list[str], layout: str) -> tuple[FileMove, ...]:
+        if not files:
+            return ()
+        digits = f"{number:0{ledger.NUMBER_DIGITS}d}"
+        if layout == self._in_directories:
+            return (FileMove("data", f"{COMMIT}={digits}"),)
+        copy = FileMove(DRAFT_OF_COPY, f"{COPIES}/{ledger.entry_name(number)}")
+        targets = (f"c{digits}-{index:05d}{_suffixes(name)}" for index, name in enumerate(files))
+        return (copy, *(FileMove(f"data/{name}", target) for name, target in zip(files, targets, strict=True)))
 
     def _accompany(self, entry: LedgerEntry, token: str) -> None:
         if entry.moves:
-            self._store.write(f"{self._journal.data(token)}/{COPY}", ledger.encode(entry))
+            data = self._journal.data(token)
+            inside = entry.layout == self._in_directories
+            path = f"{data}/{COPY}" if inside else str(PurePosixPath(data).with_name(DRAFT_OF_COPY))
+            self._store.write(path, ledger.encode(entry))
+
+    def _committed(self, entry: LedgerEntry) -> None:
+        """Remove old copies. Failing to clean is no failure."""
+        if not entry.moves or entry.layout == self._in_directories:
+            return
+        with suppress(OSError):
+            copies = self._copies()
+            if len(copies) >= COPIES_SWEPT_FROM:
+                # A copy that is gone and whose entry is not marked as done would be missed after a power cut.
+                self._store.sync(LEDGER)
+                self._remove_copies(number for number in copies[:-COPIES_KEPT] if number < entry.number)
+
+    def _copies(self) -> list[int]:
+        numbers = (ledger.number_of(name, ledger.ENTRY) for name in self._store.names(COPIES))
+        return sorted(number for number in numbers if number is not None)
+
+    def _remove_copies(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._store.remove(f"{COPIES}/{ledger.entry_name(number)}")
 
     def _lost_ledger(self) -> LedgerEntry | None:
         """Whoever removes `_mld` and keeps the data has only lost the newest copy's number of empty batches."""
-        commits = [name for name in self._store.names("") if name.startswith(f"{COMMIT}=")]
-        if not commits:
-            return None
-        newest = f"{max(commits)}/{COPY}"
-        assert isinstance(self._journal, Journal)
         try:
-            return self._journal.restore(self._store.read(newest))
+            names = self._store.names("")
+            if commits := [name for name in names if name.startswith(f"{COMMIT}=")]:
+                return self._restored(f"{max(commits)}/{COPY}")
+            newest = max((int(found[1]) for name in names if (found := _FILE.fullmatch(name))), default=0)
+            # A copy without its files was never seen by a reader; its number is given again, to another commit.
+            self._remove_copies([number for number in self._copies() if number > newest])
+            return self._restored(f"{COPIES}/{ledger.entry_name(newest)}") if newest else None
+        except OSError as error:
+            raise as_sink_error(error, f"sink {self.name}: looking for its lost ledger") from error
+
+    def _restored(self, copy: str) -> LedgerEntry:
+        try:
+            data = self._store.read(copy)
+            entry = ledger.decode(data)
         except (OSError, ValueError) as error:
             raise SinkRefused(
-                f"sink {self.name}: {self._store.uri('')} holds commits, but no ledger, and {newest} cannot be read "
+                f"sink {self.name}: {self._store.uri('')} holds commits, but no ledger, and {copy} cannot be read "
                 f"({error}); restore _mld, or use a new directory"
             ) from error
+        if entry.layout != self._in_directories:
+            missing = [move.target for move in entry.moves if not self._store.exists(move.target)]
+            if missing:
+                raise SinkRefused(
+                    f"sink {self.name}: {self._store.uri('')} has no ledger, and of its newest commit {entry.number} "
+                    f"{missing[0]} is missing; restore _mld, or, if nobody has deleted it, delete all files of that "
+                    "commit: it was never acknowledged, and its records are delivered again"
+                )
+        assert isinstance(self._journal, Journal)
+        return self._journal.restore(data)
 
 
 class PartitionedSink(FileSink):
@@ -224,10 +305,16 @@ class PartitionedSink(FileSink):
             if column.startswith(("_", ".")):
                 raise SinkRefused(f"sink {self.name}: readers skip directories like {column}=; rename the column")
 
-    def _moves(self, number: int, files: list[str]) -> tuple[FileMove, ...]:
+    def _moves(self, number: int, files: list[str], layout: str) -> tuple[FileMove, ...]:
         prefix = f"c{number:0{ledger.NUMBER_DIGITS}d}-"
         paths = map(PurePosixPath, files)
         return tuple(FileMove(f"data/{path}", str(path.with_name(prefix + path.name))) for path in paths)
+
+
+def _suffixes(name: str) -> str:
+    """What says how a file is to be read, such as `.snappy.parquet`."""
+    _, dot, rest = PurePosixPath(name).name.partition(".")
+    return f"{dot}{rest}"
 
 
 def _hidden(name: str) -> bool:

@@ -24,8 +24,8 @@ def attach(sink: Sink, spec: SinkSpec, credentials: CredentialsChain, region: st
         raise SinkRefused(f"{key}: tables are made over {', '.join(SERDES)}, and the format is {spec.format}")
     if not isinstance(sink, PartitionedSink):
         raise SinkRefused(
-            f"{key}: without partitionBy each commit is a directory of its own here, which is no table of Hive's; set "
-            f"mld.spark.sink.{spec.name}.partitionBy"
+            f"{key}: without partitionBy tables are made for sinks on S3 only; set "
+            f"mld.spark.sink.{spec.name}.partitionBy, or make the table once by what mld-spark --ddl prints"
         )
     try:
         database, name = named(spec.glue_table)

@@ -6,7 +6,7 @@ import pytest
 
 from properties.grammar import parse
 from properties.remarks import ConfigurationError, Level
-from properties.spark import Format, OnPoison, SparkLines, read
+from properties.spark import Format, Latency, OnPoison, SparkLines, read
 from properties.substitution import Sources
 from tests.unit.properties.conftest import FIRST_LINE_AFTER_MINIMUM, Configure, problems
 
@@ -21,7 +21,7 @@ def errors(text: str) -> list[str]:
 
 def test_defaults() -> None:
     values = lines("streamName = s").values
-    assert values["triggerIntervalMillis"] == 1_000
+    assert (values["triggerIntervalMillis"], values["latency"]) == (None, Latency.ADAPTIVE)
     assert values["maxInFlightBytes"] == 4 * int(str(values["maxBatchBytes"]))
     assert (values["onPoison"], values["master"], values["driverMemory"]) == (OnPoison.STOP, "local[*]", "1g")
     assert not lines("streamName = s").shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processors.spark.batch.micro_batch import Offer, held, is_due, plan
+from processors.spark.batch.micro_batch import Offer, held, plan
 from processors.spark.high_water_marks import RecordPosition, StreamShard
 
 A, B = StreamShard("s", "a"), StreamShard("s", "b")
@@ -63,10 +63,3 @@ def test_every_position_behind_the_mark_is_in_the_batch_once(parts, mark):
     assert all(position > mark for position in taken)
     if parts and len(parts) == 1:
         assert taken == [p for p in range(parts[0][0], sum(parts[0]) + 1) if p > mark]
-
-
-def test_a_batch_is_due_by_time_by_size_or_when_asked():
-    def due(now: float, waiting: int, asked: bool = False) -> bool:
-        return is_due(now, 5.0, waiting, bytes_max=100, asked=asked)
-
-    assert (due(4.9, 99), due(5.0, 1), due(0.0, 100), due(0.0, 1, True)) == (False, True, True, True)

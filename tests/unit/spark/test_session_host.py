@@ -161,6 +161,19 @@ async def test_a_batch_at_the_tip_is_checkpointed_after_its_commit(tmp_path):
         assert await world.call(daemon.end) is None
 
 
+async def test_by_default_the_first_batch_has_its_checkpoint_at_once_and_the_next_gather(tmp_path):
+    async with serving(tmp_path) as world:
+        daemon = await world.child()
+        assert await world.call(daemon.say, line_of([1], lag=0)) == "processRecords"
+        assert daemon.checkpoints == [("1", 0)], "nothing was there before it, so it is committed at once"
+        for number in (2, 3):  # an answer that was held for two minutes would delay a shutdown
+            assert await world.call(daemon.say, line_of([number], lag=0)) == "processRecords"
+        assert (daemon.checkpoints, numbers(world.bed)) == ([("1", 0)], [1])
+        assert await world.call(daemon.act, "shutdownRequested") == "shutdownRequested"
+        assert (daemon.checkpoints[-1], numbers(world.bed)) == (("3", 0), [1, 2, 3])
+        assert world.bed.sinks["out"].publications == 2
+
+
 async def test_a_batch_behind_the_tip_is_answered_before_its_commit(tmp_path):
     async with serving(tmp_path, NEVER) as world:
         daemon, other = await world.child(), await world.child("b")

@@ -19,7 +19,21 @@ def loaded(tmp_path, text, overrides=(), env=None):
 def test_defaults_and_names(tmp_path):
     settings = loaded(tmp_path, GOOD)
     assert (settings.stream, settings.application, settings.pipeline) == ("clicks", "app", "p.py:transform")
-    assert (settings.trigger_interval_s, settings.is_local, settings.sinks) == (1.0, True, ())
+    assert (settings.is_local, settings.sinks) == (True, ())
+    assert (settings.trigger_interval_s, settings.trigger_quiet_s) == (30.0, 120.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "interval_s"),
+    [
+        ("mld.spark.latency = low", 1.0),
+        ("mld.spark.triggerIntervalMillis = 60000", 60.0),
+        ("mld.spark.latency = low\nmld.spark.triggerIntervalMillis = 500", 0.5),
+    ],
+)
+def test_an_interval_of_the_users_is_kept_whatever_waits(tmp_path, text, interval_s):
+    settings = loaded(tmp_path, GOOD + text)
+    assert (settings.trigger_interval_s, settings.trigger_quiet_s) == (interval_s, interval_s)
 
 
 def test_what_the_daemon_says_wins(tmp_path):
