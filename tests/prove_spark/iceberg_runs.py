@@ -2,8 +2,8 @@
 
     .venv-lakehouse/bin/python -m tests.prove_spark.iceberg_runs --runs 30 [--start 0] [--naive 3]
 
-Writers of one run use two JVMs, each with a client of the catalog of its own, and race for the table's metadata. It is
-a program of its own, because Iceberg needs the PySpark of `make test-lakehouse`; it needs what `make test-jdbc` fetches.
+Writers of one run use two JVMs, each with a client of the catalog of its own, and race for the metadata of the table. It
+is a program of its own, because Iceberg needs the PySpark of `make test-lakehouse`; it needs what `make test-jdbc` has.
 """
 
 from __future__ import annotations
