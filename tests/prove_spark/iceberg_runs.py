@@ -2,7 +2,7 @@
 
     .venv-lakehouse/bin/python -m tests.prove_spark.iceberg_runs --runs 30 [--start 0] [--naive 3]
 
-Writers of one run use two JVMs, each with a client of the catalog of its own, and race for the metadata of the table. It
+Writers of one run use two JVMs, each with a client of the catalog of its own, and race for the metadata. It
 is a program of its own, because Iceberg needs the PySpark of `make test-lakehouse`; it needs what `make test-jdbc` has.
 """
 
