@@ -369,3 +369,26 @@ def test_two_merges_that_race_leave_both_changes(spark, table, monkeypatch):
     rows = spark.table(table).select("id", "name").orderBy("id").collect()
     assert [tuple(row) for row in rows] == [(1, "c"), (2, "b")]
     assert mine.open() == {A: RecordPosition(2), B: RecordPosition(1)}
+
+
+def test_files_of_a_commit_that_was_refused_after_it_had_happened_stay(spark, table, monkeypatch):
+    """A client that repeats a request whose answer was lost is told no, though the first one was done."""
+    from processors.spark.sinks.iceberg_table import IcebergTable
+    from processors.spark.sinks.lake_table import LostRace
+
+    mine, other = iceberg(spark, table), iceberg(spark, table)
+    marks = publish(spark, mine, {A: 1}, mine.open())
+    append, lost = IcebergTable.append, []
+
+    def lost_answer(*given):
+        append(*given)
+        if not lost:
+            lost.append(1)
+            publish(spark, other, {B: 4}, {})
+            raise LostRace
+
+    monkeypatch.setattr(IcebergTable, "append", lost_answer)
+    with pytest.raises(Fenced):
+        publish(spark, mine, {A: 3}, marks)
+    assert spark.table(table).count() == 7
+    assert mine.open() == {A: RecordPosition(3), B: RecordPosition(4)}

@@ -21,7 +21,7 @@ from typing import Any
 from processors.spark.commit_stages import stage
 from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, spans
 from processors.spark.settings import SDK_CREDENTIALS
-from processors.spark.sink_port import Fenced, S3Access, Sink, SinkError, SinkFull, SinkSpec
+from processors.spark.sink_port import Fenced, Published, S3Access, Sink, SinkError, SinkFull, SinkSpec
 from processors.spark.sinks.factory import make_sink
 from processors.spark.sinks.generic import GenericSink
 from processors.spark.sinks.jdbc import JdbcSink
@@ -46,6 +46,10 @@ def sink_of(plan: Mapping[str, Any], session: Any) -> Sink:
         return make_sink(SinkSpec("out", "delta", path), session)
     if layout == "naive-delta":
         return GenericSink(SinkSpec("out", "delta", path), None)
+    if layout == "iceberg":
+        return make_sink(SinkSpec("out", "iceberg", path), session)
+    if layout == "naive-iceberg":
+        return NaiveIceberg(path, session)
     if layout == "naive":
         return GenericSink(SinkSpec("out", "parquet", path), None)
     partition_by = ("bucket", "tag") if layout == "partitioned" else ()
@@ -64,10 +68,33 @@ def jdbc_sink(layout: str, options: Mapping[str, str], session: Any, *, merge: b
     return JdbcSink(spec, session, dialect, idle_s=JDBC_IDLE_S)
 
 
+class NaiveIceberg:
+    """What a pipeline without marks does: append the batch."""
+
+    name, exactly_once = "out", False
+
+    def __init__(self, table: str, session: Any) -> None:
+        self._table, self._session = table, session
+
+    def open(self) -> HighWaterMarks:
+        return {}
+
+    def publish(self, frame: Any, batch: ShardSpans, batch_id: str) -> Published:
+        from processors.spark.sinks.iceberg import make_table
+
+        stage("staging")
+        make_table(self._session, self._table, frame, ())
+        frame.writeTo(self._table).append()
+        stage("staged")
+        return Published({})
+
+
 class Writer:
     def __init__(self, plan: dict[str, Any]) -> None:
         self._rng = random.Random(plan["seed"])
         self._session = attached()
+        for name, value in plan.get("conf", {}).items():
+            self._session.conf.set(name, value)
         self._sink = sink_of(plan, self._session)
         self._checkpoints = Path(plan["checkpoints"])
         self._lost = plan["lost"]

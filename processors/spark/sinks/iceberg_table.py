@@ -39,6 +39,8 @@ class Files:
 
     def __init__(self, files: list[Any]) -> None:
         self.files = files
+        self.offered = False
+        """Whether a catalog was ever asked to commit them: its no may be that to a repetition of what it had done."""
 
     @property
     def rows(self) -> int:
@@ -142,6 +144,7 @@ class IcebergTable:
             self._forget(snapshot)
             raise LostRace
         stage("checked")
+        files.offered = True
         self._swap(seen.metadata, snapshot, properties)
 
     def merge(self, rows: DataFrame, statement: str, wap_id: str, note: str) -> None:
@@ -187,8 +190,8 @@ class IcebergTable:
             raise LostRace from error
 
     def discard(self, files: Files) -> None:
-        """Remove files that no commit of ours can have made part of the table."""
-        for file in files.files:
+        """Remove the files, unless they may be part of the table. Those that stay are orphans, or are not."""
+        for file in () if files.offered else files.files:
             with suppress(Exception):
                 self._table.io().deleteFile(str(file.location()))
 
