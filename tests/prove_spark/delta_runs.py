@@ -1,6 +1,7 @@
-"""The same proof on a Delta table, in the environment of `make test-lakehouse`; beside it an append that is not fenced.
+"""The same proof on a Delta table, with the PySpark of `make test-lakehouse`; beside it an append that is not fenced.
 
-    .venv-lakehouse/bin/python -m tests.prove_spark --layouts delta,naive-delta --runs 30
+    PYTHONPATH=.venv-lakehouse/lib/python3.11/site-packages .venv/bin/python -m tests.prove_spark --runs 30 \\
+        --layouts delta,naive-delta
 
 There is no staging area and no entry to link, so the stages are those of `sinks.lake_table`; a file system without room
 is left out, since Delta leaves its files behind.
