@@ -53,6 +53,10 @@ class DataRefused(JobFailed):
     computed all the same, so the record is searched for, and the sink is not waited for."""
 
 
+class Blameless(JobFailed):
+    """A job failed for a reason that lies in no record, such as a lost executor or a lack of memory."""
+
+
 class SinkRefused(SinkError):
     """What was asked for cannot be done, however often it is tried; a person has to change something."""
 

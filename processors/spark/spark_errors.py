@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from processors.spark.sink_port import JobFailed, SinkError, SinkFull, SinkRefused
+from processors.spark.sink_port import Blameless, JobFailed, SinkError, SinkFull, SinkRefused
 
 NO_DATA_NODE = ("could only be written to 0 of", "could only be replicated to 0 nodes")
 """Said without an exception of its own: the data nodes are full, or there is none. The text says how many run."""
@@ -17,6 +17,14 @@ GONE = "FILE_NOT_EXIST"
 """While it is read by a task; if it is not there when the job is planned, Spark says so in other words."""
 NO_PANDAS = ("No module named 'pandas'", "No module named 'pyarrow'", "PACKAGE_NOT_INSTALLED")
 """What a Python worker says on a node that has not got them: that is never the record's fault."""
+NO_MODULE = ("ModuleNotFoundError:", "ImportError:")
+"""How the traceback of a Python worker ends that lacks something: that is never the record's fault either."""
+NO_RECORD_S_FAULT = (
+    *("ExecutorLostFailure", "ExecutorDeadException", "Executor heartbeat timed out", "MetadataFetchFailed"),
+    *("OutOfMemoryError", "SparkOutOfMemoryError", "Cannot allocate memory", "exit code: 137", "exit status: 137"),
+    *("Python worker exited unexpectedly", "Python worker failed to connect", "Could not execute broadcast in"),
+    *("SparkContext was shut down", "SparkContext has been shutdown", "Too many open files"),
+)
 CAUSE = "Caused by: "
 TRACEBACK = "Traceback (most recent call last):"
 SENTENCE_CHARS_MAX = 300
@@ -52,6 +60,13 @@ def failure(error: Exception, doing: str) -> SinkError:
         return SinkRefused(
             f"{said}; the Python of the executors (key mld.spark.conf.spark.pyspark.python) needs pandas and pyarrow"
         )
+    if (_python_cause(text) or "").startswith(NO_MODULE):
+        return SinkRefused(
+            f"{said}; install it where the executors run, or name what they lack in mld.spark.pyFiles or "
+            "mld.spark.archives"
+        )
+    if any(words in text for words in NO_RECORD_S_FAULT):
+        return Blameless(said)
     if GONE in text:
         return SinkError(
             f"{said}; a file that the batch reads is gone, or an executor cannot see it; it is tried again"

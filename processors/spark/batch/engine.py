@@ -34,7 +34,16 @@ from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, Sh
 from processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
 from processors.spark.session.handover import Handed
 from processors.spark.settings import SparkSettings
-from processors.spark.sink_port import DataRefused, Fenced, JobFailed, RetiringSink, Sink, SinkError, SinkRefused
+from processors.spark.sink_port import (
+    Blameless,
+    DataRefused,
+    Fenced,
+    JobFailed,
+    RetiringSink,
+    Sink,
+    SinkError,
+    SinkRefused,
+)
 from processors.spark.spark_errors import first_line
 from properties.spark import Format, OnPoison
 
@@ -48,6 +57,10 @@ PIPELINE = "(pipeline)"
 """Stands for a sink where there is none: what a pipeline writes by itself; no sink can be called so."""
 POISON_IN_A_ROW_MAX = 20
 """So many records in a row that fail each on its own are no poison: the pipeline does not work."""
+NEIGHBOURS_MAX = 8
+"""Of a record that fails alone: whether the pipeline works for one of them, right now, says who is to blame."""
+KEPT_BYTES_MAX = 1 << 20
+"""A longer record is not kept as one that went well."""
 
 
 class Frames(Protocol):
@@ -85,6 +98,8 @@ class Engine:
         self._own: dict[StreamShard, RecordPosition] = {}  # what a pipeline without sinks has written by itself
         self._patience = Patience(settings.retry_backoff_s, health)
         self._ended: deque[StreamShard] = deque()
+        self._went_well: bytes | None = None
+        """A record, as a line, of the last batch that was published."""
         self._number = 0
         self._files = 0
         self._figures = BatchFigures()
@@ -130,6 +145,9 @@ class Engine:
         source = source_of(batch, self._spool, file)
         try:
             self._until_done(source, self._settings.attempts_max)
+            if file is not None:
+                with file.open("rb") as lines:
+                    self._keep(lines.readline(KEPT_BYTES_MAX))
             return BatchOutcome({}, self._figures)
         except (SinkRefused, PipelineError) as error:
             return BatchOutcome(dict.fromkeys(batch.ends, str(error)), self._figures)
@@ -328,6 +346,7 @@ class Engine:
             source = source_of_rows(shard, part)
             try:
                 self._until_done(source, self._settings.attempts_max if len(part) == 1 else 1)
+                self._keep(part[-1][1])
                 in_a_row = 0
             except (SinkRefused, PipelineError) as error:
                 return str(error)
@@ -345,9 +364,52 @@ class Engine:
                     return (
                         f"{in_a_row} records of {shard.label} in a row fail, up to {at}: {error}; correct the pipeline"
                     )
+                if (why := self._no_evidence(error, part[0], rows)) is not None:
+                    return f"the record {at} of {shard.label} fails, {why}: {error}; correct the pipeline"
                 self._bury(source, str(error))
                 log.error("the record %s of %s fails and is in the dead letter: %s", at, shard.label, error)
         return None
+
+    def _no_evidence(self, error: Exception, record: Row, rows: Sequence[Row]) -> str | None:
+        """Why it may not be the record that is to blame; None if the pipeline works for another one right after.
+
+        A pipeline that writes by itself is not run for this; there any batch that went well is the evidence."""
+        if isinstance(error, Blameless):
+            return "and no record can cause that"
+        if not self._sinks and self._went_well is not None:
+            return None
+        neighbours = [line for position, line in rows if position != record[0]]
+        others = [*([self._went_well] if self._went_well else []), *neighbours[:NEIGHBOURS_MAX]]
+        if not others or not self._sinks:
+            return "and there is no other one yet to tell whether it is the record or the pipeline"
+        if any(self._works_for(line) for line in others):
+            return None
+        return f"and so do the {len(others)} others that were tried"
+
+    def _works_for(self, line: bytes) -> bool:
+        """Whether a record that is not malformed can be computed."""
+        path: Path | None = None
+        try:
+            if self._handover.reads_files:
+                path = self._spool.write_rows("another", [[(RecordPosition(0), line)]])
+                handed = self._handover.of_file(path)
+            else:
+                handed = self._handover.of_lines([line[:-1]])
+            frames = self._frames(handed.records, {}, 1, 1)
+            for frame in frames.values():
+                if frame is not None:
+                    self._handover.compute(frame)
+            return (handed.counts() or (1, 0))[1] == 0
+        except Exception as error:  # whatever it is, it is no evidence
+            log.debug("another record fails as well: %s", error)
+            return False
+        finally:
+            if path is not None:
+                path.unlink(missing_ok=True)
+
+    def _keep(self, line: bytes) -> None:
+        if line.endswith(b"\n") and len(line) <= KEPT_BYTES_MAX:
+            self._went_well = line
 
     def _bury(self, source: BatchSource, reason: str) -> None:
         """One record into the dead letter, and past it in the sinks."""

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from processors.spark.batch.attempts import Stopped
-from processors.spark.batch.engine import PIPELINE, POISON_IN_A_ROW_MAX
+from processors.spark.batch.engine import NEIGHBOURS_MAX, PIPELINE, POISON_IN_A_ROW_MAX
 from processors.spark.batch.spool import SpoolError
 from processors.spark.high_water_marks import RecordPosition, StreamShard
-from processors.spark.sink_port import DataRefused, JobFailed, SinkError, SinkRefused
+from processors.spark.sink_port import Blameless, DataRefused, JobFailed, SinkError, SinkRefused
 from processors.spark.spark_errors import SessionGone
 from tests.unit.spark.twins import Bed, MemorySink, settings_of
 
@@ -205,8 +205,60 @@ def test_a_pipeline_that_works_for_no_record_fills_no_dead_letter(tmp_path):
     dead = MemorySink("deadLetter")
     bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
     bed.poison(lambda data: True)
-    outcome = bed.run(bed.offer("a", range(1, 200)))
-    assert "records of a in a row fail" in outcome.failed[A]
+    for _ in range(2):  # as when the shard is started again
+        outcome = bed.run(bed.offer("a", range(1, 200)))
+        assert f"the record 1 of a fails, and so do the {NEIGHBOURS_MAX} others that were tried" in outcome.failed[A]
+    assert (dead.rows, bed.sinks["out"].rows) == ([], [])
+
+
+def test_a_pipeline_that_breaks_after_it_has_worked_buries_nobody(tmp_path):
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
+    bed.run(bed.offer("a", range(1, 5)))
+    bed.poison(lambda data: True)
+    assert "record 5 of a fails, and so do the 5 others" in bed.run(bed.offer("a", range(5, 10))).failed[A]
+    assert "record 5 of a fails, and so do the 1 others" in bed.run(bed.offer("a", [5])).failed[A]
+    assert dead.rows == []
+
+
+def test_a_record_alone_is_buried_once_another_one_has_gone_well(tmp_path):
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
+    bed.poison(lambda data: data == b"1")
+    assert "there is no other one yet to tell" in bed.run(bed.offer("a", [1])).failed[A]
+    assert dead.rows == []
+    bed.run(bed.offer("b", [7]))
+    assert bed.run(bed.offer("a", [1])).failed == {}
+    assert numbers(dead) == [1]
+
+
+def test_a_malformed_neighbour_is_no_evidence(tmp_path):
+    bed, dead = json_bed(tmp_path)
+    bed.poison(lambda data: not data.startswith(b"{bad"))
+    assert "fails, and so do" in bed.run(bed.offer("a", range(1, 4), {2: b"{bad", 3: b"{bad"})).failed[A]
+    assert dead.rows == []
+
+
+def test_what_no_record_can_cause_buries_nobody(tmp_path):
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed.run(bed.offer("a", [1]))
+    bed.sinks["out"].refusal = Blameless
+    bed.poison(lambda data: data == b"3")
+    outcome = bed.run(bed.offer("a", range(2, 6)))
+    assert "the record 3 of a fails, and no record can cause that: division by zero" in outcome.failed[A]
+    assert (numbers(bed.sinks["out"]), dead.rows) == ([1, 2], [])
+
+
+def test_so_many_in_a_row_are_no_poison_even_if_others_go_well(tmp_path):
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
+    bed.run(bed.offer("a", [1000]), bed.offer("b", [1]))
+    bed.sinks["out"].marks = {}
+    bed.poison(lambda data: int(data) < 500)
+    bed.run(bed.offer("b", [700]))
+    outcome = bed.run(bed.offer("c", range(1, 200)))
+    assert "records of c in a row fail" in outcome.failed[StreamShard("s", "c")]
     assert len(dead.rows) == POISON_IN_A_ROW_MAX
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from processors.spark.sink_port import JobFailed, SinkRefused
+from processors.spark.sink_port import Blameless, JobFailed, SinkRefused
 from processors.spark.spark_errors import failure, first_line, sentence
 
 PYTHON = """\
@@ -51,3 +51,28 @@ def test_a_node_without_pandas_is_never_the_records(module):
     assert isinstance(refused, SinkRefused)
     assert str(refused).endswith("(key mld.spark.conf.spark.pyspark.python) needs pandas and pyarrow")
     assert isinstance(failure(RuntimeError("No module named 'theirs'"), "sink out"), JobFailed)
+
+
+def test_a_module_that_an_executor_lacks_is_never_the_records():
+    text = PYTHON.replace(
+        "ZeroDivisionError: integer division or modulo by zero", "ModuleNotFoundError: No module named 'helper'"
+    )
+    refused = failure(RuntimeError(text), "sink out")
+    assert isinstance(refused, SinkRefused)
+    assert "cause: ModuleNotFoundError: No module named 'helper'; install it where the executors run" in str(refused)
+    assert type(failure(RuntimeError(PYTHON), "sink out")) is JobFailed
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ExecutorLostFailure (executor 3 exited caused by one of the running tasks) Reason: Command exited with 137",
+        "java.lang.OutOfMemoryError: Java heap space",
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
+        "Job 7 cancelled because SparkContext was shut down",
+    ],
+)
+def test_what_no_record_can_cause(said):
+    assert isinstance(
+        failure(RuntimeError(f"Job aborted due to stage failure.\nCaused by: {said}"), "sink out"), Blameless
+    )

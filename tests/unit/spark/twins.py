@@ -102,6 +102,7 @@ class MemoryFrames:
         return self.of_lines(path.read_bytes().splitlines())
 
     def compute(self, frame: Frame) -> None:
+        frame.on_write()
         if any(self.poison(data) for _, _, data in frame.records):
             raise ValueError("it cannot be computed")
 
