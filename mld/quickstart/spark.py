@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.resources import files
@@ -157,7 +157,8 @@ class SparkTour(Tour):
                 yield letter["shardId"], int(letter["sequenceNumber"]), b64decode(letter["data"]).decode()
 
     def _marks(self, sink: str) -> dict[str, int]:
-        """The sink's high-water marks: the newest entry of its ledger has those of all shards."""
+        """The sink's high-water marks: the newest entry of its ledger has those of all shards, but for those that have
+        ended, of which it holds everything."""
         newest = max((self.lake / sink / "_mld" / "ledger").glob("*.json"), default=None)
         if newest is None:
             return {}
@@ -165,6 +166,8 @@ class SparkTour(Tour):
         for writer in json.loads(newest.read_bytes())["writers"]:  # nobody but the tour writes there
             for of_stream in writer["marks"].values():
                 marks |= of_stream
+            for numbers in writer.get("ended", {}).values():
+                marks |= {shard: str(self._wanted.marks.get(shard, 0)) for shard in _shards(numbers)}
         return {shard: int(position.partition(":")[0]) for shard, position in marks.items()}
 
     def verdict(self) -> str:
@@ -194,6 +197,13 @@ def with_values(text: str, values: Mapping[str, str]) -> str:
         text, count = re.subn(rf"(?m)^{re.escape(key)} = .*$", f"{key} = {value}", text)
         assert count == 1, f"{key} stands {count} times in the sample"
     return text
+
+
+def _shards(numbers: Iterable[str]) -> Iterator[str]:
+    """Shards by their numbers, as a ledger has those that have ended: `0-63` or `70`."""
+    for item in numbers:
+        first, _, last = item.partition("-")
+        yield from (f"shardId-{number:012d}" for number in range(int(first), int(last or first) + 1))
 
 
 def _minute_table(minutes: Mapping[tuple[int, str], Sums]) -> Table:
