@@ -36,6 +36,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells have it in th
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LONGEST = (
+    *("test_kinesis_mock_crosscheck", "test_streams", "test_liveness", "test_steering", "test_hostile_children"),
+    *("test_fanout", "test_real_systemd", "test_cron", "test_daemon", "test_resets", "test_supervised"),
+    *("test_operations", "test_children_of_streams", "test_image", "test_migrate_streams", "test_fanout_renewal"),
+    *("test_other_users", "test_quickstart", "test_spark_engine"),
+)
+"""Files whose tests wait longest, the longest first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take longest begin first, so that no process is left alone with one of them in the end."""
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
+
+
 # The modules below are imported when a test wants them: the environments of `make test-lakehouse` do not have them.
 
 

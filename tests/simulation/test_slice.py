@@ -5,11 +5,11 @@ import pytest
 from tests.simulation.run import run_seed
 
 SLICES = {
-    "2x": (0, 8, 80),
-    "3x": (0, 1, 18),
+    "2x": (0, 8, 64),
+    "3x": (0, 1, 14),
     "3xbeat": (0, 1, 12),
     "3xmix": (0, 1, 12),
-    "live": (0, 2, 18),
+    "live": (0, 2, 14),
     "migrate": (1, 1, 4),
     "fanout": (0, 1, 10),
     "multi-stream": (0, 1, 6),
