@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 VARIABLE = "MLD_SPARK_FAULT"
-HOLD_POLL_S = 0.01
+HOLD_POLL_S = 0.001
+"""Short, so that processes that are held by one file go on at the same moment."""
 
 _reached: dict[str, int] = {}
 

@@ -18,13 +18,12 @@ import contextlib
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from tests.hdfs.cluster import Cluster
-from tests.prove_spark import chain
+from tests.prove_spark import chain, verdict
 from tests.prove_spark.delta_runs import DELTA, NAIVE_DELTA, DeltaRun, prepare
 from tests.prove_spark.hdfs_runs import HDFS, HdfsRun
 from tests.prove_spark.jdbc_runs import JDBC, NAIVE_JDBC, JdbcRun, Servers
@@ -108,39 +107,19 @@ def prove_all(layout: str, make: Maker, start: int, wanted: int) -> bool:
     runs = max(1, wanted // NAIVE_SHARE) if layout in NAIVE else wanted
     started = time.monotonic()
     outcomes = [prove(seed, layout, make) for seed in range(start, start + runs)]
-    print(summary(layout, outcomes, time.monotonic() - started), flush=True)
-    is_right = all(outcome.exactly_once for outcome in outcomes)
-    return is_right if layout in NAIVE else not is_right
+    print(verdict.summary(layout, outcomes, time.monotonic() - started), flush=True)
+    return verdict.has_failed(outcomes, has_to_go_wrong=layout in NAIVE)
 
 
 def prove(seed: int, layout: str, make: Maker) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="prove-") as root:
         outcome = make(seed, Path(root)).play()
     print(
-        f"{layout} {seed}: {_counts(outcome.rounds)}; killed at {_counts(outcome.killed)}; {outcome.records} records, "
-        f"{outcome.duplicates} twice, {outcome.missing} missing {outcome.faults or ''}",
+        f"{layout} {seed}: {verdict.counts(outcome.rounds)}; killed at {verdict.counts(outcome.killed)}; "
+        f"{outcome.records} records, {outcome.duplicates} twice, {outcome.missing} missing {outcome.faults or ''}",
         flush=True,
     )
     return outcome
-
-
-def summary(layout: str, outcomes: list[Outcome], took_s: float) -> str:
-    killed: Counter[str] = sum((outcome.killed for outcome in outcomes), Counter())
-    rounds: Counter[str] = sum((outcome.rounds for outcome in outcomes), Counter())
-    records = sum(outcome.records for outcome in outcomes)
-    twice = sum(outcome.duplicates for outcome in outcomes)
-    missing = sum(outcome.missing for outcome in outcomes)
-    bad = sum(1 for outcome in outcomes if not outcome.exactly_once)
-    return (
-        f"{layout}: {len(outcomes)} runs in {took_s:.0f} s, {records} records, {twice} twice, {missing} missing, "
-        f"{bad} runs not exactly once\n"
-        f"  rounds: {_counts(rounds)}\n  killed at: {_counts(killed)}\n"
-        f"  batches of zombies refused: {sum(outcome.fenced for outcome in outcomes)}"
-    )
-
-
-def _counts(counter: Counter[str]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(counter.items())) or "none"
 
 
 if __name__ == "__main__":

@@ -52,12 +52,14 @@ class Outcome:
     records: int = 0
     duplicates: int = 0
     missing: int = 0
+    stopped: int = 0
+    """Writers that ended as they should not: what they had left is not in the sink."""
     faults: list[str] = field(default_factory=list)
 
     def count(self, found: Counter[tuple[str, int]], wanted: set[tuple[str, int]] | None = None) -> None:
-        """What a sink has, and (if it is known) all that it should have."""
+        """What a sink has, and (if it is known) all that it should have. A run looks several times."""
         self.records = len(found)
-        self.duplicates += sum(count - 1 for count in found.values())
+        self.duplicates = max(self.duplicates, sum(count - 1 for count in found.values()))
         if wanted is not None:
             self.missing = len(wanted - set(found))
             if strangers := set(found) - wanted:
@@ -66,6 +68,11 @@ class Outcome:
     @property
     def exactly_once(self) -> bool:
         return not (self.duplicates or self.missing or self.faults)
+
+    @property
+    def lost_or_doubled(self) -> bool:
+        """Whether this was the sink's doing. What is missing because a writer stopped was never written."""
+        return self.duplicates > 0 or (self.missing > 0 and not self.stopped)
 
 
 class Machine:
@@ -199,6 +206,7 @@ class Run:
     def _expect(self, writer: subprocess.Popen[str], *codes: int) -> int:
         said = self._said(writer)
         if writer.returncode not in codes:
+            self.outcome.stopped += 1
             self.outcome.faults.append(f"a writer ended with {writer.returncode}: {said[-2000:]}")
         return writer.returncode
 
