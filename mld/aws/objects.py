@@ -23,6 +23,8 @@ PAUSE_S = 0.25
 COPY_BYTES_MAX = 5 << 30
 """CopyObject and PutObject take no more; what is larger goes in parts."""
 PART_BYTES = 1 << 30
+UPLOADED_PART_BYTES_MAX = 64 << 20
+"""A part that is uploaded is in memory meanwhile, and several files are uploaded at once. 10,000 of them are 640 GB."""
 DELETE_MAX = 1_000
 """Keys of one DeleteObjects."""
 _NOT_MATCHED = frozenset(("PreconditionFailed", "412"))
@@ -120,7 +122,7 @@ class S3Bucket:
         def parts(upload: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             with file.open("rb") as body:
                 number = 0
-                while data := body.read(self._part_bytes):
+                while data := body.read(min(self._part_bytes, UPLOADED_PART_BYTES_MAX)):
                     number += 1
                     answer = self._call("upload_part", upload, Key=key, PartNumber=number, Body=data)
                     yield {"ETag": answer["ETag"], "PartNumber": number}

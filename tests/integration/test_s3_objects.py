@@ -89,6 +89,36 @@ def test_a_file_is_uploaded_and_copied_if_it_is_what_was_uploaded(bucket: S3Buck
     assert not bucket.exists("table/other")
 
 
+class _Parts:
+    """As much of the SDK's client as an upload in parts asks for; keeps the size of each part."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def create_multipart_upload(self, **_: Any) -> dict[str, Any]:
+        return {"UploadId": "1"}
+
+    def upload_part(self, *, Body: bytes, **_: Any) -> dict[str, Any]:
+        self.sizes.append(len(Body))
+        return {"ETag": f'"{len(self.sizes)}"'}
+
+    def complete_multipart_upload(self, **_: Any) -> dict[str, Any]:
+        return {"ETag": '"all"'}
+
+
+def test_a_large_file_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
+    """Several files are uploaded at once, so a part has to be small."""
+    file = tmp_path / "part"
+    size = 150 * MEBIBYTE
+    with file.open("wb") as sparse:
+        sparse.truncate(size)
+    parts = _Parts()
+    assert S3Bucket(parts, "bucket", copy_bytes_max=MEBIBYTE).upload("staged/part", file) == ('"all"', size)
+    assert sum(parts.sizes) == size
+    assert max(parts.sizes) <= 64 * MEBIBYTE
+    assert min(parts.sizes[:-1]) >= 5 * MEBIBYTE, "S3 takes smaller parts only at the end"
+
+
 def test_objects_are_listed_in_order_with_the_time_of_the_store(bucket: S3Bucket) -> None:
     for name in ("a/2", "a/1", "b/1", "a/3"):
         bucket.put(name, b"12")
