@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from processors.spark.high_water_marks import StreamShard
+from processors.spark.high_water_marks import RecordPosition, StreamShard
 
 
 @dataclass(slots=True)
@@ -27,11 +27,17 @@ class BatchFigures:
     """Of the streaming queries that run here, in ISO 8601."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Records that were delivered again and not written, by the sink whose ledger has their positions."""
+    aside: Mapping[str, str] = field(default_factory=dict)
+    """Sinks that cannot now and that the others do not wait for, with the reason."""
 
 
 @dataclass(slots=True)
 class BatchOutcome:
-    """`failed` says why a shard stops; all other shards of the batch are committed to their ends."""
+    """`failed` says why a shard stops. All other shards of the batch are committed to their ends, but for those that are
+    `kept` because a sink misses some of their records: the records come again, with the next batch, in `again_in_s`."""
 
     failed: dict[StreamShard, str] = field(default_factory=dict)
     figures: BatchFigures = field(default_factory=BatchFigures)
+    kept: dict[StreamShard, RecordPosition | None] = field(default_factory=dict)
+    """With the position up to which all sinks hold a shard."""
+    again_in_s: float | None = None

@@ -20,6 +20,8 @@ class Repeats:
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._before: dict[str, dict[StreamShard, RecordPosition | None]] = {}
+        self._counted: set[tuple[int, int]] = set()
+        """Where the offers of the last batch stand: those that come again as a sink was put aside are no repeats."""
 
     def begin(self) -> None:
         """Another batch begins."""
@@ -37,9 +39,11 @@ class Repeats:
         """Repeated records by sink, from its marks after the batch. Of shards that `failed`, it
         counts only records that are known to be dropped."""
         found = {}
+        fresh = [offer for offer in batch.offers if (offer.spool, offer.start) not in self._counted]
+        self._counted = {(offer.spool, offer.start) for offer in batch.offers}
         for sink, marks in sinks.items():
             after = {shard: mark for shard, mark in marks.items() if shard not in failed}
             known = {shard: mark for shard, mark in {**after, **self._before.get(sink, {})}.items() if mark is not None}
-            if count := held(batch.offers, known, lambda offer: record_lines.rows(b"".join(self._spool.read([offer])))):
+            if count := held(fresh, known, lambda offer: record_lines.rows(b"".join(self._spool.read([offer])))):
                 found[sink] = count
         return found

@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from processors.spark.batch import record_lines
-from processors.spark.batch.micro_batch import MicroBatch, Row
+from processors.spark.batch.micro_batch import MicroBatch, Row, Slice
 from processors.spark.batch.spool import Spool
-from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, fresh
+from processors.spark.high_water_marks import (
+    HighWaterMarks,
+    RecordPosition,
+    ShardSpan,
+    ShardSpans,
+    StreamShard,
+    fresh,
+)
 
 Rows = Mapping[StreamShard, Sequence[Row]]
 
 
+def no_file(spans: ShardSpans) -> tuple[Path, int] | None:
+    """Of a source whose records stand in no file."""
+    return None
+
+
 @dataclass(slots=True)
 class BatchSource:
-    """What a batch, or a part of it, holds. `file` has exactly these records, if there is such a file."""
+    """What a batch, or a part of it, holds."""
 
     ends: HighWaterMarks
     firsts: HighWaterMarks
     count: int
-    load: Callable[[], Rows]
-    file: Path | None = None
+    load: Callable[[ShardSpans], Rows]
+    """All records of the offers that reach into the spans."""
+    file_of: Callable[[ShardSpans], tuple[Path, int] | None] = no_file
+    """A file with exactly the records that the spans take, and how many those are, if there is one."""
+    before: HighWaterMarks = field(default_factory=dict)
+    """Of a part of a batch: the record of each shard that stands right before it."""
+    only: frozenset[str] | None = None
+    """Sinks that are to get these records, if some are not."""
 
     def is_within(self, spans: ShardSpans) -> bool:
         """Whether the spans take every record of the source."""
@@ -31,29 +49,74 @@ class BatchSource:
             for shard, first in self.firsts.items()
         )
 
+    def follows(self, marks: HighWaterMarks) -> bool:
+        """Whether a sink with these marks misses nothing of the batch before this part: else it must not get it."""
+        return all(not fresh(position, marks.get(shard)) for shard, position in self.before.items())
+
     def part(self, spans: ShardSpans) -> Rows:
         """The records that the spans take, each shard's in order; there may be none."""
-        rows = self.load()
-        parts = {shard: [row for row in rows[shard] if fresh(row[0], span.after)] for shard, span in spans.items()}
+        rows = self.load(spans)
+        parts = {
+            shard: [row for row in rows[shard] if fresh(row[0], span.after)]
+            for shard, span in spans.items()
+            if shard in rows
+        }
         return {shard: part for shard, part in parts.items() if part}
+
+    def whole(self) -> ShardSpans:
+        """Spans that take every record."""
+        return {shard: ShardSpan(None, upto) for shard, upto in self.ends.items()}
 
 
 def source_of(batch: MicroBatch, spool: Spool, file: Path | None) -> BatchSource:
-    """`file` holds exactly the records of all offers of the batch."""
+    """`file`, if given, holds exactly the records of all offers of the batch that stand in it."""
+    in_file = [piece for piece in batch.slices if file is not None and spool.path(piece.offer.spool) == file]
 
-    def load() -> Rows:
+    def wanted(spans: ShardSpans) -> list[Slice]:
+        return [
+            piece
+            for piece in batch.slices
+            if (span := spans.get(piece.offer.shard)) is not None and fresh(piece.offer.last, span.after)
+        ]
+
+    def load(spans: ShardSpans) -> Rows:
         rows: dict[StreamShard, list[Row]] = {}
-        data = spool.read(piece.offer for piece in batch.slices)
-        for piece, records in zip(batch.slices, data, strict=True):
+        pieces = wanted(spans)
+        data = spool.read(piece.offer for piece in pieces)
+        for piece, records in zip(pieces, data, strict=True):
             mine = [row for row in record_lines.rows(records) if piece.after is None or row[0] > piece.after]
             rows.setdefault(piece.offer.shard, []).extend(mine)
         return rows
 
+    def file_of(spans: ShardSpans) -> tuple[Path, int] | None:
+        if file is None:
+            return None
+        whole = all(
+            piece.after is None and fresh(piece.offer.first, spans[piece.offer.shard].after)
+            for piece in in_file
+            if piece.offer.shard in spans
+        )
+        exact = in_file and whole and wanted(spans) == in_file
+        return (file, sum(piece.offer.records for piece in in_file)) if exact else None
+
     firsts: dict[StreamShard, RecordPosition] = {}
     for piece in batch.slices:
         firsts.setdefault(piece.offer.shard, piece.offer.first if piece.after is None else piece.after)
-    return BatchSource(batch.ends, firsts, batch.records, load, file if batch.whole else None)
+    return BatchSource(batch.ends, firsts, batch.records, load, file_of)
 
 
-def source_of_rows(shard: StreamShard, rows: Sequence[Row]) -> BatchSource:
-    return BatchSource({shard: rows[-1][0]}, {shard: rows[0][0]}, len(rows), lambda: {shard: rows})
+def source_of_rows(
+    shard: StreamShard,
+    rows: Sequence[Row],
+    before: RecordPosition | None = None,
+    only: frozenset[str] | None = None,
+) -> BatchSource:
+    """A part of a batch, whose record before it stands at `before`."""
+    return BatchSource(
+        {shard: rows[-1][0]},
+        {shard: rows[0][0]},
+        len(rows),
+        lambda spans: {shard: rows},
+        before={} if before is None else {shard: before},
+        only=only,
+    )

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from processors.spark.batch.micro_batch import Offer
 from processors.spark.batch.record_lines import ShardBatch
@@ -17,6 +19,17 @@ from processors.spark.batch.spool import Spool
 from processors.spark.host.connection import ChildConnection
 from processors.spark.host.trigger_pace import TriggerPace
 from processors.spark.settings import SparkSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one micro-batch is made of: offers that were `kept` from the last one, and those that are new, with the
+    number and the length of their file (None if there are none)."""
+
+    kept: list[Offer]
+    new: list[Offer]
+    number: int | None
+    length: int
 
 
 class OfferQueue:
@@ -36,6 +49,9 @@ class OfferQueue:
         self._asked = False
         self._changed = asyncio.Event()
         self._first_waiting_at = 0.0
+        self._kept: list[Offer] = []
+        """Offers that were in a micro-batch and that a sink misses, in their order; they are in flight."""
+        self._again_at: float | None = None
 
     def admit(self, child: ChildConnection, size: int) -> bool:
         """Whether a body of this size may be read now; if not, the child is told to go on once it may."""
@@ -99,8 +115,11 @@ class OfferQueue:
             due_at = self._due_at(last_start)
             if self._waiting and self._pace.is_due(now, due_at, self._waiting_bytes, asked=self._is_asked):
                 return
+            if self._again_at is not None and now >= self._again_at:
+                return
+            times = [*([due_at] if self._waiting else []), *([] if self._again_at is None else [self._again_at])]
             with suppress(TimeoutError):
-                async with asyncio.timeout(due_at - now if self._waiting else None):
+                async with asyncio.timeout(min(times) - now if times else None):
                     await self._changed.wait()
 
     def is_near(self, last_start: float) -> bool:
@@ -119,8 +138,11 @@ class OfferQueue:
     def _is_asked(self) -> bool:
         return self._asked or bool(self._held_back)
 
-    def take(self) -> tuple[list[Offer], int, int]:
-        """The offers of the oldest file, its number and its length; the file is complete then."""
+    def take(self) -> Taken:
+        """The offers of the oldest file, which is complete then; and those that were kept."""
+        kept, self._kept, self._again_at = self._kept, [], None
+        if not self._waiting:
+            return Taken(kept, [], None, 0)
         number = self._waiting[0].spool
         offers = [offer for offer in self._waiting if offer.spool == number]
         self._waiting = [offer for offer in self._waiting if offer.spool != number]
@@ -131,4 +153,16 @@ class OfferQueue:
             self._asked = False
         if number not in self._complete:
             _, self._complete[number] = self._spool.cut()
-        return offers, number, self._complete.pop(number)
+        return Taken(kept, offers, number, self._complete.pop(number))
+
+    def keep(self, offers: Iterable[Offer], again_in_s: float) -> None:
+        """Offers of a micro-batch that a sink misses: they go into the next one, in this time at the latest."""
+        self._kept = list(offers)
+        self._again_at = time.monotonic() + again_in_s if self._kept else None
+        self._changed.set()
+
+    def clear(self, taken: Taken) -> None:
+        """The micro-batch is over: remove the files of which nothing is kept."""
+        numbers = {offer.spool for offer in taken.kept} | ({taken.number} if taken.number is not None else set())
+        for number in numbers - {offer.spool for offer in self._kept}:
+            self._spool.path(number).unlink(missing_ok=True)

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from processors.spark.batch import attempts, record_lines
-from processors.spark.batch.micro_batch import MicroBatch, plan
+from processors.spark.batch.micro_batch import MicroBatch, Offer, plan
 from processors.spark.batch.outcome import BatchOutcome
 from processors.spark.batch.spool import Spool, SpoolError, open_spool
 from processors.spark.held_answers import hold_limits
-from processors.spark.high_water_marks import StreamShard
+from processors.spark.high_water_marks import StreamShard, fresh
 from processors.spark.host.aligned_intake import AlignedIntake
 from processors.spark.host.alignment import ArrivalSpan
 from processors.spark.host.connection import ChildConnection
@@ -271,34 +271,53 @@ class SessionHost:
         assert self._started is not None
         loop = asyncio.get_running_loop()
         engine = self._started.engine
-        offers, number, length = self._offers.take()
+        taken = self._offers.take()
         started = self._last_start = time.monotonic()
+        offers = [*self._still_ours(taken.kept), *taken.new]
         marks = {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None}
         batch = plan(offers, marks)
-        path = self._spool.path(number)
-        exact = length == sum(piece.offer.stop - piece.offer.start for piece in batch.slices)
+        file = None
+        if taken.number is not None:
+            pieces = [piece.offer for piece in batch.slices if piece.offer.spool == taken.number]
+            exact = taken.length == sum(offer.stop - offer.start for offer in pieces)
+            file = self._spool.path(taken.number) if exact else None
         try:
-            outcome = await loop.run_in_executor(self._thread, engine.run, batch, path if exact else None)
-        finally:
-            path.unlink(missing_ok=True)
+            outcome = await loop.run_in_executor(self._thread, engine.run, batch, file)
+        except BaseException:
+            self._offers.clear(taken)
+            raise
+        new = plan(taken.new, marks)
         lags = {shard.label: lag for shard, lag in sorted(self._lag_ms.items())}
-        self._status.triggered(batch.records, batch.size, outcome.figures, len(outcome.failed), lags)
+        self._status.triggered(new.records, new.size, outcome.figures, len(outcome.failed), lags)
         self._answer(batch, outcome)
-        self._report(batch, outcome, started)
+        self._offers.clear(taken)
+        self._report(batch, new, outcome, started)
+
+    def _still_ours(self, kept: list[Offer]) -> list[Offer]:
+        """Those whose child is there. Of the others nothing is checkpointed, so they are delivered again."""
+        lost = [offer for offer in kept if offer.link not in self._children]
+        self._offers.release(sum(offer.size for offer in lost))
+        return [offer for offer in kept if offer.link in self._children]
 
     def _answer(self, batch: MicroBatch, outcome: BatchOutcome) -> None:
+        kept = {
+            offer: None
+            for offer in batch.offers
+            if offer.shard in outcome.kept and fresh(offer.last, outcome.kept[offer.shard])
+        }
         for offer in batch.offers:
             child = self._children.get(offer.link)
             reason = outcome.failed.get(offer.shard)
-            if child is not None and reason is None:
-                child.commit(offer.number)
-            elif child is not None and reason is not None and not child.closed:
+            if child is not None and reason is not None and not child.closed:
                 child.fail(reason)
+            elif child is not None and reason is None and offer not in kept:
+                child.commit(offer.number)
         for shard, reason in outcome.failed.items():
             log.error("%s stops: %s", shard.label, reason)
-        self._offers.release(sum(offer.size for offer in batch.offers))
+        self._offers.release(sum(offer.size for offer in batch.offers) - sum(offer.size for offer in kept))
+        self._offers.keep(kept, outcome.again_in_s or 0.0)
 
-    def _report(self, batch: MicroBatch, outcome: BatchOutcome, started: float) -> None:
+    def _report(self, batch: MicroBatch, new: MicroBatch, outcome: BatchOutcome, started: float) -> None:
         figures = outcome.figures
         for sink, count in figures.dropped.items():
             log.warning(
@@ -312,10 +331,10 @@ class SessionHost:
         lags = [lag for lag in self._lag_ms.values() if lag is not None]
         log.info(
             "trigger: shards=%d records=%d bytes=%d rows=%d jobs=%d handover_ms=%d pipeline_ms=%d publish_ms=%d "
-            "total_ms=%d waited_ms=%d lag_ms=%s dropped=%d malformed=%d poisoned=%d late_rows=%d failed_shards=%d",
+            "total_ms=%d waited_ms=%d lag_ms=%s dropped=%d malformed=%d poisoned=%d late_rows=%d failed_shards=%d%s",
             len(batch.ends),
-            batch.records,
-            batch.size,
+            new.records,
+            new.size,
             figures.rows,
             figures.jobs,
             figures.handover_s * 1000,
@@ -329,6 +348,7 @@ class SessionHost:
             figures.poisoned,
             figures.late_rows,
             len(outcome.failed),
+            f" aside={','.join(sorted(figures.aside))}" if figures.aside else "",
         )
 
     # --- what is printed ---------------------------------------------------------------------------------------------

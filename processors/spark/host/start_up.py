@@ -162,6 +162,7 @@ def engine_of(
         divert=dead is not None,
         way=way_of(settings),
         reader=settings.schema_reader,
+        letter=handover.letter_writer(settings.writer),
     )
     return Engine(settings, frames, spark_session.SessionHealth(spark), loaded, sinks, dead, spool)
 

@@ -50,6 +50,7 @@ class HostStatus:
         self._counters = Counter(dict.fromkeys(COUNTED, 0))
         self._lag_ms: Mapping[str, int | None] = {}
         self._watermarks: Mapping[str, str] = {}
+        self._aside: list[str] = []
         self._about: dict[str, object] = {
             "version": VERSION,
             "application": application,
@@ -85,6 +86,7 @@ class HostStatus:
         )
         self._lag_ms = dict(lag_ms)
         self._watermarks = dict(figures.watermarks)
+        self._aside = sorted(figures.aside)
         self.write()
 
     def write(self) -> None:
@@ -92,6 +94,8 @@ class HostStatus:
         said = {"updatedAt": round(time.time(), 3), "lagMillis": self._lag_ms, "counters": self._counters}
         if self._watermarks:
             said["watermarks"] = self._watermarks
+        if self._aside:
+            said["sinksAside"] = self._aside
         text = json.dumps({**self._about, **said})
         fresh = self._file.with_suffix(".new")
         try:

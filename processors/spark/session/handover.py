@@ -8,14 +8,17 @@ reason; how many there are is counted on the way, without a job of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from processors.spark.session.registry import NAMED_MORE, RAW_MORE, Definitions
+from processors.spark.session.registry import NAMED_MORE, RAW_MORE, SCHEMA_COLUMNS, Definitions
+from processors.spark.session.shared_input import computed_once
 from processors.spark.spark_errors import SessionError
+from processors.spark.writer_identity import WriterIdentity
 from properties.spark import Format
 
 if TYPE_CHECKING:
@@ -37,6 +40,10 @@ NAMED = (
 """The columns of the frame, from those of `RAW`."""
 COLUMNS = tuple(text.split()[-1] for text in NAMED)
 PAYLOAD, REASON = "payload", "reason"
+APPLICATION, PIPELINE_ID, SINKS = "application", "pipelineId", "sinks"
+"""Of a dead letter: who wrote it, and the sinks that miss the record, null where all do."""
+BIT = 'pmod(crc32(cast(concat_ws(":", sequenceNumber, subSequenceNumber, shardId) AS BINARY)), 32768)'
+"""As `batch.suspects.bit_of` computes it."""
 OBSERVED = "mld"
 PART_BYTES = 4 << 20
 """As `spark.sql.files.openCostInBytes`."""
@@ -56,18 +63,41 @@ NOT_DECODED = {
 }
 
 
+class LetterWriter(NamedTuple):
+    """Who writes dead letters; `replay` takes its own only."""
+
+    application: str = ""
+    pipeline: str = ""
+
+
+NOBODY = LetterWriter()
+
+
+def letter_writer(writer: WriterIdentity | None) -> LetterWriter:
+    return LetterWriter(writer.application, writer.pipeline) if writer else NOBODY
+
+
+class Counted(NamedTuple):
+    """What the jobs over `Handed.records` have seen: records, and how many of them were malformed. The bitmap has a bit
+    for each of these (`batch.suspects`)."""
+
+    seen: int
+    malformed: int
+    bitmap: bytes | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Handed:
     """The frames of a part of a batch. `records` is for the pipeline, and `malformed` makes that for the dead letter
-    (None where the data is not decoded); `because` makes dead letters of all records, with a reason.
+    (None where the data is not decoded); `because` makes dead letters of all records, with a reason and the sinks that
+    miss them (none: all do).
 
-    `counts` says how many records the jobs over `records` have seen, and how many of them were malformed; None if no
-    job has run over it."""
+    `counts` says what the jobs over `records` have seen; None if no job has run over it."""
 
     records: DataFrame
     malformed: Callable[[], DataFrame] | None
-    because: Callable[[str], DataFrame]
-    counts: Callable[[], tuple[int, int] | None]
+    because: Callable[[str, Sequence[str]], DataFrame]
+    counts: Callable[[], Counted | None]
 
 
 class Way(Enum):
@@ -90,9 +120,11 @@ class Handover:
         divert: bool,
         way: Way = Way.FILES,
         reader: str | None = None,
+        letter: LetterWriter = NOBODY,
     ) -> None:
         """`divert`: malformed records are not in `records`. `reader`: the schema of payloads whose own one their frames
         name; `schema` is registry then."""
+        self._letter = letter
         self._reader = reader
         self._definitions = Definitions()
         self._session = session
@@ -120,9 +152,14 @@ class Handover:
 
     def _handed(self, raw: DataFrame, texts: Iterable[bytes]) -> Handed:
         if self._reader is None:
-            return handed(raw, self._format, self._schema, divert=self._divert)
+            return handed(raw, self._format, self._schema, divert=self._divert, letter=self._letter)
         versions = self._definitions.of(texts) if self._format is Format.AVRO else {}
-        return handed(raw, self._format, self._reader, divert=self._divert, versions=versions)
+        return handed(raw, self._format, self._reader, divert=self._divert, versions=versions, letter=self._letter)
+
+    @staticmethod
+    def shared(records: DataFrame, frames: Sequence[DataFrame]) -> AbstractContextManager[None]:
+        """While it lasts, what several frames have in common is computed once."""
+        return computed_once(records, frames)
 
     @staticmethod
     def compute(frame: DataFrame) -> None:
@@ -169,6 +206,7 @@ def handed(
     divert: bool,
     streaming: bool = False,
     versions: Mapping[str, str] | None = None,
+    letter: LetterWriter = NOBODY,
 ) -> Handed:
     """The frames of a batch. With `divert` malformed records are not in `records`; they go to the dead letter.
 
@@ -182,16 +220,31 @@ def handed(
     named = NAMED if versions is None else (*NAMED, *NAMED_MORE)
     columns = tuple(text.split()[-1] for text in named)
 
-    def because(reason: str) -> DataFrame:
-        return raw.selectExpr(*NAMED).withColumn(REASON, F.lit(reason))
+    def letters(frame: DataFrame, reason: str, sinks: Sequence[str]) -> DataFrame:
+        missed = F.array(*map(F.lit, sinks)) if sinks else F.lit(None)
+        return frame.select(
+            *COLUMNS,
+            F.lit(reason).alias(REASON),
+            F.lit(letter.application).alias(APPLICATION),
+            F.lit(letter.pipeline).alias(PIPELINE_ID),
+            missed.cast("array<string>").alias(SINKS),
+            *(() if versions is None else SCHEMA_COLUMNS),
+        )
+
+    def because(reason: str, sinks: Sequence[str]) -> DataFrame:
+        more = () if versions is None else SCHEMA_COLUMNS
+        return letters(raw.selectExpr(*NAMED, *more), reason, sinks)
 
     if format is Format.BINARY:
         return Handed(raw.selectExpr(*NAMED), None, because, lambda: None)
     decoded, bad = _decoded(format, schema, versions)
     # Each step below has the whole plan analysed anew, so there are few, and one sees what the others need.
-    parsed = raw.select(*(F.expr(text) for text in named), decoded.alias(PAYLOAD))
+    more = () if versions is None else SCHEMA_COLUMNS[len(NAMED_MORE) :]
+    parsed = raw.select(*(F.expr(text) for text in (*named, *more)), decoded.alias(PAYLOAD))
     counts = Observation()
-    observed = F.count(F.lit(1)).alias("seen"), F.count_if(bad).alias("malformed")
+    observed = [F.count(F.lit(1)).alias("seen"), F.count_if(bad).alias("malformed")]
+    if divert and not streaming:
+        observed.append(F.bitmap_construct_agg(F.when(bad, F.expr(BIT))).alias("bitmap"))
     seen = parsed.observe(OBSERVED if streaming else counts, *observed)
     if divert:
         records = seen.filter(~bad).select(*columns, _clean(format).alias(PAYLOAD))
@@ -199,12 +252,12 @@ def handed(
         records = seen.select(*columns, F.when(~bad, _clean(format)).alias(PAYLOAD))
 
     def malformed() -> DataFrame:
-        return parsed.filter(bad).select(*COLUMNS, F.lit(NOT_DECODED[format]).alias(REASON))
+        return letters(parsed.filter(bad), NOT_DECODED[format], ())
 
     return Handed(records, malformed, because, lambda: _counted(counts))
 
 
-def _counted(counts: Observation) -> tuple[int, int] | None:
+def _counted(counts: Observation) -> Counted | None:
     """What was observed. Where no job has run, asking Spark for it would wait for ever."""
     java = getattr(counts, "_jo", None)
     if java is not None and not java.future().isCompleted():
@@ -212,7 +265,8 @@ def _counted(counts: Observation) -> tuple[int, int] | None:
     found = counts.get
     if "seen" not in found:  # Spark Connect does not wait
         return None
-    return int(found["seen"]), int(found["malformed"])
+    bitmap = found.get("bitmap")
+    return Counted(int(found["seen"]), int(found["malformed"]), None if bitmap is None else bytes(bitmap))
 
 
 def check_schema(session: SparkSession, format: Format, schema: str | None, name: str = "mld.spark.schema") -> None:

@@ -16,8 +16,10 @@ log = logging.getLogger(__name__)
 
 REGISTRY = "registry"
 """`mld.spark.schema`, where the frame names the schema."""
-RAW_MORE = ", schemaVersionId STRING, schemaName STRING"
+RAW_MORE = ", schemaVersionId STRING, schemaName STRING, schemaFile STRING"
 NAMED_MORE = ("schemaVersionId", "schemaName")
+SCHEMA_COLUMNS = (*NAMED_MORE, "schemaFile")
+"""What a dead letter keeps, so that its data can be decoded later."""
 DEFINITIONS_KEPT_MAX = 1_000
 _TEXT = rb'"(?:[^"\\]|\\.)*"'
 _VERSION = re.compile(rb'"schemaVersionId":"([0-9a-f-]{36})"((?:,"[A-Za-z]+":' + _TEXT + rb")*)")

@@ -126,9 +126,9 @@ class StreamingEngine:
 
 
 def _writer(source: BatchSource, missing: ShardSpans) -> Callable[[BinaryIO], None]:
-    file = source.file
-    if file is not None and source.is_within(missing):
-        return lambda target: _copy(file, target)
+    found = source.file_of(missing)
+    if found is not None:
+        return lambda target: _copy(found[0], target)
     rows = source.part(missing)
 
     def write(target: BinaryIO) -> None:

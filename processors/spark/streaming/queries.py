@@ -147,7 +147,12 @@ class SparkQueries:
             .json(f"file://{self._inbox}")
         )
         handed = handover.handed(
-            raw, self._settings.format, self._settings.schema, divert=self._dead is not None, streaming=True
+            raw,
+            self._settings.format,
+            self._settings.schema,
+            divert=self._dead is not None,
+            streaming=True,
+            letter=handover.letter_writer(self._settings.writer),
         )
         returned = self._pipeline.frames(handed.records, Batch("streaming"))
         frames: dict[str, DataFrame] = {}

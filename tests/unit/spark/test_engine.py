@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from processors.spark.batch.attempts import Stopped
-from processors.spark.batch.engine import NEIGHBOURS_MAX, PIPELINE, POISON_IN_A_ROW_MAX
+from processors.spark.batch.jobs import PIPELINE
+from processors.spark.batch.poison import NEIGHBOURS_MAX, POISON_IN_A_ROW_MAX
 from processors.spark.batch.spool import SpoolError
 from processors.spark.high_water_marks import RecordPosition, StreamShard
 from processors.spark.sink_port import Blameless, DataRefused, JobFailed, SinkError, SinkRefused
@@ -258,8 +259,190 @@ def test_so_many_in_a_row_are_no_poison_even_if_others_go_well(tmp_path):
     bed.poison(lambda data: int(data) < 500)
     bed.run(bed.offer("b", [700]))
     outcome = bed.run(bed.offer("c", range(1, 200)))
-    assert "records of c in a row fail" in outcome.failed[StreamShard("s", "c")]
+    assert "record 21 of c fails, as did the 20 before it: division by zero" in outcome.failed[StreamShard("s", "c")]
     assert len(dead.rows) == POISON_IN_A_ROW_MAX
+
+
+def two_sinks(directory: Path, *keys: str, dead: MemorySink | None = None) -> Bed:
+    sinks = {"out": MemorySink("out"), "slow": MemorySink("slow")}
+    letter = ["mld.spark.deadLetter = /dead"] if dead else []
+    return Bed(
+        directory,
+        settings_of("mld.spark.attemptsMax = 1", *letter, *keys, sinks=sinks),
+        lambda records, batch: dict.fromkeys(sinks, records),
+        sinks=sinks,
+        dead=dead,
+    )
+
+
+def test_a_sink_that_cannot_now_does_not_stop_the_others(tmp_path):
+    bed = two_sinks(tmp_path)
+    bed.sinks["slow"].faults = [SinkError("it does not answer")] * 2
+    first = bed.run(bed.offer("a", range(1, 4)), bed.offer("b", [1]))
+    assert (numbers(bed.sinks["out"]), numbers(bed.sinks["slow"]), first.failed) == ([1, 2, 3], [], {})
+    assert first.kept == {A: None, StreamShard("s", "b"): None}
+    assert first.figures.aside == {"slow": "it does not answer"}
+    assert 0 < first.again_in_s <= 1
+    offers = [*bed.kept, bed.offer("a", [4, 5])]
+    bed.sinks_are_due()
+    second = bed.run(*offers)
+    assert (numbers(bed.sinks["out"]), numbers(bed.sinks["slow"])) == ([1, 2, 3, 4, 5], [])
+    assert second.figures.dropped == {}, "what was kept is not delivered again"
+    bed.sinks_are_due()
+    third = bed.run(*bed.kept)
+    assert (numbers(bed.sinks["slow"]), numbers(bed.sinks["slow"], "b"), third.kept) == ([1, 2, 3, 4, 5], [1], {})
+    assert (third.figures.aside, bed.sinks["out"].publications) == ({}, 2)
+
+
+def test_a_sink_is_not_asked_again_before_its_time(tmp_path):
+    bed = two_sinks(tmp_path, "mld.spark.retryBackoffMillis = 60000")
+    bed.sinks["slow"].faults = [SinkError("it does not answer")]
+    bed.run(bed.offer("a", [1]))
+    assert bed.run(*bed.kept, bed.offer("a", [2])).figures.aside == {"slow": "it does not answer"}
+    assert (numbers(bed.sinks["out"]), bed.sinks["slow"].opened) == ([1, 2], 1)
+
+
+def test_a_sink_that_cannot_be_opened_at_the_start_does_not_stop_the_others(tmp_path):
+    bed = two_sinks(tmp_path)
+    bed.sinks["slow"].openings = [SinkError("it is down")]
+    bed.sinks["slow"].marks = {A: RecordPosition(2)}
+    bed.use(bed.spool)
+    bed.run(bed.offer("a", range(1, 4)))
+    assert (numbers(bed.sinks["out"]), numbers(bed.sinks["slow"])) == ([1, 2, 3], [])
+    bed.sinks_are_due()
+    assert bed.run(*bed.kept).kept == {}
+    assert numbers(bed.sinks["slow"]) == [3]
+
+
+def test_a_host_does_not_start_if_no_sink_can_be_opened(tmp_path):
+    bed = two_sinks(tmp_path)
+    for sink in bed.sinks.values():
+        sink.openings = [SinkError("it is down")]
+    with pytest.raises(SinkError, match="it is down"):
+        bed.use(bed.spool)
+
+
+def test_a_sink_that_fails_in_the_midst_of_a_search_misses_nothing(tmp_path):
+    """Parts of a batch that it has not got are never skipped, though it could take the later ones."""
+    dead = MemorySink("deadLetter")
+    bed = two_sinks(tmp_path, dead=dead)
+    for sink in bed.sinks.values():
+        sink.poison = lambda data: data == b"6"
+    bed.frames.poison = lambda data: data == b"6"
+    bed.sinks["slow"].faults = [None, None, SinkError("not now")]
+    bed.run(bed.offer("a", range(1, 9)))
+    assert numbers(bed.sinks["out"]) == [1, 2, 3, 4, 5, 7, 8]
+    while bed.kept:
+        bed.sinks_are_due()
+        bed.run(*bed.kept)
+    assert numbers(bed.sinks["slow"]) == [1, 2, 3, 4, 5, 7, 8]
+    assert sorted(data for _, _, data in dead.rows) == [b"division by zero for out", b"division by zero for slow"]
+
+
+def test_a_sink_that_goes_down_in_the_midst_of_a_search_buries_nobody(tmp_path):
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed.poison(lambda data: data == b"2")
+    down = JobFailed("connection refused")
+    bed.sinks["out"].faults = [None, None, None, None, None, down, down, down]
+    assert bed.run(bed.offer("a", range(1, 9))).failed == {}
+    assert (numbers(bed.sinks["out"]), numbers(dead)) == ([1, 3, 4, 5, 6, 7, 8], [2])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_whatever_sinks_do_each_holds_every_record_once(tmp_path_factory, data):
+    """Two sinks and a dead letter with faults of all kinds; batches that come again; poison of one sink or of both."""
+    dead = MemorySink("deadLetter")
+    bed = two_sinks(tmp_path_factory.mktemp("bed"), dead=dead)
+    poison = {name: data.draw(st.sets(st.integers(1, 30), max_size=3), label=name) for name in bed.sinks}
+    bed.frames.poison = lambda one: False
+    kinds = st.sampled_from([None, None, None, SinkError("not now"), JobFailed("a task was lost")])
+    for name, sink in bed.sinks.items():
+        sink.poison = lambda one, mine=poison[name]: int(one) in mine
+        sink.refusal = DataRefused
+        sink.faults = data.draw(st.lists(kinds, max_size=8))
+        sink.faults_after = data.draw(st.lists(kinds, max_size=8))
+    dead.faults = data.draw(st.lists(st.sampled_from([None, SinkError("no room")]), max_size=4))
+    bed.run(bed.offer("b", [1, 2]))
+    at = stopped = 0
+    while (at < 30 or bed.kept) and stopped < 20:
+        offers = list(bed.kept)
+        if at < 30:
+            width = data.draw(st.integers(1, 12))
+            offers.append(bed.offer("a", range(max(1, at - data.draw(st.integers(0, 4))), min(at + width, 30) + 1)))
+            at += width
+        if data.draw(st.booleans()):
+            bed.sinks_are_due()
+        if bed.run(*offers).failed:
+            at, bed.kept, stopped = 0, [], stopped + 1  # the shard starts again from its checkpoint
+            bed.run(bed.offer("b", range(2 + stopped, 4 + stopped)))
+    assert stopped < 20
+    for name, sink in bed.sinks.items():
+        assert numbers(sink) == [n for n in range(1, 31) if n not in poison[name]]
+    both = poison["out"] | poison["slow"]
+    assert set(numbers(dead)) == both
+    for name in bed.sinks:
+        letters = [n for _, n, said in dead.rows if b" for " not in said or said.endswith(name.encode())]
+        assert sorted(letters) == sorted(poison[name])
+
+
+@pytest.mark.parametrize("name", ["deadLetter", "out"])
+def test_a_burial_that_fails_is_waited_for(tmp_path, name):
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed.poison(lambda data: data == b"2")
+    sinks = {"deadLetter": dead, "out": bed.sinks["out"]}
+    real = sinks[name].publish
+
+    def publish(frame, batch, batch_id):
+        if name == "deadLetter" or frame is None:
+            sinks[name].publish = real
+            raise SinkError("no room")
+        return real(frame, batch, batch_id)
+
+    sinks[name].publish = publish
+    assert bed.run(bed.offer("a", range(1, 5))).failed == {}
+    assert (numbers(bed.sinks["out"]), numbers(dead)) == ([1, 3, 4], [2])
+
+
+def test_a_sink_that_refuses_every_row_is_not_believed(tmp_path):
+    """Such as a table that somebody has given a column that no record has."""
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed.run(bed.offer("a", [1]), bed.offer("b", [1]))
+    bed.sinks["out"].refusal = DataRefused
+    bed.sinks["out"].poison = lambda data: True
+    for shard in ("a", "b", "a"):
+        outcome = bed.run(bed.offer(shard, range(2, 30)))
+        assert "and sink out has taken none since 3 others were buried: division by zero" in str(outcome.failed)
+    assert len(dead.rows) == 3
+    bed.sinks["out"].poison = lambda data: data == b"9"
+    assert bed.run(bed.offer("a", range(2, 30)), bed.offer("b", range(2, 30))).failed == {}
+
+
+def test_a_sink_that_has_taken_nothing_yet_is_not_believed(tmp_path):
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed.sinks["out"].refusal = DataRefused
+    bed.sinks["out"].poison = lambda data: data == b"1"
+    assert "has taken no other one yet" in bed.run(bed.offer("a", range(1, 5))).failed[A]
+    assert bed.run(bed.offer("a", range(1, 5)), bed.offer("b", [7])).failed == {}, "another shard shows that it does"
+    assert numbers(dead) == [1]
+
+
+def test_one_malformed_record_does_not_have_the_batch_read_again(tmp_path):
+    bed, dead = json_bed(tmp_path)
+    bed.run(bed.offer("a", range(1, 1001), {500: b"{bad"}))
+    assert numbers(dead) == [500]
+    assert bed.frames.read < 1050
+
+
+def test_many_malformed_records_are_all_found(tmp_path):
+    bed, dead = json_bed(tmp_path)
+    bad = dict.fromkeys([*range(3, 900, 7)], b"{bad")
+    bed.run(bed.offer("a", range(1, 1001), bad), bed.offer("b", range(1, 5), {2: b"{bad"}))
+    assert (numbers(dead), numbers(dead, "b")) == (sorted(bad), [2])
 
 
 def json_bed(directory: Path, **more: Any) -> tuple[Bed, MemorySink]:

@@ -103,7 +103,7 @@ async def serving(tmp_path, *keys, start=None, env=DAEMON, **bed_more):
     made = SimpleNamespace(engine=None, jvm_pid=None, close=lambda: None, about={"ui": "http://127.0.0.1:4040"})
 
     def begin(settings, directory, spool):
-        bed.spool = bed.engine._spool = spool
+        bed.use(spool)
         made.engine = bed.engine
         return made
 

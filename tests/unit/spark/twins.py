@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from binascii import a2b_base64
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from processors.spark.batch.micro_batch import Offer, plan
 from processors.spark.batch.outcome import BatchOutcome
 from processors.spark.batch.record_lines import split
 from processors.spark.batch.spool import Spool
-from processors.spark.high_water_marks import RecordPosition, StreamShard, advanced, moved
+from processors.spark.batch.suspects import BITS, bit_of
+from processors.spark.high_water_marks import RecordPosition, StreamShard, advanced, fresh, moved
 from processors.spark.pipeline import Pipeline
-from processors.spark.session.handover import Handed
+from processors.spark.session.handover import Counted, Handed
 from processors.spark.settings import SparkSettings, make
 from processors.spark.sink_port import Fenced, JobFailed, Published, SinkSpec
 from processors.spark.spark_errors import SessionGone
@@ -50,6 +52,8 @@ class MemorySink:
     name: str
     marks: dict[StreamShard, RecordPosition] = field(default_factory=dict)
     rows: list[tuple[str, int, bytes]] = field(default_factory=list)
+    openings: list[Exception | None] = field(default_factory=list)
+    """Raised by `open`, one each time."""
     faults: list[Exception | None] = field(default_factory=list)
     faults_after: list[Exception | None] = field(default_factory=list)
     poison: Callable[[bytes], object] = lambda data: False
@@ -64,6 +68,7 @@ class MemorySink:
         self.ended |= ended
 
     def open(self):
+        self._fault(self.openings)
         self.opened += 1
         return dict(self.marks)
 
@@ -96,6 +101,9 @@ class MemoryFrames:
         self.reads_files = reads_files
         self.divert = divert
         self.handed = 0
+        self.read = 0
+        """Records that were handed over, all together."""
+        self.shares: list[int] = []
         self.poison: Callable[[bytes], object] = lambda data: False
 
     def of_file(self, path: Path) -> Handed:
@@ -111,16 +119,33 @@ class MemoryFrames:
         every = []
         for text in texts:
             value = json.loads(text)
+            self.read += 1
             every.append((value["h"], int(value["sequenceNumber"]), a2b_base64(value["data"])))
         bad = [record for record in every if record[2].startswith(b"{bad")]
         good = [record for record in every if record not in bad] if self.divert else every
         ran: list[bool] = []
-        return Handed(
-            Frame(good, on_write=lambda: ran.append(True)),
-            lambda: Frame(bad),
-            lambda reason: Frame([(shard, number, reason.encode()) for shard, number, _ in every]),
-            lambda: (len(every), len(bad)) if ran else None,
-        )
+
+        def because(reason: str, sinks: Sequence[str]) -> Frame:
+            said = f"{reason} for {','.join(sinks)}" if sinks else reason
+            return Frame([(shard, number, said.encode()) for shard, number, _ in every])
+
+        def counts() -> Counted | None:
+            return Counted(len(every), len(bad), bitmap_of(one[:2] for one in bad)) if ran else None
+
+        return Handed(Frame(good, on_write=lambda: ran.append(True)), lambda: Frame(bad), because, counts)
+
+    @contextmanager
+    def shared(self, records: Frame, frames: Sequence[Frame]) -> Iterator[None]:
+        self.shares.append(len(frames))
+        yield
+
+
+def bitmap_of(records: Iterable[tuple[str, int]]) -> bytes:
+    bitmap = bytearray(BITS // 8)
+    for shard, number in records:
+        bit = bit_of(StreamShard(STREAM, shard), RecordPosition(number))
+        bitmap[bit >> 3] |= 1 << (bit & 7)
+    return bytes(bitmap)
 
 
 class MemoryHealth:
@@ -150,6 +175,7 @@ class Bed:
     transform: Callable[[Any, Any], Any] = lambda records, batch: records
     dead: MemorySink | None = None
     sinks: Mapping[str, MemorySink] = field(default_factory=dict)
+    kept: list[Offer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.spool = Spool(self.directory / "spool")
@@ -157,6 +183,11 @@ class Bed:
         self.frames = MemoryFrames(divert=self.dead is not None)
         if not self.sinks:
             self.sinks = {spec.name: MemorySink(spec.name) for spec in self.settings.sinks}
+        self.use(self.spool)
+
+    def use(self, spool: Spool) -> None:
+        """An engine over another spool."""
+        self.spool = spool
         self.engine = Engine(
             self.settings,
             self.frames,
@@ -176,7 +207,16 @@ class Bed:
         return offer_to(self.spool, StreamShard(STREAM, shard), numbers, data)
 
     def run(self, *offers: Offer) -> BatchOutcome:
-        return run_offers(self.engine, self.spool, *offers)
+        """As a host does; `kept` are the offers that are to come again."""
+        outcome = run_offers(self.engine, self.spool, *offers)
+        self.kept = [
+            offer for offer in offers if offer.shard in outcome.kept and fresh(offer.last, outcome.kept[offer.shard])
+        ]
+        return outcome
+
+    def sinks_are_due(self) -> None:
+        """Let the time pass until every sink that was put aside is asked again."""
+        self.engine._destinations.due_now()
 
 
 def offer_to(spool: Spool, shard: StreamShard, numbers: Iterable[int], data: Mapping[int, bytes] = {}) -> Offer:
@@ -192,7 +232,8 @@ def run_offers(engine: Engine | StreamingEngine, spool: Spool, *offers: Offer) -
     """One micro-batch, as a host plans it."""
     batch = plan(offers, {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None})
     number, length = spool.cut()
-    exact = length == sum(piece.offer.stop - piece.offer.start for piece in batch.slices)
+    pieces = [piece.offer for piece in batch.slices if piece.offer.spool == number]
+    exact = length == sum(offer.stop - offer.start for offer in pieces)
     return engine.run(batch, spool.path(number) if exact else None)
 
 

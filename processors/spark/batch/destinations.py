@@ -1,0 +1,166 @@
+"""The sinks of an engine and its dead letter: what each holds, and which of them take part in a batch.
+
+A sink that cannot now is put aside, if there are others: they go on, and it is asked again with a later batch, which
+then has all that it misses. It is asked again after a pause that grows, and is never shorter than what its last failure
+took, so that a sink that hangs costs the others half of the time at most. A sink that is alone is waited for.
+
+A sink never gets a part of a batch while it misses what stands before it: its mark would move past records that it
+has not got (`BatchSource.follows`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from processors.spark.batch.attempts import BACKOFF_MAX_S, Patience, pause_s, until_published
+from processors.spark.batch.source import BatchSource
+from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, lowest, spans
+from processors.spark.sink_port import RetiringSink, Sink, SinkError, SinkRefused
+
+log = logging.getLogger("mld.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class SinkAside:
+    """Why a sink is not asked now, and when it is asked again, on the monotonic clock."""
+
+    reason: str
+    failures: int
+    due_at: float
+
+
+def aside(before: SinkAside | None, reason: str, now: float, took_s: float, backoff_s: float) -> SinkAside:
+    """After another failure, which took so long."""
+    failures = before.failures + 1 if before else 1
+    return SinkAside(reason, failures, now + max(pause_s(backoff_s, failures), min(took_s, BACKOFF_MAX_S)))
+
+
+def buried_in(shard: StreamShard, sink: str) -> StreamShard:
+    """Stands in the marks of the dead letter for the records of a shard that were buried because of one sink.
+
+    Marks of their own, because a sink that was put aside may bury a record long after another one has moved on."""
+    return StreamShard(shard.stream, f"{shard.shard}#{sink}")
+
+
+class Destinations:
+    """Sinks with their marks. Called on the engine's thread only."""
+
+    def __init__(self, sinks: Sequence[Sink], dead: Sink | None, patience: Patience, backoff_s: float) -> None:
+        self.sinks = tuple(sinks)
+        self.dead = dead
+        self.marks: dict[str, HighWaterMarks] = {}
+        self.puts_aside = len(self.sinks) > 1
+        self._patience = patience
+        self._backoff_s = backoff_s
+        self._aside: dict[str, SinkAside] = {}
+        self._out: set[str] = set()
+
+    def all(self) -> list[Sink]:
+        return [*self.sinks, *([self.dead] if self.dead is not None else [])]
+
+    def open(self) -> None:
+        """Raises SinkError: a sink refuses, or none of the sinks can now, or the dead letter cannot."""
+        errors = []
+        for sink in self.all():
+            started = time.monotonic()
+            try:
+                self.marks[sink.name] = sink.open()
+            except SinkRefused:
+                raise
+            except SinkError as error:
+                if not self.may_put_aside(sink):
+                    raise
+                errors.append(error)
+                self.marks[sink.name] = {}
+                self.put_aside(sink, error, time.monotonic() - started)
+        if errors and len(errors) == len(self.sinks):
+            raise errors[0]
+
+    def begin(self) -> None:
+        """Another batch: sinks that were put aside and are due take part if they can be opened. Raises SinkRefused."""
+        now = time.monotonic()
+        self._out = {name for name, one in self._aside.items() if one.due_at > now}
+        for sink in self.sinks:
+            if sink.name in self._aside and sink.name not in self._out:
+                self.reopen(sink)
+
+    def end(self) -> None:
+        """The batch is over: sinks that took part are no longer aside."""
+        for name in self._aside.keys() - self._out:
+            log.info("sink %s goes on", name)
+            del self._aside[name]
+
+    def aside(self) -> Mapping[str, str]:
+        """Sinks that were put aside, with the reason."""
+        return {name: one.reason for name, one in self._aside.items()}
+
+    def due_in_s(self) -> float | None:
+        """When the next one of them is to be asked again."""
+        now = time.monotonic()
+        return min((max(0.0, one.due_at - now) for one in self._aside.values()), default=None)
+
+    def due_now(self) -> None:
+        """Ask every sink that was put aside again, with the next batch."""
+        self._aside = {name: replace(one, due_at=0.0) for name, one in self._aside.items()}
+
+    def takes_part(self, sink: Sink) -> bool:
+        return sink.name not in self._out
+
+    def may_put_aside(self, sink: Sink) -> bool:
+        return self.puts_aside and sink is not self.dead
+
+    def put_aside(self, sink: Sink, error: Exception, took_s: float) -> None:
+        """Go on without it, for this batch."""
+        now = time.monotonic()
+        one = self._aside[sink.name] = aside(self._aside.get(sink.name), str(error), now, took_s, self._backoff_s)
+        self._out.add(sink.name)
+        log.error("%s; the other sinks go on, it is tried again in %.1f s", error, one.due_at - now)
+
+    def reopen(self, sink: Sink) -> None:
+        """After any failure, before the next attempt. Raises SinkRefused, SessionGone and Stopped."""
+        started = time.monotonic()
+
+        def attempt() -> None:
+            self.marks[sink.name] = sink.open()
+
+        if not self.may_put_aside(sink):
+            until_published(attempt, self._patience.wait)
+            return
+        try:
+            attempt()
+        except SinkRefused:
+            raise
+        except SinkError as error:
+            self._patience.check()
+            self.put_aside(sink, error, time.monotonic() - started)
+
+    def groups(self, source: BatchSource) -> Iterator[tuple[ShardSpans, list[Sink]]]:
+        """Sinks that take part and miss the same records, with what they miss."""
+        groups: list[tuple[ShardSpans, list[Sink]]] = []
+        for sink in self.sinks:
+            marks = self.marks[sink.name]
+            if not self.takes_part(sink) or not source.follows(marks):
+                continue
+            missing = spans(source.ends, marks)
+            mine = next((sinks for batch, sinks in groups if batch == missing), None)
+            if mine is not None:
+                mine.append(sink)
+            elif missing:
+                groups.append((missing, [sink]))
+        return iter(groups)
+
+    def held(self, shard: StreamShard, own: HighWaterMarks) -> RecordPosition | None:
+        """What every sink holds of a shard; where there is none, what a pipeline has written by itself."""
+        return lowest([self.marks[sink.name] for sink in self.sinks] or [own], shard)
+
+    def retire(self, shard: StreamShard) -> None:
+        """A shard has ended: tell the sinks, each with what it holds of it."""
+        for sink in self.all():
+            names = [shard, *(buried_in(shard, one.name) for one in self.sinks if sink is self.dead)]
+            marks = self.marks[sink.name]
+            ended = {name: mark for name in names if (mark := marks.get(name)) is not None}
+            if ended and isinstance(sink, RetiringSink):
+                sink.retire(ended)

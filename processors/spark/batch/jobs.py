@@ -1,0 +1,319 @@
+"""What is run on the session over a part of a batch: hand it over, ask the pipeline, publish the frames.
+
+No attempt is repeated here (`engine`), and no record is blamed (`poison`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from processors.spark.batch.destinations import Destinations
+from processors.spark.batch.outcome import BatchFigures
+from processors.spark.batch.repeats import Repeats
+from processors.spark.batch.source import BatchSource, Rows
+from processors.spark.batch.spool import Spool
+from processors.spark.batch.suspects import is_worth_it, suspects
+from processors.spark.high_water_marks import (
+    HighWaterMarks,
+    RecordPosition,
+    ShardSpan,
+    ShardSpans,
+    StreamShard,
+    fresh,
+    spans,
+)
+from processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
+from processors.spark.session.handover import Handed
+from processors.spark.settings import SparkSettings
+from processors.spark.sink_port import Sink, SinkError
+from properties.spark import Format
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger("mld.spark")
+
+PIPELINE = "(pipeline)"
+"""Stands for a sink where there is none: what a pipeline writes by itself; no sink can be called so."""
+
+
+class Frames(Protocol):
+    """The frames of one session: `session.handover.Handover`, or its twin in memory."""
+
+    @property
+    def reads_files(self) -> bool: ...
+    def of_file(self, path: Path) -> Handed: ...
+    def of_lines(self, texts: Iterable[bytes]) -> Handed: ...
+    def compute(self, frame: DataFrame) -> None: ...
+    def shared(self, records: DataFrame, frames: Sequence[DataFrame]) -> AbstractContextManager[None]:
+        """While it lasts, what several frames have in common is computed once."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkFailure:
+    """What a sink raised, and how long that took."""
+
+    sink: Sink
+    error: SinkError
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspects:
+    """What a job has said of malformed records: they are in these shards, and their bits are set."""
+
+    shards: frozenset[StreamShard]
+    bitmap: bytes
+
+
+class Jobs:
+    """The jobs of one engine."""
+
+    def __init__(
+        self,
+        settings: SparkSettings,
+        frames: Frames,
+        pipeline: Pipeline,
+        destinations: Destinations,
+        spool: Spool,
+        check: Callable[[], None],
+    ) -> None:
+        """`check` raises if no further attempt can help, because the session is gone or the host ends."""
+        self._settings = settings
+        self._handover = frames
+        self._pipeline = pipeline
+        self._destinations = destinations
+        self.spool = spool
+        self._check = check
+        self.repeats = Repeats(spool)
+        self.own: dict[StreamShard, RecordPosition] = {}
+        """What a pipeline without sinks has written by itself."""
+        self.figures = BatchFigures()
+        self.number = 0
+        self.took_rows: set[str] = set()
+        """Sinks that have taken rows since somebody last asked."""
+        self._files = 0
+        self._looked: dict[StreamShard, RecordPosition] = {}
+        """Up to where no record is malformed without being in the dead letter; its marks are higher or lower."""
+        self._suspects: _Suspects | None = None
+
+    def begin(self) -> None:
+        """Another batch."""
+        self.number += 1
+        self.figures = BatchFigures()
+        self.repeats.begin()
+
+    # --- one attempt -------------------------------------------------------------------------------------------------
+
+    def attempt(self, source: BatchSource, attempt: int) -> list[SinkFailure]:
+        """Every sink that takes part gets what it misses; what some of them raised. Then what is malformed goes to the
+        dead letter, unless a sink has failed. Raises PipelineFailed, PipelineError and SpoolError."""
+        self._suspects = None
+        failures: list[SinkFailure] = []
+        if self._destinations.sinks:
+            for batch, sinks in self._destinations.groups(source):
+                failures += self._publish(source, batch, sinks, attempt)
+        elif batch := spans(source.ends, self.own):
+            self._publish(source, batch, [], attempt)
+        if self._destinations.dead is not None and self._settings.format is not Format.BINARY and not failures:
+            dead, started = self._destinations.dead, time.monotonic()
+            try:
+                self._publish_malformed(source, dead)
+            except SinkError as error:
+                failures.append(SinkFailure(dead, error, time.monotonic() - started))
+                self._check()
+        return failures
+
+    def _publish(
+        self, source: BatchSource, batch: ShardSpans, sinks: Sequence[Sink], attempt: int
+    ) -> list[SinkFailure]:
+        """One job for each sink."""
+        wanting = [sink for sink in sinks if source.only is None or sink.name in source.only]
+        failures: list[SinkFailure] = []
+        if sinks and not wanting:
+            self.into_each(sinks, {}, batch, failures)
+            return failures
+        with self.handed(source, batch) as (handed, count):
+            frames = self.frames(handed.records, batch, count, attempt)
+            mine = {sink.name: frame for sink in wanting if (frame := frames[sink.name]) is not None}
+            with self._handover.shared(handed.records, list(mine.values())):
+                self.into_each(sinks, mine, batch, failures)
+            self.repeats.published(PIPELINE, batch)
+            self.own.update({shard: span.upto for shard, span in batch.items()})
+            if handed.malformed is not None and len(failures) < max(1, len(sinks)):
+                self._take_note(source, batch, handed, count)
+        return failures
+
+    def into_each(
+        self,
+        sinks: Iterable[Sink],
+        frames: Mapping[str, DataFrame],
+        batch: ShardSpans,
+        failures: list[SinkFailure],
+    ) -> None:
+        """Publish to each of them; what one raises is added to `failures`. Raises SessionGone and Stopped."""
+        for sink in sinks:
+            started = time.monotonic()
+            try:
+                self.into(sink, frames.get(sink.name), batch)
+            except SinkError as error:
+                failures.append(SinkFailure(sink, error, time.monotonic() - started))
+                self._check()
+
+    def into(self, sink: Sink, frame: DataFrame | None, batch: ShardSpans) -> int:
+        """Publish; how many rows that were. Raises SinkError."""
+        started = time.monotonic()
+        published = sink.publish(frame, batch, f"{self._settings.application}-{self.number}")
+        self._destinations.marks[sink.name] = published.marks
+        self.repeats.published(sink.name, batch)
+        self.figures.publish_s += time.monotonic() - started
+        self.figures.jobs += frame is not None
+        self.figures.rows += published.rows or 0
+        if frame is not None and published.rows != 0:
+            self.took_rows.add(sink.name)
+        return published.rows or 0
+
+    # --- malformed records -------------------------------------------------------------------------------------------
+
+    def _take_note(self, source: BatchSource, batch: ShardSpans, handed: Handed, count: int) -> None:
+        """What the jobs have seen of malformed records; a pipeline may have stopped them early."""
+        counted = handed.counts()
+        if counted is None:
+            return
+        if counted.malformed and self._destinations.dead is None:
+            self.figures.malformed += counted.malformed
+            log.warning(
+                "%d records cannot be decoded; their payload is null (key mld.spark.deadLetter)", counted.malformed
+            )
+        if counted.seen != count:
+            return
+        covered = frozenset(shard for shard in source.ends if self._covers(source, batch, shard))
+        if not counted.malformed:
+            self._looked.update({shard: source.ends[shard] for shard in covered})
+        elif counted.bitmap is not None and is_worth_it(counted.seen, counted.malformed):
+            self._suspects = _Suspects(covered, counted.bitmap)
+
+    def _covers(self, source: BatchSource, batch: ShardSpans, shard: StreamShard) -> bool:
+        """Whether the jobs over `batch` have seen all of the shard that has not been looked at."""
+        looked = self._looked_at(shard)
+        span = batch.get(shard)
+        if span is None:
+            return not fresh(source.ends[shard], looked)
+        return span.after is None or span.after < source.firsts[shard] or not fresh(span.after, looked)
+
+    def _looked_at(self, shard: StreamShard) -> RecordPosition | None:
+        dead = self._destinations.dead
+        marks: HighWaterMarks = self._destinations.marks[dead.name] if dead is not None else {}
+        known = [mark for mark in (self._looked.get(shard), marks.get(shard)) if mark is not None]
+        return max(known, default=None)
+
+    def _publish_malformed(self, source: BatchSource, dead: Sink) -> None:
+        looked = {shard: mark for shard in source.ends if (mark := self._looked_at(shard)) is not None}
+        missing = spans(source.ends, looked)
+        if not missing:
+            return
+        marks = self._destinations.marks[dead.name]
+        batch = {shard: ShardSpan(marks.get(shard), span.upto) for shard, span in missing.items()}
+        rows = None
+        if self._suspects is not None and missing.keys() <= self._suspects.shards:
+            bitmap = self._suspects.bitmap
+            parts = source.part(missing)
+            rows = {shard: found for shard, part in parts.items() if (found := suspects(shard, list(part), bitmap))}
+        with self.handed(source, missing, rows) as (handed, _):
+            count = self.into(dead, handed.malformed() if handed.malformed else None, batch)
+        if count:
+            self.figures.malformed += count
+            log.warning("%d records cannot be decoded and are in the dead letter %s", count, self._settings.dead_letter)
+
+    # --- frames ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def handed(self, source: BatchSource, batch: ShardSpans, rows: Rows | None = None) -> Iterator[tuple[Handed, int]]:
+        """Frames of what `batch` spans, or of these rows of it, for as long as they are used, and how many records
+        that are. Raises SpoolError."""
+        started = time.monotonic()
+        temporary: Path | None = None
+        found = source.file_of(batch) if rows is None and self._handover.reads_files else None
+        if found is not None:
+            path, count = found
+            handed = self._handover.of_file(path)
+        else:
+            rows = source.part(batch) if rows is None else rows
+            count = sum(map(len, rows.values()))
+            if self._handover.reads_files:
+                self._files += 1
+                temporary = self.spool.write_rows(f"part-{self._files:08d}", [rows[s] for s in sorted(rows)])
+                handed = self._handover.of_file(temporary)
+            else:
+                handed = self._handover.of_lines(line[:-1] for shard in sorted(rows) for _, line in rows[shard])
+        self.figures.handover_s += time.monotonic() - started
+        try:
+            yield handed, count
+        finally:
+            if temporary is not None:
+                temporary.unlink(missing_ok=True)
+
+    @contextmanager
+    def handed_lines(self, lines: Sequence[bytes]) -> Iterator[Handed]:
+        """Frames of a few records that are in no batch. Raises SpoolError."""
+        if not self._handover.reads_files:
+            yield self._handover.of_lines(line[:-1] for line in lines)
+            return
+        path = self.spool.write_rows("others", [[(RecordPosition(0), line) for line in lines]])
+        try:
+            yield self._handover.of_file(path)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def frames(self, records: DataFrame, batch: ShardSpans, count: int, attempt: int) -> Mapping[str, DataFrame | None]:
+        """What the pipeline makes of them. Raises PipelineFailed and PipelineError."""
+        started = time.monotonic()
+        value = Batch(f"{self.number}", dict(batch), count, attempt, int(time.time() * 1000))
+        frames = self._pipeline.frames(records, value)
+        self.figures.pipeline_s += time.monotonic() - started
+        return frames
+
+    # --- who is to blame ---------------------------------------------------------------------------------------------
+
+    def computes(self, source: BatchSource) -> bool:
+        """Whether the frames can be computed when nobody writes them: then no record is to blame, but a sink."""
+        try:
+            for batch, sinks in self._destinations.groups(source):
+                with self.handed(source, batch) as (handed, count):
+                    frames = self.frames(handed.records, batch, count, 1)
+                    for sink in sinks:
+                        if (frame := frames[sink.name]) is not None:
+                            self._handover.compute(frame)
+        except Exception as error:
+            log.debug("the batch cannot be computed: %s", error)
+            return False
+        return True
+
+    def fails_without_records(self) -> bool:
+        """Whether the pipeline raises its exception over no records at all: then no record is to blame."""
+        try:
+            with self.handed_lines([]) as handed:
+                self.frames(handed.records, {}, 0, 1)
+        except (PipelineFailed, PipelineError):
+            return True
+        return False
+
+    def works_for(self, line: bytes, sinks: Sequence[Sink]) -> bool:
+        """Whether one record, which is not malformed, can be computed for these sinks."""
+        try:
+            with self.handed_lines([line]) as handed:
+                frames = self.frames(handed.records, {}, 1, 1)
+                for sink in sinks:
+                    if (frame := frames[sink.name]) is not None:
+                        self._handover.compute(frame)
+                counted = handed.counts()
+                return counted is None or counted.malformed == 0
+        except Exception as error:  # whatever it is, it is no evidence
+            log.debug("another record fails as well: %s", error)
+            return False

@@ -1,0 +1,234 @@
+"""The search for a record with which the pipeline or a sink fails: by halves, until it is alone.
+
+Whether it goes to the dead letter then is a matter of evidence: a record is blamed only if the pipeline works for
+another one, right after it. What no record can cause is never taken for its fault. A sink that refuses rows is believed
+a few times only, unless it takes others in between.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from processors.spark.batch.attempts import Patience, bound_fences
+from processors.spark.batch.destinations import Destinations, buried_in
+from processors.spark.batch.jobs import PIPELINE, Jobs, SinkFailure
+from processors.spark.batch.micro_batch import Row
+from processors.spark.batch.source import BatchSource, Rows, source_of_rows
+from processors.spark.high_water_marks import StreamShard, spans
+from processors.spark.pipeline import PipelineError, PipelineFailed
+from processors.spark.settings import SparkSettings
+from processors.spark.sink_port import Blameless, DataRefused, Fenced, JobFailed, Sink, SinkRefused
+from properties.spark import OnPoison
+
+log = logging.getLogger("mld.spark")
+
+POISON_IN_A_ROW_MAX = 20
+"""So many records in a row that fail each on its own are no poison: the pipeline does not work."""
+REFUSED_IN_A_ROW_MAX = 3
+"""So many records in a row that a sink will never take, on whatever shard; a fourth says that it takes none."""
+NEIGHBOURS_MAX = 8
+"""Of a record that fails alone: whether the pipeline works for one of them, right now, says who is to blame."""
+KEPT_BYTES_MAX = 1 << 20
+"""A longer record is not kept as one that went well."""
+
+
+class PoisonSearch:
+    """Of one engine."""
+
+    def __init__(
+        self,
+        settings: SparkSettings,
+        jobs: Jobs,
+        destinations: Destinations,
+        patience: Patience,
+        until_done: Callable[[BatchSource, int], None],
+        wait_for_sinks: Callable[[BatchSource, JobFailed], None],
+    ) -> None:
+        """The last two are those of the engine: attempts at a part, and the wait for sinks that miss it."""
+        self._settings = settings
+        self._jobs = jobs
+        self._destinations = destinations
+        self._patience = patience
+        self._until_done = until_done
+        self._wait_for_sinks = wait_for_sinks
+        self._went_well: bytes | None = None
+        """A record, as a line, of the last batch that was published."""
+        self._refused: Counter[str] = Counter()
+        """Records in a row that were buried because a sink will never take them."""
+        self._evidence = 0
+        """Parts that went well."""
+        self._is_undecided = False
+        """Whether the shard stopped only because nothing had gone well yet."""
+
+    def keep(self, line: bytes) -> None:
+        """A record that went well."""
+        self._evidence += 1
+        if line.endswith(b"\n") and len(line) <= KEPT_BYTES_MAX:
+            self._went_well = line
+
+    def search(
+        self, rows: Rows, only: frozenset[str] | None = None, in_a_row_max: int = POISON_IN_A_ROW_MAX
+    ) -> dict[StreamShard, str]:
+        """Commit all that can be; the shards that have to stop, with the reason."""
+        failed: dict[StreamShard, str] = {}
+        waiting = sorted(rows)
+        while waiting:
+            undecided = []
+            evidence = self._evidence
+            for shard in waiting:
+                self._is_undecided = False
+                reason = self._search_shard(shard, rows[shard], only, in_a_row_max)
+                failed.pop(shard, None)
+                if reason is not None:
+                    failed[shard] = reason
+                    undecided += [shard] if self._is_undecided else []
+            waiting = undecided if self._evidence > evidence else []  # other shards may have shown what these could not
+        return failed
+
+    def _search_shard(
+        self, shard: StreamShard, rows: Sequence[Row], only: frozenset[str] | None, in_a_row_max: int
+    ) -> str | None:
+        waiting = [(0, len(rows))]
+        in_a_row = 0
+        while waiting:
+            begin, end = waiting.pop()
+            part = rows[begin:end]
+            source = source_of_rows(shard, part, rows[begin - 1][0] if begin else None, only)
+            try:
+                self._until_done(source, self._settings.attempts_max if len(part) == 1 else 1)
+                self.keep(part[-1][1])
+                in_a_row = 0
+            except (SinkRefused, PipelineError) as error:
+                return str(error)
+            except (JobFailed, PipelineFailed) as error:
+                if len(part) > 1:
+                    middle = (begin + end) // 2
+                    waiting += [(middle, end), (begin, middle)]
+                    continue
+                try:
+                    if self._is_a_sinks_fault(source, error):
+                        continue
+                except (SinkRefused, PipelineError) as refused:
+                    return str(refused)
+                in_a_row += 1
+                at = part[0][0].encode()
+                why = self._why_not_to_bury(error, source, part[0], rows, in_a_row, in_a_row_max)
+                if why is not None:
+                    return f"the record {at} of {shard.label} fails{why}"
+                try:
+                    self._bury(source, str(error))
+                except SinkRefused as refused:
+                    return str(refused)
+                log.error("the record %s of %s fails and is in the dead letter: %s", at, shard.label, error)
+        return None
+
+    def _is_a_sinks_fault(self, source: BatchSource, error: JobFailed | PipelineFailed) -> bool:
+        """Whether it was the sink that failed just now, over a record that can be computed; it was waited for then."""
+        if not isinstance(error, JobFailed) or isinstance(error, DataRefused) or not self._jobs.computes(source):
+            return False
+        self._wait_for_sinks(source, error)
+        return True
+
+    def _why_not_to_bury(
+        self,
+        error: JobFailed | PipelineFailed,
+        source: BatchSource,
+        record: Row,
+        rows: Sequence[Row],
+        in_a_row: int,
+        in_a_row_max: int,
+    ) -> str | None:
+        """How the sentence goes on with which the shard stops; None if the record is to blame."""
+        if self._settings.on_poison is OnPoison.STOP:
+            return f": {error}; correct the pipeline, or set mld.spark.deadLetter"
+        remedy = "correct the pipeline"
+        if in_a_row > in_a_row_max:
+            return f", as did the {in_a_row - 1} before it: {error}; {remedy}"
+        failing = [sink for _, sinks in self._destinations.groups(source) for sink in sinks]
+        if isinstance(error, DataRefused):
+            why = self._no_taker(failing)
+            remedy = "correct the sink or the pipeline"
+        else:
+            why = self._no_evidence(error, record, rows, failing)
+        return None if why is None else f", {why}: {error}; {remedy}"
+
+    def _no_taker(self, sinks: Sequence[Sink]) -> str | None:
+        """Why it may be a sink that refuses any record; None if it has taken others not long ago."""
+        for sink in sinks:
+            if sink.name in self._jobs.took_rows:
+                self._refused[sink.name] = 0
+        self._jobs.took_rows.difference_update(sink.name for sink in sinks)
+        for sink in sinks:
+            if sink.name not in self._refused:
+                self._is_undecided = True
+                return f"and sink {sink.name} has taken no other one yet to tell whether it is the record or the sink"
+            if self._refused[sink.name] >= REFUSED_IN_A_ROW_MAX:
+                return f"and sink {sink.name} has taken none since {REFUSED_IN_A_ROW_MAX} others were buried"
+        self._refused.update(sink.name for sink in sinks)
+        return None
+
+    def _no_evidence(self, error: Exception, record: Row, rows: Sequence[Row], sinks: Sequence[Sink]) -> str | None:
+        """Why it may not be the record that is to blame; None if the pipeline works for another one right after.
+
+        A pipeline that writes by itself is not run for this; there any batch that went well is the evidence."""
+        if isinstance(error, Blameless):
+            return "and no record can cause that"
+        if not sinks and self._went_well is not None:
+            return None
+        neighbours = [line for position, line in rows if position != record[0]]
+        others = [*([self._went_well] if self._went_well else []), *neighbours[:NEIGHBOURS_MAX]]
+        if not others or not sinks:
+            self._is_undecided = True
+            return "and there is no other one yet to tell whether it is the record or the pipeline"
+        if any(self._jobs.works_for(line, sinks) for line in others):
+            return None
+        return f"and so do the {len(others)} others that were tried"
+
+    def _bury(self, source: BatchSource, reason: str) -> None:
+        """One record into the dead letter, for the sinks that miss it, and past it in those; until that is done. Raises
+        SinkRefused, SessionGone and Stopped."""
+        waits = fenced = 0
+        while (failure := self._burial(source, reason)) is not None:
+            sink, error = failure.sink, failure.error
+            if isinstance(error, SinkRefused):
+                raise error
+            if isinstance(error, Fenced):
+                fenced += 1
+                bound_fences(error, fenced)
+            elif self._destinations.may_put_aside(sink):
+                self._destinations.put_aside(sink, error, failure.took_s)
+                continue
+            else:
+                waits += 1
+                self._patience.wait(error, waits)
+            self._destinations.reopen(sink)
+        self._jobs.figures.poisoned += 1
+
+    def _burial(self, source: BatchSource, reason: str) -> SinkFailure | None:
+        """One attempt at it; what failed."""
+        dead = self._destinations.dead
+        assert dead is not None
+        groups = list(self._destinations.groups(source))
+        names = [sink.name for _, sinks in groups for sink in sinks] or [PIPELINE]
+        if source.only is not None:
+            names = [name for name in names if name in source.only]
+        ((shard, at),) = source.ends.items()
+        missing = spans({buried_in(shard, name): at for name in names}, self._destinations.marks[dead.name])
+        failures: list[SinkFailure] = []
+        if missing:
+            sinks = sorted(name for name in names if buried_in(shard, name) in missing)
+            every = len(sinks) == max(1, len(self._destinations.sinks))
+            with self._jobs.handed(source, source.whole()) as (handed, _):
+                frame = handed.because(self._settings.fit(reason), () if every else sinks)
+                self._jobs.into_each([dead], {dead.name: frame}, missing, failures)
+        for batch, group in groups:
+            if failures:
+                return failures[0]
+            self._jobs.into_each(group, {}, batch, failures)
+        if failures:
+            return failures[0]
+        self._jobs.repeats.published(PIPELINE, spans(source.ends, self._jobs.own))
+        self._jobs.own.update(source.ends)
+        return None
