@@ -165,8 +165,8 @@ class Engine:
     # --- attempts ----------------------------------------------------------------------------------------------------
 
     def _until_done(self, source: BatchSource, attempts_max: int) -> None:
-        """Until every sink that takes part holds all of it. Raises SinkRefused, PipelineError, JobFailed, PipelineFailed,
-        SessionGone and Stopped."""
+        """Until every sink that takes part holds all of it. Raises SinkRefused, PipelineError, JobFailed, PipelineFailed
+        and what ends all attempts, SessionGone and Stopped."""
         failures = fenced = waits = 0
         while True:
             try:

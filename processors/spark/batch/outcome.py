@@ -33,7 +33,7 @@ class BatchFigures:
 
 @dataclass(slots=True)
 class BatchOutcome:
-    """`failed` says why a shard stops. All other shards of the batch are committed to their ends, but for those that are
+    """`failed` says why a shard stops. All others of the batch are committed to their ends, but for those that are
     `kept` because a sink misses some of their records: the records come again, with the next batch, in `again_in_s`."""
 
     failed: dict[StreamShard, str] = field(default_factory=dict)
