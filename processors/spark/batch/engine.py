@@ -6,8 +6,8 @@ when every sink holds it, and every sink gets everything past its own high-water
 What an attempt may end in, for each sink by itself:
 
 * another writer moved a shard (Fenced): read the marks anew, trim, go on at once
-* the sink cannot now (SinkError, SinkFull): if it is the only one, wait and try again, for as long as it takes; else put
-  it aside (`destinations`). What it misses is kept, and comes again with the next batch
+* the sink cannot now (SinkError, SinkFull): if it is the only one, wait and try again, for as long as it takes;
+  else put it aside (`destinations`). What it misses is kept, and comes again with the next batch
 * the job failed, and computes if nobody writes it: the same
 * the job or the pipeline failed: try again, then search for the record (`poison`)
 * it can never succeed (SinkRefused, PipelineError): all shards of the batch stop
@@ -151,7 +151,7 @@ class Engine:
         outcome.figures.dropped = self._jobs.repeats.counts(batch, every, outcome.failed)
 
     def _keep(self, ends: HighWaterMarks, outcome: BatchOutcome) -> None:
-        """Say which shards have records that a sink misses yet, up to where all sinks hold them, and when to come again."""
+        """Which shards have records that a sink misses yet, up to where all sinks hold them, and when to come again."""
         for shard, upto in ends.items():
             held = self._destinations.held(shard, self._jobs.own)
             if shard not in outcome.failed and fresh(upto, held):
@@ -165,8 +165,8 @@ class Engine:
     # --- attempts ----------------------------------------------------------------------------------------------------
 
     def _until_done(self, source: BatchSource, attempts_max: int) -> None:
-        """Until every sink that takes part holds all of it. Raises SinkRefused, PipelineError, JobFailed, PipelineFailed
-        and what ends all attempts, SessionGone and Stopped."""
+        """Until every sink that takes part holds all of it. Raises SinkRefused, PipelineError, JobFailed,
+        PipelineFailed, and what ends all attempts: SessionGone and Stopped."""
         failures = fenced = waits = 0
         while True:
             try:

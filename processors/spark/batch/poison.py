@@ -57,14 +57,11 @@ class PoisonSearch:
         """A record, as a line, of the last batch that was published."""
         self._refused: Counter[str] = Counter()
         """Records in a row that were buried because a sink will never take them."""
-        self._evidence = 0
-        """Parts that went well."""
         self._is_undecided = False
         """Whether the shard stopped only because nothing had gone well yet."""
 
     def keep(self, line: bytes) -> None:
         """A record that went well."""
-        self._evidence += 1
         if line.endswith(b"\n") and len(line) <= KEPT_BYTES_MAX:
             self._went_well = line
 
@@ -74,9 +71,8 @@ class PoisonSearch:
         """Commit all that can be; the shards that have to stop, with the reason."""
         failed: dict[StreamShard, str] = {}
         waiting = sorted(rows)
-        while waiting:
+        for _ in range(2):  # in the second round, other shards may have shown what these could not
             undecided = []
-            evidence = self._evidence
             for shard in waiting:
                 self._is_undecided = False
                 reason = self._search_shard(shard, rows[shard], only, in_a_row_max)
@@ -84,7 +80,7 @@ class PoisonSearch:
                 if reason is not None:
                     failed[shard] = reason
                     undecided += [shard] if self._is_undecided else []
-            waiting = undecided if self._evidence > evidence else []  # other shards may have shown what these could not
+            waiting = undecided
         return failed
 
     def _search_shard(
