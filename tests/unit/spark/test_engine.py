@@ -386,6 +386,7 @@ def test_whatever_sinks_do_each_holds_every_record_once(tmp_path_factory, data):
         mine = [(n, said) for shard, n, said in dead.rows if shard == "a"]
         letters = [n for n, said in mine if b" for " not in said or said.endswith(name.encode())]
         assert sorted(letters) == sorted(poison[name])
+    bed.spool.close()
 
 
 @pytest.mark.parametrize("name", ["deadLetter", "out"])
