@@ -139,7 +139,7 @@ FLEET_TOP = ["fleet", "wiring"]
 SPARK_MAY_USE = ("mld.aws", "mld.errors")
 """Of mld: `processors/spark` writes to buckets with the daemon's own ways to credentials."""
 SPARK_ROOMS: dict[str, set[str]] = {
-    "child": {"batch", "catalog", "session"},
+    "child": {"batch", "catalog", "replay", "session"},
     "host": {"batch", "commit", "session", "sinks", "streaming"},
     "streaming": {"batch", "commit", "session"},
     "batch": {"commit", "session"},
@@ -148,6 +148,7 @@ SPARK_ROOMS: dict[str, set[str]] = {
     "session": set(),
     "commit": set(),
     "datasource": set(),
+    "replay": {"batch", "datasource", "host", "sinks"},
     "testing": {"session"},
 }
 SPARK_LEAVES = {
@@ -292,6 +293,8 @@ PURE = (
     "processors/spark/commit/ledger.py",
     "processors/spark/commit/s3_head.py",
     "processors/spark/writer_identity.py",
+    "processors/spark/replay/letters.py",
+    "processors/spark/batch/suspects.py",
     "processors/spark/catalog/table.py",
     "processors/spark/commit/admission.py",
     "processors/spark/datasource/offsets.py",

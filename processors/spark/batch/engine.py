@@ -99,13 +99,23 @@ class Engine:
         self._keep(batch.ends, outcome)
         return outcome
 
-    def replay(self, shard: StreamShard, rows: Sequence[Row], only: frozenset[str] | None = None) -> str | None:
-        """Run records by positions of their own into the sinks, or into some of them; all sinks are waited for. Why it
-        had to stop, if it had to; the marks say where."""
+    def held(self, shard: StreamShard) -> RecordPosition | None:
+        """What every sink holds of a shard, whatever the dead letter holds."""
+        return self._destinations.held(shard, self._jobs.own)
+
+    def replay(self, shard: StreamShard, rows: Sequence[Row], only: frozenset[str] | None = None) -> BatchOutcome:
+        """Run records by positions of their own into the sinks, or into some of them; all sinks are waited for. If it
+        has to stop, the marks say where. Raises SessionGone and Stopped."""
         self._destinations.puts_aside = False
+        self._destinations.due_now()
         self._jobs.begin()
-        failed = self._run(source_of_rows(shard, rows, only=only), None, in_a_row_max=FOR_EVER)
-        return failed.get(shard)
+        source = source_of_rows(shard, rows, only=only)
+        return BatchOutcome(self._run(source, None, in_a_row_max=FOR_EVER), self._jobs.figures)
+
+    def would_pass(self, rows: Sequence[Row], only: frozenset[str] | None = None) -> bool:
+        """Whether the pipeline can compute these records for the sinks; nothing is written."""
+        sinks = [sink for sink in self._destinations.sinks if only is None or sink.name in only]
+        return self._jobs.works_for([line for _, line in rows], sinks)
 
     def _run(
         self, source: BatchSource, file: Path | None, in_a_row_max: int = POISON_IN_A_ROW_MAX

@@ -224,7 +224,7 @@ class Jobs:
         if self._suspects is not None and missing.keys() <= self._suspects.shards:
             bitmap = self._suspects.bitmap
             parts = source.part(missing)
-            rows = {shard: found for shard, part in parts.items() if (found := suspects(shard, list(part), bitmap))}
+            rows = {shard: found for shard, part in parts.items() if (found := suspects(part, bitmap))}
         with self.handed(source, missing, rows) as (handed, _):
             count = self.into(dead, handed.malformed() if handed.malformed else None, batch)
         if count:
@@ -304,16 +304,16 @@ class Jobs:
             return True
         return False
 
-    def works_for(self, line: bytes, sinks: Sequence[Sink]) -> bool:
-        """Whether one record, which is not malformed, can be computed for these sinks."""
+    def works_for(self, lines: Sequence[bytes], sinks: Sequence[Sink]) -> bool:
+        """Whether these records can be computed for these sinks, and none of them is malformed."""
         try:
-            with self.handed_lines([line]) as handed:
-                frames = self.frames(handed.records, {}, 1, 1)
+            with self.handed_lines(lines) as handed:
+                frames = self.frames(handed.records, {}, len(lines), 1)
                 for sink in sinks:
                     if (frame := frames[sink.name]) is not None:
                         self._handover.compute(frame)
                 counted = handed.counts()
                 return counted is None or counted.malformed == 0
         except Exception as error:  # whatever it is, it is no evidence
-            log.debug("another record fails as well: %s", error)
+            log.debug("they cannot be computed: %s", error)
             return False

@@ -178,7 +178,7 @@ class PoisonSearch:
         if not others or not sinks:
             self._is_undecided = True
             return "and there is no other one yet to tell whether it is the record or the pipeline"
-        if any(self._jobs.works_for(line, sinks) for line in others):
+        if any(self._jobs.works_for([line], sinks) for line in others):
             return None
         return f"and so do the {len(others)} others that were tried"
 

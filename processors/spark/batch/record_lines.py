@@ -22,6 +22,7 @@ HEAD = b'{"action":"processRecords","records":['
 RECORD_HEAD = b'{"data":"'
 RECORD_TAIL = b',"action":"record"}'
 SEQUENCE_KEY = b'"sequenceNumber":"'
+SHARD_KEY = b',"h":'
 SUB_KEY = b'"subSequenceNumber":'
 _LAG = re.compile(rb'\],"millisBehindLatest":(null|\d+)\}\s*\Z')
 _SEPARATOR = RECORD_TAIL + b"," + RECORD_HEAD
@@ -83,6 +84,11 @@ def position_of(record: bytes | bytearray) -> RecordPosition:
     if number is None or sub is None:
         raise LineError(f"a record without a position: {record[-200:]!r}")
     return RecordPosition(int(number[0]), int(sub[0]))
+
+
+def shard_of(record: bytes) -> str:
+    """The id of the shard in a line made by `split`."""
+    return str(json.loads(record[record.rindex(SHARD_KEY) + len(SHARD_KEY) :].rstrip()[:-1]))
 
 
 def rows(records: bytes) -> Iterator[tuple[RecordPosition, bytes]]:

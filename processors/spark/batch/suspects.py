@@ -10,9 +10,11 @@ Pure: values in, values out.
 from __future__ import annotations
 
 from binascii import crc32
+from collections.abc import Sequence
 
+from processors.spark.batch import record_lines
 from processors.spark.batch.micro_batch import Row
-from processors.spark.high_water_marks import RecordPosition, StreamShard
+from processors.spark.high_water_marks import RecordPosition
 
 BITS = 1 << 15
 """What Spark's `bitmap_construct_agg` has."""
@@ -20,20 +22,20 @@ SHARE_MAX = 4
 """Of the records; if more of them are malformed than one in so many, nothing is gained by leaving some out."""
 
 
-def bit_of(shard: StreamShard, position: RecordPosition) -> int:
+def bit_of(shard: str, position: RecordPosition) -> int:
     """As `handover.BIT` has Spark compute it."""
-    return crc32(f"{position.sequence}:{position.sub}:{shard.shard}".encode()) % BITS
+    return crc32(f"{position.sequence}:{position.sub}:{shard}".encode()) % BITS
 
 
 def is_worth_it(seen: int, malformed: int) -> bool:
     return malformed * SHARE_MAX <= min(seen, BITS)
 
 
-def suspects(shard: StreamShard, rows: list[Row], bitmap: bytes) -> list[Row]:
-    """The rows whose bit is set."""
+def suspects(rows: Sequence[Row], bitmap: bytes) -> list[Row]:
+    """The rows whose bit is set, by what their lines say: records that are replayed have positions of their own."""
     found = []
     for row in rows:
-        bit = bit_of(shard, row[0])
+        bit = bit_of(record_lines.shard_of(row[1]), record_lines.position_of(row[1]))
         if bitmap[bit >> 3] >> (bit & 7) & 1:
             found.append(row)
     return found

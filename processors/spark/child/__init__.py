@@ -4,6 +4,7 @@
     executableName = mld-spark app.properties                               (run by Amazon's Java daemon)
     mld-spark --check app.properties                                        (for people: could it run?)
     mld-spark --ddl app.properties                                          (for people: tables over its sinks)
+    mld-spark --replay-dead-letter [--dry-run] app.properties               (for people: once more, please)
 
 It imports no pyspark, and little else: a child must start in no time.
 """
@@ -25,7 +26,9 @@ from processors.standard import claim_standard_streams
 def properties_file(arguments: list[str]) -> str:
     """The file that the daemon read. Raises FatalError if nobody says which."""
     if len(arguments) > 1:
-        raise FatalError("usage: mld-spark [--check | --ddl] [APP.properties]", EXIT_CONFIGURATION)
+        raise FatalError(
+            "usage: mld-spark [--check | --ddl | --replay-dead-letter] [APP.properties]", EXIT_CONFIGURATION
+        )
     file = arguments[0] if arguments else os.environ.get("MLD_PROPERTIES_FILE")
     if not file:
         raise FatalError("which properties file? Write executableName = mld-spark app.properties", EXIT_CONFIGURATION)
@@ -41,6 +44,10 @@ def main() -> NoReturn:
         from processors.spark.catalog import ddl
 
         sys.exit(ddl.main(sys.argv[2:]))
+    if sys.argv[1:2] == ["--replay-dead-letter"]:
+        from processors.spark.replay import program
+
+        sys.exit(program.main(sys.argv[2:]))
     stdin, stdout = claim_standard_streams()
     if not os.isatty(stdin.fileno()):
         # A signal to a whole group or control group reaches us too; the daemon decides when we are done.

@@ -44,6 +44,7 @@ class HostStartError(Exception):
 @dataclass(frozen=True, slots=True)
 class Started:
     engine: Engine | StreamingEngine
+    dead_letter: Sink | None
     spark: SparkSession
     pipeline: pipeline.Pipeline
     jvm_pid: int | None
@@ -108,7 +109,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         "applicationId": None if settings.remote else spark.sparkContext.applicationId,
         "ui": address,
     }
-    return Started(engine, spark, loaded, spark_session.jvm_pid(spark), about)
+    return Started(engine, dead, spark, loaded, spark_session.jvm_pid(spark), about)
 
 
 def _places(settings: SparkSettings) -> Iterator[tuple[str, str]]:

@@ -33,6 +33,7 @@ from processors.spark.commit.store import Store, as_sink_error
 from processors.spark.commit_stages import stage
 from processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from processors.spark.sink_port import Published, SinkRefused, SinkSpec
+from processors.spark.sinks.letter_files import LetterFiles, StoredLetters
 from processors.spark.sinks.spark_write import write
 
 if TYPE_CHECKING:
@@ -81,6 +82,11 @@ class FileSink(AdmittedSink):
         head = self._journal.open() or self._lost_ledger()
         self._check_layout(head)
         return self._admission.marks(self._journal.claim(head, self._admission))
+
+    def newest(self) -> int:
+        """The number of the newest commit, which is complete then; 0 if there is none. Raises SinkError."""
+        head = self._journal.open()
+        return head.number if head else 0
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         columns = self._columns(frame)
@@ -212,6 +218,10 @@ class FlatSink(FileSink):
     def __init__(self, spec: SinkSpec, store: Store) -> None:
         super().__init__(spec, store)
         self._in_directories, self._layout = self._layout, IN_FILES.format(self._layout)
+
+    def letters(self) -> LetterFiles:
+        """The files of a dead letter."""
+        return StoredLetters(self._store)
 
     def _layout_after(self, head: LedgerEntry | None) -> str:
         return self._in_directories if head and head.layout == self._in_directories else self._layout

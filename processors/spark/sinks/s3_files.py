@@ -17,6 +17,7 @@ from processors.spark.commit.s3_journal import Objects, S3Journal
 from processors.spark.commit.store import PosixStore
 from processors.spark.sink_port import SinkRefused, SinkSpec
 from processors.spark.sinks.files import PartitionedSink
+from processors.spark.sinks.letter_files import LetterFiles, LetterObjects
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -63,6 +64,11 @@ class S3FileSink(PartitionedSink):
         store = ScratchStore(scratch, private=True)
         journal = S3Journal(objects, place.prefix, store, spec.name, place=str(place))
         super().__init__(spec, store, journal, str(place))
+        self._letters = LetterObjects(objects, place.prefix)
+
+    def letters(self) -> LetterFiles:
+        """The files of a dead letter."""
+        return self._letters
 
     def _write(self, frame: DataFrame, token: str) -> int:
         one_file = not self._spec.partition_by and not self._spec.many_files

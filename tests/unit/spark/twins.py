@@ -143,7 +143,7 @@ class MemoryFrames:
 def bitmap_of(records: Iterable[tuple[str, int]]) -> bytes:
     bitmap = bytearray(BITS // 8)
     for shard, number in records:
-        bit = bit_of(StreamShard(STREAM, shard), RecordPosition(number))
+        bit = bit_of(shard, RecordPosition(number))
         bitmap[bit >> 3] |= 1 << (bit & 7)
     return bytes(bitmap)
 

@@ -1,0 +1,1 @@
+"""Puts a dead letter back through the pipeline: `mld-spark --replay-dead-letter`."""

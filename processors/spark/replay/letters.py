@@ -1,0 +1,93 @@
+"""Letters of a dead letter -> lines, as the records came from the daemon.
+
+Letters are numbered by where they stand: the number of the commit that has brought them, and their place in it. So a
+position never changes, a letter that comes later has a higher one, and what a sink has got back is one mark.
+
+Pure: values in, values out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+
+from processors.spark.high_water_marks import RecordPosition, StreamShard
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+REPLAY = "(dead letter)"
+"""Stands for the stream in the marks of what was replayed; no stream can be called so."""
+
+
+class LetterError(Exception):
+    """A line that is no letter; one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkLetter:
+    """A record that was put aside. `sinks` are those that miss it, None: all do. `writer` is the application and its
+    pipeline, None for letters of version 0.1, which do not say."""
+
+    position: RecordPosition
+    line: bytes
+    shard: str
+    reason: str
+    sinks: frozenset[str] | None
+    writer: tuple[str, str] | None
+
+
+def replay_shard(identity: str) -> StreamShard:
+    """Stands in the marks of sinks for the letters of one directory."""
+    return StreamShard(REPLAY, identity)
+
+
+def letters_of(number: int, texts: Iterable[tuple[str, bytes]]) -> Iterator[SparkLetter]:
+    """The letters of one commit, from the names and contents of its files, which are sorted. Raises LetterError."""
+    at = 0
+    for name, data in texts:
+        for line in data.splitlines():
+            try:
+                yield _letter(RecordPosition(number, at), json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise LetterError(
+                    f"{name} has a line that is no dead letter of mld-spark ({error!r}): {line[:80]!r}; take it out"
+                ) from error
+            at += 1
+
+
+def _letter(position: RecordPosition, value: dict[str, object]) -> SparkLetter:
+    arrived, sinks, application = value.get("approximateArrivalTimestamp"), value.get("sinks"), value.get("application")
+    kept: dict[str, object] = {
+        "data": value.get("data", ""),
+        "partitionKey": value["partitionKey"],
+        "sequenceNumber": value["sequenceNumber"],
+        "approximateArrivalTimestamp": None if arrived is None else _milliseconds(str(arrived)),
+        "subSequenceNumber": value.get("subSequenceNumber", 0),
+    }
+    kept |= {name: text for name, text in value.items() if name.startswith("schema")}
+    kept |= {"s": value["streamName"], "h": value["shardId"]}
+    return SparkLetter(
+        position,
+        json.dumps(kept, separators=(",", ":")).encode() + b"\n",
+        str(value["shardId"]),
+        str(value.get("reason", "")),
+        frozenset(map(str, sinks)) if isinstance(sinks, list) else None,
+        None if application is None else (str(application), str(value.get("pipelineId", ""))),
+    )
+
+
+def _milliseconds(text: str) -> int:
+    return (datetime.fromisoformat(text) - _EPOCH) // _MILLISECOND
+
+
+def for_us(
+    letters: Iterable[SparkLetter], writer: tuple[str, str], sinks: frozenset[str]
+) -> Iterator[tuple[frozenset[str] | None, list[SparkLetter]]]:
+    """Runs of letters that are for the same of our `sinks` (None: for all), in their order. Letters of other writers,
+    and of sinks that are not there any more, are left out."""
+    mine = (one for one in letters if one.writer in (None, writer) and (one.sinks is None or one.sinks & sinks))
+    for only, run in groupby(mine, lambda one: None if one.sinks is None else one.sinks & sinks):
+        yield only, list(run)

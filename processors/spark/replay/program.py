@@ -1,0 +1,224 @@
+"""Puts the records of a dead letter back through the pipeline, into the sinks that miss them, exactly once.
+
+    mld-spark --replay-dead-letter app.properties             # in the daemon's working directory, beside it or alone
+    mld-spark --replay-dead-letter --dry-run app.properties   # how many would pass? Nothing is written
+
+The marks of the sinks say how far earlier replays have got. What fails again is a new letter, for the next replay.
+Letters stay where they are; when they may be deleted is for people to say.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from processors.spark.batch.attempts import Stopped
+from processors.spark.batch.engine import Engine
+from processors.spark.batch.spool import SpoolError, open_spool
+from processors.spark.datasource.stream_naming import NamingError, stream_variables
+from processors.spark.high_water_marks import RecordPosition, StreamShard
+from processors.spark.host.process_watch import clear, hold, sweep
+from processors.spark.host.start_up import HostStartError, start
+from processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError, scratch_directory
+from processors.spark.replay.letters import LetterError, SparkLetter, for_us, letters_of, replay_shard
+from processors.spark.sanitized import complain, log_by
+from processors.spark.settings import SettingsError, SparkSettings, load
+from processors.spark.sink_port import SinkError
+from processors.spark.sinks.files import FlatSink
+from processors.spark.sinks.letter_files import LetterFiles
+from processors.spark.sinks.s3_files import S3FileSink
+from processors.spark.spark_errors import SessionGone
+from processors.spark.writer_identity import STREAM_KEY, WriterIdentity
+from properties.spark import Mode
+
+log = logging.getLogger("mld.spark")
+
+USAGE = "usage: mld-spark --replay-dead-letter [--dry-run] APP.properties\n"
+FAILING_SHOWN_MAX = 100
+"""A dry run looks for so many letters that fail, one by one, and then stops counting."""
+LEFT_OUT = "left out, because another application or pipeline has written them, or for sinks that are not there now"
+
+
+class ReplayError(Exception):
+    """It cannot be replayed; one sentence with the remedy."""
+
+
+@dataclass(slots=True)
+class ReplayCounts:
+    """What became of the letters."""
+
+    letters: int = 0
+    earlier: int = 0
+    """Letters that an earlier replay has given back."""
+    left_out: int = 0
+    again: int = 0
+    """Letters that have failed again."""
+    reasons: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class LetterReplay:
+    """One replay of one dead letter by an engine that has started."""
+
+    engine: Engine
+    box: LetterFiles
+    upto: int
+    """The newest commit that is read: what this replay puts there is for the next one."""
+    writer: WriterIdentity
+    sinks: frozenset[str]
+    counts: ReplayCounts = field(default_factory=ReplayCounts)
+
+    def run(self) -> str | None:
+        """Why it had to stop, if it had to. Raises SinkError, LetterError, SessionGone and Stopped."""
+        shard = replay_shard(self.box.identity())
+        for only, run in self._waiting(shard):
+            outcome = self.engine.replay(shard, [(one.position, one.line) for one in run], only)
+            self.counts.again += outcome.figures.poisoned + outcome.figures.malformed
+            if (reason := outcome.failed.get(shard)) is not None:
+                return reason
+            self._count(run)
+        return None
+
+    def try_out(self) -> None:
+        """The same without writing: `again` are those that would fail."""
+        for only, run in self._waiting(replay_shard(self.box.identity())):
+            self._count(run)
+            parts = [run]
+            while parts and self.counts.again < FAILING_SHOWN_MAX:
+                part = parts.pop()
+                if self.engine.would_pass([(one.position, one.line) for one in part], only):
+                    continue
+                if len(part) == 1:
+                    self.counts.again += 1
+                    log.info("%s of %s would fail again; it was: %s", part[0].position, part[0].shard, part[0].reason)
+                else:
+                    middle = len(part) // 2
+                    parts += [part[middle:], part[:middle]]
+
+    def _waiting(self, shard: StreamShard) -> Iterator[tuple[frozenset[str] | None, list[SparkLetter]]]:
+        """Letters that some sink of ours has not got back."""
+        mark = self.engine.held(shard) or RecordPosition(0)
+        for number, names in self.box.commits().items():
+            if number > self.upto:
+                return
+            letters = list(letters_of(number, ((name, self.box.read(name)) for name in names)))
+            waiting = [one for one in letters if one.position > mark]
+            self.counts.earlier += len(letters) - len(waiting)
+            mine = list(for_us(waiting, (self.writer.application, self.writer.pipeline), self.sinks))
+            taken = sum(len(run) for _, run in mine)
+            self.counts.left_out += len(waiting) - taken
+            yield from mine
+
+    def _count(self, run: list[SparkLetter]) -> None:
+        self.counts.letters += len(run)
+        self.counts.reasons.update(one.reason for one in run)
+
+
+def settings_of(file: str, env: Mapping[str, str]) -> SparkSettings:
+    """The settings, with the identity that the daemon's marks have. Raises SettingsError and ReplayError."""
+    settings = load(file, (), env)
+    if settings.dead_letter is None:
+        raise ReplayError(f"{file}: mld.spark.deadLetter is not set, so there is nothing to replay")
+    if settings.mode is Mode.STREAMING:
+        raise ReplayError(
+            f"{file}: mld.spark.mode = streaming: its queries take records in order, and a letter comes late; read the "
+            "letters by a job of your own"
+        )
+    if not settings.sinks:
+        raise ReplayError(
+            f"{file}: the pipeline writes by itself, and nobody would know what it was given again; name a sink"
+        )
+    if settings.writer is not None:
+        return settings
+    try:
+        told = stream_variables(file, env)
+    except NamingError as error:
+        raise ReplayError(str(error)) from error
+    settings = load(file, (), {**env, **told})
+    if settings.writer is None:
+        raise ReplayError(
+            "Kinesis does not say which stream this is, without which the marks of the sinks mean nothing: see the "
+            f"warning above, or set {STREAM_KEY} if the daemon has it as well"
+        )
+    return settings
+
+
+def replay(settings: SparkSettings, *, dry_run: bool) -> tuple[ReplayCounts, str | None]:
+    """The counts, and why it had to stop. Raises what `main` catches."""
+    assert settings.writer is not None
+    sweep()
+    scratch = scratch_directory(os.getpid())
+    lock = hold(scratch)
+    spool = None
+    try:
+        spool = open_spool(settings.spool, scratch)
+        started = start(settings, scratch, spool)
+        signal.signal(signal.SIGTERM, lambda *_: started.engine.stop())
+        signal.signal(signal.SIGINT, lambda *_: started.engine.stop())
+        try:
+            engine, dead = started.engine, started.dead_letter
+            assert isinstance(engine, Engine) and isinstance(dead, FlatSink | S3FileSink)
+            names = frozenset(spec.name for spec in settings.sinks)
+            one = LetterReplay(engine, dead.letters(), dead.newest(), settings.writer, names)
+            if dry_run:
+                one.try_out()
+                return one.counts, None
+            return one.counts, one.run()
+        finally:
+            started.close()
+    finally:
+        if spool is not None:
+            spool.close()
+        clear(scratch, daemon_lives=False)
+        lock.close()
+
+
+def said(counts: ReplayCounts, *, dry_run: bool) -> Iterator[str]:
+    """The counts for people, line by line."""
+    if dry_run:
+        at_least = "at least " if counts.again >= FAILING_SHOWN_MAX else ""
+        yield f"{counts.letters} letters wait; {at_least}{counts.again} of them would fail again; nothing was written"
+    else:
+        passed = counts.letters - counts.again
+        yield f"{counts.letters} letters replayed: {passed} are in the sinks, {counts.again} are letters again"
+    if counts.earlier:
+        yield f"{counts.earlier} letters were replayed before"
+    if counts.left_out:
+        yield f"{counts.left_out} letters {LEFT_OUT}"
+    for reason, count in counts.reasons.most_common(10):
+        yield f"{count:8d}  {reason[:160]}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit status 0: no letter is left; 1: some failed again, or it had to stop; 2: the configuration."""
+    dry_run = "--dry-run" in arguments
+    files = [one for one in arguments if one != "--dry-run"]
+    if len(files) != 1 or files[0].startswith("-"):
+        sys.stderr.write(USAGE)
+        return EXIT_CONFIGURATION
+    try:
+        settings = settings_of(str(Path(files[0]).absolute()), os.environ)
+        log_by(settings.fit)
+        counts, stopped = replay(settings, dry_run=dry_run)
+    except (SettingsError, ReplayError) as error:
+        complain(str(error))
+        return EXIT_CONFIGURATION
+    except HostStartError as error:
+        complain(str(error))
+        return EXIT_FAILURE if error.passing else EXIT_CONFIGURATION
+    except Stopped:
+        complain("stopped; what was replayed is in the sinks, and the next replay goes on there")
+        return EXIT_FAILURE
+    except (SinkError, SpoolError, LetterError, SessionGone, FatalError) as error:
+        complain(f"{error}; what was replayed is in the sinks, and the next replay goes on there")
+        return EXIT_FAILURE
+    if stopped is not None:
+        complain(f"stopped: {stopped}; the next replay goes on there")
+    sys.stdout.write("".join(f"{line}\n" for line in said(counts, dry_run=dry_run)))
+    return EXIT_FAILURE if stopped is not None or counts.again else 0
