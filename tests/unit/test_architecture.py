@@ -292,6 +292,7 @@ PURE = (
     "processors/spark/batch/pieces.py",
     "processors/spark/commit/ledger.py",
     "processors/spark/commit/s3_head.py",
+    "processors/spark/commit/small_files.py",
     "processors/spark/writer_identity.py",
     "processors/spark/replay/letters.py",
     "processors/spark/batch/suspects.py",

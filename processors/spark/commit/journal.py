@@ -21,6 +21,10 @@ A commit
 A writer that dies before 3 leaves a staging area and nothing else. One that dies after 3 has committed; whoever opens
 or publishes next finishes it. A writer that answers late finds its number taken.
 
+An entry with removals (a compaction) takes its old files away before its new file gets its place, whoever finishes it,
+so no reader finds both. Before the first of them goes, every entry below is marked as done, durably: whoever still
+stands before moving one of those files sees then that it has been, and does not look for it.
+
 The answer of step 3 may get lost, and a file system that repeats it by itself then hears that the name exists, or after
 a rename that the source is gone. In both cases the entry of that number says by its token whose it is. After a commit
 nobody looks for `entry.json` any more, so it does not matter whether it is still there.
@@ -41,12 +45,14 @@ entry can. Until then its files are moved to their targets from there.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import PurePosixPath
@@ -63,6 +69,9 @@ from processors.spark.sink_port import SinkError, SinkRefused
 HOME = "_mld"
 STAGING, LEDGER, TRASH = f"{HOME}/staging", f"{HOME}/ledger", f"{HOME}/trash"
 ENTRY_FILE = "entry.json"
+REMOVING_FILE = "removing.json"
+"""What is linked in place of `entry.json` if the entry has removals. Programs that cannot read such an entry clean here
+as well, and have to see in `entry.json` which number the writer is about to take."""
 OWNER_FILE = "owner"
 DATA = "data"
 RACES_MAX = 1000
@@ -238,7 +247,10 @@ class Journal(SinkJournal):
         """Try to be the one who creates this entry. Raises FileNotFoundError if our staging area is gone."""
         draft = f"{STAGING}/{entry.token}/{ENTRY_FILE}"
         target = f"{LEDGER}/{ledger.entry_name(entry.number)}"
-        self._store.write(draft, ledger.encode(entry))
+        self._store.write(draft, ledger.encode(replace(entry, removals=())))
+        if entry.removals:
+            draft = f"{STAGING}/{entry.token}/{REMOVING_FILE}"
+            self._store.write(draft, ledger.encode(entry))
         stage("entry")
         if self._names().head != entry.number - 1:
             return False
@@ -284,9 +296,22 @@ class Journal(SinkJournal):
     def _names(self) -> Names:
         return Names.of(self._store.names(LEDGER))
 
-    def _finish(self) -> None:
+    def settle(self) -> LedgerEntry | None:
+        """Finish what is half done, and give the head that this led to."""
+        with _failures(f"sink {self._name}: finishing its commits"):
+            for _ in range(RACES_MAX):
+                number = self._names().head
+                self._finish()
+                head = self._head()
+                if head is None or head.number == number:
+                    return head
+            raise SinkError(f"sink {self._name}: its ledger moves on faster than it can be read; it is tried again")
+
+    def _finish(self, below: float = math.inf) -> None:
         """Bring the files of every committed entry to their places."""
         for number in self._names().unfinished:
+            if number >= below:
+                return
             try:
                 entry = self._entry(number)
             except FileNotFoundError:
@@ -301,8 +326,18 @@ class Journal(SinkJournal):
 
     def _move_all(self, entry: LedgerEntry) -> bool:
         """False if another process has finished the whole entry meanwhile."""
+        if not entry.removals:
+            return self._move(entry, entry.moves)
+        # A copy of the entry comes first: without its files it says what was being taken away.
+        hidden = tuple(move for move in entry.moves if move.target.startswith("_"))
+        if not self._move(entry, hidden):
+            return False
+        self._take_away(entry)
+        return self._move(entry, tuple(move for move in entry.moves if move not in hidden))
+
+    def _move(self, entry: LedgerEntry, moves: tuple[ledger.FileMove, ...]) -> bool:
         directories = set()
-        for index, move in enumerate(entry.moves):
+        for index, move in enumerate(moves):
             parent = str(PurePosixPath(move.target).parent)
             if parent not in directories:
                 self._store.make(parent)
@@ -314,6 +349,19 @@ class Journal(SinkJournal):
         for parent in sorted(directories):
             self._store.sync(parent)
         return True
+
+    def _take_away(self, entry: LedgerEntry) -> None:
+        """Remove files that others replace, durably. Repeated harmlessly, however late: no name is given again."""
+        self._finish(below=entry.number)
+        self._store.sync(LEDGER)
+        stage("removing")
+        for index, name in enumerate(entry.removals):
+            self._store.remove(name)
+            if index == 0:
+                stage("removing-one")
+        for parent in sorted({str(PurePosixPath(name).parent) for name in entry.removals}):
+            self._store.sync(parent)
+        stage("removed")
 
     def _moved(self, entry: LedgerEntry, move: ledger.FileMove) -> bool:
         """Move one file unless somebody has. False if another process has finished the whole entry."""

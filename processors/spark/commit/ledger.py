@@ -9,14 +9,19 @@ The numbers are the sink's, the marks are each writer's own (`writer_identity`; 
 entry of version 1 does not say whose its marks are; they are kept as `unclaimed` until their owner comes. Shards that
 have ended (`retired`) have the mark ENDED, and take next to no room in the file.
 
+An entry may also take files away: a compaction publishes one large file in place of many small ones, and leaves all
+marks as they are. It has a version of its own, so that a program that would publish the new file and leave the old ones
+refuses it.
+
 Pure: values in, values out. `journal` keeps the files.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from processors.spark.commit.retired import decode_retired, encode_retired
@@ -26,8 +31,12 @@ from processors.spark.writer_identity import WriterIdentity
 VERSION = 3
 UNCLAIMED_VERSION = 1
 """The version that does not say whose its marks are."""
-VERSIONS = (UNCLAIMED_VERSION, 2, VERSION)
+REMOVING_VERSION = 4
+"""The version of an entry that takes files away; all others are written as VERSION."""
+VERSIONS = (UNCLAIMED_VERSION, 2, VERSION, REMOVING_VERSION)
 """Those that are read. Version 2 names every shard that ever was; a program that knows no later one refuses."""
+COMPACTION = "compaction"
+"""Name of the batch, without records, that replaces small files by a large one."""
 NUMBER_DIGITS = 12
 """One commit a second fills twelve digits in 31,000 years; zeros in front make names sort."""
 ENTRIES_KEPT = 64
@@ -36,6 +45,7 @@ ENTRIES_SWEPT_FROM = 4 * ENTRIES_KEPT
 """So many there may be before the old ones go, so that sweeping is rare."""
 
 ENTRY, DONE = ".json", ".done"
+_PUBLISHED = re.compile(rf"c(?P<number>\d{{{NUMBER_DIGITS},}})-.+", re.ASCII)
 
 Columns = tuple[tuple[str, str], ...]
 """Name and type of each column, in order."""
@@ -79,6 +89,8 @@ class LedgerEntry:
     writer: str = ""
     at: str = ""
     rows: int | None = None
+    removals: tuple[str, ...] = ()
+    """Files of the sink that go before those of `moves` come; no name is ever given again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +139,12 @@ def done_name(number: int) -> str:
     return f"{number:0{NUMBER_DIGITS}d}{DONE}"
 
 
+def commit_of(name: str) -> int | None:
+    """The number of the commit that has published a file, by its name; None if it is another file."""
+    found = _PUBLISHED.fullmatch(name)
+    return int(found["number"]) if found else None
+
+
 def number_of(name: str, suffix: str) -> int | None:
     """The number in a name of the ledger's directory; None if it is another file."""
     digits = name.removesuffix(suffix)
@@ -158,11 +176,27 @@ def following(
     )
 
 
+def compacting(
+    head: LedgerEntry, token: str, moves: tuple[FileMove, ...], removals: tuple[str, ...], /, **said: Any
+) -> LedgerEntry:
+    """The entry that follows `head` with other files for the same records."""
+    return replace(
+        head,
+        number=head.number + 1,
+        token=token,
+        moves=moves,
+        removals=removals,
+        batch_id=COMPACTION,
+        rows=0,
+        **said,
+    )
+
+
 def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
     """One JSON object on one line, in ASCII (a name that is no UTF-8 survives as escapes)."""
-    value = {
+    value: dict[str, Any] = {
         "application": application,
-        "version": VERSION,
+        "version": REMOVING_VERSION if entry.removals else VERSION,
         "number": entry.number,
         "token": entry.token,
         "batch": entry.batch_id,
@@ -179,6 +213,8 @@ def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
         "columns": [list(column) for column in entry.columns],
         "moves": [[move.source, move.target] for move in entry.moves],
     }
+    if entry.removals:
+        value["removals"] = list(entry.removals)
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
@@ -187,7 +223,7 @@ def decode(data: bytes) -> LedgerEntry:
     try:
         value = json.loads(data)
         if value["version"] not in VERSIONS:
-            known = f"{', '.join(map(str, VERSIONS[:-1]))} and {VERSION}"
+            known = f"{', '.join(map(str, VERSIONS[:-1]))} and {VERSIONS[-1]}"
             raise ValueError(f"an entry of version {value['version']!r}; this program knows {known}")
         unclaimed = value["version"] == UNCLAIMED_VERSION
         return LedgerEntry(
@@ -202,6 +238,7 @@ def decode(data: bytes) -> LedgerEntry:
             writer=_string(value["writer"]),
             at=_string(value["at"]),
             rows=value["rows"],
+            removals=tuple(map(_removable, value["removals"])) if value["version"] == REMOVING_VERSION else (),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"no entry of a ledger: {error!r}") from error
@@ -272,4 +309,12 @@ def _inside(value: object) -> str:
     path = _string(value)
     if not path or path.startswith("/") or ".." in path.split("/"):
         raise ValueError(f"a path that leaves the sink: {path!r}")
+    return path
+
+
+def _removable(value: object) -> str:
+    """A file that a commit of the sink has published: nothing else is ever taken away."""
+    path = _inside(value)
+    if path.startswith("_") or not _PUBLISHED.fullmatch(path.rpartition("/")[2]):
+        raise ValueError(f"no file of a commit: {path!r}")
     return path

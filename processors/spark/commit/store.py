@@ -13,10 +13,12 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from processors.spark.commit import hadoop_store
+from processors.spark.commit.small_files import ListedFile
 from processors.spark.sink_port import SinkError, SinkFull, SinkRefused
 
 if TYPE_CHECKING:
@@ -71,6 +73,9 @@ class Store(Protocol):
 
     def files(self, path: str) -> list[tuple[str, int]]:
         """Every file below, as a path relative to `path` and its size, sorted."""
+
+    def listed(self, path: str, now: float) -> list[ListedFile]:
+        """The files of one directory, in any order; nothing if there is none. `now` as time.time()."""
 
     def sync(self, path: str) -> None:
         """Make the names in one directory durable."""
@@ -176,6 +181,16 @@ class PosixStore:
     def files(self, path: str) -> list[tuple[str, int]]:
         top = self.root / path
         return sorted((str(file.relative_to(top)), file.stat().st_size) for file in _walk(top) if not file.is_dir())
+
+    def listed(self, path: str, now: float) -> list[ListedFile]:
+        found = []
+        with suppress(FileNotFoundError), os.scandir(self.root / path) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # it may go meanwhile
+                    if entry.is_file():
+                        status = entry.stat()
+                        found.append(ListedFile(entry.name, status.st_size, now - status.st_mtime))
+        return found
 
     def sync(self, path: str) -> None:
         _sync(self.root / path)

@@ -13,15 +13,20 @@ in this layout (`LedgerEntry.layout` says so) goes on in it.
 Partitioned: the files of a commit are renamed one by one into `<column>=<value>/` directories, and every name begins
 with the number of its commit. A reader may see a part of the newest commit meanwhile, and no record twice.
 
+A compaction replaces small files of one directory by a large one: a commit without records, whose entry has the names
+of the files that go (`LedgerEntry.removals`). They go first, so a reader may miss their records until the large file
+has come, and never sees one twice.
+
 `commit.journal` says why a commit happens once, whatever dies. Spark writes into a private staging area, so what its
 own committer leaves there (`_temporary`, `_SUCCESS`, late attempts of tasks) never gets into the sink.
 """
 
 from __future__ import annotations
 
-import re
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -29,15 +34,17 @@ from processors.spark.commit import ledger
 from processors.spark.commit.admission import AdmittedSink, admission_of
 from processors.spark.commit.journal import LEDGER, Journal, SinkJournal, signature
 from processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, LedgerEntry
+from processors.spark.commit.small_files import ListedFile
 from processors.spark.commit.store import Store, as_sink_error
 from processors.spark.commit_stages import stage
 from processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from processors.spark.sink_port import Published, SinkRefused, SinkSpec
 from processors.spark.sinks.letter_files import LetterFiles, StoredLetters
+from processors.spark.sinks.spark_rewrite import rewrite
 from processors.spark.sinks.spark_write import write
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 COMMIT = "mld_commit"
 COPY = "_ledger.json"
@@ -47,7 +54,6 @@ DRAFT_OF_COPY = "copy.json"
 COPIES_KEPT, COPIES_SWEPT_FROM = 2, 8
 IN_FILES = "{} in files"
 """Layout of a flat sink by its format; the name of the format alone is that of a sink in directories."""
-_FILE = re.compile(rf"c(\d{{{ledger.NUMBER_DIGITS},}})-.+", re.ASCII)
 FILES_MAX = 20_000
 """Files of one batch. More means a partition column with (nearly) as many values as records: no table to read."""
 BY_PLACE = frozenset(("csv",))
@@ -56,6 +62,20 @@ DEFAULTS = {"parquet": {"parquet.dictionary.page.size": str(128 * 1024)}}
 """Options that the user's win over. A batch makes small files, in which the usual dictionary of 1 MB would hold nearly
 all values of a column that has no repetitions; building it in vain takes a fifth of a batch's CPU."""
 OPTIONS = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a compaction did: the number of its entry, files before and after, and their rows."""
+
+    number: int
+    removed: int
+    added: int
+    rows: int
+
+
+class _Superseded(Exception):
+    """Another worker has compacted one of these files meanwhile."""
 
 
 class FileSink(AdmittedSink):
@@ -162,6 +182,83 @@ class FileSink(AdmittedSink):
         except OSError as error:
             raise as_sink_error(error, f"sink {self.name}: making a batch durable") from error
 
+    # --- compaction --------------------------------------------------------------------------------------------------
+
+    def compact(
+        self, spark: SparkSession, directory: str, choose: Callable[[list[ListedFile]], tuple[str, ...]]
+    ) -> Compacted | None:
+        """Replace files of one directory, of which `choose` is given those of commits, by one with the same rows.
+
+        None if nothing is chosen, or another worker is faster. `directory` is a path below the sink. What dies or fails
+        on the way leaves every record where it is, or in the new file. Needs no `open`; raises SinkError."""
+        assert isinstance(self._journal, Journal)
+        head = self._journal.settle()
+        if head is None or not self._is_compactable(head):
+            return None
+        self._check_layout(head)
+        names = choose(self.files_of(directory))
+        if not names:
+            return None
+        chosen = tuple(f"{directory}/{name}" if directory else name for name in names)
+        try:
+            with self._journal.staged() as token:
+                return self._compact(spark, directory, chosen, head, token)
+        except _Superseded:
+            return None
+
+    def files_of(self, directory: str) -> list[ListedFile]:
+        """The files of commits in one directory."""
+        try:
+            listed = self._store.listed(directory, time.time())
+        except OSError as error:
+            raise as_sink_error(error, f"sink {self.name}: looking for small files") from error
+        return [one for one in listed if ledger.commit_of(one.name) is not None]
+
+    def _compact(
+        self, spark: SparkSession, directory: str, chosen: tuple[str, ...], head: LedgerEntry, token: str
+    ) -> Compacted | None:
+        rows = self._rewrite(spark, chosen, f"{self._journal.data(token)}/{directory}".rstrip("/"), head)
+        files = self._clean(token, rows)
+        if not files:
+            return None
+
+        def follow(_: LedgerEntry | None) -> LedgerEntry:
+            assert isinstance(self._journal, Journal)
+            head = self._journal.settle()
+            there = {one.name for one in self.files_of(directory)}
+            if head is None or not all(PurePosixPath(path).name in there for path in chosen):
+                # Every entry up to the head is finished, so whoever has taken a file away did so before; and whoever
+                # does so from now on takes the number that we are about to.
+                raise _Superseded
+            self._check_layout(head)
+            moves = self._moves(head.number + 1, files, head.layout)
+            entry = ledger.compacting(head, token, moves, chosen, **signature())
+            self._accompany(entry, token)
+            return entry
+
+        entry = self._journal.commit(token, follow)
+        self._committed(entry)
+        return Compacted(entry.number, len(chosen), len(files), rows)
+
+    def _rewrite(self, spark: SparkSession, files: tuple[str, ...], target: str, head: LedgerEntry) -> int:
+        """Write the rows of these files into the directory `target`, counted before and after; how many they are."""
+        stage("rewriting")
+        return rewrite(
+            spark,
+            [self._store.uri(path) for path in files],
+            self._store.uri(target),
+            sink=self.name,
+            format=self._spec.format,
+            options={**self._spec.options, **OPTIONS},
+            columns=head.columns,
+        )
+
+    def _is_compactable(self, head: LedgerEntry) -> bool:
+        """Whether the files of this layout can be put together."""
+        return True
+
+    # --- columns and layout ------------------------------------------------------------------------------------------
+
     def _columns(self, frame: DataFrame | None) -> Columns:
         if frame is None:
             return ()
@@ -223,6 +320,9 @@ class FlatSink(FileSink):
         """The files of a dead letter."""
         return StoredLetters(self._store)
 
+    def _is_compactable(self, head: LedgerEntry) -> bool:
+        return head.layout != self._in_directories
+
     def _layout_after(self, head: LedgerEntry | None) -> str:
         return self._in_directories if head and head.layout == self._in_directories else self._layout
 
@@ -276,12 +376,25 @@ class FlatSink(FileSink):
             names = self._store.names("")
             if commits := [name for name in names if name.startswith(f"{COMMIT}=")]:
                 return self._restored(f"{max(commits)}/{COPY}")
-            newest = max((int(found[1]) for name in names if (found := _FILE.fullmatch(name))), default=0)
+            newest = max((number for name in names if (number := ledger.commit_of(name)) is not None), default=0)
             # A copy without its files was never seen by a reader; its number is given again, to another commit.
-            self._remove_copies([number for number in self._copies() if number > newest])
+            unseen = [number for number in self._copies() if number > newest]
+            for number in unseen:
+                self._check_removals(f"{COPIES}/{ledger.entry_name(number)}", names)
+            self._remove_copies(unseen)
             return self._restored(f"{COPIES}/{ledger.entry_name(newest)}") if newest else None
         except OSError as error:
             raise as_sink_error(error, f"sink {self.name}: looking for its lost ledger") from error
+
+    def _check_removals(self, copy: str, names: list[str]) -> None:
+        """A compaction whose file has not come must not have taken any away. What cannot be read was none's."""
+        with suppress(ValueError):
+            gone = set(ledger.decode(self._store.read(copy)).removals) - set(names)
+            if gone:
+                raise SinkRefused(
+                    f"sink {self.name}: {self._store.uri('')} has no ledger, and {len(gone)} files are missing that "
+                    f"the compaction of {copy} was replacing, {min(gone)} among them; restore _mld, which has them"
+                )
 
     def _restored(self, copy: str) -> LedgerEntry:
         try:
