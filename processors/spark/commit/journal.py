@@ -22,8 +22,8 @@ A writer that dies before 3 leaves a staging area and nothing else. One that die
 or publishes next finishes it. A writer that answers late finds its number taken.
 
 An entry with removals (a compaction) takes its old files away before its new file gets its place, whoever finishes it,
-so no reader finds both. Before the first of them goes, every entry below is marked as done, durably: whoever still
-stands before moving one of those files sees then that it has been, and does not look for it.
+so no reader finds both. It is linked once every entry below is marked as done, and both are durable before the first
+file goes: whoever still stands before moving one of those files sees then that it has been, and does not look for it.
 
 The answer of step 3 may get lost, and a file system that repeats it by itself then hears that the name exists, or after
 a rename that the source is gone. In both cases the entry of that number says by its token whose it is. After a commit
@@ -45,7 +45,6 @@ entry can. Until then its files are moved to their targets from there.
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import time
@@ -307,11 +306,9 @@ class Journal(SinkJournal):
                     return head
             raise SinkError(f"sink {self._name}: its ledger moves on faster than it can be read; it is tried again")
 
-    def _finish(self, below: float = math.inf) -> None:
+    def _finish(self) -> None:
         """Bring the files of every committed entry to their places."""
         for number in self._names().unfinished:
-            if number >= below:
-                return
             try:
                 entry = self._entry(number)
             except FileNotFoundError:
@@ -352,8 +349,7 @@ class Journal(SinkJournal):
 
     def _take_away(self, entry: LedgerEntry) -> None:
         """Remove files that others replace, durably. Repeated harmlessly, however late: no name is given again."""
-        self._finish(below=entry.number)
-        self._store.sync(LEDGER)
+        self._store.sync(LEDGER)  # whoever finishes an entry may not be the one who has made it durable
         stage("removing")
         for index, name in enumerate(entry.removals):
             self._store.remove(name)

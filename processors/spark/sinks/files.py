@@ -373,12 +373,14 @@ class FlatSink(FileSink):
     def _lost_ledger(self) -> LedgerEntry | None:
         """Whoever removes `_mld` and keeps the data has only lost the newest copy's number of empty batches."""
         try:
-            names = self._store.names("")
+            names, copies = self._store.names(""), self._copies()
+            if self._journal.head() is not None:
+                return self._journal.open()  # the first commit has come meanwhile, and these are its files
             if commits := [name for name in names if name.startswith(f"{COMMIT}=")]:
                 return self._restored(f"{max(commits)}/{COPY}")
             newest = max((number for name in names if (number := ledger.commit_of(name)) is not None), default=0)
             # A copy without its files was never seen by a reader; its number is given again, to another commit.
-            unseen = [number for number in self._copies() if number > newest]
+            unseen = [number for number in copies if number > newest]
             for number in unseen:
                 self._check_removals(f"{COPIES}/{ledger.entry_name(number)}", names)
             self._remove_copies(unseen)

@@ -97,7 +97,7 @@ class CompactingWorld(World):
 @pytest.mark.parametrize("power_cuts", [False, True])
 def test_no_reader_finds_a_record_twice_and_none_is_lost(layout, power_cuts, kind):
     compactions: Counter[str] = Counter()
-    for seed in range(SEEDS // 2):
+    for seed in range(SEEDS // 5):
         rng = random.Random(seed)
         world = CompactingWorld(rng, layout, kind)
         pid = 0
@@ -115,7 +115,7 @@ def test_no_reader_finds_a_record_twice_and_none_is_lost(layout, power_cuts, kin
         expected = Counter((shard.shard, sequence) for shard in SHARDS for sequence in range(1, RECORDS + 1))
         assert read(world.disk) == expected, f"seed {seed}"
         compactions += world.compactions
-    assert compactions["done"] > SEEDS // 2, compactions
+    assert compactions["done"] > SEEDS // 5, compactions
 
 
 def publish(sink: FileSink, *ends: int) -> None:
@@ -259,6 +259,43 @@ def test_a_ledger_lost_in_the_middle_of_a_compaction_is_not_restored_without_the
         else:
             over_memory(FlatSink, MemoryStore(disk, 2, alive={2})).open()
             assert len(read(disk)) == 6
+
+
+def test_a_compaction_is_durable_before_whoever_finishes_it_takes_files_away():
+    """Its writer dies before it has made its entry durable, and somebody who was just opening the sink finishes it; then
+    the power fails, and of all that was not synced nothing is left."""
+    disk = Disk()
+    publish(over_memory(FlatSink, MemoryStore(disk)), 2, 4)
+    disk.sync(LEDGER)
+    linked = False
+
+    def dies_once_linked(operation: str) -> None:
+        if linked_now():
+            raise Killed
+
+    def linked_now() -> bool:
+        return f"{LEDGER}/{ledger.entry_name(3)}" in disk.names
+
+    def before(operation: str) -> None:
+        nonlocal linked
+        if operation == f"names {LEDGER}" and not linked:
+            linked = True
+            with pytest.raises(Killed):
+                over_memory(FlatSink, MemoryStore(disk, 1, dies_once_linked)).compact(None, "", every)  # type: ignore[arg-type]
+        if operation == "move c000000000003-00000.json":
+            raise Killed
+
+    with pytest.raises(Killed):
+        over_memory(FlatSink, MemoryStore(disk, 2, before, {2})).open()
+    assert read(disk) == Counter()
+
+    class NothingKept(random.Random):
+        def randint(self, a: int, b: int) -> int:
+            return a
+
+    disk.lose_power(NothingKept())
+    over_memory(FlatSink, MemoryStore(disk, 3, alive={3})).open()
+    assert len(read(disk)) == 4
 
 
 def test_a_sink_in_directories_stays_as_it_is(monkeypatch):

@@ -143,3 +143,25 @@ def test_an_emptied_directory_begins_anew():
     publish(one(MemoryStore(disk)), 5)
     lose(disk)
     assert one(MemoryStore(disk)).open() == {SHARDS[0]: RecordPosition(5)}
+
+
+def test_a_first_commit_that_comes_while_another_worker_opens_is_no_lost_ledger():
+    """Its copy of the entry is there, and its files are about to come."""
+    disk = Disk()
+    begun = False
+
+    def dies_before_its_file_comes(operation: str) -> None:
+        if operation == "move c000000000001-00000.json":
+            raise Killed
+
+    def before(operation: str) -> None:
+        nonlocal begun
+        if operation == "names " and not begun:
+            begun = True
+            with pytest.raises(Killed):
+                publish(one(MemoryStore(disk, 1, dies_before_its_file_comes)), 2)
+
+    assert one(MemoryStore(disk, 2, before, {2})).open() == {SHARDS[0]: RecordPosition(2)}
+    assert begun
+    assert one(MemoryStore(disk, 3, alive={2, 3})).open() == {SHARDS[0]: RecordPosition(2)}
+    assert len(read(disk)) == 2

@@ -1,0 +1,122 @@
+"""Small files of real sinks become large ones, with every row, column and type as it was."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+from processors.spark.sink_port import JobFailed, SinkRefused, SinkSpec
+from processors.spark.sinks.factory import make_sink
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(shutil.which("java") is None, reason="needs a JDK 17"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+SHARD = StreamShard("clicks", "shardId-000000000000")
+ODD = "a [b]%41 é#{x}"
+
+
+@pytest.fixture(scope="module")
+def spark():
+    from tests.prove_spark.jvm import Jvm
+
+    jvm = Jvm()
+    yield jvm.session
+    jvm.kill()
+
+
+def step(number: int) -> dict[StreamShard, ShardSpan]:
+    """The nth batch of one record."""
+    return {SHARD: ShardSpan(RecordPosition(number - 1) if number > 1 else None, RecordPosition(number))}
+
+
+def every(files):
+    return tuple(sorted(one.name for one in files))
+
+
+def data_files(directory: Path) -> list[str]:
+    return sorted(
+        str(file.relative_to(directory))
+        for file in directory.rglob("c0*")
+        if not str(file.relative_to(directory)).startswith("_")
+    )
+
+
+@pytest.mark.parametrize("format", ["parquet", "orc"])
+def test_rows_types_and_columns_that_came_later(format, spark, tmp_path):
+    sink = make_sink(SinkSpec("out", format, str(tmp_path / "out")), spark)
+    sink.open()
+    early = "id", "cast(id as decimal(20,3)) AS d", "timestamp_micros(id * 1000001) AS t", "struct(id, 'é') AS s"
+    sink.publish(spark.range(3).selectExpr(*early), step(1), "b")
+    sink.publish(spark.range(3, 6).selectExpr(*early, "array(id, null) AS later"), step(2), "b")
+    sink.publish(spark.range(6, 9).selectExpr(*early[:2]), step(3), "b")
+
+    def look():
+        frame = spark.read.format(format).option("mergeSchema", "true").load(str(tmp_path / "out"))
+        frame = frame.select("id", "d", "t", "s", "later").orderBy("id")
+        return frame.schema, frame.collect()
+
+    before, count = look(), len(data_files(tmp_path / "out"))
+    done = sink.compact(spark, "", every)
+    assert (done.number, done.removed, done.added, done.rows) == (4, count, 1, 9)
+    assert look() == before
+    assert len(data_files(tmp_path / "out")) == 1
+    assert sink.publish(spark.range(9, 10).selectExpr(*early), step(4), "b").number == 5
+    assert make_sink(SinkSpec("out", format, str(tmp_path / "out")), spark).open() == {SHARD: RecordPosition(4)}
+    assert look()[1][:9] == before[1]
+
+
+def test_one_directory_of_a_partitioned_sink(spark, tmp_path):
+    spec = SinkSpec("out", "parquet", str(tmp_path / "o ut"), partition_by=("tag",))
+    sink = make_sink(spec, spark)
+    sink.open()
+    for number in (1, 2, 3):
+        sink.publish(
+            spark.range(4).selectExpr(f"id + {4 * number} AS id", f"if(id < 2, '{ODD}', 'b') AS tag"), step(number), "b"
+        )
+    places = {Path(name).parent.name for name in data_files(tmp_path / "o ut")}
+    (odd,) = places - {"tag=b"}
+
+    def rows():
+        return sorted(map(tuple, spark.read.parquet(str(tmp_path / "o ut")).select("id", "tag").collect()))
+
+    before = rows()
+    assert sink.compact(spark, odd, every).rows == 6
+    assert rows() == before
+    assert len(data_files(tmp_path / "o ut" / odd)) == 1
+    assert len(data_files(tmp_path / "o ut" / "tag=b")) > 2
+    assert (
+        "tag" not in spark.read.parquet(str(tmp_path / "o ut" / odd / data_files(tmp_path / "o ut" / odd)[0])).columns
+    )
+
+
+def test_what_cannot_be_read_or_is_not_the_sinks_stays(spark, tmp_path):
+    """Also if the session is told to leave out files that are damaged: that would lose their rows."""
+    sink = make_sink(SinkSpec("out", "parquet", str(tmp_path / "out")), spark)
+    sink.open()
+    for number in (1, 2):
+        sink.publish(spark.range(3), step(number), "b")
+    names = data_files(tmp_path / "out")
+    damaged = tmp_path / "out" / names[0]
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-10])
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    try:
+        with pytest.raises(JobFailed):
+            sink.compact(spark, "", every)
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+    assert data_files(tmp_path / "out") == names
+    damaged.write_bytes(whole)
+    spark.range(1).selectExpr("id", "1 AS strange").write.parquet(str(tmp_path / "other"))
+    shutil.copy(next((tmp_path / "other").glob("part*")), tmp_path / "out" / "c000000000001-00009.parquet")
+    with pytest.raises(SinkRefused, match="column strange int"):
+        sink.compact(spark, "", every)
+    assert not list((tmp_path / "out/_mld/staging").iterdir())
