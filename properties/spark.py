@@ -139,6 +139,8 @@ KEYS: tuple[Key, ...] = (
     _key("networkFileSystem", CHOICE, "Whether sinks, dead letters, ledger and checkpoint may be on NFS, SMB or "
          "another network file system: refuse, or trust it to have atomic renames, exclusive names and locks.",
          NetworkFiles.REFUSE, choices=NetworkFiles),
+    _key("compactFiles", INT, "So many small files of one size in a directory of a sink are put together into one.", 32,
+         minimum=2, maximum=256),
     _key("alignMillis", LONG, "With mld.spark.mode = streaming: how far the records of one shard may be ahead of "
          "those of the slowest other one, by their arrival in Kinesis; 0: as they come.", 0, minimum=0,
          maximum=86_400_000),
@@ -171,8 +173,11 @@ KEYS: tuple[Key, ...] = (
          "`shared`: write beside them, each with marks of its own.", "one"),
     _key("sink.<name>.outputMode", TEXT, "What a streaming query writes: append (rows that are final), update "
          "(rows that have changed) or complete (all rows).", "append"),
-    _key("sink.<name>.files", TEXT, "On S3, without partitionBy: `one` file a commit, so that readers see whole "
-         "commits; `many`: as many as Spark's tasks make.", "one"),
+    _key("sink.<name>.files", TEXT, "Without partitionBy: `one` file a commit, so that readers see whole commits; "
+         "`many`: as many as Spark's tasks make.", default_text="one on S3, else many"),
+    _key("sink.<name>.compact", TEXT, "`on`: put small files of the sink together into large ones; `off`: leave them, "
+         "as is needed where others remember which files they have read.",
+         default_text="on for parquet and orc outside of S3"),
     _key("sink.<name>.glueTable", TEXT, "`database.table` of Glue that is made over the files of a sink, and told of "
          "its columns and partitions."),
     _key("sink.<name>.options.<option>", TEXT, "An option of the format."),
@@ -196,6 +201,7 @@ _SINK_KEY = re.compile(
 OUTPUT_MODES = ("append", "update", "complete")
 WRITERS = ("one", "shared")
 FILES = ("one", "many")
+ON_OFF = ("on", "off")
 
 
 @dataclass(slots=True)
@@ -393,6 +399,8 @@ def _together(
             say(f"sink.{name}.writers", "has no such value", f"write {' or '.join(WRITERS)}", place=sink.place)
         if sink.values.get("files", FILES[0]) not in FILES:
             say(f"sink.{name}.files", "has no such value", f"write {' or '.join(FILES)}", place=sink.place)
+        if sink.values.get("compact", ON_OFF[0]) not in ON_OFF:
+            say(f"sink.{name}.compact", "has no such value", f"write {' or '.join(ON_OFF)}", place=sink.place)
         key = f"sink.{name}.outputMode"
         if sink.values.get("outputMode", "append") not in OUTPUT_MODES:
             remedy = f"write {', '.join(OUTPUT_MODES[:2])} or {OUTPUT_MODES[2]}"

@@ -22,6 +22,8 @@ from properties.substitution import Sources
 
 CREDENTIALS = "AwsCredentialsProvider"
 SDK_CREDENTIALS = CredentialsChain((Provider(ProviderKind.DEFAULT),))
+ONE_FILE, ON_OFF = {"one": True, "many": False}, {"on": True, "off": False}
+"""Texts of keys of sinks; None where nothing is said."""
 GATHER_S, GATHER_QUIET_S, LOW_S = 30.0, 120.0, 1.0
 """From one micro-batch to the next: adaptive, adaptive while little waits, and with low latency."""
 
@@ -67,6 +69,8 @@ class SparkSettings:
     output_modes: Mapping[str, str]
     """Output modes of streaming queries, by sink; append where none is given."""
     conf: Mapping[str, str] = field(repr=False)
+    compact_files: int
+    """So many small files of a directory of a sink are put together."""
     sinks: tuple[SinkSpec, ...]
     s3: S3Access = field(repr=False)
     catalogs: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
@@ -222,6 +226,7 @@ def make(
         align_ms=_number(value("alignMillis")) if mode is Mode.STREAMING else 0,
         output_modes={sink.name: mode for sink in lines.sinks if (mode := sink.values.get("outputMode"))},
         conf=lines.conf,
+        compact_files=_number(value("compactFiles")),
         sinks=tuple(_sink(sink, text("ledger"), writer or WriterIdentity(), s3) for sink in lines.sinks),
         s3=s3,
         catalogs=lines.catalogs,
@@ -252,7 +257,8 @@ def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity, s3: S3Ac
         writer=writer,
         glue_table=lines.values.get("glueTable"),
         shared=lines.values.get("writers") == "shared",
-        many_files=lines.values.get("files") == "many",
+        one_file=ONE_FILE.get(lines.values.get("files", "")),
+        compact=ON_OFF.get(lines.values.get("compact", "")),
         s3=s3,
     )
 

@@ -152,6 +152,8 @@ class SinkSpec:
     """The table of Glue over its files (`mld.spark.sink.<name>.glueTable`)."""
     private: bool = False
     """Whether its files are for this user alone; else the umask says for whom."""
-    many_files: bool = False
-    """On S3: whether a commit may be several files (`mld.spark.sink.<name>.files`)."""
+    one_file: bool | None = None
+    """Without partitions: whether a commit is one file; None: on S3 only (`mld.spark.sink.<name>.files`)."""
+    compact: bool | None = None
+    """Whether small files become large ones; None: where they can (`mld.spark.sink.<name>.compact`)."""
     s3: S3Access | None = field(default=None, repr=False)

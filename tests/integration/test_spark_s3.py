@@ -101,7 +101,7 @@ def test_partitions_and_many_files(place, spark):
 
 
 def test_many_files_a_commit_if_that_is_wanted(place, spark):
-    sink = place.sink(spark, many_files=True)
+    sink = place.sink(spark, one_file=False)
     sink.open()
     sink.publish(spark.range(0, 100, 1, 4).selectExpr("id", "1 AS p"), step(1), "b")
     assert len(place.names()) == 4

@@ -141,6 +141,9 @@ SPARK_MAY_USE = ("mld.aws", "mld.errors")
 SPARK_ROOMS: dict[str, set[str]] = {
     "child": {"batch", "catalog", "replay", "session"},
     "host": {"batch", "commit", "session", "sinks", "streaming"},
+    "child": {"batch", "catalog", "maintenance", "session"},
+    "host": {"batch", "commit", "maintenance", "session", "sinks", "streaming"},
+    "maintenance": {"commit", "session", "sinks"},
     "streaming": {"batch", "commit", "session"},
     "batch": {"commit", "session"},
     "sinks": {"catalog", "commit"},

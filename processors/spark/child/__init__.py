@@ -5,6 +5,7 @@
     mld-spark --check app.properties                                        (for people: could it run?)
     mld-spark --ddl app.properties                                          (for people: tables over its sinks)
     mld-spark --replay-dead-letter [--dry-run] app.properties               (for people: once more, please)
+    mld-spark --compact app.properties                                      (for people: small files into large ones)
 
 It imports no pyspark, and little else: a child must start in no time.
 """
@@ -29,6 +30,7 @@ def properties_file(arguments: list[str]) -> str:
         raise FatalError(
             "usage: mld-spark [--check | --ddl | --replay-dead-letter] [APP.properties]", EXIT_CONFIGURATION
         )
+        raise FatalError("usage: mld-spark [--check | --ddl | --compact] [APP.properties]", EXIT_CONFIGURATION)
     file = arguments[0] if arguments else os.environ.get("MLD_PROPERTIES_FILE")
     if not file:
         raise FatalError("which properties file? Write executableName = mld-spark app.properties", EXIT_CONFIGURATION)
@@ -48,6 +50,10 @@ def main() -> NoReturn:
         from processors.spark.replay import program
 
         sys.exit(program.main(sys.argv[2:]))
+    if sys.argv[1:2] == ["--compact"]:
+        from processors.spark.maintenance import command
+
+        sys.exit(command.main(sys.argv[2:]))
     stdin, stdout = claim_standard_streams()
     if not os.isatty(stdin.fileno()):
         # A signal to a whole group or control group reaches us too; the daemon decides when we are done.

@@ -60,7 +60,7 @@ from uuid import uuid4
 from processors.spark.commit import ledger
 from processors.spark.commit.admission import Admission
 from processors.spark.commit.ledger import LedgerEntry, Names
-from processors.spark.commit.store import Store, as_sink_error
+from processors.spark.commit.store import Store, failures
 from processors.spark.commit_stages import stage
 from processors.spark.processes import boot_id
 from processors.spark.sink_port import SinkError, SinkRefused
@@ -72,6 +72,7 @@ REMOVING_FILE = "removing.json"
 """What is linked in place of `entry.json` if the entry has removals. Programs that cannot read such an entry clean here
 as well, and have to see in `entry.json` which number the writer is about to take."""
 OWNER_FILE = "owner"
+COMPACTING_FILE = "compacting"
 DATA = "data"
 RACES_MAX = 1000
 """Each lost race is a commit of somebody else; whoever loses so many in a row lets its host back off."""
@@ -79,6 +80,8 @@ ABANDONED_S = 24 * 3600.0
 """A staging area of which nobody can tell whether its writer lives, such as one of another machine, is left alone for a
 day."""
 
+COMPACTION_MAX_S = 3600.0
+"""A compaction of which nobody can tell whether its writer lives is waited for so long; it is only advice."""
 
 UPGRADE = "upgrade"
 """Name of the batch, without records, that gives marks of version 1 their owner."""
@@ -171,7 +174,7 @@ class Journal(SinkJournal):
         self._owned: dict[str, Callable[[], None]] = {}
 
     def open(self) -> LedgerEntry | None:
-        with _failures(f"sink {self._name}: opening its ledger"):
+        with failures(f"sink {self._name}: opening its ledger"):
             for path in (STAGING, LEDGER, TRASH):
                 self._store.make(path)
             # What we read may not be on disk yet if its writer died, but its shards are checkpointed by our word.
@@ -181,13 +184,13 @@ class Journal(SinkJournal):
             return self._head()
 
     def head(self) -> LedgerEntry | None:
-        with _failures(f"sink {self._name}: reading its ledger"):
+        with failures(f"sink {self._name}: reading its ledger"):
             return self._head()
 
     def restore(self, data: bytes) -> LedgerEntry:
         """Begin a ledger that was lost with an entry that was found elsewhere."""
         entry = ledger.decode(data)
-        with _failures(f"sink {self._name}: restoring its ledger"):
+        with failures(f"sink {self._name}: restoring its ledger"):
             token = self.stage()
             draft = f"{STAGING}/{token}/{ENTRY_FILE}"
             self._store.write(draft, data)
@@ -199,7 +202,7 @@ class Journal(SinkJournal):
 
     def stage(self) -> str:
         token = _token()
-        with _failures(f"sink {self._name}: staging a batch"):
+        with failures(f"sink {self._name}: staging a batch"):
             self._store.make(f"{STAGING}/{token}")
             self._owned[token] = self._store.hold(f"{STAGING}/{token}/{OWNER_FILE}")
         return token
@@ -218,7 +221,7 @@ class Journal(SinkJournal):
             self._purge()
 
     def commit(self, token: str, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
-        with _failures(f"sink {self._name}: committing a batch"):
+        with failures(f"sink {self._name}: committing a batch"):
             entry = self._take_number(follow)
             stage("linked")
             self._store.sync(LEDGER)
@@ -297,7 +300,7 @@ class Journal(SinkJournal):
 
     def settle(self) -> LedgerEntry | None:
         """Finish what is half done, and give the head that this led to."""
-        with _failures(f"sink {self._name}: finishing its commits"):
+        with failures(f"sink {self._name}: finishing its commits"):
             for _ in range(RACES_MAX):
                 number = self._names().head
                 self._finish()
@@ -305,6 +308,30 @@ class Journal(SinkJournal):
                 if head is None or head.number == number:
                     return head
             raise SinkError(f"sink {self._name}: its ledger moves on faster than it can be read; it is tried again")
+
+    def entries_after(self, number: int) -> list[LedgerEntry]:
+        """The entries above a number that are still kept, in order."""
+        found = []
+        with failures(f"sink {self._name}: reading its ledger"):
+            for one in self._names().taken:
+                if one > number:
+                    with suppress(FileNotFoundError):
+                        found.append(self._entry(one))
+        return found
+
+    def mark_compaction(self, token: str) -> None:
+        """Tell other workers that this staging area is for a compaction, so that they leave it to us."""
+        with suppress(OSError):
+            self._store.mark(f"{STAGING}/{token}/{COMPACTING_FILE}")
+
+    def is_being_compacted(self) -> bool:
+        """Whether a worker that may live is at it. Advice only: what fences compactions is the number of an entry."""
+        with failures(f"sink {self._name}: looking for compactions"):
+            return any(
+                self._store.exists(f"{STAGING}/{token}/{COMPACTING_FILE}")
+                and not self._abandoned(token, COMPACTION_MAX_S)
+                for token in self._store.names(STAGING)
+            )
 
     def _finish(self) -> None:
         """Bring the files of every committed entry to their places."""
@@ -399,12 +426,12 @@ class Journal(SinkJournal):
         except (FileNotFoundError, ValueError):
             return False
 
-    def _abandoned(self, token: str) -> bool:
+    def _abandoned(self, token: str, after_s: float = ABANDONED_S) -> bool:
         with suppress(FileNotFoundError):
             held = self._store.held(f"{STAGING}/{token}/{OWNER_FILE}") if token.startswith(_machine()) else None
             if held is not None:
                 return not held
-            return self._store.age_s(f"{STAGING}/{token}", time.time()) > ABANDONED_S
+            return self._store.age_s(f"{STAGING}/{token}", time.time()) > after_s
         return False
 
     def _disown(self, token: str) -> None:
@@ -426,19 +453,6 @@ class Journal(SinkJournal):
         for token in trash:
             if token not in wanted:
                 self._store.remove(f"{TRASH}/{token}")
-
-
-class _failures:
-    """Turns an error of the operating system into a SinkError that says what was being done."""
-
-    def __init__(self, doing: str) -> None:
-        self._doing = doing
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, OSError):
-            raise as_sink_error(error, self._doing) from error
 
 
 def signature() -> dict[str, str]:

@@ -241,6 +241,19 @@ def as_sink_error(error: OSError, doing: str) -> SinkError:
     return SinkError(f"{said}; it is tried again")
 
 
+class failures:
+    """Turns an error of the operating system into a SinkError that says what was being done."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError):
+            raise as_sink_error(error, self._doing) from error
+
+
 def _walk(top: Path) -> Iterator[Path]:
     """Everything below, contents before their directory."""
     for entry in sorted(top.iterdir()):

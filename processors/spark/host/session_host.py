@@ -132,6 +132,7 @@ class SessionHost:
             while True:
                 await self._offers.due(self._last_start)
                 await self._trigger()
+                self._started.triggered()
         except SessionGone as error:
             return self._give_up(f"the Spark session is gone: {error}", EXIT_FAILURE)
         except attempts.Stopped:

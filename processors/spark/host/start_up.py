@@ -14,10 +14,11 @@ from processors.spark import pipeline
 from processors.spark.batch.engine import Engine
 from processors.spark.batch.spool import Spool
 from processors.spark.commit import network_files
+from processors.spark.maintenance.compactor import Compactor
 from processors.spark.session import cluster, handover, modules, spark_session
 from processors.spark.settings import SparkSettings
 from processors.spark.sink_port import Sink, SinkError, SinkRefused, SinkSpec
-from processors.spark.sinks.factory import make_sink
+from processors.spark.sinks.factory import compactable_sinks, make_sink
 from processors.spark.sinks.glue_tables import attach
 from processors.spark.spark_errors import SessionError, SessionUnreachable
 from processors.spark.streaming.engine import StreamingEngine
@@ -50,9 +51,17 @@ class Started:
     jvm_pid: int | None
     about: Mapping[str, object]
     """What `mld check` shows: the address of the UI and the like."""
+    compactor: Compactor | None = None
+
+    def triggered(self) -> None:
+        """A micro-batch has ended, and no job runs."""
+        if self.compactor is not None:
+            self.compactor.triggered()
 
     def close(self) -> None:
         """The user's last hook, then the end of the session."""
+        if self.compactor is not None:
+            self.compactor.stop()
         try:
             self.pipeline.teardown(self.spark)
         except pipeline.PipelineError as error:
@@ -110,6 +119,17 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         "ui": address,
     }
     return Started(engine, dead, spark, loaded, spark_session.jvm_pid(spark), about)
+    return Started(engine, spark, loaded, spark_session.jvm_pid(spark), about, _compactor(settings, spark))
+
+
+def _compactor(settings: SparkSettings, spark: SparkSession) -> Compactor | None:
+    """What puts small files together, started; None if no sink has such files."""
+    sinks, _ = compactable_sinks(settings.sinks, spark)
+    if not sinks:
+        return None
+    compactor = Compactor(sinks, spark, settings.compact_files)
+    compactor.start()
+    return compactor
 
 
 def _places(settings: SparkSettings) -> Iterator[tuple[str, str]]:

@@ -24,6 +24,7 @@ own committer leaves there (`_temporary`, `_SUCCESS`, late attempts of tasks) ne
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ class FileSink(AdmittedSink):
     """What both layouts share: stage, commit, and the rules of columns. Exactly once."""
 
     exactly_once = True
+    one_file = False
+    """Whether a commit without partitions is one file, if the settings do not say."""
 
     def __init__(
         self, spec: SinkSpec, store: Store, journal: SinkJournal | None = None, place: str | None = None
@@ -144,6 +147,9 @@ class FileSink(AdmittedSink):
 
     def _write(self, frame: DataFrame, token: str) -> int:
         stage("staging")
+        wanted = self.one_file if self._spec.one_file is None else self._spec.one_file
+        if wanted and not self._spec.partition_by:
+            frame = frame.repartition(1)  # not `coalesce`, with which the whole pipeline would run in one task
         return write(
             frame,
             sink=self.name,
@@ -202,9 +208,39 @@ class FileSink(AdmittedSink):
         chosen = tuple(f"{directory}/{name}" if directory else name for name in names)
         try:
             with self._journal.staged() as token:
+                self._journal.mark_compaction(token)
                 return self._compact(spark, directory, chosen, head, token)
         except _Superseded:
             return None
+
+    def added_since(self, number: int) -> tuple[int, dict[str, int]]:
+        """How many files the entries above a number have added, by directory, and the number of the newest of them.
+
+        Old entries are removed, so what was added long ago may not be known."""
+        assert isinstance(self._journal, Journal)
+        added: Counter[str] = Counter()
+        for entry in self._journal.entries_after(number):
+            number = entry.number
+            if self._is_compactable(entry):
+                targets = (PurePosixPath(move.target) for move in entry.moves if not move.target.startswith("_"))
+                added.update(str(target.parent).removeprefix(".") for target in targets)
+        return number, dict(added)
+
+    def is_being_compacted(self) -> bool:
+        """Whether another worker is at it, as far as can be told."""
+        assert isinstance(self._journal, Journal)
+        return self._journal.is_being_compacted()
+
+    def directories(self) -> list[str]:
+        """Every directory with files of commits; walks the whole sink."""
+        try:
+            every = [name for name, _ in self._store.files("") if not name.startswith("_")]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise as_sink_error(error, f"sink {self.name}: looking for small files") from error
+        paths = {PurePosixPath(name).parent for name in every if ledger.commit_of(PurePosixPath(name).name) is not None}
+        return sorted(str(path).removeprefix(".") for path in paths)
 
     def files_of(self, directory: str) -> list[ListedFile]:
         """The files of commits in one directory."""

@@ -11,16 +11,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from processors.spark.commit.s3_journal import Objects, S3Journal
 from processors.spark.commit.store import PosixStore
 from processors.spark.sink_port import SinkRefused, SinkSpec
 from processors.spark.sinks.files import PartitionedSink
 from processors.spark.sinks.letter_files import LetterFiles, LetterObjects
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 
@@ -59,6 +55,8 @@ class ScratchStore(PosixStore):
 
 class S3FileSink(PartitionedSink):
     """`scratch` is a directory of this machine that nobody else writes to."""
+
+    one_file = True
 
     def __init__(self, spec: SinkSpec, objects: Objects, place: S3Place, scratch: Path) -> None:
         store = ScratchStore(scratch, private=True)

@@ -1,7 +1,7 @@
 """Compactions among commits, interleaved operation by operation: writers that also compact, die, sleep and lose power.
 
-A reader that looks between any two operations finds no record twice; in the end every record is there once, in the files
-that the compactions left.
+A reader that looks between any two operations finds no record twice; in the end every record is there once, in the
+files that the compactions left.
 """
 
 from __future__ import annotations
@@ -262,8 +262,8 @@ def test_a_ledger_lost_in_the_middle_of_a_compaction_is_not_restored_without_the
 
 
 def test_a_compaction_is_durable_before_whoever_finishes_it_takes_files_away():
-    """Its writer dies before it has made its entry durable, and somebody who was just opening the sink finishes it; then
-    the power fails, and of all that was not synced nothing is left."""
+    """Its writer dies before it has made its entry durable, and somebody who was just opening the sink finishes it;
+    then the power fails, and of all that was not synced nothing is left."""
     disk = Disk()
     publish(over_memory(FlatSink, MemoryStore(disk)), 2, 4)
     disk.sync(LEDGER)

@@ -100,7 +100,9 @@ async def serving(tmp_path, *keys, start=None, env=DAEMON, **bed_more):
     """A host over twins; yields it with its bed and a way to make children."""
     bed = Bed(tmp_path, settings_of(*keys, env=env), **bed_more)
     bed.spool.close()
-    made = SimpleNamespace(engine=None, jvm_pid=None, close=lambda: None, about={"ui": "http://127.0.0.1:4040"})
+    made = SimpleNamespace(
+        engine=None, jvm_pid=None, close=lambda: None, triggered=lambda: None, about={"ui": "http://127.0.0.1:4040"}
+    )
 
     def begin(settings, directory, spool):
         bed.use(spool)
