@@ -14,15 +14,18 @@ import os
 import random
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from processors.spark.commit.small_files import ListedFile
 from processors.spark.commit_stages import stage
 from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, spans
 from processors.spark.settings import SDK_CREDENTIALS
-from processors.spark.sink_port import Fenced, Published, S3Access, Sink, SinkError, SinkFull, SinkSpec
+from processors.spark.sink_port import Fenced, JobFailed, Published, S3Access, Sink, SinkError, SinkFull, SinkSpec
 from processors.spark.sinks.factory import make_sink
+from processors.spark.sinks.files import FileSink
 from processors.spark.sinks.generic import GenericSink
 from processors.spark.sinks.jdbc import JdbcSink
 from processors.spark.sinks.jdbc_dialects import dialect_of
@@ -30,6 +33,8 @@ from tests.prove_spark.jvm import attached
 
 FULL, GAVE_UP = 3, 4
 FAILURES_MAX = 5
+COMPACTIONS_MAX = 3
+"""Of one writer: each is three jobs of Spark."""
 LAYOUTS = ("flat", "partitioned", "naive")
 
 
@@ -98,6 +103,7 @@ class Writer:
         self._sink = sink_of(plan, self._session)
         self._checkpoints = Path(plan["checkpoints"])
         self._lost = plan["lost"]
+        self._compactions = COMPACTIONS_MAX if plan.get("compacts") else 0
         self._largest = plan["largest"]
         self._shards = {StreamShard("s", shard): last for shard, last in plan["shards"].items()}
 
@@ -116,6 +122,8 @@ class Writer:
                 stage("acknowledged")
                 offered = {shard: end or offered[shard] for shard, end in ends.items()}
                 self._keep(offered)
+                if self._compactions and self._rng.random() < 0.6:
+                    self._compact()
             except SinkFull as error:
                 print(error, file=sys.stderr)
                 return FULL
@@ -126,6 +134,20 @@ class Writer:
                     return GAVE_UP
                 marks = None
         return 0
+
+    def _compact(self) -> None:
+        """Some files of some directory, whatever others do with them."""
+        assert isinstance(self._sink, FileSink)
+
+        def some(files: list[ListedFile]) -> tuple[str, ...]:
+            names = sorted(one.name for one in files)
+            count = self._rng.randint(2, 6)
+            return tuple(sorted(self._rng.sample(names, min(count, len(names))))) if len(names) > 1 else ()
+
+        if directories := self._sink.directories():
+            self._compactions -= 1
+            with suppress(JobFailed):  # another writer has compacted them under our eyes
+                self._sink.compact(self._session, self._rng.choice(directories), some)
 
     def _next(self, offered: int, last: int) -> int:
         """Where the next batch of a shard ends; 0 if it has nothing to offer this time."""

@@ -1,9 +1,9 @@
 """Which files of a directory a compaction puts together, and which directories are worth a look.
 
 Every commit adds a file, so a directory is full of small ones. Enough of them of about one size become one of the next
-size, and so on until a file is large: so a record is written again three times at most, however long the table grows,
-and a directory has few small files at any time. A directory to which nothing has been added for a while is tidied up
-sooner. Large files are left alone for good.
+size, and so on until a file is large: so a record is written again two or three times, however long the table grows (a
+few times more in files of some KB), and a directory has few small files at any time. A directory to which nothing has
+been added for a while is tidied up sooner. Large files are left alone for good.
 
 Pure: values in, values out.
 """
@@ -22,6 +22,8 @@ FILES_MIN = 32
 """So many of one size are put together. Spark lists that many paths without a job of its own."""
 FILES_MAX = 256
 """Files of one compaction, whose names are all in its ledger entry."""
+ALONE_BYTES = 8 * MEBIBYTE
+"""The same where Spark has one task at a time, so that a micro-batch would wait for the end of a compaction."""
 QUIET_S = 600.0
 QUIET_FILES = 4
 """A directory that was quiet for that long is put together from that many small files on."""
@@ -36,22 +38,33 @@ class ListedFile:
     age_s: float
 
 
-def to_compact(files: Iterable[ListedFile], files_min: int = FILES_MIN, *, all_small: bool = False) -> tuple[str, ...]:
+def to_compact(
+    files: Iterable[ListedFile],
+    files_min: int = FILES_MIN,
+    target_bytes: int = TARGET_BYTES,
+    *,
+    all_small: bool = False,
+) -> tuple[str, ...]:
     """The files that become one now, oldest first; none if it is not worth it.
 
-    `files` are those of commits. `all_small`: somebody wants few files, whatever it costs."""
-    small = sorted((one for one in files if one.size < SIZES[-1]), key=lambda one: one.name)
+    `files` are those of commits, `target_bytes` is about the most that is read. `all_small`: somebody wants few files,
+    whatever it costs."""
+    small = sorted(_small(files, target_bytes), key=lambda one: one.name)
     for group in _by_size(small):
-        if len(group) >= files_min or sum(one.size for one in group) >= TARGET_BYTES:
-            return _first_of(group)
+        if len(group) >= files_min or sum(one.size for one in group) >= target_bytes:
+            return _first_of(group, target_bytes)
     is_quiet = len(small) >= QUIET_FILES and min(one.age_s for one in small) >= QUIET_S
-    return _first_of(small) if is_quiet or all_small else ()
+    return _first_of(small, target_bytes) if is_quiet or all_small else ()
 
 
-def missing(files: Iterable[ListedFile], files_min: int) -> int:
+def missing(files: Iterable[ListedFile], files_min: int, target_bytes: int = TARGET_BYTES) -> int:
     """How many more files make `to_compact` worth another look; 1 at least."""
-    small = [one for one in files if one.size < SIZES[-1]]
+    small = _small(files, target_bytes)
     return max(1, files_min - max((len(group) for group in _by_size(small)), default=0))
+
+
+def _small(files: Iterable[ListedFile], target_bytes: int) -> list[ListedFile]:
+    return [one for one in files if one.size < min(SIZES[-1], target_bytes // 2)]
 
 
 def _by_size(small: Sequence[ListedFile]) -> list[list[ListedFile]]:
@@ -59,12 +72,12 @@ def _by_size(small: Sequence[ListedFile]) -> list[list[ListedFile]]:
     return [[one for one in small if low <= one.size < high] for low, high in zip(ends, SIZES, strict=False)]
 
 
-def _first_of(files: Sequence[ListedFile]) -> tuple[str, ...]:
+def _first_of(files: Sequence[ListedFile], target_bytes: int) -> tuple[str, ...]:
     chosen: list[str] = []
     size = 0
     for one in files[:FILES_MAX]:
         size += one.size
-        if size > TARGET_BYTES and len(chosen) > 1:
+        if size > target_bytes:
             break
         chosen.append(one.name)
     return tuple(chosen) if len(chosen) > 1 else ()

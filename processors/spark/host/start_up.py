@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from processors.spark import pipeline
 from processors.spark.batch.engine import Engine
 from processors.spark.batch.spool import Spool
-from processors.spark.commit import network_files
+from processors.spark.commit import network_files, small_files
 from processors.spark.maintenance.compactor import Compactor
 from processors.spark.session import cluster, handover, modules, spark_session
 from processors.spark.settings import SparkSettings
@@ -127,7 +127,9 @@ def _compactor(settings: SparkSettings, spark: SparkSession) -> Compactor | None
     sinks, _ = compactable_sinks(settings.sinks, spark)
     if not sinks:
         return None
-    compactor = Compactor(sinks, spark, settings.compact_files)
+    alone = settings.is_local and spark_session.local_cores(settings.master) == 1
+    most = small_files.ALONE_BYTES if alone else small_files.TARGET_BYTES
+    compactor = Compactor(sinks, spark, settings.compact_files, most)
     compactor.start()
     return compactor
 

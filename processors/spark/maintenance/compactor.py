@@ -63,12 +63,14 @@ class Compactor:
         sinks: Sequence[Compactable],
         spark: SparkSession,
         files_min: int,
+        target_bytes: int = small_files.TARGET_BYTES,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._watches = [_Watch(sink) for sink in sinks]
         self._spark = spark
         self._files_min = files_min
+        self._target_bytes = target_bytes
         self._clock = clock
         self._woken = threading.Event()
         self._stopping = threading.Event()
@@ -143,8 +145,8 @@ class Compactor:
 
         def choose(files: list[ListedFile]) -> tuple[str, ...]:
             nonlocal missing
-            missing = small_files.missing(files, self._files_min)
-            return small_files.to_compact(files, self._files_min)
+            missing = small_files.missing(files, self._files_min, self._target_bytes)
+            return small_files.to_compact(files, self._files_min, self._target_bytes)
 
         started = self._clock()
         try:
