@@ -75,6 +75,20 @@ def test_a_database_that_is_not_there_stops_no_shard(
     assert "there is no database none in Glue; create it" in caplog.text
 
 
+def test_glue_learns_of_a_sink_in_one_directory(
+    spark: Any, tmp_path: Path, moto: Moto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    glue = moto.client("glue", region="eu-west-1")
+    glue.create_database(DatabaseInput={"Name": "flat"})
+    monkeypatch.setitem(globals(), "BY_DAY", BY_DAY[:1])
+    bed = with_table(spark, tmp_path, moto.endpoint, "flat.clicks", monkeypatch)
+    assert bed.run({1: event(1, 1), 2: event(2, 2)}).failed == {}
+    table = glue.get_table(DatabaseName="flat", Name="clicks")["Table"]
+    assert [column["Name"] for column in table["StorageDescriptor"]["Columns"]] == ["n", "user", "day"]
+    assert table.get("PartitionKeys", []) == []
+    assert table["StorageDescriptor"]["Location"].rstrip("/") == f"file://{tmp_path}/out"
+
+
 HIVE = """
 import json, sys
 from pyspark.sql import SparkSession

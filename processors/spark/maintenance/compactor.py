@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from processors.spark.commit import small_files
 from processors.spark.commit.small_files import Directories, ListedFile
 from processors.spark.sink_port import SinkError, SinkRefused
-from processors.spark.sinks.files import Compacted
+from processors.spark.sinks.compaction import Compacted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,29 +23,26 @@ own committer leaves there (`_temporary`, `_SUCCESS`, late attempts of tasks) ne
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from processors.spark.commit import ledger
-from processors.spark.commit.admission import AdmittedSink, admission_of
+from processors.spark.commit.admission import admission_of
 from processors.spark.commit.journal import LEDGER, Journal, SinkJournal, signature
 from processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, LedgerEntry
-from processors.spark.commit.small_files import ListedFile
 from processors.spark.commit.store import Store, as_sink_error
 from processors.spark.commit_stages import stage
 from processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from processors.spark.sink_port import Published, SinkRefused, SinkSpec
 from processors.spark.sinks.letter_files import LetterFiles, StoredLetters
 from processors.spark.sinks.spark_rewrite import rewrite
+from processors.spark.sinks.compaction import CompactableFiles
 from processors.spark.sinks.spark_write import write
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 COMMIT = "mld_commit"
 COPY = "_ledger.json"
@@ -65,24 +62,11 @@ all values of a column that has no repetitions; building it in vain takes a fift
 OPTIONS = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 
 
-@dataclass(frozen=True, slots=True)
-class Compacted:
-    """What a compaction did: the number of its entry, files before and after, and their rows."""
-
-    number: int
-    removed: int
-    added: int
-    rows: int
-
-
-class _Superseded(Exception):
-    """Another worker has compacted one of these files meanwhile."""
-
-
-class FileSink(AdmittedSink):
+class FileSink(CompactableFiles):
     """What both layouts share: stage, commit, and the rules of columns. Exactly once."""
 
     exactly_once = True
+    _write_options = OPTIONS
     one_file = False
     """Whether a commit without partitions is one file, if the settings do not say."""
 
@@ -188,113 +172,6 @@ class FileSink(AdmittedSink):
         except OSError as error:
             raise as_sink_error(error, f"sink {self.name}: making a batch durable") from error
 
-    # --- compaction --------------------------------------------------------------------------------------------------
-
-    def compact(
-        self, spark: SparkSession, directory: str, choose: Callable[[list[ListedFile]], tuple[str, ...]]
-    ) -> Compacted | None:
-        """Replace files of one directory, of which `choose` is given those of commits, by one with the same rows.
-
-        None if nothing is chosen, or another worker is faster. `directory` is a path below the sink. What dies or fails
-        on the way leaves every record where it is, or in the new file. Needs no `open`; raises SinkError."""
-        assert isinstance(self._journal, Journal)
-        head = self._journal.settle()
-        if head is None or not self._is_compactable(head):
-            return None
-        self._check_layout(head)
-        names = choose(self.files_of(directory))
-        if not names:
-            return None
-        chosen = tuple(f"{directory}/{name}" if directory else name for name in names)
-        try:
-            with self._journal.staged() as token:
-                self._journal.mark_compaction(token)
-                return self._compact(spark, directory, chosen, head, token)
-        except _Superseded:
-            return None
-
-    def added_since(self, number: int) -> tuple[int, dict[str, int]]:
-        """How many files the entries above a number have added, by directory, and the number of the newest of them.
-
-        Old entries are removed, so what was added long ago may not be known."""
-        assert isinstance(self._journal, Journal)
-        added: Counter[str] = Counter()
-        for entry in self._journal.entries_after(number):
-            number = entry.number
-            if self._is_compactable(entry):
-                targets = (PurePosixPath(move.target) for move in entry.moves if not move.target.startswith("_"))
-                added.update(str(target.parent).removeprefix(".") for target in targets)
-        return number, dict(added)
-
-    def is_being_compacted(self) -> bool:
-        """Whether another worker is at it, as far as can be told."""
-        assert isinstance(self._journal, Journal)
-        return self._journal.is_being_compacted()
-
-    def directories(self) -> list[str]:
-        """Every directory with files of commits; walks the whole sink."""
-        try:
-            every = [name for name, _ in self._store.files("") if not name.startswith("_")]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise as_sink_error(error, f"sink {self.name}: looking for small files") from error
-        paths = {PurePosixPath(name).parent for name in every if ledger.commit_of(PurePosixPath(name).name) is not None}
-        return sorted(str(path).removeprefix(".") for path in paths)
-
-    def files_of(self, directory: str) -> list[ListedFile]:
-        """The files of commits in one directory."""
-        try:
-            listed = self._store.listed(directory, time.time())
-        except OSError as error:
-            raise as_sink_error(error, f"sink {self.name}: looking for small files") from error
-        return [one for one in listed if ledger.commit_of(one.name) is not None]
-
-    def _compact(
-        self, spark: SparkSession, directory: str, chosen: tuple[str, ...], head: LedgerEntry, token: str
-    ) -> Compacted | None:
-        rows = self._rewrite(spark, chosen, f"{self._journal.data(token)}/{directory}".rstrip("/"), head)
-        files = self._clean(token, rows)
-        if not files:
-            return None
-
-        def follow(_: LedgerEntry | None) -> LedgerEntry:
-            assert isinstance(self._journal, Journal)
-            head = self._journal.settle()
-            there = {one.name for one in self.files_of(directory)}
-            if head is None or not all(PurePosixPath(path).name in there for path in chosen):
-                # Every entry up to the head is finished, so whoever has taken a file away did so before; and whoever
-                # does so from now on takes the number that we are about to.
-                raise _Superseded
-            self._check_layout(head)
-            moves = self._moves(head.number + 1, files, head.layout)
-            entry = ledger.compacting(head, token, moves, chosen, **signature())
-            self._accompany(entry, token)
-            return entry
-
-        entry = self._journal.commit(token, follow)
-        self._committed(entry)
-        return Compacted(entry.number, len(chosen), len(files), rows)
-
-    def _rewrite(self, spark: SparkSession, files: tuple[str, ...], target: str, head: LedgerEntry) -> int:
-        """Write the rows of these files into the directory `target`, counted before and after; how many they are."""
-        stage("rewriting")
-        return rewrite(
-            spark,
-            [self._store.uri(path) for path in files],
-            self._store.uri(target),
-            sink=self.name,
-            format=self._spec.format,
-            options={**self._spec.options, **OPTIONS},
-            columns=head.columns,
-        )
-
-    def _is_compactable(self, head: LedgerEntry) -> bool:
-        """Whether the files of this layout can be put together."""
-        return True
-
-    # --- columns and layout ------------------------------------------------------------------------------------------
-
     def _columns(self, frame: DataFrame | None) -> Columns:
         if frame is None:
             return ()
@@ -348,6 +225,9 @@ class FileSink(AdmittedSink):
 class FlatSink(FileSink):
     """All files in one directory; or one directory per commit, where the sink has begun so."""
 
+    in_one_directory_for: str | None = None
+    """The key whose table reads one directory, and cannot read one per commit."""
+
     def __init__(self, spec: SinkSpec, store: Store) -> None:
         super().__init__(spec, store)
         self._in_directories, self._layout = self._layout, IN_FILES.format(self._layout)
@@ -358,6 +238,14 @@ class FlatSink(FileSink):
 
     def _is_compactable(self, head: LedgerEntry) -> bool:
         return head.layout != self._in_directories
+
+    def _check_layout(self, head: LedgerEntry | None) -> None:
+        super()._check_layout(head)
+        if head and self.in_one_directory_for and head.layout == self._in_directories:
+            raise SinkRefused(
+                f"{self.in_one_directory_for}: {self.place} has a directory per commit, as version 0.1 began it; use "
+                "another path, or make the table once by what mld-spark --ddl prints"
+            )
 
     def _layout_after(self, head: LedgerEntry | None) -> str:
         return self._in_directories if head and head.layout == self._in_directories else self._layout

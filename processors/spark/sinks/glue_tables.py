@@ -8,7 +8,7 @@ from processors.spark.catalog.glue import GlueTable
 from processors.spark.catalog.registrar import Registrar
 from processors.spark.catalog.table import SERDES, CatalogTableError, Table, directories, named, same_place
 from processors.spark.sink_port import Sink, SinkRefused, SinkSpec
-from processors.spark.sinks.files import PartitionedSink
+from processors.spark.sinks.files import FileSink, FlatSink
 from properties.credentials import CredentialsChain
 
 BUCKETS = ("s3://", "s3a://", "s3n://")
@@ -22,11 +22,9 @@ def attach(sink: Sink, spec: SinkSpec, credentials: CredentialsChain, region: st
     key = f"mld.spark.sink.{spec.name}.glueTable"
     if spec.format.lower() not in SERDES:
         raise SinkRefused(f"{key}: tables are made over {', '.join(SERDES)}, and the format is {spec.format}")
-    if not isinstance(sink, PartitionedSink):
-        raise SinkRefused(
-            f"{key}: without partitionBy tables are made for sinks on S3 only; set "
-            f"mld.spark.sink.{spec.name}.partitionBy, or make the table once by what mld-spark --ddl prints"
-        )
+    assert isinstance(sink, FileSink)
+    if isinstance(sink, FlatSink):
+        sink.in_one_directory_for = key
     try:
         database, name = named(spec.glue_table)
     except CatalogTableError as error:

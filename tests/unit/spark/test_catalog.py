@@ -10,6 +10,7 @@ from processors.spark.catalog import ddl
 from processors.spark.catalog import table as shapes
 from processors.spark.catalog.registrar import Registrar
 from processors.spark.catalog.table import CatalogTableError, Table
+from processors.spark.commit.ledger import LedgerEntry
 from processors.spark.commit.store import PosixStore
 from processors.spark.settings import SDK_CREDENTIALS
 from processors.spark.sink_port import SinkRefused, SinkSpec
@@ -196,7 +197,6 @@ def table_of(sink):
     [
         ({"format": "csv", "partition_by": ("day",)}, "over parquet, orc, json, and the format is csv"),
         ({"glue_table": "clicks", "partition_by": ("day",)}, r"write database\.table"),
-        ({}, r"set mld\.spark\.sink\.out\.partitionBy"),
     ],
 )
 def test_what_can_have_no_table_is_told_at_start(tmp_path, more, said):
@@ -208,6 +208,15 @@ def test_what_can_have_no_table_is_told_at_start(tmp_path, more, said):
 def test_the_place_of_a_table_is_that_of_its_files_and_not_where_they_are_staged(tmp_path, path, location):
     sink = attached(tmp_path, path=path or str(tmp_path), partition_by=("day",))
     assert table_of(sink).location == location.format(tmp_path)
+
+
+def test_a_sink_in_one_directory_has_a_table_and_one_that_has_begun_in_directories_has_none(tmp_path):
+    sink = attached(tmp_path)
+    assert table_of(sink).partition_keys == ()
+    sink.open()
+    head = LedgerEntry(1, "t", layout="parquet")
+    with pytest.raises(SinkRefused, match=r"out\.glueTable.*a directory per commit"):
+        sink._check_layout(head)
 
 
 def test_a_sink_without_a_table_tells_nobody(tmp_path):
