@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+from processors.spark.commit import ledger
 from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from processors.spark.sink_port import JobFailed, SinkRefused, SinkSpec
 from processors.spark.sinks.factory import make_sink
+from tests.integration.world import ENVIRONMENT, World
+from tests.support.servers import EmbeddedAws
 
 pytestmark = [
     pytest.mark.spark,
@@ -120,3 +126,69 @@ def test_what_cannot_be_read_or_is_not_the_sinks_stays(spark, tmp_path):
     with pytest.raises(SinkRefused, match="column strange int"):
         sink.compact(spark, "", every)
     assert not list((tmp_path / "out/_mld/staging").iterdir())
+
+
+PIPELINE = """
+def transform(records, batch):
+    return records.select("shardId", "sequenceNumber", "payload")
+"""
+KEYS = {
+    "shutdownGraceMillis": 60_000,
+    "mld.spark.format": "text",
+    "mld.spark.master": "local[2]",
+    "mld.spark.driverMemory": "600m",
+    "mld.spark.triggerIntervalMillis": 500,
+    "mld.spark.startTimeoutMillis": 240_000,
+    "mld.spark.compactFiles": 3,
+    "mld.spark.conf.spark.ui.enabled": "false",
+}
+
+
+def test_a_daemon_compacts_beside_its_micro_batches_and_the_command_does_the_rest(spark, tmp_path):
+    """Daemon to JVM, with a commit every half second; then `mld-spark --compact` while nothing runs."""
+    sink = tmp_path / "out"
+    pipeline = tmp_path / "pipeline.py"
+    pipeline.write_text(PIPELINE)
+    program = str(Path(sys.executable).with_name("mld-spark"))
+    keys = {**KEYS, "mld.spark.pipeline": f"{pipeline}:transform", "mld.spark.sink.out.path": sink}
+
+    def found() -> Counter[tuple[str, int]]:
+        names = [str(sink / name) for name in data_files(sink)]
+        rows = spark.read.parquet(*names).select("shardId", "sequenceNumber").collect()
+        return Counter((row[0], int(row[1])) for row in rows)
+
+    def commits() -> int:
+        return max((number for name in data_files(sink) if (number := ledger.commit_of(name))), default=0)
+
+    with EmbeddedAws() as aws:
+        world = World(aws, tmp_path, shards=1)
+        try:
+            daemon = world.daemon(
+                "w1",
+                program,
+                process={"environment": ENVIRONMENT},
+                **{name.replace(".", "__"): value for name, value in keys.items()},
+            )
+            for _ in range(8):
+                before = commits()
+                world.put(5)
+                world.until(lambda before=before: commits() > before, 240, "a commit")
+                if " became 1" in daemon.log():
+                    break
+            world.until(lambda: " became 1" in daemon.log(), 60, "a compaction")
+            world.put(5)
+            before = commits()
+            world.until(lambda: commits() > before, 60, "a commit after it")
+            assert daemon.stop(timeout_s=120) == 0
+            wanted = Counter((put.shard, put.sequence) for put in world.puts)
+            assert found() == wanted
+            properties = next(tmp_path.rglob("*.properties"))
+            ran = subprocess.run(
+                [program, "--compact", str(properties)], cwd=tmp_path, capture_output=True, text=True, check=False
+            )
+            assert ran.returncode == 0, ran.stderr[-3000:]
+            assert "files, now 1;" in ran.stdout
+            assert len(data_files(sink)) == 1
+            assert found() == wanted
+        finally:
+            world.close()

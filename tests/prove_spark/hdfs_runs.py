@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.hdfs.cluster import Cluster
-from tests.prove_spark.runs import COMPACTING, ROUNDS, SHARDS, Machine, Run
+from tests.prove_spark.runs import ROUNDS, SHARDS, Machine, Run
 from tests.prove_spark.writer import FULL, GAVE_UP
 
 HDFS = "hdfs"
@@ -27,7 +27,6 @@ class HdfsRun(Run):
         self._home = f"/prove/{time.time_ns()}"
         self._partitioned = self._rng.random() < 0.5
         self._compacts = True
-        self._stages += COMPACTING
         self._kinds = (*ROUNDS, "namenode")
         cluster.make(self._home)
 

@@ -124,8 +124,6 @@ class Run:
         self._room_bytes = ROOM_BYTES
         self._compacts = layout in COMPACTED
         self._stages: tuple[str, ...] = NAIVE_STAGES if layout == "naive" else STAGES
-        if self._compacts:
-            self._stages += COMPACTING
         self._kinds: tuple[str, ...] = ("kill",) if layout == "naive" else ROUNDS
         self.outcome = Outcome(seed, layout)
 
@@ -153,18 +151,18 @@ class Run:
         rounds[kind]()
 
     def _kill(self) -> None:
-        stage = self._rng.choice(self._stages)
+        stage = self._drawn()
         self._end(self._writer(SHARDS, f"kill@{stage}#{self._nth(stage)}"), stage)
 
     def _pair(self) -> None:
-        stage = self._rng.choice(self._stages)
+        stage = self._drawn()
         one = self._writer(SHARDS[:1], f"kill@{stage}#{self._nth(stage)}")
         other = self._writer(SHARDS[1:], None)
         self._end(one, stage)
         self._expect(other, 0)
 
     def _zombie(self) -> None:
-        stage = self._rng.choice(self._stages)
+        stage = self._drawn()
         gate = self._root / f"gate{self._rng.random()}"
         zombie = self._writer(SHARDS, f"hold@{stage}#{self._nth(stage)}:{gate}")
         wait_until_held(gate, zombie)
@@ -187,6 +185,11 @@ class Run:
         if self._expect(self._writer(SHARDS, None), FULL, 0) == FULL:
             self.outcome.killed["(no room)"] += 1
         filler.unlink()
+
+    def _drawn(self) -> str:
+        """A stage; often one of a compaction, of which there are fewer than commits."""
+        often = self._compacts and self._rng.random() < 0.3
+        return self._rng.choice(COMPACTING if often else self._stages)
 
     def _nth(self, stage: str) -> int:
         return 1 if stage in ("opening", *COMPACTING) else self._rng.randint(1, 3)
