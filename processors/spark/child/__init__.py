@@ -27,10 +27,8 @@ from processors.standard import claim_standard_streams
 def properties_file(arguments: list[str]) -> str:
     """The file that the daemon read. Raises FatalError if nobody says which."""
     if len(arguments) > 1:
-        raise FatalError(
-            "usage: mld-spark [--check | --ddl | --replay-dead-letter] [APP.properties]", EXIT_CONFIGURATION
-        )
-        raise FatalError("usage: mld-spark [--check | --ddl | --compact] [APP.properties]", EXIT_CONFIGURATION)
+        commands = "--check | --ddl | --compact | --replay-dead-letter"
+        raise FatalError(f"usage: mld-spark [{commands}] [APP.properties]", EXIT_CONFIGURATION)
     file = arguments[0] if arguments else os.environ.get("MLD_PROPERTIES_FILE")
     if not file:
         raise FatalError("which properties file? Write executableName = mld-spark app.properties", EXIT_CONFIGURATION)

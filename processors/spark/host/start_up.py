@@ -118,8 +118,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         "applicationId": None if settings.remote else spark.sparkContext.applicationId,
         "ui": address,
     }
-    return Started(engine, dead, spark, loaded, spark_session.jvm_pid(spark), about)
-    return Started(engine, spark, loaded, spark_session.jvm_pid(spark), about, _compactor(settings, spark))
+    return Started(engine, dead, spark, loaded, spark_session.jvm_pid(spark), about, _compactor(settings, spark))
 
 
 def _compactor(settings: SparkSettings, spark: SparkSession) -> Compactor | None:

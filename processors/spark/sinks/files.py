@@ -36,9 +36,8 @@ from processors.spark.commit.store import Store, as_sink_error
 from processors.spark.commit_stages import stage
 from processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from processors.spark.sink_port import Published, SinkRefused, SinkSpec
-from processors.spark.sinks.letter_files import LetterFiles, StoredLetters
-from processors.spark.sinks.spark_rewrite import rewrite
 from processors.spark.sinks.compaction import CompactableFiles
+from processors.spark.sinks.letter_files import LetterFiles, StoredLetters
 from processors.spark.sinks.spark_write import write
 
 if TYPE_CHECKING:

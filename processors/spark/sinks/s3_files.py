@@ -67,8 +67,3 @@ class S3FileSink(PartitionedSink):
     def letters(self) -> LetterFiles:
         """The files of a dead letter."""
         return self._letters
-
-    def _write(self, frame: DataFrame, token: str) -> int:
-        one_file = not self._spec.partition_by and not self._spec.many_files
-        # Not `coalesce`, with which the whole pipeline would run in one task.
-        return super()._write(frame.repartition(1) if one_file else frame, token)
