@@ -174,8 +174,10 @@ def test_the_file_for_s3_runs_on_a_store_of_others(place: Path, aws: EmbeddedAws
     store = ministack.client("s3")
     store.create_bucket(Bucket="my-lake")
     shell = {"AWS_ENDPOINT_URL": aws.endpoint, "AWS_ACCESS_KEY_ID": ACCOUNT, "AWS_SECRET_ACCESS_KEY": "local"}
-    assert python("-c", PUT, cwd=place, **shell).returncode == 0
-    given = {**keys(ON_S3), "mld.spark.s3.endpoint": ministack.endpoint, "mld.spark.s3.pathStyle": "true"}
+    put = python("-c", PUT.replace('"clicks"', '"clicks-s3"'), cwd=place, **shell)
+    assert put.returncode == 0, put.stderr
+    given = keys(ON_S3) | dict.fromkeys(("streamName", "applicationName"), "clicks-s3")
+    given |= {"mld.spark.s3.endpoint": ministack.endpoint, "mld.spark.s3.pathStyle": "true"}
     given["shutdownGraceMillis"] = "150000"
     with Daemon(place, given, name="app", environment=shell, cwd=place) as daemon:
 
