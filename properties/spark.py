@@ -334,7 +334,7 @@ def _unknown(name: str, place: str) -> Remark:
         import difflib  # costs start-up time, and a good file does not need it
 
         near = difflib.get_close_matches(name, _FIXED, n=1, cutoff=0.6)
-        remedy = f"did you mean {near[0]}?" if near else "docs/use/spark.md lists the keys"
+        remedy = f"did you mean {near[0]}?" if near else "docs/use/configuration.md lists the keys"
     return Remark(Level.ERROR, shown_name(name), place, "is no key of the Spark processor", remedy)
 
 

@@ -188,7 +188,7 @@ The tables are in {self.lake}; `spark.read.parquet` reads them. Pipeline and set
   bin/mld check quickstart.properties     # what it means, and what is wrong with it
   bin/mld quickstart.properties           # run it; Ctrl-C stops it gracefully
 
-docs/use/spark.md explains both files, and how to test a pipeline."""
+docs/use/spark.md explains both files, docs/use/spark-pipeline.md how to test a pipeline."""
 
 
 def with_values(text: str, values: Mapping[str, str]) -> str:

@@ -5,7 +5,7 @@
 
 `mld.spark.format` and `mld.spark.schema` have parsed the JSON already: it is in `payload`, and what could not be parsed
 is in the dead letter. What is left to do is filter, enrich, aggregate. The functions are pure, so a test can call them;
-docs/use/spark.md shows how.
+docs/use/spark-pipeline.md shows how.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""docs/use/spark.md as a new user follows it: its files are taken from the page, word for word."""
+"""docs/use/spark.md as a new user follows it: its files are taken from the page, word for word, and the tests of a
+pipeline from docs/use/spark-pipeline.md."""
 
 from __future__ import annotations
 
@@ -17,24 +18,43 @@ from processors.spark import child
 from properties.grammar import parse
 from tests.acceptance.commands import ROOT
 from tests.support.daemon import Daemon, until
-from tests.support.servers import EmbeddedAws
+from tests.support.servers import ACCOUNT, EmbeddedAws, Ministack
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-PAGE = (ROOT / "docs" / "use" / "spark.md").read_text("utf-8")
+USE = ROOT / "docs" / "use"
 
 
-def block(language: str, word: str) -> str:
+def block(language: str, word: str, page: str = "spark.md") -> str:
     """The one block of the page that has this in it."""
-    [found] = [text for text in re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) if word in text]
+    blocks = re.findall(rf"```{language}\n(.*?)```", (USE / page).read_text("utf-8"), re.DOTALL)
+    [found] = [text for text in blocks if word in text]
     return str(found)
+
+
+def keys(properties: str) -> dict[str, str]:
+    return {entry.key: entry.value.strip() for entry in parse(properties.encode())}
+
+
+def file_of(entries: dict[str, str]) -> str:
+    return "".join(f"{key} = {value}\n" for key, value in entries.items())
 
 
 PIPELINE = block("python", "<> 'bot'")
 PUT = block("python", "put_record")
 LOOK = block("python", ".show()")
-TEST = block("python", "test_bots_are_dropped")
-PROPERTIES = block("properties", "pipeline.py:transform")
+TEST = block("python", "test_bots_are_dropped", "spark-pipeline.md")
+ON_S3 = block("properties", "s3://my-lake/clicks\n")
+IN_ICEBERG = block("properties", "catalog.lake.type")
+LOCAL = block("properties", "latency = low")
+INSTEAD = {
+    "database": block("properties", "format = jdbc"),
+    "Delta": block("properties", "format = delta"),
+    "windows": ON_S3.splitlines()[-2] + "\n" + block("properties", "mode = streaming"),
+}
+"""What the page puts in place of the sink's path."""
+PROPERTIES = file_of({**keys(ON_S3), **keys(LOCAL)})
+RECIPES = re.findall(r"```properties\n(.*?)```", (USE / "spark-recipes.md").read_text("utf-8"), re.DOTALL)
 SAMPLE = (ROOT / "properties" / "samples" / "spark.properties").read_text("utf-8")
 SESSION_S = 400.0
 """A JVM that shares its cores takes its time; on a quiet machine it is seconds."""
@@ -54,11 +74,33 @@ def python(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complet
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=SESSION_S)
 
 
-def test_the_pipeline_has_at_most_15_lines() -> None:
-    assert len(PIPELINE.splitlines()) + len([line for line in PROPERTIES.splitlines() if "spark" in line]) <= 15
+@pytest.mark.parametrize("properties", [ON_S3, IN_ICEBERG], ids=["S3 and Parquet", "S3 and Iceberg"])
+def test_the_files_of_the_lake_have_at_most_15_lines_each(properties: str) -> None:
+    assert len(properties.splitlines()) <= 15 and len(PIPELINE.splitlines()) <= 15
 
 
-def test_check_has_nothing_to_say_against_the_settings(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def without_path(properties: str) -> str:
+    return "".join(line for line in properties.splitlines(keepends=True) if ".path = s3:" not in line)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        pytest.param(ON_S3, id="S3 and Parquet"),
+        pytest.param(IN_ICEBERG, id="S3 and Iceberg"),
+        pytest.param(PROPERTIES, id="without AWS"),
+        *(pytest.param(without_path(ON_S3) + lines, id=kind) for kind, lines in INSTEAD.items()),
+        *(pytest.param(IN_ICEBERG + lines, id=f"recipe {number}") for number, lines in enumerate(RECIPES, start=1)),
+    ],
+)
+def test_check_has_nothing_to_say_against_the_settings(
+    place: Path, properties: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POD_NAME", "mld-0")
+    secret = place / "lake"
+    secret.write_text("secret")
+    secret.chmod(0o600)
+    (place / "app.properties").write_text(properties.replace("/run/secrets/lake", str(secret)))
     assert print_check(str(place / "app.properties"), (), as_json=False, show_all=False) == 0
     assert "0 error(s), 0 warning(s)" in capsys.readouterr().out
 
@@ -101,9 +143,8 @@ def test_the_first_pipeline_runs_on_the_embedded_aws(place: Path, aws: EmbeddedA
     shell = {"AWS_ENDPOINT_URL": aws.endpoint, "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
     put = python("-c", PUT, cwd=place, **shell)
     assert put.returncode == 0, put.stderr
-    keys = {entry.key: entry.value.strip() for entry in parse(PROPERTIES.encode())}
-    keys["shutdownGraceMillis"] = "150000"
-    with Daemon(place, keys, name="app", environment=shell, cwd=place) as daemon:
+    given = {**keys(PROPERTIES), "shutdownGraceMillis": "150000"}
+    with Daemon(place, given, name="app", environment=shell, cwd=place) as daemon:
         # The two shards may come in two triggers on a busy machine.
         def counts(word: str) -> int:
             return sum(int(n) for line in daemon.lines for n in re.findall(rf"trigger: .*?{word}=(\d+)", line))
@@ -115,6 +156,34 @@ def test_the_first_pipeline_runs_on_the_embedded_aws(place: Path, aws: EmbeddedA
     assert look.returncode == 0, look.stderr
     users = re.findall(r"\| +(u\d+)\| *view *\|2026-01-02 03:04:05\|", look.stdout)
     assert len(users) == 20 and users == sorted(users), look.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
+def test_the_file_for_s3_runs_on_a_store_of_others(place: Path, aws: EmbeddedAws, ministack: Ministack) -> None:
+    store = ministack.client("s3")
+    store.create_bucket(Bucket="my-lake")
+    shell = {"AWS_ENDPOINT_URL": aws.endpoint, "AWS_ACCESS_KEY_ID": ACCOUNT, "AWS_SECRET_ACCESS_KEY": "local"}
+    put = python("-c", PUT.replace('"clicks"', '"clicks-s3"'), cwd=place, **shell)
+    assert put.returncode == 0, put.stderr
+    given = keys(ON_S3) | dict.fromkeys(("streamName", "applicationName"), "clicks-s3")
+    given |= {"mld.spark.s3.endpoint": ministack.endpoint, "mld.spark.s3.pathStyle": "true"}
+    given["shutdownGraceMillis"] = "150000"
+    with Daemon(place, given, name="app", environment=shell, cwd=place) as daemon:
+
+        def files() -> list[str]:
+            found = store.list_objects_v2(Bucket="my-lake", Prefix="clicks/c").get("Contents", ())
+            return [one["Key"] for one in found]
+
+        rows = re.compile(r"trigger: .*?rows=(\d+)")
+        until(lambda: sum(map(int, rows.findall("\n".join(daemon.lines)))) == 66, SESSION_S, "all records")
+        assert daemon.stop(timeout_s=200) == 0
+    for name in files():
+        copy = place / "data" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(store.get_object(Bucket="my-lake", Key=name)["Body"].read())
+    look = python("-c", LOOK.replace(".show()", ".count() == 66 or exit(3)"), cwd=place)
+    assert look.returncode == 0, look.stderr
 
 
 @pytest.mark.spark

@@ -16,6 +16,7 @@ from processors.spark.commit.ledger import encode
 from processors.spark.high_water_marks import RecordPosition, StreamShard, spans
 from processors.spark.sink_port import Fenced, SinkRefused, SinkSpec
 from processors.spark.writer_identity import WriterIdentity
+from tests.support.spark_bed import engine_bed, rows
 
 pytestmark = [
     pytest.mark.spark,
@@ -112,6 +113,16 @@ def test_marks_come_back_and_a_repetition_is_dropped(make, read, spark):
     assert marks == {A: RecordPosition(5), B: RecordPosition(3)}
     publish(spark, again, {A: 9, B: 3}, marks)
     assert read() == Counter([("0", n) for n in range(1, 10)] + [("1", n) for n in range(1, 4)])
+
+
+def test_the_batch_that_makes_the_table_may_have_a_malformed_record(spark, warehouse, tmp_path):
+    """The statement that makes it leaves Spark's count of what was observed without a row."""
+    pipeline = "def transform(records, batch):\n    return records.select('payload.*')\n"
+    keys = ("mld.spark.format = json", "mld.spark.schema = n INT", "mld.spark.sink.out.format = iceberg")
+    bed = engine_bed(spark, tmp_path, pipeline, *keys, "mld.spark.sink.out.path = lake.db.made_by_a_batch")
+    assert bed.run({1: b'{"n": 1}', 2: b"{bad", 3: b'{"n": 3}'}).failed == {}
+    assert sorted(row.n for row in spark.table("lake.db.made_by_a_batch").collect()) == [1, 3]
+    assert [row["sequenceNumber"] for row in rows(tmp_path / "dead")] == ["2"]
 
 
 def test_a_zombie_is_fenced_and_writes_nothing(make, read, spark):

@@ -274,10 +274,10 @@ def _rules_of(text: str) -> Iterator[tuple[int, str, str]]:
             yield number, heading, "\n".join(lines[number : end - 1])
 
 
-def test_the_module_that_keeps_a_rule_has_the_names_given_beside_it():
+def test_the_module_that_keeps_a_rule_or_proves_a_promise_has_the_names_given_beside_it():
     none_of(
         at(path, line_of(text, match.start()), f"{match['path']} has no {name}")
-        for path, text in rules().items()
+        for path, text in docs().items()
         for match in KEPT_BY.finditer(text)
         for name in re.findall(r"`([\w.]+)`", match["names"])
         if not re.search(rf"\b{name.rpartition('.')[2]}\b", texts()[ROOT / match["path"]])

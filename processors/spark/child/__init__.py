@@ -23,12 +23,18 @@ from processors.spark.child.relay import ChildRelay
 from processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError
 from processors.standard import claim_standard_streams
 
+USAGE = """usage: mld-spark [APP.properties]          a record processor: executableName of a properties file
+       mld-spark --check APP.properties  could it run? Java, PySpark and the pipeline, without a session
+       mld-spark --ddl APP.properties    statements that make tables over its sinks
+       mld-spark --replay-dead-letter [--dry-run] APP.properties    its letters once more through the pipeline
+       mld-spark --compact APP.properties    small files of its sinks become large ones
+"""
+
 
 def properties_file(arguments: list[str]) -> str:
     """The file that the daemon read. Raises FatalError if nobody says which."""
-    if len(arguments) > 1:
-        commands = "--check | --ddl | --compact | --replay-dead-letter"
-        raise FatalError(f"usage: mld-spark [{commands}] [APP.properties]", EXIT_CONFIGURATION)
+    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
+        raise FatalError(f"{' '.join(arguments)}: not understood\n{USAGE}".rstrip(), EXIT_CONFIGURATION)
     file = arguments[0] if arguments else os.environ.get("MLD_PROPERTIES_FILE")
     if not file:
         raise FatalError("which properties file? Write executableName = mld-spark app.properties", EXIT_CONFIGURATION)
@@ -36,6 +42,9 @@ def properties_file(arguments: list[str]) -> str:
 
 
 def main() -> NoReturn:
+    if sys.argv[1:2] in (["--help"], ["-h"]):
+        sys.stdout.write(USAGE)
+        sys.exit()
     if sys.argv[1:2] == ["--check"]:
         from processors.spark.session import preflight
 

@@ -38,7 +38,7 @@ COUNTED = (
     "retries",
     "stopped_shards",
 )
-"""Counted since the start of the host; docs/use/spark.md says what each of them is."""
+"""Counted since the start of the host; docs/use/spark-operating.md says what each of them is."""
 
 
 class HostStatus:

@@ -258,9 +258,10 @@ def handed(
 
 
 def _counted(counts: Observation) -> Counted | None:
-    """What was observed. Where no job has run, asking Spark for it would wait for ever."""
+    """What was observed. Where no job has run, asking Spark for it would wait for ever. Where the first command was one
+    without a job, such as that which makes a table, it is a row without columns, which PySpark takes for an error."""
     java = getattr(counts, "_jo", None)
-    if java is not None and not java.future().isCompleted():
+    if java is not None and (not java.future().isCompleted() or not java.getRow().size()):
         return None
     found = counts.get
     if "seen" not in found:  # Spark Connect does not wait

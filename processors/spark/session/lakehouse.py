@@ -34,6 +34,8 @@ DRIVERS = {
     "jdbc:mysql:": "com.mysql:mysql-connector-j:9.3.0",
     "jdbc:mariadb:": "org.mariadb.jdbc:mariadb-java-client:3.5.3",
 }
+REGION = "client.region"
+"""Iceberg's property for Glue and S3."""
 JARS = ("spark.jars", "spark.driver.extraClassPath")
 PACKAGES, SQL_EXTENSIONS, CATALOG = "spark.jars.packages", "spark.sql.extensions", "spark.sql.catalog."
 DEFAULTS = {
@@ -80,8 +82,10 @@ def lake_settings(
     packages: str | None,
     conf: Mapping[str, str],
     pyspark: str,
+    region: str | None = None,
 ) -> dict[str, str]:
-    """Settings of Spark; empty if no sink is in a lake house. Raises NoRelease."""
+    """Settings of Spark; empty if no sink is in a lake house. `region` is for catalogs on AWS that name none: their
+    clients would ask the environment, which need not know. Raises NoRelease."""
     wanted = formats_of(formats, catalogs)
     if not wanted:
         return {}
@@ -90,6 +94,8 @@ def lake_settings(
     for name, given in catalogs.items():
         settings[f"{CATALOG}{name}"] = CATALOG_CLASS
         properties = {**DEFAULTS.get(given["type"], {}), **given}
+        if region and _is_on_aws(properties):
+            properties = {REGION: region, **properties}
         settings |= {f"{CATALOG}{name}.{key}": value for key, value in properties.items()}
         coordinates += _of_catalog(properties)
     if DELTA in wanted and f"{CATALOG}spark_catalog" not in conf:
@@ -105,14 +111,16 @@ def lake_settings(
 
 def _of_catalog(properties: Mapping[str, str]) -> list[str]:
     """Packages that one catalog needs: those of AWS for S3, and the driver of its database."""
-    found = []
-    on_s3 = properties.get("warehouse", "").lower().startswith("s3") or "S3FileIO" in properties.get("io-impl", "")
-    if properties["type"] == "glue" or on_s3:
-        found.append(AWS_BUNDLE)
+    found = [AWS_BUNDLE] if _is_on_aws(properties) else []
     if properties["type"] == "jdbc":
         uri = properties.get("uri", "").strip().lower()
         found += [driver for scheme, driver in DRIVERS.items() if uri.startswith(scheme)]
     return found
+
+
+def _is_on_aws(properties: Mapping[str, str]) -> bool:
+    on_s3 = properties.get("warehouse", "").lower().startswith("s3") or "S3FileIO" in properties.get("io-impl", "")
+    return on_s3 or properties["type"] == "glue"
 
 
 def _listed(text: str) -> list[str]:

@@ -215,7 +215,9 @@ def lake(settings: SparkSettings) -> dict[str, str]:
     import pyspark  # slow, and most need it only when the session starts
 
     try:
-        return lake_settings(formats, settings.catalogs, settings.packages, settings.conf, pyspark.__version__)
+        return lake_settings(
+            formats, settings.catalogs, settings.packages, settings.conf, pyspark.__version__, settings.glue_region
+        )
     except NoRelease as error:
         raise SessionError(str(error)) from error
 

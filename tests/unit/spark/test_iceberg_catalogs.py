@@ -9,6 +9,7 @@ import pytest
 
 from processors.spark.session import preflight
 from processors.spark.session.lakehouse import NoRelease, formats_of, lake_settings
+from processors.spark.session.spark_session import lake
 from processors.spark.settings import SettingsError, load
 from processors.spark.spark_errors import SessionError
 from properties.grammar import parse
@@ -123,3 +124,26 @@ def test_the_check_says_what_each_format_needs_and_what_is_there(tmp_path, monke
     monkeypatch.setattr(pyspark, "__version__", "4.3.0")
     with pytest.raises(SessionError, match=r"iceberg needs PySpark 4\.1, and this is 4\.3\.0: pip install 'mld"):
         preflight.examine("app.properties", os.environ)
+
+
+@pytest.mark.parametrize(
+    ("catalog", "region"),
+    [
+        ({"type": "glue", "warehouse": "s3://b/lake"}, "eu-west-1"),
+        ({"type": "glue", "warehouse": "s3://b/lake", "client.region": "us-east-2"}, "us-east-2"),
+        (JDBC, "eu-west-1"),
+        ({"type": "rest", "uri": "http://h", "io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}, "eu-west-1"),
+        ({"type": "jdbc", "uri": "jdbc:sqlite:c", "warehouse": "/lake"}, None),
+    ],
+)
+def test_clients_of_aws_are_told_the_region_of_the_file(catalog, region):
+    told = lake_settings(["iceberg"], {"lake": catalog}, None, {}, "4.1.1", "eu-west-1")
+    assert told.get("spark.sql.catalog.lake.client.region") == region
+
+
+def test_the_region_is_that_of_the_stream(tmp_path, monkeypatch):
+    monkeypatch.setattr(pyspark, "__version__", "4.1.1")
+    glue = (
+        "mld.spark.catalog.lake.type = glue\nmld.spark.catalog.lake.warehouse = s3://b/lake\nregionName = eu-west-1\n"
+    )
+    assert lake(loaded(tmp_path, TABLE + glue))["spark.sql.catalog.lake.client.region"] == "eu-west-1"

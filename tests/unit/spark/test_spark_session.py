@@ -114,6 +114,25 @@ def test_a_child_is_thin():
     assert found.stdout.strip() == "[]"
 
 
+def mld_spark(*arguments):
+    command = [sys.executable, "-m", "processors.spark.child", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help_says_what_there_is(option):
+    asked = mld_spark(option)
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert asked.stdout.startswith("usage: mld-spark [APP.properties]") and "--check" in asked.stdout
+
+
+@pytest.mark.parametrize("arguments", [("--chek",), ("--chek", "app.properties"), ("a", "b")])
+def test_what_is_not_understood_is_told_with_the_usage(arguments):
+    asked = mld_spark(*arguments)
+    assert (asked.returncode, asked.stdout) == (2, "")
+    assert f"mld-spark: {' '.join(arguments)}: not understood\nusage: mld-spark" in asked.stderr
+
+
 def test_a_local_driver_asks_who_calls_and_has_no_ui(tmp_path):
     def closed(*keys: str) -> list[str]:
         made = configuration(settings_of(*keys), tmp_path)
