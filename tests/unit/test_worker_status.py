@@ -93,7 +93,7 @@ def test_telling_it_costs_no_write_unit_and_no_request(keys: dict[str, str], lea
             await world.until(world.all_delivered)
             await world.advance(400.0)
             world.dynamo.forget_usage()
-            await world.advance(600.0)
+            await world.advance(300.0)
             usage = world.dynamo.usage()
             told = [row for row in world.dynamo.rows(TABLE).values() if "mldState" in row or "mldShards" in row]
             assert bool(told) is tells
@@ -106,7 +106,7 @@ def test_telling_it_costs_no_write_unit_and_no_request(keys: dict[str, str], lea
 
 
 @pytest.mark.parametrize(
-    "leases", [100, pytest.param(400, marks=pytest.mark.full), pytest.param(1500, marks=pytest.mark.full)]
+    "leases", [100, pytest.param(400, marks=pytest.mark.full), pytest.param(1000, marks=pytest.mark.full)]
 )
 def test_a_report_stays_within_its_write_unit_whatever_it_carries(leases: int) -> None:
     async def story() -> None:
@@ -114,7 +114,7 @@ def test_a_report_stays_within_its_write_unit_whatever_it_carries(leases: int) -
             world.start(name := "w".ljust(USUAL_ID_LENGTH, "-"))
             await world.until(lambda: "mldShards" in (_report(world, name) or {}), 300.0)
             sizes = set()
-            for _ in range(60):
+            for _ in range(30):
                 await world.advance(5.0)
                 world.dynamo.history.clear()
                 sizes.add(item_bytes(_report(world, name) or {}))
