@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mld.errors import StreamNotFoundError
+from mld.errors import InvalidStreamArgumentError, StreamNotFoundError
 from mld.operating.points import PointKind
 from mld.operating.stream_access import SpanError, SpanReader
 from mld.retrieval.rawpage import RawPage
@@ -72,11 +72,21 @@ async def _plan_shard(
         return []
     found: list[str | None] = [first[0]]
     for time_s in times_between(first[1] / 1000, until_s, step_s)[1:]:
-        record = await fetcher.first_record(shard.shard_id, _at(time_s))
+        record = await _first_after(fetcher, shard.shard_id, time_s)
         found.append(None if record is None else record[0])
         if record is None:
             break
     return spans_between(shard, found, int(until_s * 1000))
+
+
+async def _first_after(fetcher: Fetcher, shard_id: str, time_s: float) -> tuple[str, int] | None:
+    """As `Fetcher.first_record`. Kinesis refuses a time that is in the future by its clock, where nothing is yet."""
+    try:
+        return await fetcher.first_record(shard_id, _at(time_s))
+    except SpanError as error:
+        if isinstance(error.__cause__, InvalidStreamArgumentError):
+            return None
+        raise
 
 
 def _at(time_s: float) -> StartingPoint:
