@@ -8,6 +8,7 @@ them. Four groups have free names: `mld.spark.sink.<name>.<property>`,
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,9 @@ REGISTRY = "registry"
 SINK_PREFIX = f"{PREFIX}sink."
 CONF_PREFIX = f"{PREFIX}conf."
 DEFAULT_SINK = "default"
+PLACED = ("parquet", "orc", "json", "csv", "text", "avro", "delta", "iceberg")
+"""Formats of a sink whose marks are where its rows are."""
+JDBC = "jdbc"
 MEBIBYTE = 1024 * 1024
 CHOICE, INT, LONG, TEXT = ValueKind.CHOICE, ValueKind.INT, ValueKind.LONG, ValueKind.TEXT
 
@@ -351,6 +355,43 @@ def _of_registry(values: Mapping[str, object], say: Callable[[str, str, str], No
         say("schema", f"is {REGISTRY}, which streaming queries cannot follow", f"set {PREFIX}mode = batch")
 
 
+def _of_places(values: Mapping[str, object], sinks: Mapping[str, SinkLines], say: Callable[..., None]) -> None:
+    """Two sinks in one place would have the same marks: what one has written, the other would be taken to have."""
+    letters = values["deadLetter"]
+    taken = {_plain(str(letters)): f"{PREFIX}deadLetter"} if letters else {}
+    for name, sink in sinks.items():
+        where = _where(sink)
+        if where is not None and taken.setdefault(where, f"{SINK_PREFIX}{name}") != f"{SINK_PREFIX}{name}":
+            remedy = "give each a place of its own, or write one frame (unionByName); rows of one would be left out"
+            say(f"sink.{name}", f"is in the same place as {taken[where]}", remedy, place=sink.place)
+        format_ = sink.values.get("format", "").lower()
+        if format_ and format_ not in (*PLACED, JDBC):
+            import difflib  # as in `_unknown`
+
+            if near := difflib.get_close_matches(format_, (*PLACED, JDBC), n=1, cutoff=0.75):
+                message = "is no format whose commits are known, and is written at least once by a writer of that name"
+                say(f"sink.{name}.format", message, f"did you mean {near[0]}?", Level.WARNING, sink.place)
+
+
+def _where(sink: SinkLines) -> str | None:
+    """Where a sink keeps its marks, to compare it with others; None if that is for each sink by itself."""
+    format_ = sink.values.get("format", PLACED[0]).lower()
+    if format_ == JDBC:
+        options = {name.lower(): value for name, value in sink.options.items()}
+        return f"{options['url']} {options['dbtable']}" if {"url", "dbtable"} <= options.keys() else None
+    path = sink.values.get("path")
+    return _plain(path) if path and format_ in PLACED else None
+
+
+def _plain(path: str) -> str:
+    """One spelling of a path or URI."""
+    scheme, colon, rest = path.partition("://")
+    if not colon:
+        return posixpath.normpath(path.removeprefix("file:"))
+    scheme = {"s3a": "s3", "s3n": "s3"}.get(scheme.lower(), scheme.lower())
+    return posixpath.normpath(rest) if scheme == "file" else f"{scheme}://{posixpath.normpath(rest)}"
+
+
 def _together(
     values: dict[str, object], places: Mapping[str, str], file_name: str, sinks: Mapping[str, SinkLines]
 ) -> list[Remark]:
@@ -394,6 +435,7 @@ def _together(
         say("checkpoint", unused, "set the mode", Level.WARNING)
     if not streaming and values["alignMillis"]:
         say("alignMillis", unused, "set the mode", Level.WARNING)
+    _of_places(values, sinks, say)
     for name, sink in sinks.items():
         if sink.values.get("writers", WRITERS[0]) not in WRITERS:
             say(f"sink.{name}.writers", "has no such value", f"write {' or '.join(WRITERS)}", place=sink.place)

@@ -113,3 +113,48 @@ def test_mld_spark_without_a_pipeline_is_refused(configure: Configure, program: 
         return
     with pytest.raises(ConfigurationError, match=r"there is no mld\.spark\.pipeline; name the pipeline"):
         configure(line, without=without)
+
+
+ONE = "mld.spark.sink.one.path = /lake/x\n"
+IN_A_DATABASE = (
+    "mld.spark.sink.{0}.format = jdbc\nmld.spark.sink.{0}.options.url = jdbc:x\n"
+    "mld.spark.sink.{0}.options.dbTable = {1}\n"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ONE + "mld.spark.sink.two.path = /lake/x/",
+        ONE + "mld.spark.sink.two.path = file:/lake//x",
+        ONE + "mld.spark.sink.two.path = file:///lake/x\nmld.spark.sink.two.format = delta",
+        ONE + "mld.spark.deadLetter = /lake/x",
+        "mld.spark.sink.one.path = s3://b/x\nmld.spark.sink.two.path = s3a://b/x/",
+        "mld.spark.sink.one.format = iceberg\nmld.spark.sink.one.path = l.d.t\n"
+        "mld.spark.table.two = l.d.t\nmld.spark.catalog.l.type = rest\nmld.spark.catalog.l.uri = http://h",
+        IN_A_DATABASE.format("one", "t") + IN_A_DATABASE.format("two", "t"),
+    ],
+)
+def test_two_sinks_in_one_place_are_refused(text: str) -> None:
+    (said,) = errors(text)
+    assert "is in the same place as mld.spark." in said and "give each a place of its own" in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ONE + "mld.spark.sink.two.path = /lake/y\nmld.spark.deadLetter = /lake/x-dead",
+        ONE + "mld.spark.sink.two.path = s3://lake/x\nmld.spark.sink.three.path = hdfs://lake/x",
+        ONE + "mld.spark.sink.two.format = kafka\nmld.spark.sink.three.format = kafka",
+        IN_A_DATABASE.format("one", "t") + IN_A_DATABASE.format("two", "u"),
+    ],
+)
+def test_sinks_in_places_of_their_own_are_not(text: str) -> None:
+    assert lines(text).remarks == ()
+
+
+def test_a_misspelled_format_is_remarked_upon() -> None:
+    (remark,) = lines("mld.spark.sink.out.format = parquett").remarks
+    assert (remark.level, remark.key) == (Level.WARNING, "mld.spark.sink.out.format")
+    assert "did you mean parquet?" in str(remark)
+    assert lines("mld.spark.sink.out.format = mongodb").remarks == ()
