@@ -73,7 +73,7 @@ def test_a_compaction_keeps_all_marks_and_only_it_has_a_version_of_its_own():
 )
 def test_nothing_but_files_of_commits_is_ever_taken_away(name):
     entry = LedgerEntry(8, "u", removals=(name,))
-    with pytest.raises(ValueError, match="no file of a commit|leaves the sink"):
+    with pytest.raises(ValueError, match=r"no file of a commit|leaves the sink"):
         ledger.decode(ledger.encode(entry))
 
 
