@@ -10,6 +10,7 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -104,15 +105,19 @@ class CompactableFiles(AdmittedSink):
         return self._journal.is_being_compacted()
 
     def directories(self) -> list[str]:
-        """Every directory with files of commits; walks the whole sink."""
+        """Every directory that may have files of commits: the sink's own, or those of its partitions."""
+        found = [""]
         try:
-            every = [name for name, _ in self._store.files("") if not name.startswith("_")]
-        except FileNotFoundError:
-            return []
+            for _ in self._spec.partition_by:
+                found = [str(PurePosixPath(path, name)) for path in found for name in self._partitions(path)]
         except OSError as error:
             raise as_sink_error(error, f"sink {self.name}: looking for small files") from error
-        paths = {PurePosixPath(name).parent for name in every if ledger.commit_of(PurePosixPath(name).name) is not None}
-        return sorted(str(path).removeprefix(".") for path in paths)
+        return sorted(found)
+
+    def _partitions(self, directory: str) -> list[str]:
+        with suppress(NotADirectoryError):
+            return [name for name in self._store.names(directory) if "=" in name and not name.startswith(".")]
+        return []
 
     def files_of(self, directory: str) -> list[ListedFile]:
         """The files of commits in one directory."""

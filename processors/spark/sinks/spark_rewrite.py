@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 REWRITTEN = frozenset(("parquet", "orc"))
 """Formats whose files say their columns, types and rows themselves, so that they can be read and written again as they
 were."""
-READING = {"mergeSchema": "true", "ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
-"""Columns that later files have are null in the rows before. A file that cannot be read must never be left out."""
+READING = {
+    "mergeSchema": "true",
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+    "__globPaths__": "false",
+}
+"""Columns that later files have are null in the rows before. A file that cannot be read must never be left out, and
+paths are taken as they are."""
 
 
 def rewrite(

@@ -78,6 +78,17 @@ def test_what_came_before_the_start_counts_and_directories_have_their_turns(cloc
     assert (one.round(), shown(disk)) == (None, 2)
 
 
+def test_its_directories_are_found_without_a_look_at_what_is_staged():
+    """Staging areas of others come and go meanwhile."""
+    disk = Disk()
+    looked = []
+    commits(disk, 2, PartitionedSink)
+    sink = over_memory(PartitionedSink, MemoryStore(disk, before=looked.append))
+    assert sink.directories() == ["p=0", "p=1"]
+    assert not [operation for operation in looked if "_mld" in operation]
+    assert over_memory(FlatSink, MemoryStore(disk)).directories() == [""]
+
+
 def test_after_a_silence_it_looks_once_more(clock):
     disk = Disk()
     commits(disk, 1)

@@ -56,6 +56,27 @@ def test_entries_are_cumulative_and_count_on():
     assert ledger.following(head, ONE, marks, {}, "u").number == 8
 
 
+def test_a_compaction_keeps_all_marks_and_only_it_has_a_version_of_its_own():
+    marks = {ONE: {A: RecordPosition(5)}, TWO: {B: RecordPosition(90)}}
+    head = LedgerEntry(7, "t", marks, UnclaimedMarks({B: RecordPosition(4)}, "x", "b"), rows=9, batch_id="b")
+    after = ledger.compacting(head, "u", (FileMove("data/x", "day=1/c8-x"),), ("day=1/c000000000001-x",), at="now")
+    assert (after.number, after.writers, after.unclaimed, after.rows) == (8, marks, head.unclaimed, 0)
+    assert ledger.decode(ledger.encode(after)) == after
+    assert b'"version":4' in ledger.encode(after)
+    following = ledger.following(after, ONE, marks[ONE], {}, "v")
+    assert following.removals == ()
+    assert b'"version":3' in ledger.encode(following)
+
+
+@pytest.mark.parametrize(
+    "name", ["../c000000000001-x", "_mld/c000000000001-x", "day=1/mine.parquet", "c1-x", "/c000000000001-x"]
+)
+def test_nothing_but_files_of_commits_is_ever_taken_away(name):
+    entry = LedgerEntry(8, "u", removals=(name,))
+    with pytest.raises(ValueError, match=r"no file of a commit|leaves the sink"):
+        ledger.decode(ledger.encode(entry))
+
+
 def test_an_entry_of_version_1_is_read_and_its_marks_are_nobodys_yet():
     entry = ledger.decode(FIRST)
     assert (entry.number, entry.layout, entry.columns) == (3, "parquet", (("id", "bigint"),))
