@@ -191,3 +191,11 @@ def test_a_daemon_compacts_beside_its_micro_batches_and_the_command_does_the_res
             assert found() == wanted
         finally:
             world.close()
+
+
+@pytest.mark.parametrize(("one_file", "files"), [(True, 1), (None, 4)])
+def test_a_commit_is_one_file_if_that_is_wanted(one_file, files, spark, tmp_path):
+    sink = make_sink(SinkSpec("out", "parquet", str(tmp_path / "out"), one_file=one_file), spark)
+    sink.open()
+    sink.publish(spark.range(0, 80, 1, 4), step(1), "b")
+    assert len(data_files(tmp_path / "out")) == files

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,8 @@ from processors.spark.commit.journal import STAGING, Journal
 from processors.spark.commit.small_files import QUIET_S
 from processors.spark.high_water_marks import RecordPosition, spans
 from processors.spark.maintenance.compactor import BACKOFF_MIN_S, Compactor
-from processors.spark.sink_port import SinkError, SinkRefused
+from processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
+from processors.spark.sinks.factory import compactable_sinks, make_sink
 from processors.spark.sinks.files import FileSink, FlatSink, PartitionedSink
 from tests.support.patience import PATIENCE_S
 from tests.twins.store import Disk, MemoryStore
@@ -159,3 +161,32 @@ def test_its_thread_works_when_a_batch_has_ended_and_stops(clock):
     one.stop()
     one._thread.join(10)
     assert not one._thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (SinkSpec("out", "parquet", "s3://bucket/x", compact=True), "a copy that is carried out late"),
+        (SinkSpec("out", "json", "/x", compact=True), "files of json stay as they are; compacted are orc and parquet"),
+        (SinkSpec("out", "delta", "/x", compact=True), "their own maintenance"),
+    ],
+)
+def test_what_cannot_be_compacted_is_refused_if_it_is_asked_for_and_left_out_if_not(spec, said):
+    with pytest.raises(SinkRefused, match=rf"mld\.spark\.sink\.out\.compact = on: .*{said}"):
+        make_sink(spec, None)  # type: ignore[arg-type]
+    sinks, (reason,) = compactable_sinks([replace(spec, compact=None)], None)  # type: ignore[arg-type]
+    assert not sinks
+    assert said in reason
+
+
+@pytest.mark.parametrize(("compact", "by_hand", "count"), [(None, False, 1), (False, False, 0), (False, True, 1)])
+def test_files_of_this_machine_are_compacted_unless_the_settings_say_no_or_somebody_asks(
+    tmp_path, compact, by_hand, count
+):
+    spec = SinkSpec("out", "parquet", str(tmp_path / "new"), compact=compact)
+    sinks, left_out = compactable_sinks([spec], None, by_hand=by_hand)  # type: ignore[arg-type]
+    assert (len(sinks), left_out) == (count, [])
+    assert not (tmp_path / "new").exists()
+    if sinks:
+        assert sinks[0].compact(None, "", lambda files: ()) is None  # type: ignore[arg-type]
+        assert not (tmp_path / "new").exists(), "a sink without commits stays as it is"
