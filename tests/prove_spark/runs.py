@@ -53,6 +53,7 @@ class Outcome:
     killed: Counter[str] = field(default_factory=Counter)
     rounds: Counter[str] = field(default_factory=Counter)
     fenced: int = 0
+    compactions: int = 0
     records: int = 0
     duplicates: int = 0
     missing: int = 0
@@ -224,6 +225,7 @@ class Run:
     def _said(self, writer: subprocess.Popen[str]) -> str:
         _, said = writer.communicate(timeout=WRITER_WAIT_S)
         self.outcome.fenced += said.count("Fenced:")
+        self.outcome.compactions += said.count("compacted:")
         return said
 
     def _count(self, *, final: bool) -> None:

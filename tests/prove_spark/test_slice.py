@@ -55,6 +55,7 @@ def test_every_record_exactly_once_through_deaths_in_compactions(layout, machine
     outcomes = [CompactionRun(seed, layout, machine, tmp_path / str(seed)).play() for seed in range(SLICE)]
     assert all(outcome.exactly_once for outcome in outcomes), outcomes
     assert sum(outcome.killed.total() for outcome in outcomes), "one has to die for the test to say anything"
+    assert sum(outcome.compactions for outcome in outcomes), "and one has to be done"
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,8 @@ class Writer:
         if directories := self._sink.directories():
             self._compactions -= 1
             with suppress(JobFailed):  # another writer has compacted them under our eyes
-                self._sink.compact(self._session, self._rng.choice(directories), some)
+                if self._sink.compact(self._session, self._rng.choice(directories), some):
+                    print("compacted:", file=sys.stderr)
 
     def _next(self, offered: int, last: int) -> int:
         """Where the next batch of a shard ends; 0 if it has nothing to offer this time."""
