@@ -78,9 +78,11 @@ def test_rows_types_and_columns_that_came_later(format, spark, tmp_path):
     assert look()[1][:9] == before[1]
 
 
-def test_one_directory_of_a_partitioned_sink(spark, tmp_path):
+@pytest.mark.parametrize("format", ["parquet", "orc"])
+def test_one_directory_of_a_partitioned_sink(format, spark, tmp_path):
+    """Its path and its partitions look like patterns."""
     top = tmp_path / "o [u]{t}"
-    sink = make_sink(SinkSpec("out", "parquet", str(top), partition_by=("tag",)), spark)
+    sink = make_sink(SinkSpec("out", format, str(top), partition_by=("tag",)), spark)
     sink.open()
     for number in (1, 2, 3):
         sink.publish(
@@ -90,16 +92,22 @@ def test_one_directory_of_a_partitioned_sink(spark, tmp_path):
     (odd,) = places - {"tag=b"}
 
     def rows():
-        return sorted(
-            map(tuple, spark.read.option("__globPaths__", "false").parquet(str(top)).select("id", "tag").collect())
-        )
+        reader = spark.read.format(format).option("__globPaths__", "false")
+        places = [str(place) for place in top.glob("tag=*")]
+        return sorted(row.id for place in places for row in one_by_one(reader, place))
+
+    def one_by_one(reader, place):
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        shutil.copytree(place, tmp_path / "copy")
+        return reader.load(str(tmp_path / "copy")).collect()
 
     before = rows()
     assert sink.compact(spark, odd, every).rows == 6
     assert rows() == before
     assert len(data_files(top / odd)) == 1
     assert len(data_files(top / "tag=b")) > 2
-    assert "tag" not in spark.read.parquet(str(top / odd / data_files(top / odd)[0])).columns
+    shutil.copy(top / odd / data_files(top / odd)[0], tmp_path / "alone")
+    assert spark.read.format(format).load(str(tmp_path / "alone")).columns == ["id"]
 
 
 def test_what_cannot_be_read_or_is_not_the_sinks_stays(spark, tmp_path):

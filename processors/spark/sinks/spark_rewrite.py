@@ -21,9 +21,11 @@ READING = {
     "ignoreCorruptFiles": "false",
     "ignoreMissingFiles": "false",
     "__globPaths__": "false",
+    "recursiveFileLookup": "true",
 }
-"""Columns that later files have are null in the rows before. A file that cannot be read must never be left out, and
-paths are taken as they are."""
+"""Columns that later files have are null in the rows before. A file that cannot be read must never be left out. Paths
+are taken as they are, and each file once: without the last option Spark reads all files for each path that looks like a
+pattern."""
 
 
 def rewrite(
@@ -43,9 +45,12 @@ def rewrite(
     try:
         frame = spark.read.format(format).options(**{**options, **READING}).load(list(paths))
         found = tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)
-        before = frame.count()
+        read = len(frame.inputFiles())
+        before = _rows_in(frame) if format == "parquet" else frame.count()
     except Exception as error:
         raise failure(error, f"sink {sink}: reading {len(paths)} small files") from error
+    if read != len(paths) or before is None:
+        raise SinkError(f"sink {sink}: {len(paths)} small files were not each read once; nothing was changed")
     _check_columns(sink, found, columns)
     written = write(frame.coalesce(1), sink=sink, format=format, options=options, mode="error", path=target)
     after = _count(spark.read.format(format).options(**READING).load(target), sink) if written else 0
@@ -55,6 +60,15 @@ def rewrite(
             "nothing was changed"
         )
     return after
+
+
+def _rows_in(frame: DataFrame) -> int | None:
+    """The rows, if those of each file have the numbers from 0 on, each once; else None."""
+    from pyspark.sql.functions import col, count, lit, max
+
+    counted = frame.select(col("_metadata.file_path").alias("file"), col("_metadata.row_index").alias("row"))
+    files = counted.groupBy("file").agg(count(lit(1)).alias("rows"), max("row").alias("last")).collect()
+    return sum(one["rows"] for one in files) if all(one["rows"] == one["last"] + 1 for one in files) else None
 
 
 def _count(frame: DataFrame, sink: str) -> int:
