@@ -15,10 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tests.benchmarks import spark_report as report
 from tests.benchmarks.path.figures import Row, percentile, read, write
@@ -35,7 +37,7 @@ from tests.benchmarks.tables import load_average
 BACKLOG, QUIET, SESSIONS, WAYS = SCENARIOS = ("backlog", "quiet", "sessions", "ways")
 RECORD_BYTES = 1024
 SHARDS = (1, 4, 64)
-WARM_RECORDS, MEASURED_RECORDS, REST_RECORDS = 2_000_000, 800_000, 250_000
+WARM_RECORDS, MEASURED_RECORDS, REST_RECORDS = 2_000_000, 800_000, 400_000
 """The JVM compiles what it runs often for a minute. What is measured begins and ends in full flow: the rest is more
 than a session has in flight."""
 BACKLOG_TIMEOUT_S = 300.0
@@ -50,17 +52,41 @@ SESSIONS_SHARDS = 4
 EXIT_TERMINATED = 143
 
 
-def backlog(rig: Rig, shards: int, data: float) -> list[Row]:
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a backlog is measured with: a checkout, and keys that are not as by default there."""
+
+    name: str
+    root: Path = ROOT
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
+OURS = Subject(report.OURS)
+
+
+def subject_of(text: str) -> Subject:
+    """NAME=DIRECTORY is another checkout, NAME=KEY=VALUE is this one with another setting."""
+    name, _, rest = text.partition("=")
+    key, has_value, value = rest.partition("=")
+    if has_value:
+        return Subject(name, keys={key: value})
+    if not (Path(rest) / "bin" / "mld").exists():
+        raise argparse.ArgumentTypeError(f"{text}: write NAME=KEY=VALUE, or NAME=DIRECTORY of another checkout")
+    return Subject(name, Path(rest).absolute())
+
+
+def backlog(rig: Rig, shards: int, data: float, measured_with: Subject = OURS) -> list[Row]:
     """Full shards, read as fast as it goes: between two moments of full flow."""
     warm, measured = int(data * WARM_RECORDS), int(data * MEASURED_RECORDS)
     each = -(-(warm + measured + REST_RECORDS) // shards)
     server = rig.kinesis(each, RECORD_BYTES)
-    with running(rig, f"backlog-{shards}-{each}", server, shards=shards) as subject:
+    how: dict[str, Any] = {"keys": measured_with.keys, "root": measured_with.root}
+    with running(rig, f"backlog-{shards}-{each}", server, shards=shards, **how) as subject:
         server.tell("open")
         figures = _in_full_flow([subject], warm, measured)
         memory = subject.pss_mb()
     figures |= {f"{part}_pss_mb": memory[part] for part in PARTS}
-    return [Row("backlog", "one session", "1 KB", shards, figures=figures)]
+    return [Row("backlog", measured_with.name, "1 KB", shards, figures=figures)]
 
 
 def sessions(rig: Rig, data: float) -> list[Row]:
@@ -180,7 +206,9 @@ def plan(rig: Rig, arguments: argparse.Namespace) -> Iterator[report.Measure]:
     wanted = arguments.scenarios or SCENARIOS
     if BACKLOG in wanted:
         for shards in map(int, arguments.shards.split(",")):
-            yield partial(backlog, rig, shards, arguments.data)
+            for _ in range(arguments.turns):
+                for subject in (OURS, *arguments.beside):
+                    yield partial(backlog, rig, shards, arguments.data, subject)
     if SESSIONS in wanted:
         yield partial(sessions, rig, arguments.data)
     if QUIET in wanted:
@@ -203,6 +231,15 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
         default=QUIET_WARM_S,
         help="seconds that quiet shards run before they are measured: the JVM compiles for minutes (%(default)g)",
     )
+    parser.add_argument(
+        "--beside",
+        type=subject_of,
+        action="append",
+        default=[],
+        metavar="NAME=DIRECTORY or NAME=KEY=VALUE",
+        help="measure backlogs by turns with another checkout, or with another setting, too",
+    )
+    parser.add_argument("--turns", type=int, default=1, help="how often each backlog is measured (%(default)s)")
     parser.add_argument("--data", type=float, default=1.0, help="share of the usual data (default 1)")
     parser.add_argument("--results", type=Path, help="add the figures to this file, and print all that are in it")
     parser.add_argument("--show", action="store_true", help="measure nothing, print what is in the file")

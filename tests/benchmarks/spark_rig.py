@@ -169,9 +169,9 @@ class Running:
 
 @contextmanager
 def running(
-    rig: Rig, stream: str, kinesis: Stand, *, shards: int, keys: Mapping[str, str] | None = None
+    rig: Rig, stream: str, kinesis: Stand, *, shards: int, keys: Mapping[str, str] | None = None, root: Path = ROOT
 ) -> Iterator[Running]:
-    """A daemon whose children and session are ready."""
+    """A daemon whose children and session are ready; `root` is the checkout that it and its children come from."""
     directory = rig.fresh(stream)
     pipeline = directory / "pipeline.py"
     pipeline.write_text(PIPELINE)
@@ -192,7 +192,9 @@ def running(
         "mld.spark.startTimeoutMillis": str(int(READY_TIMEOUT_S * 1000)),
         **(keys or {}),
     }
-    daemon = Daemon(directory, kinesis.endpoint, properties, env={"AWS_REGION": REGION}, log_level="info")
+    env = {"AWS_REGION": REGION, "PYTHONPATH": str(root)}
+    command = (str(root / "bin" / "mld"), "{properties}", "--log-format", "json", "--log-level", "info")
+    daemon = Daemon(directory, kinesis.endpoint, properties, env=env, command=command)
     with daemon:
         found = Running(daemon, directory / "out")
 
