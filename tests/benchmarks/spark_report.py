@@ -21,7 +21,7 @@ def line(row: Row) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    parts = [_notes(rows), _backlogs(rows), _quiet(rows), _delays(rows), _memory(rows), _ways(rows)]
+    parts = [_notes(rows), _backlogs(rows), _quiet(rows), _seconds(rows), _delays(rows), _memory(rows), _ways(rows)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -77,17 +77,25 @@ def _quiet(rows: Sequence[Row]) -> str:
             f"{row['jobs'] / row['triggers']:.2f}",
             f"{row['host_ms_per_trigger'] + row['jvm_ms_per_trigger']:.0f}",
             *(f"{row[f'{part}_ms_per_trigger']:.0f}" for part in (HOST, JVM, DAEMON, CHILDREN)),
-            f"{1000 * row['cores']:.0f}",
         )
         for row in rows
         if row.scenario == "quiet"
     ]  # fmt: skip
     return _table(
-        "Quiet shards, a record a second in each: CPU milliseconds per trigger, and per second in all",
+        "Quiet shards: CPU milliseconds per trigger",
         ("shards", "", "triggers", "shards in each", "jobs of Spark in each", "host and JVM", HOST, JVM, DAEMON,
-         CHILDREN, "ms per s in all"),
+         CHILDREN),
         lines,
     )  # fmt: skip
+
+
+def _seconds(rows: Sequence[Row]) -> str:
+    lines = []
+    for row in rows:
+        if row.scenario in ("quiet", "plain"):
+            parts = [row[f"{part}_ms_per_s"] for part in PARTS]
+            lines.append((str(row.shards), row.subject, f"{sum(parts):.1f}", *(f"{part:.1f}" for part in parts)))
+    return _table("Quiet shards: CPU milliseconds per second", ("shards", "", "all", *PARTS), lines)
 
 
 def _delays(rows: Sequence[Row]) -> str:

@@ -11,7 +11,7 @@ import pytest
 from tests.benchmarks import spark_report
 from tests.benchmarks.path.figures import Row
 from tests.benchmarks.path.records import sequence_number
-from tests.benchmarks.spark import subject_of
+from tests.benchmarks.spark import Live, live_of, subject_of
 from tests.benchmarks.spark_rig import PARTS, Running, SparkStand
 from tests.benchmarks.spark_stand import KINDS, payloads
 from tests.support.servers import make_client
@@ -90,3 +90,25 @@ def test_what_a_backlog_is_measured_beside(tmp_path) -> None:
     assert (large.name, dict(large.keys)) == ("large", {"mld.spark.conf.spark.x": "a=b"})
     with pytest.raises(argparse.ArgumentTypeError):
         subject_of(f"old={tmp_path}/none")
+
+
+def test_live_shards_are_named_with_their_rate() -> None:
+    assert live_of("4x200") == Live(4, 200)
+    with pytest.raises(argparse.ArgumentTypeError):
+        live_of("4")
+
+
+def test_quiet_seconds_stand_beside_those_without_spark() -> None:
+    rows = [
+        Row(name, name, "1 KB", 64, figures={f"{part}_ms_per_s": 2.5 for part in PARTS} | MEMORY | TRIGGERS)
+        for name in ("plain", "quiet")
+    ]
+    table = spark_report.markdown(rows)
+    assert "| 64 | plain | 10.0 | 2.5 | 2.5 | 2.5 | 2.5 |" in table
+    assert "| 64 | quiet | 10.0 | 2.5 | 2.5 | 2.5 | 2.5 |" in table
+
+
+MEMORY = {f"{part}_pss_mb": 1.0 for part in PARTS}
+TRIGGERS = {f"{part}_ms_per_trigger": 1.0 for part in PARTS}
+TRIGGERS |= {"triggers": 1, "jobs": 1, "shards_per_trigger": 1, "records": 1}
+TRIGGERS |= dict.fromkeys(("p50_ms", "p90_ms", "p99_ms", "max_ms"), 1.0)
