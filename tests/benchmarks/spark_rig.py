@@ -31,6 +31,8 @@ def transform(records, batch):
 """
 READY_TIMEOUT_S = 240.0
 LOOK_S = 0.02
+UI_TIMEOUT_S = 60.0
+"""On a busy machine its first page takes longer than ten seconds."""
 DAEMON, CHILDREN, HOST, JVM = PARTS = ("daemon", "children", "host", "jvm")
 _TRIGGER = re.compile(r"trigger: (.*)")
 _ADDRESS = re.compile(r"UI (http://\S+?),")
@@ -153,7 +155,7 @@ class Running:
         return 1 + max((int(job["jobId"]) for job in jobs), default=-1)
 
     def _ask(self, what: str) -> Any:
-        with urllib.request.urlopen(f"{self.ui}/api/v1/{what}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.ui}/api/v1/{what}", timeout=UI_TIMEOUT_S) as answer:
             return json.loads(answer.read())
 
     def wait_for_records(self, records: int, timeout_s: float) -> None:
