@@ -43,7 +43,7 @@ WARM_RECORDS, MEASURED_RECORDS, REST_RECORDS = 2_000_000, 800_000, 400_000
 than a session has in flight."""
 BACKLOG_TIMEOUT_S = 300.0
 QUIET_WARM_S = 100.0
-PLAIN_WARM_S, PLAIN_S = 5.0, 30.0
+PLAIN_WARM_S, PLAIN_S = 5.0, 20.0
 QUIET_S = {"low": 40.0, "adaptive": 240.0}
 """Seconds of quiet shards that are measured; at least two triggers."""
 COMMITTED_S = {"low": 5.0, "adaptive": 125.0}
@@ -158,6 +158,7 @@ def quiet(rig: Rig, live: Live, idle_ms: int, warm_s: float, latency: str) -> li
     """Records that come slowly: the cost of a trigger and of a second, the age of a record when it is committed."""
     server = rig.kinesis(0, RECORD_BYTES)
     keys = {"idleTimeBetweenReadsInMillis": str(idle_ms), "mld.spark.latency": latency}
+    keys["mld.spark.sink.out.compact"] = "off"  # a compacted file is younger than the commits it holds
     with running(rig, f"live-{live.shards}-{live.per_s}", server, shards=live.shards, keys=keys) as subject:
         time.sleep(warm_s)
         subject.look()
