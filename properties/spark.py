@@ -76,6 +76,9 @@ def _key(name: str, kind: ValueKind, meaning: str, default: object = None, **mor
     return Key(PREFIX + name, kind, Section.SPARK, meaning, default, boxed=True, **more)  # type: ignore[arg-type]
 
 
+BATCH_BYTES, BATCH_BYTES_CARRIED = 192 * MEBIBYTE, 64 * MEBIBYTE
+"""Each batch has Spark plan and compile anew, which costs the CPU time of some 10,000 records."""
+
 KEYS: tuple[Key, ...] = (
     _key("pipeline", TEXT, "`path/to/pipeline.py:function` or `path/to/pipeline.sql`; relative to the daemon's "
          "working directory.", default_text="required",
@@ -104,9 +107,10 @@ KEYS: tuple[Key, ...] = (
          "waits; wins over mld.spark.latency.", default_text="as mld.spark.latency says", minimum=10,
          maximum=3_600_000),
     _key("maxBatchBytes", LONG, "Bytes of waiting records that start a micro-batch before its time, and about the "
-         "most that one holds.", 64 * MEBIBYTE, minimum=1),
+         "most that one holds.", default_text="201326592 where executors read the spool (a local master, or "
+         "mld.spark.spool is set), else 67108864", minimum=1),
     _key("maxInFlightBytes", LONG, "Most bytes of records that are accepted and not committed.",
-         default_text="four times maxBatchBytes", minimum=1),
+         default_text="twice maxBatchBytes", minimum=1),
     _key("deadLetter", TEXT,
          "Directory for records that cannot be decoded or processed, as JSON lines with their reasons.",
          shown_as=Shown.PLACE),
@@ -392,6 +396,12 @@ def _plain(path: str) -> str:
     return posixpath.normpath(rest) if scheme == "file" else f"{scheme}://{posixpath.normpath(rest)}"
 
 
+def _executors_read_files(values: Mapping[str, object]) -> bool:
+    """As the processor's settings say it: else each record travels through the driver's heap, or the plan."""
+    is_local = not values["remote"] and str(values["master"]).partition("[")[0] == "local"
+    return is_local or values["spool"] is not None
+
+
 def _together(
     values: dict[str, object], places: Mapping[str, str], file_name: str, sinks: Mapping[str, SinkLines]
 ) -> list[Remark]:
@@ -401,11 +411,13 @@ def _together(
     def say(name: str, message: str, remedy: str, level: Level = Level.ERROR, place: str = "") -> None:
         remarks.append(Remark(level, PREFIX + name, place or places.get(name, file_name), message, remedy))
 
+    if values["maxBatchBytes"] is None:
+        values["maxBatchBytes"] = BATCH_BYTES if _executors_read_files(values) else BATCH_BYTES_CARRIED
     batch = values["maxBatchBytes"]
     assert isinstance(batch, int)
     flying = values["maxInFlightBytes"]
     if flying is None:
-        values["maxInFlightBytes"] = 4 * batch
+        values["maxInFlightBytes"] = 2 * batch
     elif isinstance(flying, int) and flying < batch:
         say("maxInFlightBytes", f"is less than maxBatchBytes, {batch}", "a batch could never fill; raise it")
     if values["onPoison"] is None:

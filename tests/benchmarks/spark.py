@@ -15,14 +15,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from tests.benchmarks import spark_report as report
 from tests.benchmarks.path.figures import Row, percentile, read, write
-from tests.benchmarks.process import ROOT, BenchError
+from tests.benchmarks.process import ROOT, SINK_CHILD, BenchError
 from tests.benchmarks.spark_rig import (
     PARTS,
     Rig,
@@ -35,13 +38,12 @@ from tests.benchmarks.tables import load_average
 BACKLOG, QUIET, SESSIONS, WAYS = SCENARIOS = ("backlog", "quiet", "sessions", "ways")
 RECORD_BYTES = 1024
 SHARDS = (1, 4, 64)
-WARM_RECORDS, MEASURED_RECORDS, REST_RECORDS = 2_000_000, 800_000, 250_000
+WARM_RECORDS, MEASURED_RECORDS, REST_RECORDS = 2_000_000, 800_000, 400_000
 """The JVM compiles what it runs often for a minute. What is measured begins and ends in full flow: the rest is more
 than a session has in flight."""
 BACKLOG_TIMEOUT_S = 300.0
-QUIET_SHARDS = 64
-QUIET_PER_S = 1
 QUIET_WARM_S = 100.0
+PLAIN_WARM_S, PLAIN_S = 5.0, 20.0
 QUIET_S = {"low": 40.0, "adaptive": 240.0}
 """Seconds of quiet shards that are measured; at least two triggers."""
 COMMITTED_S = {"low": 5.0, "adaptive": 125.0}
@@ -50,17 +52,41 @@ SESSIONS_SHARDS = 4
 EXIT_TERMINATED = 143
 
 
-def backlog(rig: Rig, shards: int, data: float) -> list[Row]:
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a backlog is measured with: a checkout, and keys that are not as by default there."""
+
+    name: str
+    root: Path = ROOT
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
+OURS = Subject(report.OURS)
+
+
+def subject_of(text: str) -> Subject:
+    """NAME=DIRECTORY is another checkout, NAME=KEY=VALUE is this one with another setting."""
+    name, _, rest = text.partition("=")
+    key, has_value, value = rest.partition("=")
+    if has_value:
+        return Subject(name, keys={key: value})
+    if not (Path(rest) / "bin" / "mld").exists():
+        raise argparse.ArgumentTypeError(f"{text}: write NAME=KEY=VALUE, or NAME=DIRECTORY of another checkout")
+    return Subject(name, Path(rest).absolute())
+
+
+def backlog(rig: Rig, shards: int, data: float, measured_with: Subject = OURS) -> list[Row]:
     """Full shards, read as fast as it goes: between two moments of full flow."""
     warm, measured = int(data * WARM_RECORDS), int(data * MEASURED_RECORDS)
     each = -(-(warm + measured + REST_RECORDS) // shards)
     server = rig.kinesis(each, RECORD_BYTES)
-    with running(rig, f"backlog-{shards}-{each}", server, shards=shards) as subject:
+    how: dict[str, Any] = {"keys": measured_with.keys, "root": measured_with.root}
+    with running(rig, f"backlog-{shards}-{each}", server, shards=shards, **how) as subject:
         server.tell("open")
         figures = _in_full_flow([subject], warm, measured)
         memory = subject.pss_mb()
     figures |= {f"{part}_pss_mb": memory[part] for part in PARTS}
-    return [Row("backlog", "one session", "1 KB", shards, figures=figures)]
+    return [Row("backlog", measured_with.name, "1 KB", shards, figures=figures)]
 
 
 def sessions(rig: Rig, data: float) -> list[Row]:
@@ -111,11 +137,29 @@ def _cpu(subjects: Sequence[Running]) -> dict[str, float]:
     return {part: sum(one[part] for one in each) for part in PARTS}
 
 
-def quiet(rig: Rig, idle_ms: int, warm_s: float, latency: str) -> list[Row]:
-    """A record a second in each of 64 shards: the cost of a trigger, the age of a record when it is committed."""
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Shards into each of which so many records are put every second."""
+
+    shards: int = 64
+    per_s: int = 1
+
+
+def live_of(text: str) -> Live:
+    """SHARDSxRECORDS, as 64x1."""
+    shards, _, per_s = text.partition("x")
+    try:
+        return Live(int(shards), int(per_s))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: write SHARDSxRECORDS, such as 64x1") from None
+
+
+def quiet(rig: Rig, live: Live, idle_ms: int, warm_s: float, latency: str) -> list[Row]:
+    """Records that come slowly: the cost of a trigger and of a second, the age of a record when it is committed."""
     server = rig.kinesis(0, RECORD_BYTES)
     keys = {"idleTimeBetweenReadsInMillis": str(idle_ms), "mld.spark.latency": latency}
-    with running(rig, f"live-{QUIET_SHARDS}-{QUIET_PER_S}", server, shards=QUIET_SHARDS, keys=keys) as subject:
+    keys["mld.spark.sink.out.compact"] = "off"  # a compacted file is younger than the commits it holds
+    with running(rig, f"live-{live.shards}-{live.per_s}", server, shards=live.shards, keys=keys) as subject:
         time.sleep(warm_s)
         subject.look()
         before, jobs, began, first = subject.cpu_s(), subject.jobs(), time.time(), len(subject.triggers)
@@ -127,6 +171,7 @@ def quiet(rig: Rig, idle_ms: int, warm_s: float, latency: str) -> list[Row]:
     delays = _delays_ms(rig, subject.sink, began, ended - COMMITTED_S[latency])
     spent = {part: after[part] - before[part] for part in PARTS}
     figures = {f"{part}_ms_per_trigger": 1000 * spent[part] / len(triggers) for part in PARTS}
+    figures |= _per_second(spent, ended - began)
     figures |= {f"{part}_pss_mb": memory[part] for part in PARTS}
     figures |= {
         "triggers": len(triggers),
@@ -137,11 +182,28 @@ def quiet(rig: Rig, idle_ms: int, warm_s: float, latency: str) -> list[Row]:
         "p90_ms": percentile(delays, 0.9),
         "p99_ms": percentile(delays, 0.99),
         "max_ms": delays[-1],
-        "cores": sum(spent.values()) / QUIET_S[latency],
     }
-    return [
-        Row("quiet", f"{latency}, poll every {idle_ms} ms, after {warm_s:.0f} s", "1 KB", QUIET_SHARDS, figures=figures)
-    ]
+    name = f"{latency}, {live.per_s} a second, poll every {idle_ms} ms, after {warm_s:.0f} s"
+    return [Row("quiet", name, "1 KB", live.shards, figures=figures)]
+
+
+def plain(rig: Rig, live: Live, idle_ms: int) -> list[Row]:
+    """The same records and daemon with children that only answer: what is there without Spark."""
+    server = rig.kinesis(0, RECORD_BYTES)
+    keys = {"idleTimeBetweenReadsInMillis": str(idle_ms), "executableName": SINK_CHILD}
+    with running(rig, f"live-{live.shards}-{live.per_s}", server, shards=live.shards, keys=keys) as subject:
+        time.sleep(PLAIN_WARM_S)
+        before, began = subject.cpu_s(), time.time()
+        time.sleep(PLAIN_S)
+        after, took_s = subject.cpu_s(), time.time() - began
+    figures = _per_second({part: after[part] - before[part] for part in PARTS}, took_s)
+    name = f"no Spark, {live.per_s} a second, poll every {idle_ms} ms"
+    return [Row("plain", name, "1 KB", live.shards, figures=figures)]
+
+
+def _per_second(spent: Mapping[str, float], took_s: float) -> dict[str, float]:
+    """CPU seconds of the parts as milliseconds per second."""
+    return {f"{part}_ms_per_s": 1000 * spent[part] / took_s for part in PARTS}
 
 
 def _delays_ms(rig: Rig, sink: Path, began: float, ended: float) -> list[float]:
@@ -180,13 +242,16 @@ def plan(rig: Rig, arguments: argparse.Namespace) -> Iterator[report.Measure]:
     wanted = arguments.scenarios or SCENARIOS
     if BACKLOG in wanted:
         for shards in map(int, arguments.shards.split(",")):
-            yield partial(backlog, rig, shards, arguments.data)
+            for _ in range(arguments.turns):
+                for subject in (OURS, *arguments.beside):
+                    yield partial(backlog, rig, shards, arguments.data, subject)
     if SESSIONS in wanted:
         yield partial(sessions, rig, arguments.data)
     if QUIET in wanted:
-        for idle_ms in map(int, arguments.idle.split(",")):
+        for live, idle_ms in product(arguments.live or [Live()], map(int, arguments.idle.split(","))):
+            yield partial(plain, rig, live, idle_ms)
             for latency in arguments.latency.split(","):
-                yield partial(quiet, rig, idle_ms, arguments.warm, latency)
+                yield partial(quiet, rig, live, idle_ms, arguments.warm, latency)
     if WAYS in wanted:
         yield partial(ways, rig)
 
@@ -196,6 +261,9 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("scenarios", nargs="*", help=f"any of {', '.join(SCENARIOS)}; default: all")
     parser.add_argument("--shards", default=",".join(map(str, SHARDS)), help="of the backlogs (default: %(default)s)")
     parser.add_argument("--latency", default="low", help="of quiet shards: low, adaptive or both (%(default)s)")
+    parser.add_argument(
+        "--live", type=live_of, action="append", help="quiet shards and records a second in each (64x1)"
+    )
     parser.add_argument("--idle", default="200,1500", help="milliseconds between polls of quiet shards (%(default)s)")
     parser.add_argument(
         "--warm",
@@ -203,6 +271,15 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
         default=QUIET_WARM_S,
         help="seconds that quiet shards run before they are measured: the JVM compiles for minutes (%(default)g)",
     )
+    parser.add_argument(
+        "--beside",
+        type=subject_of,
+        action="append",
+        default=[],
+        metavar="NAME=DIRECTORY or NAME=KEY=VALUE",
+        help="measure backlogs by turns with another checkout, or with another setting, too",
+    )
+    parser.add_argument("--turns", type=int, default=1, help="how often each backlog is measured (%(default)s)")
     parser.add_argument("--data", type=float, default=1.0, help="share of the usual data (default 1)")
     parser.add_argument("--results", type=Path, help="add the figures to this file, and print all that are in it")
     parser.add_argument("--show", action="store_true", help="measure nothing, print what is in the file")

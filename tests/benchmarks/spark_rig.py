@@ -31,6 +31,8 @@ def transform(records, batch):
 """
 READY_TIMEOUT_S = 240.0
 LOOK_S = 0.02
+UI_TIMEOUT_S = 60.0
+"""On a busy machine its first page takes longer than ten seconds."""
 DAEMON, CHILDREN, HOST, JVM = PARTS = ("daemon", "children", "host", "jvm")
 _TRIGGER = re.compile(r"trigger: (.*)")
 _ADDRESS = re.compile(r"UI (http://\S+?),")
@@ -153,7 +155,7 @@ class Running:
         return 1 + max((int(job["jobId"]) for job in jobs), default=-1)
 
     def _ask(self, what: str) -> Any:
-        with urllib.request.urlopen(f"{self.ui}/api/v1/{what}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.ui}/api/v1/{what}", timeout=UI_TIMEOUT_S) as answer:
             return json.loads(answer.read())
 
     def wait_for_records(self, records: int, timeout_s: float) -> None:
@@ -169,9 +171,9 @@ class Running:
 
 @contextmanager
 def running(
-    rig: Rig, stream: str, kinesis: Stand, *, shards: int, keys: Mapping[str, str] | None = None
+    rig: Rig, stream: str, kinesis: Stand, *, shards: int, keys: Mapping[str, str] | None = None, root: Path = ROOT
 ) -> Iterator[Running]:
-    """A daemon whose children and session are ready."""
+    """A daemon whose children and session are ready; `root` is the checkout that it and its children come from."""
     directory = rig.fresh(stream)
     pipeline = directory / "pipeline.py"
     pipeline.write_text(PIPELINE)
@@ -192,7 +194,9 @@ def running(
         "mld.spark.startTimeoutMillis": str(int(READY_TIMEOUT_S * 1000)),
         **(keys or {}),
     }
-    daemon = Daemon(directory, kinesis.endpoint, properties, env={"AWS_REGION": REGION}, log_level="info")
+    env = {"AWS_REGION": REGION, "PYTHONPATH": str(root)}
+    command = (str(root / "bin" / "mld"), "{properties}", "--log-format", "json", "--log-level", "info")
+    daemon = Daemon(directory, kinesis.endpoint, properties, env=env, command=command)
     with daemon:
         found = Running(daemon, directory / "out")
 

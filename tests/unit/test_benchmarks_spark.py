@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import pytest
 from tests.benchmarks import spark_report
 from tests.benchmarks.path.figures import Row
 from tests.benchmarks.path.records import sequence_number
+from tests.benchmarks.spark import Live, live_of, subject_of
 from tests.benchmarks.spark_rig import PARTS, Running, SparkStand
 from tests.benchmarks.spark_stand import KINDS, payloads
 from tests.support.servers import make_client
@@ -58,5 +60,55 @@ def test_a_row_is_compared_with_one_session_of_as_many_shards() -> None:
     one = Row("backlog", "one session", "1 KB", 4, figures=figures)
     dear = Row("backlog", "a session per shard", "1 KB", 4, figures={**figures, "jvm_s_per_million": 5.0})
     table = spark_report.markdown([dear, one])
-    assert "| 4 | one session | 40,000 | 4.0 | 1.0 | 1.0 | 1.0 | 1.0 | 1.50 | 50,000 | 1.00 |" in table
-    assert "| 4 | a session per shard | 40,000 | 8.0 | 1.0 | 1.0 | 1.0 | 5.0 | 1.50 | 50,000 | 2.00 |" in table
+    assert "| 4 | one session | 40,000 | 4.0 | 1.0 | 1.0 | 1.0 | 1.0 | 1.50 | 50,000 | 1.00 | 1.00 |" in table
+    assert "| 4 | a session per shard | 40,000 | 8.0 | 1.0 | 1.0 | 1.0 | 5.0 | 1.50 | 50,000 | 2.00 | 1.00 |" in table
+
+
+def test_turns_are_compared_one_by_one() -> None:
+    def row(subject: str, cost: float, speed: float) -> Row:
+        figures = {f"{part}_{what}": cost for part in PARTS for what in ("s_per_million", "pss_mb")}
+        return Row(
+            "backlog",
+            subject,
+            "1 KB",
+            4,
+            figures={**figures, "records_per_s": speed, "cores": 1.5, "records_per_trigger": 9},
+        )
+
+    rows = [row("one session", 1.0, 40), row("old", 2.0, 30), row("one session", 2.0, 20), row("old", 3.0, 30)]
+    table = spark_report.markdown(rows)
+    ratios = [line.split("|")[-3:-1] for line in table.splitlines() if "| old |" in line]
+    assert ratios == [[" 2.00 ", " 0.75 "], [" 1.50 ", " 1.50 "]]
+
+
+def test_what_a_backlog_is_measured_beside(tmp_path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/mld").touch()
+    old = subject_of(f"old={tmp_path}")
+    assert (old.name, old.root, dict(old.keys)) == ("old", tmp_path, {})
+    large = subject_of("large=mld.spark.conf.spark.x=a=b")
+    assert (large.name, dict(large.keys)) == ("large", {"mld.spark.conf.spark.x": "a=b"})
+    with pytest.raises(argparse.ArgumentTypeError):
+        subject_of(f"old={tmp_path}/none")
+
+
+def test_live_shards_are_named_with_their_rate() -> None:
+    assert live_of("4x200") == Live(4, 200)
+    with pytest.raises(argparse.ArgumentTypeError):
+        live_of("4")
+
+
+def test_quiet_seconds_stand_beside_those_without_spark() -> None:
+    rows = [
+        Row(name, name, "1 KB", 64, figures={f"{part}_ms_per_s": 2.5 for part in PARTS} | MEMORY | TRIGGERS)
+        for name in ("plain", "quiet")
+    ]
+    table = spark_report.markdown(rows)
+    assert "| 64 | plain | 10.0 | 2.5 | 2.5 | 2.5 | 2.5 |" in table
+    assert "| 64 | quiet | 10.0 | 2.5 | 2.5 | 2.5 | 2.5 |" in table
+
+
+MEMORY = {f"{part}_pss_mb": 1.0 for part in PARTS}
+TRIGGERS = {f"{part}_ms_per_trigger": 1.0 for part in PARTS}
+TRIGGERS |= {"triggers": 1, "jobs": 1, "shards_per_trigger": 1, "records": 1}
+TRIGGERS |= dict.fromkeys(("p50_ms", "p90_ms", "p99_ms", "max_ms"), 1.0)

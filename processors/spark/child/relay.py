@@ -33,6 +33,8 @@ PIECES_OF_ALIGN = 2
 """As in `host.alignment`, which a child does not import."""
 START_WAIT_S = 600.0
 """Longest wait for READY; the host gives up earlier by itself (`mld.spark.startTimeoutMillis`)."""
+SMALL_BODY_BYTES = 64 * 1024
+"""Sent with its header at once: that wakes the host once instead of twice, and is worth a copy."""
 RECORDS_START = b'{"action":"processRecords"'
 TIP = b'"millisBehindLatest":0}'
 _RETRIED = ("ThrottlingException", "KinesisClientLibDependencyException")
@@ -96,8 +98,11 @@ class HostConnection:
 
     def send(self, kind: int, head: dict[str, Any] | None = None, body: bytes = b"") -> None:
         """Send one frame. Raises FatalError with the host's last word if the host is gone."""
+        frame = link.encode(kind, head, len(body))
+        if len(body) <= SMALL_BODY_BYTES:
+            frame, body = frame + body, b""
         try:
-            self._socket.sendall(link.encode(kind, head, len(body)))
+            self._socket.sendall(frame)
             if body:
                 self._socket.sendall(body)
         except OSError:

@@ -22,9 +22,28 @@ def errors(text: str) -> list[str]:
 def test_defaults() -> None:
     values = lines("streamName = s").values
     assert (values["triggerIntervalMillis"], values["latency"]) == (None, Latency.ADAPTIVE)
-    assert values["maxInFlightBytes"] == 4 * int(str(values["maxBatchBytes"]))
+    assert values["maxInFlightBytes"] == 2 * int(str(values["maxBatchBytes"]))
     assert (values["onPoison"], values["master"], values["driverMemory"]) == (OnPoison.STOP, "local[*]", "1g")
     assert not lines("streamName = s").shown
+
+
+@pytest.mark.parametrize(
+    ("text", "mebibytes"),
+    [
+        ("", 192),
+        ("mld.spark.master = local[4]", 192),
+        ("mld.spark.master = spark://host:7077", 64),
+        ("mld.spark.master = local-cluster[2,1,1024]", 64),
+        ("mld.spark.remote = sc://host", 64),
+        ("mld.spark.remote = sc://host\nmld.spark.spool = /shared", 192),
+        ("mld.spark.master = yarn\nmld.spark.spool = /shared", 192),
+        ("mld.spark.maxBatchBytes = 1048576", 1),
+    ],
+)
+def test_batches_are_large_where_records_do_not_pass_through_the_driver(text: str, mebibytes: int) -> None:
+    values = lines(text).values
+    assert values["maxBatchBytes"] == mebibytes << 20
+    assert values["maxInFlightBytes"] == mebibytes << 21
 
 
 def test_a_dead_letter_is_used_once_it_is_named() -> None:
