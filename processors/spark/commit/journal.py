@@ -177,11 +177,12 @@ class Journal(SinkJournal):
         with failures(f"sink {self._name}: opening its ledger"):
             for path in (STAGING, LEDGER, TRASH):
                 self._store.make(path)
-            # What we read may not be on disk yet if its writer died, but its shards are checkpointed by our word.
-            self._store.sync(LEDGER)
             self._finish()
             self._sweep()
-            return self._head()
+            head = self._head()
+            # What we read may not be on disk yet if its writer died, but its shards are checkpointed by our word.
+            self._store.sync(LEDGER)
+            return head
 
     def head(self) -> LedgerEntry | None:
         with failures(f"sink {self._name}: reading its ledger"):
@@ -334,8 +335,12 @@ class Journal(SinkJournal):
             )
 
     def _finish(self) -> None:
-        """Bring the files of every committed entry to their places."""
-        for number in self._names().unfinished:
+        """Bring the files of every committed entry to their places, once it is durable: if its number were given again
+        after a power cut, its files would stand beside those of another commit."""
+        unfinished = self._names().unfinished
+        if unfinished:
+            self._store.sync(LEDGER)
+        for number in unfinished:
             try:
                 entry = self._entry(number)
             except FileNotFoundError:

@@ -418,6 +418,36 @@ def test_what_a_reader_saw_before_it_was_durable_is_durable_once_it_has_opened()
     assert over_memory(FlatSink, RenamingStore(disk, 3)).open() == seen
 
 
+def test_what_was_linked_while_a_reader_opened_is_durable_before_it_is_told():
+    """At every step of the opening: the writer dies right after its link, before it has synced it."""
+    for step in range(1, 40):
+        disk, steps = Disk(), 0
+
+        def dies_once_linked(operation: str, disk: Disk = disk) -> None:
+            if operation == f"sync {LEDGER}" and f"{LEDGER}/{ledger.entry_name(1)}" in disk.names:
+                raise Killed
+
+        writer = over_memory(FlatSink, MemoryStore(disk, 1, dies_once_linked, alive={1, 2}))
+        batch = spans({SHARDS[0]: RecordPosition(5)}, writer.open())
+
+        def writes_beside(_: str, at: int = step, writer: FileSink = writer, batch: ShardSpans = batch) -> None:
+            nonlocal steps
+            steps += 1
+            if steps == at:
+                with pytest.raises(Killed):
+                    writer.publish(Frame(list(_records(batch))), batch, "b")  # type: ignore[arg-type]
+
+        seen = over_memory(FlatSink, MemoryStore(disk, 2, writes_beside, alive={1, 2})).open()
+        if steps < step:
+            return
+        disk.events = [event for event in disk.events if not event.unsynced]
+        disk.lose_power(random.Random(0))
+        after = over_memory(FlatSink, MemoryStore(disk, 3)).open()
+        assert after == seen or not seen, step
+        assert read(disk) == (Counter(_records(batch)) if after else Counter()), step
+    raise AssertionError("an opening has more steps than that")
+
+
 @pytest.mark.parametrize(("age_s", "stays"), [(ABANDONED_S - 1, True), (ABANDONED_S + 1, False)])
 def test_a_staging_area_of_which_nobody_can_tell_whether_its_writer_lives_stays_for_a_day(age_s, stays):
     """Such as one in another container of this machine."""
