@@ -15,6 +15,8 @@ NO_PERMISSION = "AccessControlException"
 UNMAPPABLE = "input contains unmappable characters"
 GONE = "FILE_NOT_EXIST"
 """While it is read by a task; if it is not there when the job is planned, Spark says so in other words."""
+DATABASE_FAILED = "FAILED_JDBC"
+"""A database that Spark could not ask something, such as one that is down; the text does not say whether it stays so."""
 NO_PANDAS = ("No module named 'pandas'", "No module named 'pyarrow'", "PACKAGE_NOT_INSTALLED")
 """What a Python worker says on a node that has not got them: that is never the record's fault."""
 NO_MODULE = ("ModuleNotFoundError:", "ImportError:")
@@ -71,6 +73,8 @@ def failure(error: Exception, doing: str) -> SinkError:
         return SinkError(
             f"{said}; a file that the batch reads is gone, or an executor cannot see it; it is tried again"
         )
+    if DATABASE_FAILED in text.partition("\n")[0]:
+        return SinkError(f"{said}; it is tried again")
     if isinstance(error, (AnalysisException, PySparkTypeError, PySparkValueError)):
         return SinkRefused(f"{said}; correct the pipeline or the sink's keys")
     return JobFailed(said)
