@@ -179,13 +179,16 @@ prove-spark: $(DEV)
 	$(BIN)/python -m tests.prove_spark --runs $(RUNS) $(PROVE_ARGS)
 
 # The sink of files on S3 on servers of others, which are built first (Go and Cargo, some minutes): exactly once on the
-# one, and wrong on the other, whose conditional writes are not atomic.
+# one, and wrong on the other, whose conditional writes are not atomic; then from executors of a cluster, with jars that
+# are fetched.
 .PHONY: test-s3
 S3_RUNS ?= 10
 test-s3: test-tools
 	$(BIN)/python -m tests.support.make_s3_servers
 	$(BIN)/python -m pytest --timeout 900 -rs tests/integration/test_spark_s3.py $(PYTEST_ARGS)
+	MLD_S3_CLUSTER=1 $(BIN)/python -m pytest --timeout 900 -rs tests/integration/test_spark_cluster_s3.py $(PYTEST_ARGS)
 	$(BIN)/python -m tests.prove_spark --runs $(S3_RUNS) --layouts s3,s3-unconditional
+	$(BIN)/python -m tests.prove_spark --runs $(S3_RUNS) --layouts s3-cluster
 
 # Delta, Iceberg and spark-avro come out after Spark: an environment with the newest Spark that all exist for. Fetches jars.
 LAKEHOUSE := .venv-lakehouse

@@ -70,6 +70,8 @@ def test_a_module_that_an_executor_lacks_is_never_the_records():
         "java.lang.OutOfMemoryError: Java heap space",
         "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
         "Job 7 cancelled because SparkContext was shut down",
+        "org.apache.hadoop.fs.s3a.AWSStatus500Exception: PUT 0-byte object on lake/out: 503",
+        "software.amazon.awssdk.services.s3.model.S3Exception: slow down (Status Code: 503)",
     ],
 )
 def test_what_no_record_can_cause(said):
@@ -78,9 +80,7 @@ def test_what_no_record_can_cause(said):
     )
 
 
-@pytest.mark.parametrize(
-    "condition", ["CONNECTION] Couldn't connect to the database", "TABLE_EXISTS] Check that it exists"]
-)
+@pytest.mark.parametrize("condition", ["CONNECTION] Couldn't connect to it", "TABLE_EXISTS] Check that it exists"])
 def test_a_database_that_does_not_answer_is_waited_for(condition):
     from pyspark.errors import AnalysisException
 
