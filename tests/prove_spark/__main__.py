@@ -6,9 +6,10 @@ Others are run when they are named: `chain`, the whole chain, daemon to JVM, whi
 `hdfs`, a sink there, which needs what `make test-hdfs` fetches; `jdbc`, a table of a database, with `naive-jdbc` beside
 it, which need what `make test-jdbc` fetches; `s3`, in a bucket of versitygw, with `s3-unconditional` beside it, a store
 whose conditional writes are not atomic, which need what `make test-s3` builds; `s3-cluster`, written by the executors
-of a cluster; `delta`, a table of Delta, with `naive-delta` beside it, in the environment of `make test-lakehouse`. Each
-has a module `<name>_runs`. A tenth of the runs is enough for those that have to go wrong. Exit code 1 if a record was
-lost or doubled, or if none was by one that has to, for then the proof would not bite.
+of a cluster; `delta`, a table of Delta, with `naive-delta` beside it, and `delta-s3`, one on S3 that two drivers write,
+in the environment of `make test-lakehouse`. Each has a module `<name>_runs`. A tenth of the runs is enough for those
+that have to go wrong. Exit code 1 if a record was lost or doubled, or if none was by one that has to, for then the
+proof would not bite.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Protocol
 
 from tests.hdfs.cluster import Cluster
 from tests.prove_spark import chain, verdict
-from tests.prove_spark.delta_runs import DELTA, NAIVE_DELTA, DeltaRun, prepare
+from tests.prove_spark.delta_runs import DELTA, DELTA_S3, NAIVE_DELTA, DeltaRun, DeltaS3Run, prepare
 from tests.prove_spark.hdfs_runs import HDFS, HdfsRun
 from tests.prove_spark.jdbc_runs import JDBC, NAIVE_JDBC, JdbcRun, Servers
 from tests.prove_spark.runs import Machine, Outcome, Run
@@ -56,8 +57,7 @@ def main() -> int:
     arguments = parser.parse_args()
     layouts = arguments.layouts.split(",")
     with contextlib.ExitStack() as stack:
-        prepare(layouts)
-        store = stack.enter_context(clustered()) if S3_CLUSTER in layouts else None
+        store = stack.enter_context(clustered()) if S3_CLUSTER in layouts else prepare(layouts, stack)
         machine = Machine(DRIVERS if {JDBC, NAIVE_JDBC} & {*layouts} else ())
         stack.callback(lambda: machine.jvm.kill())
         stack.callback(machine.kill_spare)
@@ -89,6 +89,9 @@ def maker_of(layout: str, machine: Machine, stack: contextlib.ExitStack, store: 
         case "delta" | "naive-delta":
             assert layout in (DELTA, NAIVE_DELTA)
             return lambda seed, root: DeltaRun(seed, layout, machine, root)
+        case "delta-s3":
+            assert layout == DELTA_S3 and store is not None
+            return lambda seed, root: DeltaS3Run(seed, machine, root, store)
         case "s3" | "s3-unconditional":
             server = stack.enter_context(Versitygw() if layout == S3 else S3sFs())
             return lambda seed, root: S3Run(seed, machine, root, server, layout)

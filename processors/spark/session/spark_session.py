@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from processors.spark.session import gateway, local_files
+from processors.spark.session import delta_log, gateway, local_files
 from processors.spark.session.cluster import ANSWER_SHARE, addresses, await_answer
-from processors.spark.session.lakehouse import PACKAGES, NoRelease, formats_of, lake_settings
+from processors.spark.session.lakehouse import DELTA, PACKAGES, NoRelease, formats_of, lake_settings
 from processors.spark.session.s3a import NoS3A, is_needed, s3a_settings
 from processors.spark.settings import SparkSettings
 from processors.spark.spark_errors import SessionError, SessionGone, first_line
@@ -51,9 +51,12 @@ logger.directories.name = org.apache.spark.SparkConf
 logger.directories.level = error
 logger.committer.name = org.apache.hadoop.fs.s3a.commit.AbstractS3ACommitterFactory
 logger.committer.level = error
+logger.upload.name = org.apache.hadoop.fs.s3a.S3ABlockOutputStream
+logger.upload.level = error
 """
-"""What Spark says: warnings, without those that every start brings, and without one for each job that stages on S3 (its
-committer is no part of our commit); the daemon's log has the time already."""
+"""What Spark says: warnings, without those that every start brings, and without what S3A says of each job that stages
+files (its committer is no part of our commit) and, at length, of each version of a Delta log that another writer was
+faster with; the daemon's log has the time already."""
 JVM_OPTIONS = "-XX:+UseSerialGC -XX:NewRatio=1 -XX:+ExitOnOutOfMemoryError -Duser.timezone=UTC"
 """Half of the heap is for what is new: a batch leaves nothing behind."""
 OF_SQL = {
@@ -152,7 +155,10 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     if settings.remote is not None:
         _bound_retries(session)
-    elif settings.is_local and f"spark.hadoop.{local_files.KEY}" not in dict(settings.conf):
+        return session
+    if delta_log.CLASS in conf.values():
+        delta_log.install(session, scratch)
+    if settings.is_local and f"spark.hadoop.{local_files.KEY}" not in dict(settings.conf):
         local_files.install(session)
     return session
 
@@ -207,6 +213,8 @@ def configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
         }
     theirs = {**settings.conf, **lake(settings)}
     theirs |= s3_client(settings, {PACKAGES: settings.packages or "", **theirs})
+    if DELTA in formats_of([spec.format for spec in settings.sinks], {}):
+        theirs |= delta_log.log_settings(hadoop_version(), theirs)
     for key in JAVA_OPTIONS & ours.keys() & theirs.keys():
         theirs[key] = f"{ours[key]} {theirs[key]}"
     return {**ours, **theirs}
