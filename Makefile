@@ -203,13 +203,15 @@ test-lakehouse: $(LAKEHOUSE)/.installed
 	  -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning $$file $(PYTEST_ARGS) || $(NOTHING_SELECTED) || exit; done
 
 # Writers of tables that are killed at every stage, by two drivers, in that environment: Delta, Delta on S3 (whose server
-# `make test-s3` builds), Iceberg in a catalog in a PostgreSQL (which `make test-jdbc` fetches).
+# `make test-s3` builds), Iceberg in a catalog in a PostgreSQL (which `make test-jdbc` fetches) and in a REST catalog over
+# that S3 server (Nessie, 245 MB, fetched; it needs a Java 21).
 .PHONY: prove-lakehouse
 LAKE_RUNS ?= 30
 prove-lakehouse: $(LAKEHOUSE)/.installed
 	$(LAKEHOUSE)/bin/python -m tests.prove_spark --runs $(LAKE_RUNS) --layouts delta,naive-delta $(PROVE_ARGS)
 	$(LAKEHOUSE)/bin/python -m tests.prove_spark --runs $(LAKE_RUNS) --layouts delta-s3 $(PROVE_ARGS)
 	$(LAKEHOUSE)/bin/python -m tests.prove_spark.iceberg_runs --runs $(LAKE_RUNS) $(PROVE_ARGS)
+	$(LAKEHOUSE)/bin/python -m tests.prove_spark.iceberg_runs --runs $(LAKE_RUNS) --catalog rest $(PROVE_ARGS)
 
 # Functions over pandas, with state of their own: in an environment of its own, so that the other one stays light.
 .PHONY: test-spark-pandas
