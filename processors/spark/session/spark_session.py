@@ -212,7 +212,7 @@ def configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         }
     theirs = {**settings.conf, **lake(settings)}
-    theirs |= s3_client(settings, {PACKAGES: settings.packages or "", **theirs})
+    theirs |= s3_client(settings, theirs)
     if DELTA in formats_of([spec.format for spec in settings.sinks], {}):
         theirs |= delta_log.log_settings(hadoop_version(), theirs)
     for key in JAVA_OPTIONS & ours.keys() & theirs.keys():
@@ -240,7 +240,7 @@ def s3_client(settings: SparkSettings, theirs: Mapping[str, str]) -> dict[str, s
     if settings.remote or not is_needed(settings.sinks, settings.dead_letter, elsewhere=not settings.is_local):
         return {}
     try:
-        return s3a_settings(settings.s3, hadoop_version(), theirs)
+        return s3a_settings(settings.s3, hadoop_version(), {PACKAGES: settings.packages or "", **theirs})
     except NoS3A as error:
         raise SessionError(str(error)) from error
 
