@@ -179,24 +179,39 @@ prove-spark: $(DEV)
 	$(BIN)/python -m tests.prove_spark --runs $(RUNS) $(PROVE_ARGS)
 
 # The sink of files on S3 on servers of others, which are built first (Go and Cargo, some minutes): exactly once on the
-# one, and wrong on the other, whose conditional writes are not atomic.
+# one, and wrong on the other, whose conditional writes are not atomic; then from executors of a cluster, with jars that
+# are fetched.
 .PHONY: test-s3
 S3_RUNS ?= 10
 test-s3: test-tools
 	$(BIN)/python -m tests.support.make_s3_servers
 	$(BIN)/python -m pytest --timeout 900 -rs tests/integration/test_spark_s3.py $(PYTEST_ARGS)
+	MLD_S3_CLUSTER=1 $(BIN)/python -m pytest --timeout 900 -rs tests/integration/test_spark_cluster_s3.py $(PYTEST_ARGS)
 	$(BIN)/python -m tests.prove_spark --runs $(S3_RUNS) --layouts s3,s3-unconditional
+	$(BIN)/python -m tests.prove_spark --runs $(S3_RUNS) --layouts s3-cluster
 
 # Delta, Iceberg and spark-avro come out after Spark: an environment with the newest Spark that all exist for. Fetches jars.
 LAKEHOUSE := .venv-lakehouse
-$(LAKEHOUSE)/.installed: $(LOCKS)/build.txt $(LOCKS)/lakehouse.txt
+$(LAKEHOUSE)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/lakehouse.txt
 	$(call install,$(LAKEHOUSE),lakehouse)
+	$(call install_mld,$(LAKEHOUSE))
 	@touch $@
 
 # Each file in a process of its own: a JVM fetches packages only when it starts, and if it cannot, leaves a pipe open.
 test-lakehouse: $(LAKEHOUSE)/.installed
 	for file in tests/lakehouse/test_*.py; do MLD_LAKEHOUSE=1 $(LAKEHOUSE)/bin/python -m pytest --timeout 900 -rs \
 	  -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning $$file $(PYTEST_ARGS) || $(NOTHING_SELECTED) || exit; done
+
+# Writers of tables that are killed at every stage, by two drivers, in that environment: Delta, Delta on S3 (whose server
+# `make test-s3` builds), Iceberg in a catalog in a PostgreSQL (which `make test-jdbc` fetches) and in a REST catalog over
+# that S3 server (Nessie, 245 MB, fetched; it needs a Java 21).
+.PHONY: prove-lakehouse
+LAKE_RUNS ?= 30
+prove-lakehouse: $(LAKEHOUSE)/.installed
+	$(LAKEHOUSE)/bin/python -m tests.prove_spark --runs $(LAKE_RUNS) --layouts delta,naive-delta $(PROVE_ARGS)
+	$(LAKEHOUSE)/bin/python -m tests.prove_spark --runs $(LAKE_RUNS) --layouts delta-s3 $(PROVE_ARGS)
+	$(LAKEHOUSE)/bin/python -m tests.prove_spark.iceberg_runs --runs $(LAKE_RUNS) $(PROVE_ARGS)
+	$(LAKEHOUSE)/bin/python -m tests.prove_spark.iceberg_runs --runs $(LAKE_RUNS) --catalog rest $(PROVE_ARGS)
 
 # Functions over pandas, with state of their own: in an environment of its own, so that the other one stays light.
 .PHONY: test-spark-pandas

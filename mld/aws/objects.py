@@ -68,6 +68,7 @@ class ListedObject:
     key: str
     size: int
     modified_s: float
+    etag: str
 
 
 class S3Bucket:
@@ -209,7 +210,7 @@ class S3Bucket:
         while True:
             answer = self._repeated(lambda: self._call("list_objects_v2", more, Prefix=prefix))
             for one in answer.get("Contents", ()):
-                yield ListedObject(one["Key"], one["Size"], one["LastModified"].timestamp())
+                yield ListedObject(one["Key"], one["Size"], one["LastModified"].timestamp(), str(one["ETag"]))
             if most is not None or not answer.get("IsTruncated"):
                 return
             more["ContinuationToken"] = answer["NextContinuationToken"]

@@ -15,6 +15,8 @@ NO_PERMISSION = "AccessControlException"
 UNMAPPABLE = "input contains unmappable characters"
 GONE = "FILE_NOT_EXIST"
 """While it is read by a task; if it is not there when the job is planned, Spark says so in other words."""
+DATABASE_FAILED = "FAILED_JDBC"
+"""A database that Spark could not ask something, such as one that is down; nobody says whether it stays so."""
 NO_PANDAS = ("No module named 'pandas'", "No module named 'pyarrow'", "PACKAGE_NOT_INSTALLED")
 """What a Python worker says on a node that has not got them: that is never the record's fault."""
 NO_MODULE = ("ModuleNotFoundError:", "ImportError:")
@@ -25,6 +27,8 @@ NO_RECORD_S_FAULT = (
     *("Python worker exited unexpectedly", "Python worker failed to connect", "Could not execute broadcast in"),
     *("SparkContext was shut down", "SparkContext has been shutdown", "Too many open files"),
 )
+OF_S3 = ("org.apache.hadoop.fs.s3a.", "software.amazon.awssdk.")
+"""How an exception begins that says what S3 did not do, where Spark speaks to it."""
 CAUSE = "Caused by: "
 TRACEBACK = "Traceback (most recent call last):"
 SENTENCE_CHARS_MAX = 300
@@ -42,6 +46,10 @@ class SessionUnreachable(SessionError):
 
 class SessionGone(Exception):
     """The JVM or the cluster is not there any more; a new host has to be started."""
+
+
+def _is_of_s3(text: str) -> bool:
+    return any(line.startswith(OF_S3) for line in text.replace(CAUSE, "\n").splitlines())
 
 
 def failure(error: Exception, doing: str) -> SinkError:
@@ -65,12 +73,14 @@ def failure(error: Exception, doing: str) -> SinkError:
             f"{said}; install it where the executors run, or name what they lack in mld.spark.pyFiles or "
             "mld.spark.archives"
         )
-    if any(words in text for words in NO_RECORD_S_FAULT):
+    if any(words in text for words in NO_RECORD_S_FAULT) or _is_of_s3(text):
         return Blameless(said)
     if GONE in text:
         return SinkError(
             f"{said}; a file that the batch reads is gone, or an executor cannot see it; it is tried again"
         )
+    if DATABASE_FAILED in text.partition("\n")[0]:
+        return SinkError(f"{said}; it is tried again")
     if isinstance(error, (AnalysisException, PySparkTypeError, PySparkValueError)):
         return SinkRefused(f"{said}; correct the pipeline or the sink's keys")
     return JobFailed(said)

@@ -86,8 +86,8 @@ def test_nothing_is_left_behind(make: Make, spark: Any, home: str, store_at: Sto
     with pytest.raises(JobFailed, match="poison"):
         sink.publish(spark.range(9).selectExpr("raise_error('poison') AS id"), batch(sink.open(), s0=9), "b")
     store = store_at(f"{home}/out")
-    shown = sorted(name.partition(".")[0] for name in store.names(""))
-    assert shown == ["_mld", "_mld_copies", "c000000000001-00000", "c000000000002-00000"]
+    shown = sorted({name.partition("-")[0] for name in store.names("")})
+    assert shown == ["_mld", "_mld_copies", "c000000000001", "c000000000002"]
     assert (store.names(STAGING), store.names(TRASH)) == ([], [])
     assert sorted(store.names(LEDGER)) == [f"00000000000{n}.{kind}" for n in (1, 2) for kind in ("done", "json")]
 

@@ -18,7 +18,7 @@ from processors.spark.high_water_marks import RecordPosition, StreamShard, spans
 from processors.spark.settings import SDK_CREDENTIALS
 from processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
 from processors.spark.sinks.files import PartitionedSink
-from processors.spark.sinks.s3_files import S3FileSink, S3Place
+from processors.spark.sinks.s3_files import S3FileSink, S3Place, ScratchStore
 from processors.spark.writer_identity import WriterIdentity
 from properties.credentials import parse_chain
 from tests.support.servers import ACCOUNT, Ministack, free_port
@@ -174,7 +174,7 @@ class PlainSink(S3FileSink):
 def sink_in(bucket: S3Bucket, scratch: Path, **more: Any) -> PlainSink:
     partition_by = more.pop("partition_by", ())
     spec = SinkSpec("out", "parquet", partition_by=partition_by, **more)
-    return PlainSink(spec, bucket, S3Place(bucket.name, "lake/clicks/"), scratch)
+    return PlainSink(spec, bucket, S3Place(bucket.name, "lake/clicks/"), ScratchStore(scratch, private=True))
 
 
 def publish(sink: PartitionedSink, upto: int, frame: Any) -> None:

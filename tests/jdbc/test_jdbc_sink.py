@@ -11,7 +11,7 @@ import pytest
 
 from processors.spark.commit.journal import Journal
 from processors.spark.commit.store import store_at
-from processors.spark.high_water_marks import RecordPosition, StreamShard, spans
+from processors.spark.high_water_marks import ENDED, RecordPosition, StreamShard, spans
 from processors.spark.sink_port import DataRefused, Fenced, SinkError, SinkRefused, SinkSpec
 from processors.spark.sinks.factory import make_sink
 from processors.spark.sinks.generic import GenericSink
@@ -126,6 +126,14 @@ def test_empty_batches_keep_the_ledger(table):
 
 def publish_nothing(sink, end, marks):
     return sink.publish(None, spans({A: RecordPosition(end)}, marks), "b").marks
+
+
+def test_a_shard_that_has_ended_stays_ended(table):
+    sink = table.sink()
+    marks = publish(sink, {A: 3, B: 2}, sink.open())
+    sink.retire({A: marks[A], B: RecordPosition(9)})  # of B the sink has not all
+    publish(sink, {B: 4}, marks)
+    assert table.sink().open() == {A: ENDED, B: RecordPosition(4)}
 
 
 def test_another_writer_is_refused_by_name_and_by_sharing_writes_everything(table):

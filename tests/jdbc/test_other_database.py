@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from processors.spark.high_water_marks import RecordPosition, StreamShard, spans
-from processors.spark.sink_port import SinkSpec
+from processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
 from processors.spark.sinks.factory import make_sink
 from processors.spark.sinks.generic import GenericSink
 
@@ -52,3 +52,11 @@ def test_a_batch_is_there_again_only_after_a_death_between_job_and_ledger(spark,
     publish(spark, again, 6, again.open())
     rows = spark.read.format("jdbc").options(**options).load().collect()
     assert Counter(row[0] for row in rows) == Counter({1: 1, 2: 1, 3: 1, 4: 2, 5: 2, 6: 1})
+
+
+def test_a_database_that_does_not_answer_stops_no_shard(spark, tmp_path):
+    options = {"url": "jdbc:h2:tcp://127.0.0.1:1/lake", "driver": "org.h2.Driver", "dbtable": "clicks"}
+    sink = make_sink(SinkSpec("out", "jdbc", options=options, ledger=str(tmp_path)), spark)
+    with pytest.raises(SinkError) as failed:
+        publish(spark, sink, 3, sink.open())
+    assert not isinstance(failed.value, SinkRefused)

@@ -5,10 +5,11 @@
 Others are run when they are named: `chain`, the whole chain, daemon to JVM, which takes a minute a run (see `chain`);
 `hdfs`, a sink there, which needs what `make test-hdfs` fetches; `jdbc`, a table of a database, with `naive-jdbc` beside
 it, which need what `make test-jdbc` fetches; `s3`, in a bucket of versitygw, with `s3-unconditional` beside it, a store
-whose conditional writes are not atomic, which need what `make test-s3` builds; `delta`, a table of Delta, with
-`naive-delta` beside it, in the environment of `make test-lakehouse`. Each has a module `<name>_runs`. A tenth of the
-runs is enough for those that have to go wrong. Exit code 1 if a record was lost or doubled, or if none was by one that
-has to, for then the proof would not bite.
+whose conditional writes are not atomic, which need what `make test-s3` builds; `s3-cluster`, written by the executors
+of a cluster; `delta`, a table of Delta, with `naive-delta` beside it, and `delta-s3`, one on S3 that two drivers write,
+in the environment of `make test-lakehouse`. Each has a module `<name>_runs`. A tenth of the runs is enough for those
+that have to go wrong. Exit code 1 if a record was lost or doubled, or if none was by one that has to, for then the
+proof would not bite.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from typing import Protocol
 
 from tests.hdfs.cluster import Cluster
 from tests.prove_spark import chain, verdict
-from tests.prove_spark.delta_runs import DELTA, NAIVE_DELTA, DeltaRun, prepare
+from tests.prove_spark.delta_runs import DELTA, DELTA_S3, NAIVE_DELTA, DeltaRun, DeltaS3Run, prepare
 from tests.prove_spark.hdfs_runs import HDFS, HdfsRun
 from tests.prove_spark.jdbc_runs import JDBC, NAIVE_JDBC, JdbcRun, Servers
 from tests.prove_spark.runs import Machine, Outcome, Run
-from tests.prove_spark.s3_runs import S3, S3_NAIVE, S3Run
+from tests.prove_spark.s3_runs import S3, S3_CLUSTER, S3_NAIVE, S3ClusterRun, S3Run, clustered
 from tests.prove_spark.streaming_runs import STREAMING, StreamingRun
 from tests.prove_spark.writer import LAYOUTS
 from tests.support.fetch_databases import DRIVERS
@@ -56,18 +57,22 @@ def main() -> int:
     arguments = parser.parse_args()
     layouts = arguments.layouts.split(",")
     with contextlib.ExitStack() as stack:
-        prepare(layouts)
+        store = stack.enter_context(clustered()) if S3_CLUSTER in layouts else prepare(layouts, stack)
         machine = Machine(DRIVERS if {JDBC, NAIVE_JDBC} & {*layouts} else ())
         stack.callback(lambda: machine.jvm.kill())
         stack.callback(machine.kill_spare)
-        made = [(layout, maker_of(layout, machine, stack)) for layout in layouts]
+        made = [(layout, maker_of(layout, machine, stack, store)) for layout in layouts]
         failed = [prove_all(layout, make, arguments.start, arguments.runs) for layout, make in made]
         return int(any(failed))
 
 
-def maker_of(layout: str, machine: Machine, stack: contextlib.ExitStack) -> Maker:
-    """How runs of a layout are made. What they need is started now, and ended with the stack."""
+def maker_of(layout: str, machine: Machine, stack: contextlib.ExitStack, store: Versitygw | None = None) -> Maker:
+    """How runs of a layout are made. What they need is started now, and ended with the stack; `store`: that of the
+    machine's cluster."""
     match layout:
+        case "s3-cluster":
+            assert layout == S3_CLUSTER and store is not None
+            return lambda seed, root: S3ClusterRun(seed, machine, root, store, layout)
         case chain.CHAIN:
             return lambda seed, root: _ChainAlone(seed, machine, root)
         case "streaming":
@@ -84,6 +89,9 @@ def maker_of(layout: str, machine: Machine, stack: contextlib.ExitStack) -> Make
         case "delta" | "naive-delta":
             assert layout in (DELTA, NAIVE_DELTA)
             return lambda seed, root: DeltaRun(seed, layout, machine, root)
+        case "delta-s3":
+            assert layout == DELTA_S3 and store is not None
+            return lambda seed, root: DeltaS3Run(seed, machine, root, store)
         case "s3" | "s3-unconditional":
             server = stack.enter_context(Versitygw() if layout == S3 else S3sFs())
             return lambda seed, root: S3Run(seed, machine, root, server, layout)

@@ -1,29 +1,46 @@
-"""The same proof on a Delta table, with the PySpark of `make test-lakehouse`; beside it an append that is not fenced.
+"""The same proof on a Delta table (`make prove-lakehouse`); beside it an append that is not fenced.
 
-    PYTHONPATH=.venv-lakehouse/lib/python3.11/site-packages .venv/bin/python -m tests.prove_spark --runs 30 \\
-        --layouts delta,naive-delta
-
+`delta-s3` is a table on S3, in a bucket of versitygw (`make test-s3` builds it), by two drivers, each a JVM of its own.
 There is no staging area and no entry to link, so the stages are those of `sinks.lake_table`; a file system without room
 is left out, since Delta leaves its files behind.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
+import subprocess
+import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
-from tests.prove_spark.runs import Machine, Run
+from processors.spark.session.delta_log import install, log_settings
+from processors.spark.session.lakehouse import PACKAGES
+from processors.spark.session.s3a import s3a_settings
+from processors.spark.session.spark_session import hadoop_version
+from processors.spark.settings import SDK_CREDENTIALS
+from processors.spark.sink_port import S3Access
+from processors.spark.sinks.lake_table import MISSING
+from tests.prove_spark import jvm
+from tests.prove_spark.runs import SHARDS, Machine, Run, wait_until_held
+from tests.prove_spark.writer import GAVE_UP
+from tests.support.s3_servers import SECRET, Versitygw
+from tests.support.servers import ACCOUNT
 
-DELTA, NAIVE_DELTA = "delta", "naive-delta"
+DELTA, NAIVE_DELTA, DELTA_S3 = "delta", "naive-delta", "delta-s3"
 STAGES = ("opening", "staging", "committed", "acknowledged")
 ROUNDS = ("kill", "kill", "pair", "zombie", "jvm")
-OPTIONS = (
-    "--packages io.delta:delta-spark_4.1_2.13:4.4.0 "
+PACKAGE = "io.delta:delta-spark_4.1_2.13:4.4.0"
+SETTINGS = (
     "--conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension "
     "--conf spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog "
     "--conf spark.databricks.delta.snapshotPartitions=1"
 )
+OPTIONS = f"--packages {PACKAGE} {SETTINGS}"
+AWAY_S = 1.0
 
 
 class DeltaRun(Run):
@@ -40,9 +57,91 @@ class DeltaRun(Run):
         return Counter((row[0], row[1]) for row in frame.select("shardId", "sequence").collect())
 
 
-def prepare(layouts: list[str]) -> None:
-    """Every JVM that is started from now on has Delta, if a layout needs it."""
-    from tests.prove_spark import jvm
+class DeltaS3Run(DeltaRun):
+    """Writers that race or overtake each other are drivers of their own."""
 
+    def __init__(self, seed: int, machine: Machine, root: Path, store: Versitygw) -> None:
+        super().__init__(seed, DELTA, machine, root)
+        self.outcome.layout = DELTA_S3
+        self._kinds = (*ROUNDS, "race", "race", "server")
+        self._store = store
+        self._bucket = f"prove-{uuid4().hex[:20]}"
+        store.client("s3").create_bucket(Bucket=self._bucket)
+        self._table = f"s3a://{self._bucket}/out"
+
+    def _round(self, kind: str) -> None:
+        if kind == "race":
+            self._race()
+        elif kind == "server":
+            self._server_dies()
+        else:
+            super()._round(kind)
+
+    def _race(self) -> None:
+        """Two drivers that write the same shards at the same time; one of them may die."""
+        stage = self._rng.choice((None, *self._stages))
+        fault = f"kill@{stage}#{self._nth(stage)}" if stage else None
+        other = self._other(SHARDS)
+        one = self._writer(SHARDS, fault)
+        if stage:
+            self._end(one, stage)
+        else:
+            self._expect(one, 0)
+        self._expect(other, 0)
+
+    def _pair(self) -> None:
+        stage = self._rng.choice(self._stages)
+        one = self._writer(SHARDS[:1], f"kill@{stage}#{self._nth(stage)}")
+        other = self._other(SHARDS[1:])
+        self._end(one, stage)
+        self._expect(other, 0)
+
+    def _zombie(self) -> None:
+        stage = self._rng.choice(self._stages)
+        gate = self._root / f"gate{self._rng.random()}"
+        zombie = self._writer(SHARDS, f"hold@{stage}#{self._nth(stage)}:{gate}")
+        wait_until_held(gate, zombie)
+        self._expect(self._other(tuple(self._rng.sample(SHARDS, self._rng.randint(1, 3)))), 0)
+        gate.touch()
+        self._expect(zombie, 0)
+
+    def _server_dies(self) -> None:
+        writer = self._writer(SHARDS, None)
+        time.sleep(self._rng.uniform(0.5, 4.0))
+        self._store.kill()
+        time.sleep(self._rng.uniform(0, AWAY_S))
+        self._store.start()
+        self._expect(writer, 0, GAVE_UP)
+        self.outcome.killed["(server)"] += 1
+
+    def _other(self, shards: tuple[str, ...]) -> subprocess.Popen[str]:
+        return self._machine.start(self._plan(shards), None, jvm=self._machine.spare())
+
+    def _plan(self, shards: tuple[str, ...]) -> dict[str, Any]:
+        return {**super()._plan(shards), "layout": DELTA, "path": self._table, "classes": str(self._root)}
+
+    def _found(self) -> Counter[tuple[str, int]]:
+        session = self._machine.jvm.session
+        install(session, self._root)
+        try:
+            frame = session.read.format("delta").load(self._table)
+        except Exception as error:
+            if any(words in str(error) for words in MISSING):
+                return Counter()
+            raise
+        return Counter((row[0], row[1]) for row in frame.select("shardId", "sequence").collect())
+
+
+def prepare(layouts: list[str], stack: contextlib.ExitStack) -> Versitygw | None:
+    """Every JVM that is started from now on has Delta, if a layout needs it, and speaks to the store given back."""
     if {DELTA, NAIVE_DELTA}.intersection(layouts):
         os.environ[jvm.MORE_OPTIONS] = OPTIONS
+    if DELTA_S3 not in layouts:
+        return None
+    store = stack.enter_context(Versitygw())
+    os.environ |= {"AWS_ACCESS_KEY_ID": ACCOUNT, "AWS_SECRET_ACCESS_KEY": SECRET}
+    access, hadoop = S3Access(SDK_CREDENTIALS, "us-east-1", store.endpoint, path_style=True), hadoop_version()
+    conf = {**s3a_settings(access, hadoop, {PACKAGES: PACKAGE}), **log_settings(hadoop, {})}
+    words = shlex.join(word for pair in conf.items() for word in ("--conf", "=".join(pair)))
+    os.environ[jvm.MORE_OPTIONS] = f"{words} {SETTINGS}"
+    return store

@@ -1,6 +1,6 @@
 """A run of the proof with the sink in an Iceberg table, whose catalog is in a PostgreSQL; and a plain append beside it.
 
-    .venv-lakehouse/bin/python -m tests.prove_spark.iceberg_runs --runs 30 [--start 0] [--naive 3]
+    .venv-lakehouse/bin/python -m tests.prove_spark.iceberg_runs --runs 30 [--start 0] [--naive 3] [--catalog rest]
 
 Writers of one run use two JVMs, each with a client of the catalog of its own, and race for the metadata. It
 is a program of its own, because Iceberg needs the PySpark of `make test-lakehouse`; it needs what `make test-jdbc` has.
@@ -9,6 +9,7 @@ is a program of its own, because Iceberg needs the PySpark of `make test-lakehou
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -20,8 +21,11 @@ from tests.prove_spark.runs import SHARDS, Machine, Outcome, Run, wait_until_hel
 from tests.support.databases import Database, Postgres
 from tests.support.fetch_databases import POSTGRES_DRIVER
 from tests.support.maven import Jar, fetch
+from tests.support.rest_catalog import AWS_BUNDLE, NESSIE, Nessie
+from tests.support.s3_servers import SECRET, Versitygw
+from tests.support.servers import ACCOUNT, REGION
 
-ICEBERG, NAIVE_ICEBERG = "iceberg", "naive-iceberg"
+ICEBERG, NAIVE_ICEBERG, ICEBERG_REST = "iceberg", "naive-iceberg", "iceberg-rest"
 RUNTIME = Jar(
     "org.apache.iceberg",
     "iceberg-spark-runtime-4.1_2.13",
@@ -36,7 +40,9 @@ AWAY_S = 2.0
 
 
 class IcebergRun(Run):
-    def __init__(self, seed: int, machine: Machine, root: Path, database: Database, layout: str = ICEBERG) -> None:
+    def __init__(
+        self, seed: int, machine: Machine, root: Path, database: Database | None, layout: str = ICEBERG
+    ) -> None:
         super().__init__(seed, layout, machine, root)
         self._database = database
         self._table = f"lake.db.t{time.time_ns()}"
@@ -73,6 +79,7 @@ class IcebergRun(Run):
         """The catalog's database crashes somewhere in the work of a writer."""
         from tests.prove_spark.writer import GAVE_UP
 
+        assert self._database is not None
         writer = self._writer(SHARDS, None)
         time.sleep(self._rng.uniform(0.5, 4.0))
         self._database.kill()
@@ -86,6 +93,7 @@ class IcebergRun(Run):
 
     @property
     def _conf(self) -> dict[str, str]:
+        assert self._database is not None
         lake = "spark.sql.catalog.lake"
         return {
             lake: "org.apache.iceberg.spark.SparkCatalog",
@@ -111,12 +119,54 @@ class IcebergRun(Run):
         return Counter((row[0], row[1]) for row in rows)
 
 
+class RestRun(IcebergRun):
+    """With a REST catalog, whose tables are in a bucket. It keeps the catalog in its memory, so it is not killed."""
+
+    def __init__(self, seed: int, machine: Machine, root: Path, catalog: Nessie, layout: str = ICEBERG_REST) -> None:
+        super().__init__(seed, machine, root, None, layout)
+        self._kinds = tuple(kind for kind in ROUNDS if kind != "server")
+        self._catalog = catalog
+
+    def _plan(self, shards: tuple[str, ...]) -> dict[str, Any]:
+        return {**super()._plan(shards), "layout": ICEBERG}
+
+    @property
+    def _conf(self) -> dict[str, str]:
+        lake = "spark.sql.catalog.lake"
+        return {
+            lake: "org.apache.iceberg.spark.SparkCatalog",
+            f"{lake}.type": "rest",
+            f"{lake}.uri": self._catalog.uri,
+            f"{lake}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        }
+
+
+def prove_rest(runs: range) -> bool:
+    """Whether every run wrote each record once. Raises what a server raises that does not start."""
+    jars = (RUNTIME, AWS_BUNDLE)
+    if not fetch((*jars, NESSIE)):
+        return False
+    os.environ |= {"AWS_ACCESS_KEY_ID": ACCOUNT, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": REGION}
+    with tempfile.TemporaryDirectory(prefix="prove-ice-") as root, Versitygw() as store, Nessie(store) as catalog:
+        machine = Machine(jars)
+        try:
+            made = (RestRun(seed, machine, Path(root) / f"rest{seed}", catalog) for seed in runs)
+            outcomes = [play(run, ICEBERG_REST, seed) for seed, run in zip(runs, made, strict=True)]
+        finally:
+            machine.kill_spare()
+            machine.jvm.kill()
+    return all(outcome.exactly_once for outcome in outcomes)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.prove_spark.iceberg_runs")
     parser.add_argument("--runs", type=int, default=30)
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--naive", type=int, default=3)
+    parser.add_argument("--catalog", choices=("jdbc", "rest"), default="jdbc")
     arguments = parser.parse_args()
+    if arguments.catalog == "rest":
+        return int(not prove_rest(range(arguments.start, arguments.start + arguments.runs)))
     jars = (RUNTIME, POSTGRES_DRIVER)
     if not fetch(jars):
         return 1
@@ -124,10 +174,17 @@ def main() -> int:
         machine = Machine(jars)
         try:
             ours = [
-                play(seed, machine, Path(root), database, ICEBERG)
+                play(IcebergRun(seed, machine, Path(root) / f"{ICEBERG}{seed}", database), ICEBERG, seed)
                 for seed in range(arguments.start, arguments.start + arguments.runs)
             ]
-            naive = [play(seed, machine, Path(root), database, NAIVE_ICEBERG) for seed in range(arguments.naive)]
+            naive = [
+                play(
+                    IcebergRun(seed, machine, Path(root) / f"{NAIVE_ICEBERG}{seed}", database, NAIVE_ICEBERG),
+                    NAIVE_ICEBERG,
+                    seed,
+                )
+                for seed in range(arguments.naive)
+            ]
         finally:
             machine.kill_spare()
             machine.jvm.kill()
@@ -135,9 +192,9 @@ def main() -> int:
     return int(not (bites and all(outcome.exactly_once for outcome in ours)))
 
 
-def play(seed: int, machine: Machine, root: Path, database: Database, layout: str) -> Outcome:
+def play(run: IcebergRun, layout: str, seed: int) -> Outcome:
     started = time.monotonic()
-    outcome = IcebergRun(seed, machine, root / f"{layout}{seed}", database, layout).play()
+    outcome = run.play()
     print(
         f"{layout} {seed}: {dict(outcome.rounds)}; killed at {dict(outcome.killed)}; {outcome.fenced} refused; "
         f"{outcome.records} records, {outcome.duplicates} twice, {outcome.missing} missing {outcome.faults or ''} "

@@ -30,6 +30,8 @@ OPTIONS = (
 
 MORE_OPTIONS = "MLD_PROVE_SPARK_OPTIONS"
 """Variable with more of them, for a sink that needs packages."""
+MASTER = "MLD_PROVE_SPARK_MASTER"
+"""Variable with another master."""
 
 
 def with_jars(jars: Iterable[Jar]) -> str:
@@ -84,7 +86,7 @@ def _attach(gateway: Any) -> Any:
     from pyspark.sql import SparkSession
 
     java_conf = gateway.jvm.org.apache.spark.SparkConf()
-    for key, value in CONF.items():
+    for key, value in {**CONF, **({"spark.master": os.environ[MASTER]} if MASTER in os.environ else {})}.items():
         java_conf.set(key, value)
     context = gateway.jvm.org.apache.spark.SparkContext.getOrCreate(java_conf)
     java_context = gateway.jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(context)

@@ -7,23 +7,40 @@ bring records that are lost or doubled: a race that is left to chance seldom doe
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
+import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from tests.prove_spark.runs import ROUNDS, SHARDS, Machine, Run, wait_until_held
+from mld.aws.objects import S3Bucket
+from processors.spark.commit.s3_journal import ABANDONED_S, S3Journal
+from processors.spark.commit.store import PosixStore
+from processors.spark.session.s3a import s3a_settings
+from processors.spark.session.spark_session import hadoop_version
+from processors.spark.settings import SDK_CREDENTIALS
+from processors.spark.sink_port import S3Access
+from tests.prove_spark import jvm
+from tests.prove_spark.runs import ROUNDS, SHARDS, Machine, Outcome, Run, wait_until_held
 from tests.prove_spark.writer import ENDPOINT_VARIABLE, GAVE_UP
-from tests.support.s3_servers import SECRET, StoredServer
+from tests.support.s3_servers import SECRET, StoredServer, Versitygw
 from tests.support.servers import ACCOUNT, ServerProcess
+from tests.support.spark_servers import cluster
 
-S3, S3_NAIVE = "s3", "s3-unconditional"
+S3, S3_NAIVE, S3_CLUSTER = "s3", "s3-unconditional", "s3-cluster"
 STAGES = (
     *("opening", "staging", "staged", "durable", "uploading", "uploaded", "entry"),
     *("committed", "moving", "moved", "done", "deleted", "finished", "acknowledged"),
 )
+OF_EXECUTORS = {
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+}
 AWAY_S = 1.0
 CROWD = 3
 BURST = 6
@@ -109,3 +126,38 @@ class S3Run(Run):
             return Counter()
         rows = self._machine.jvm.session.read.parquet(str(copy)).select("shardId", "sequence").collect()
         return Counter((row[0], row[1]) for row in rows)
+
+
+class S3ClusterRun(S3Run):
+    """With executors that write to the bucket themselves. Two days later no staged file may be left."""
+
+    def play(self) -> Outcome:
+        outcome = super().play()
+        bucket = InTwoDays(self._s3, self._bucket)
+        S3Journal(bucket, "out/", PosixStore(self._root), "out").open()
+        left = [one.key for one in bucket.list("out/_mld/") if one.key != "out/_mld/head.json"]
+        if left:
+            outcome.faults.append(f"staged files are left: {left[:3]}")
+        return outcome
+
+    def _plan(self, shards: tuple[str, ...]) -> dict[str, Any]:
+        plan = super()._plan(shards)
+        del plan["scratch"]
+        return plan
+
+
+class InTwoDays(S3Bucket):
+    def now_s(self) -> float:
+        return super().now_s() + 2 * ABANDONED_S
+
+
+@contextlib.contextmanager
+def clustered() -> Iterator[Versitygw]:
+    """A store, and a standalone cluster of one node; JVMs from now on are its drivers and speak to S3."""
+    os.environ |= {"AWS_ACCESS_KEY_ID": ACCOUNT, "AWS_SECRET_ACCESS_KEY": SECRET}  # its node has them as well
+    with tempfile.TemporaryDirectory() as directory, Versitygw() as store, cluster(Path(directory), workers=1) as one:
+        access = S3Access(SDK_CREDENTIALS, "us-east-1", store.endpoint, path_style=True)
+        conf = {**s3a_settings(access, hadoop_version(), {}), **OF_EXECUTORS}
+        os.environ[jvm.MASTER] = one.url
+        os.environ[jvm.MORE_OPTIONS] = shlex.join(word for pair in conf.items() for word in ("--conf", "=".join(pair)))
+        yield store

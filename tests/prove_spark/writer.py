@@ -22,6 +22,7 @@ from typing import Any
 from processors.spark.commit.small_files import ListedFile
 from processors.spark.commit_stages import stage
 from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, spans
+from processors.spark.session.delta_log import install
 from processors.spark.settings import SDK_CREDENTIALS
 from processors.spark.sink_port import Fenced, JobFailed, Published, S3Access, Sink, SinkError, SinkFull, SinkSpec
 from processors.spark.sinks.factory import make_sink
@@ -47,6 +48,8 @@ def sink_of(plan: Mapping[str, Any], session: Any) -> Sink:
     layout, path = plan["layout"], plan["path"]
     if "options" in plan:
         return jdbc_sink(layout, plan["options"], session, merge=plan["merge"])
+    if "classes" in plan:
+        install(session, Path(plan["classes"]))
     if layout == "delta":
         return make_sink(SinkSpec("out", "delta", path), session)
     if layout == "naive-delta":

@@ -22,14 +22,15 @@ class Jar(NamedTuple):
     sha256: str
     folder: str
     """Where it is kept, below `.cache/`."""
+    classifier: str = ""
 
     @property
     def file(self) -> Path:
-        return CACHE / self.folder / f"{self.name}-{self.version}.jar"
+        return CACHE / self.folder / f"{'-'.join(filter(None, (self.name, self.version, self.classifier)))}.jar"
 
     @property
     def artifact(self) -> str:
-        return f"{self.group}:{self.name}:{self.version}"
+        return f"{self.group}:{self.name}:{self.version}" + (f":jar:{self.classifier}" if self.classifier else "")
 
 
 def fetch(jars: Iterable[Jar]) -> bool:

@@ -110,8 +110,8 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(directory: Path) -> Iterator[Cluster]:
-    one = Cluster(directory)
+def cluster(directory: Path, workers: int = 2) -> Iterator[Cluster]:
+    one = Cluster(directory, workers)
     try:
         one.start()
         yield one

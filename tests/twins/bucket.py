@@ -106,7 +106,8 @@ class MemoryObjects:
     def list(self, prefix: str, *, most: int | None = None, after: str = "") -> list[ListedObject]:
         self._before("list")
         names = sorted(key for key in self.bucket.objects if key.startswith(prefix) and key > after)[:most]
-        return [ListedObject(key, len(self.bucket.objects[key][0]), self.bucket.objects[key][2]) for key in names]
+        found = ((key, *self.bucket.objects[key]) for key in names)
+        return [ListedObject(key, len(data), made_s, etag) for key, data, etag, made_s in found]
 
     def _write(self, operation: str, act: Callable[[], Result]) -> Result:
         self._before(operation)

@@ -169,6 +169,7 @@ SPARK_LEAVES = {
 # Modules that decide: values in, values out.
 PURE = (
     "processors/spark/session/lakehouse.py",
+    "processors/spark/session/s3a.py",
     "processors/spark/sinks/iceberg_ledger.py",
     "properties/iceberg_catalogs.py",
     "processors/spark/sinks/table_columns.py",

@@ -8,6 +8,7 @@ A commit
 --------
 
 1. Spark writes the files to this machine; they are uploaded to the staging area, each to a key that is written once.
+   Executors of a cluster write to the staging area themselves, and it is listed (`s3_staging`).
 2. The head is read. If its files are not all in place they are put there first (4), whoever they are from. The batch
    must fit it (`Fenced` otherwise).
 3. The head is replaced by one with our entry, if it is still the one that was read. That is the commit. If it is
@@ -27,19 +28,20 @@ replaces the head (`s3_head`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
-from mld.aws.objects import ListedObject, NotMatched, ObjectError, ObjectRefused, SourceGone, StoredObject
+from mld.aws.objects import NotMatched, ObjectError, ObjectRefused, SourceGone
 from processors.spark.commit import s3_head
 from processors.spark.commit.journal import DATA, HOME, RACES_MAX, SinkJournal
 from processors.spark.commit.ledger import LedgerEntry
 from processors.spark.commit.s3_head import Head, StagedFile, WriterStep
-from processors.spark.commit.store import Store
+from processors.spark.commit.s3_staging import Objects, S3Staging, object_failures
+from processors.spark.commit.store import StagingStore
 from processors.spark.commit_stages import stage
 from processors.spark.sink_port import SinkError, SinkRefused
 
@@ -61,28 +63,15 @@ AT_ONCE = 8
 LOOKED_AT = 1_000
 
 
-class Objects(Protocol):
-    """What is needed of a bucket: `mld.aws.objects.S3Bucket`, or its twin in memory."""
-
-    def now_s(self) -> float: ...
-    def put(self, key: str, data: bytes, *, if_etag: str | None = None, if_absent: bool = False) -> str: ...
-    def upload(self, key: str, file: Path) -> tuple[str, int]: ...
-    def get(self, key: str) -> StoredObject | None: ...
-    def exists(self, key: str) -> bool: ...
-    def copy(self, source: str, etag: str, size: int, target: str) -> None: ...
-    def delete(self, keys: Iterable[str]) -> None: ...
-    def list(self, prefix: str, *, most: int | None = None, after: str = "") -> Iterable[ListedObject]: ...
-
-
 class S3Journal(SinkJournal):
     """The ledger of one sink below `prefix`, a key that ends with a slash or is empty. `scratch` is where Spark stages
-    its files, on this machine. Raises SinkError and its kinds."""
+    its files, on this machine or in the bucket. Raises SinkError and its kinds."""
 
     def __init__(
         self,
         objects: Objects,
         prefix: str,
-        scratch: Store,
+        scratch: StagingStore,
         name: str,
         *,
         place: str = "",
@@ -107,7 +96,7 @@ class S3Journal(SinkJournal):
 
     def open(self) -> LedgerEntry | None:
         """Try the store, finish what is half done, clean up, and give the head."""
-        with _object_failures(f"sink {self._name}: opening its ledger"):
+        with object_failures(f"sink {self._name}: opening its ledger"):
             if not self._is_tried:
                 self._try_store()
                 self._is_tried = True
@@ -120,7 +109,7 @@ class S3Journal(SinkJournal):
             return None if head is None else head.entry
 
     def head(self) -> LedgerEntry | None:
-        with _object_failures(f"sink {self._name}: reading its ledger"):
+        with object_failures(f"sink {self._name}: reading its ledger"):
             head, _ = self._read()
             return None if head is None else head.entry
 
@@ -137,26 +126,33 @@ class S3Journal(SinkJournal):
         """Nobody else takes away what is on this machine."""
 
     def discard(self, token: str) -> None:
-        with suppress(OSError):
-            self._scratch.remove(self._local(token))
+        in_bucket = isinstance(self._scratch, S3Staging)
+        if not in_bucket:
+            with suppress(OSError):
+                self._scratch.remove(self._local(token))
         uploaded = self._uploaded.pop(token, {})
         unsettled = self._unsettled.pop(token, set())
         with suppress(SinkError, ObjectError):
-            if not uploaded:
+            if not uploaded and not in_bucket:
                 return
             head, etag = self._read()
             is_ours = head is not None and head.entry is not None and head.entry.token == token
-            if etag not in unsettled and not is_ours:
+            if etag in unsettled or is_ours:
+                return
+            if in_bucket:
+                self._scratch.remove(self._local(token))
+            else:
                 self._objects.delete(self._key(token, file.key) for file in uploaded.values())
 
     def commit(self, token: str, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
-        with _object_failures(f"sink {self._name}: committing a batch"):
+        with object_failures(f"sink {self._name}: committing a batch"):
             self._upload(token)
             stage("uploaded")
             entry = self._replace_head(token, follow)
             stage("finished")
-            with suppress(OSError):
-                self._scratch.remove(self._local(token))
+            if not isinstance(self._scratch, S3Staging):
+                with suppress(OSError):
+                    self._scratch.remove(self._local(token))
             self._uploaded.pop(token, None)
             self._unsettled.pop(token, None)
             if entry.number % SWEEP_EVERY == 0:
@@ -166,7 +162,11 @@ class S3Journal(SinkJournal):
     # --- a commit ----------------------------------------------------------------------------------------------------
 
     def _upload(self, token: str) -> None:
+        stage("uploading")
         root = self._local(token)
+        if isinstance(self._scratch, S3Staging):
+            self._uploaded[token] = self._scratch.staged(root, DATA)
+            return
         names = [f"{DATA}/{name}" for name, _ in self._scratch.files(self.data(token))]
 
         def upload(name: str) -> tuple[str, StagedFile]:
@@ -183,7 +183,6 @@ class S3Journal(SinkJournal):
                     return name, StagedFile(key, etag, size)
             raise AssertionError("unreachable")
 
-        stage("uploading")
         self._uploaded[token] = dict(self._each(upload, names))
 
     def _replace_head(self, token: str, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
@@ -369,22 +368,3 @@ class S3Journal(SinkJournal):
             return [act(one) for one in these]
         with ThreadPoolExecutor(min(self._at_once, len(these)), "s3") as threads:
             return list(threads.map(act, these))
-
-
-class _object_failures:
-    """Turns an error of the store into a SinkError that says what was being done."""
-
-    def __init__(self, doing: str) -> None:
-        self._doing = doing
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, ObjectRefused):
-            raise SinkRefused(f"{self._doing}: {error}") from error
-        if isinstance(error, ObjectError):
-            raise SinkError(f"{self._doing}: {error}") from error
-        if isinstance(error, OSError):
-            from processors.spark.commit.store import as_sink_error
-
-            raise as_sink_error(error, self._doing) from error

@@ -29,11 +29,32 @@ NOT_ALLOWED = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, 
 NO_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 
 
-class Store(Protocol):
-    """Raises OSError as the operating system does; FileNotFoundError where a path does not exist."""
+class StagingStore(Protocol):
+    """What Spark writes to, as far as a sink looks at it. Raises OSError as the operating system does."""
 
     def uri(self, path: str) -> str:
         """The path as Spark is to be given it."""
+
+    def make(self, path: str) -> None:
+        """Create a directory and its parents, durably; fine if it is there."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a directory with all in it; fine if it is gone."""
+
+    def files(self, path: str) -> list[tuple[str, int]]:
+        """Every file below, as a path relative to `path` and its size, sorted."""
+
+    def sync(self, path: str) -> None:
+        """Make the names in one directory durable."""
+
+    def sync_below(self, path: str) -> None:
+        """Make everything below, and the directory itself, durable."""
+
+
+class Store(StagingStore, Protocol):
+    """A file system that commits can be made on; FileNotFoundError where a path does not exist."""
 
     def names(self, path: str) -> list[str]:
         """What a directory holds; nothing if there is none."""
@@ -53,9 +74,6 @@ class Store(Protocol):
         """Whether a process of this machine holds the file, which one of this machine has made; None if that cannot
         be told from here."""
 
-    def make(self, path: str) -> None:
-        """Create a directory and its parents, durably; fine if it is there."""
-
     def take(self, source: str, target: str) -> bool:
         """Give a file a name in another directory unless that name exists; False then. Durable only once that
         directory is synced. Whether the file keeps its first name is up to the file system."""
@@ -63,25 +81,11 @@ class Store(Protocol):
     def move(self, source: str, target: str) -> None:
         """Rename; the target must not exist. Durable once both directories are synced."""
 
-    def exists(self, path: str) -> bool: ...
-
     def age_s(self, path: str, now: float) -> float:
         """How long ago a directory was last changed."""
 
-    def remove(self, path: str) -> None:
-        """Remove a file, or a directory with all in it; fine if it is gone."""
-
-    def files(self, path: str) -> list[tuple[str, int]]:
-        """Every file below, as a path relative to `path` and its size, sorted."""
-
     def listed(self, path: str, now: float) -> list[ListedFile]:
         """The files of one directory, in any order; nothing if there is none. `now` as time.time()."""
-
-    def sync(self, path: str) -> None:
-        """Make the names in one directory durable."""
-
-    def sync_below(self, path: str) -> None:
-        """Make everything below, and the directory itself, durable."""
 
 
 class PosixStore:

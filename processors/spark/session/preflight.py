@@ -38,7 +38,7 @@ def _formats(settings: SparkSettings) -> str:
     formats = lakehouse.formats_of([spec.format for spec in settings.sinks], settings.catalogs)
     if settings.remote:
         return "".join(f"{format_} as the server has it, " for format_ in formats)
-    spark_session.lake(settings)
+    spark_session.s3_client(settings, {**settings.conf, **spark_session.lake(settings)})
     given = {format_ for format_ in formats if lakehouse.is_given(format_, settings.packages, settings.conf)}
     return "".join(
         f"{format_} by your own package, " if format_ in given else f"{lakehouse.needs(format_)}, "

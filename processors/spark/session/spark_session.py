@@ -20,9 +20,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from processors.spark.session import gateway, local_files
+from processors.spark.session import delta_log, gateway, local_files
 from processors.spark.session.cluster import ANSWER_SHARE, addresses, await_answer
-from processors.spark.session.lakehouse import NoRelease, formats_of, lake_settings
+from processors.spark.session.lakehouse import DELTA, PACKAGES, NoRelease, formats_of, lake_settings
+from processors.spark.session.s3a import NoS3A, is_needed, s3a_settings
 from processors.spark.settings import SparkSettings
 from processors.spark.spark_errors import SessionError, SessionGone, first_line
 from properties.spark import Format
@@ -48,8 +49,14 @@ logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
 logger.directories.name = org.apache.spark.SparkConf
 logger.directories.level = error
+logger.committer.name = org.apache.hadoop.fs.s3a.commit.AbstractS3ACommitterFactory
+logger.committer.level = error
+logger.upload.name = org.apache.hadoop.fs.s3a.S3ABlockOutputStream
+logger.upload.level = error
 """
-"""What Spark says: warnings, without those that every start brings; the daemon's log has the time already."""
+"""What Spark says: warnings, without those that every start brings, and without what S3A says of each job that stages
+files (its committer is no part of our commit) and, at length, of each version of a Delta log that another writer was
+faster with; the daemon's log has the time already."""
 JVM_OPTIONS = "-XX:+UseSerialGC -XX:NewRatio=1 -XX:+ExitOnOutOfMemoryError -Duser.timezone=UTC"
 """Half of the heap is for what is new: a batch leaves nothing behind."""
 OF_SQL = {
@@ -148,7 +155,10 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     if settings.remote is not None:
         _bound_retries(session)
-    elif settings.is_local and f"spark.hadoop.{local_files.KEY}" not in dict(settings.conf):
+        return session
+    if delta_log.CLASS in conf.values():
+        delta_log.install(session, scratch)
+    if settings.is_local and f"spark.hadoop.{local_files.KEY}" not in dict(settings.conf):
         local_files.install(session)
     return session
 
@@ -202,6 +212,9 @@ def configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         }
     theirs = {**settings.conf, **lake(settings)}
+    theirs |= s3_client(settings, theirs)
+    if DELTA in formats_of([spec.format for spec in settings.sinks], {}):
+        theirs |= delta_log.log_settings(hadoop_version(), theirs)
     for key in JAVA_OPTIONS & ours.keys() & theirs.keys():
         theirs[key] = f"{ours[key]} {theirs[key]}"
     return {**ours, **theirs}
@@ -220,6 +233,24 @@ def lake(settings: SparkSettings) -> dict[str, str]:
         )
     except NoRelease as error:
         raise SessionError(str(error)) from error
+
+
+def s3_client(settings: SparkSettings, theirs: Mapping[str, str]) -> dict[str, str]:
+    """What Spark needs to speak to S3 itself, if it has to; `theirs` is set already. Raises SessionError."""
+    if settings.remote or not is_needed(settings.sinks, settings.dead_letter, elsewhere=not settings.is_local):
+        return {}
+    try:
+        return s3a_settings(settings.s3, hadoop_version(), {PACKAGES: settings.packages or "", **theirs})
+    except NoS3A as error:
+        raise SessionError(str(error)) from error
+
+
+def hadoop_version() -> str | None:
+    """Of the Hadoop that PySpark has; None if its name does not say."""
+    found = importlib.util.find_spec("pyspark")
+    places = (found.submodule_search_locations or ()) if found is not None else ()
+    jars = (jar for place in places for jar in (Path(place) / "jars").glob("hadoop-client-api-*.jar"))
+    return next((jar.stem.removeprefix("hadoop-client-api-") for jar in jars), None)
 
 
 def python_functions() -> dict[str, str]:

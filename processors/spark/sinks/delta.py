@@ -19,6 +19,7 @@ from processors.spark.commit import ledger
 from processors.spark.commit.ledger import Columns, ColumnsClash, LedgerEntry
 from processors.spark.high_water_marks import HighWaterMarks
 from processors.spark.sink_port import SinkRefused, SinkSpec
+from processors.spark.sinks.conditional_store import is_conditional
 from processors.spark.sinks.lake_table import APPLICATION, MISSING, LakeSink, LostRace
 from processors.spark.sinks.merge import Merge, merge_of, quoted
 
@@ -49,6 +50,7 @@ class DeltaSink(LakeSink):
         self._merge = merge_of(spec)
         self._blank: DataFrame | None = None
         """The frame without rows that an empty batch is written as."""
+        self._is_tried = False
 
     def _opened(self) -> HighWaterMarks:
         self._refuse_one_driver_store()
@@ -222,6 +224,19 @@ class DeltaSink(LakeSink):
         store = self._spark.conf.get(f"spark.delta.logStore.{scheme}.impl", None)
         if refusal := one_driver_refusal(self.name, scheme, store):
             raise SinkRefused(refusal)
+        if scheme in ONE_DRIVER_SCHEMES and getattr(self._spark, "_jvm", None) is not None:
+            self._try_store(place)
+
+    def _try_store(self, place: str) -> None:
+        if self._is_tried:
+            return
+        if not is_conditional(self._spark, place):
+            raise SinkRefused(
+                f"sink {self.name}: the store behind {place} takes writes whose condition does not hold "
+                "(If-None-Match), so that two workers would overwrite each other's commits; use S3, or a store that "
+                "has conditional writes (docs/use/spark-s3.md names some)"
+            )
+        self._is_tried = True
 
 
 def one_driver_refusal(sink: str, scheme: str, store: str | None) -> str | None:
@@ -231,8 +246,8 @@ def one_driver_refusal(sink: str, scheme: str, store: str | None) -> str | None:
     key = f"mld.spark.conf.spark.delta.logStore.{scheme}.impl"
     return (
         f"sink {sink}: Delta's log store for {scheme}:// is for a single driver: two workers, or a worker and one that "
-        f"was taken for dead, overwrite each other's commits. Use format = iceberg; or name in {key} a log store that "
-        "creates a file only if it is not there"
+        f"was taken for dead, overwrite each other's commits. Use PySpark 4.1, with which this program brings one of "
+        f"its own; or format = iceberg; or name in {key} a log store that creates a file only if it is not there"
     )
 
 

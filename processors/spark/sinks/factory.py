@@ -13,7 +13,7 @@ from processors.spark.sink_port import Sink, SinkRefused, SinkSpec, is_s3
 from processors.spark.sinks.files import FileSink, FlatSink, PartitionedSink
 from processors.spark.sinks.generic import GenericSink
 from processors.spark.sinks.s3_access import bucket_of
-from processors.spark.sinks.s3_files import S3FileSink, place_of
+from processors.spark.sinks.s3_files import ClusterS3FileSink, S3FileSink, ScratchStore, place_of
 from processors.spark.sinks.spark_rewrite import REWRITTEN
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) 
     format = spec.format.lower()
     _check_compact(spec)
     if format in FILE_FORMATS:
-        return _s3_files(spec, scratch) if is_s3(spec.path) else _files(spec, spark)
+        return _s3_files(spec, spark, scratch) if is_s3(spec.path) else _files(spec, spark)
     if format in LAKE_FORMATS:
         _need_path(spec)
         return _lake_table(spec, spark)
@@ -146,19 +146,21 @@ def _files(spec: SinkSpec, spark: SparkSession) -> Sink:
     return PartitionedSink(spec, store) if spec.partition_by else FlatSink(spec, store)
 
 
-def _s3_files(spec: SinkSpec, scratch: Path | None) -> Sink:
+def _s3_files(spec: SinkSpec, spark: SparkSession, scratch: Path | None) -> Sink:
     _append_only(spec)
     key = "mld.spark.deadLetter" if spec.private else f"mld.spark.sink.{spec.name}.path"
     place = place_of(_need_path(spec), key)
-    if scratch is None:
-        raise SinkRefused(
-            f"{key} = {place}: files on S3 are staged on this machine, and executors elsewhere cannot write there; use "
-            "mld.spark.master = local[*], or an Iceberg or Delta table"
-        )
     if spec.s3 is None:
         raise SinkRefused(f"{key} = {place}: nobody says how S3 is reached")
-    directory = scratch / f"s3-{quote(spec.name, safe='')}"
-    return S3FileSink(spec, bucket_of(spec.s3, place.bucket), place, directory)
+    objects = bucket_of(spec.s3, place.bucket)
+    if scratch is not None:
+        return S3FileSink(spec, objects, place, ScratchStore(scratch / f"s3-{quote(spec.name, safe='')}", private=True))
+    if getattr(spark, "_jvm", None) is None:
+        raise SinkRefused(
+            f"{key} = {place}: a Spark Connect server cannot be told by us how to reach S3; use mld.spark.master, or "
+            "an Iceberg table"
+        )
+    return ClusterS3FileSink(spec, objects, place, spark)
 
 
 def _need_path(spec: SinkSpec) -> str:

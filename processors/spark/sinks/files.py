@@ -26,13 +26,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from processors.spark.commit import ledger
 from processors.spark.commit.admission import admission_of
 from processors.spark.commit.journal import LEDGER, Journal, SinkJournal, signature
 from processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, LedgerEntry
-from processors.spark.commit.store import Store, as_sink_error
+from processors.spark.commit.store import StagingStore, Store, as_sink_error
 from processors.spark.commit_stages import stage
 from processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from processors.spark.sink_port import Published, SinkRefused, SinkSpec
@@ -71,14 +71,16 @@ class FileSink(CompactableFiles):
     """Whether a commit without partitions is one file, if the settings do not say."""
 
     def __init__(
-        self, spec: SinkSpec, store: Store, journal: SinkJournal | None = None, place: str | None = None
+        self, spec: SinkSpec, store: StagingStore, journal: SinkJournal | None = None, place: str | None = None
     ) -> None:
         """Spark writes to `store`; `journal` publishes from there, by default within it. `place` is for people."""
         self._spec = spec
         self.name = spec.name
-        self._store = store
+        self._store = cast("Store", store)  # a sink with a journal of its own looks at it as a StagingStore only
         self.place = store.uri("") if place is None else place
-        self._journal = Journal(store, spec.name) if journal is None else journal
+        if journal is None:
+            journal = Journal(self._store, spec.name)
+        self._journal = journal
         self.before_commit: Callable[[Columns, list[str]], None] = lambda columns, files: None
         """Hears what a commit is about to bring, once it is staged: columns, and files by their paths in the table."""
         self._admission = admission_of(spec.writer, spec.name, self.place, shared=spec.shared)

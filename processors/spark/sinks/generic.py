@@ -57,8 +57,8 @@ class GenericSink(AdmittedSink):
                 partition_by=self._spec.partition_by,
             )
             stage("staged")
-        number = self._remember(batch, batch_id, rows)
-        return Published(self._marks, number, rows)
+        number = self._remember(batch, batch_id, max(rows, 0))
+        return Published(self._marks, number, rows if rows >= 0 else None)
 
     def _remember(self, batch: ShardSpans, batch_id: str, rows: int) -> int:
         if not self._journal:

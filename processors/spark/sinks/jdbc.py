@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from processors.spark.commit import ledger
-from processors.spark.commit.admission import Admission
+from processors.spark.commit.admission import Admission, AdmittedSink
 from processors.spark.commit.journal import UPGRADE, Journal, signature
 from processors.spark.commit.ledger import LedgerEntry
 from processors.spark.commit_stages import stage
@@ -79,7 +79,7 @@ class Staging:
     rows: int = 0
 
 
-class JdbcSink:
+class JdbcSink(AdmittedSink):
     """A table of PostgreSQL, MySQL, MariaDB or SQL Server. `inherited` is the ledger that an older version of this
     program kept of the sink in `mld.spark.ledger`: its marks are taken over once."""
 

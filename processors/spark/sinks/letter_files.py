@@ -10,7 +10,7 @@ from typing import Protocol
 from uuid import uuid4
 
 from mld.aws.objects import NotMatched, ObjectError
-from processors.spark.commit.s3_journal import Objects
+from processors.spark.commit.s3_staging import Objects
 from processors.spark.commit.store import Store, as_sink_error
 from processors.spark.sink_port import SinkError
 

@@ -1,6 +1,7 @@
 """Files on S3, exactly once: numbered files in one directory, or partitioned as Hive does it.
 
-Spark writes to a directory of this machine, so it needs no S3 client; `commit.s3_journal` uploads and publishes. Every
+Spark writes to a directory of this machine, so it needs no S3 client; `commit.s3_journal` uploads and publishes. On a
+cluster, executors write to the staging area of the bucket with a client of their own (`session.s3a`). Every
 name begins with the number of its commit. Without `partitionBy` a commit is one file, unless
 `mld.spark.sink.<name>.files = many`, and a reader sees the whole of it or nothing. With several files, a reader may
 see a part of the newest commit meanwhile, and no record twice.
@@ -9,15 +10,26 @@ see a part of the newest commit meanwhile, and no record twice.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from processors.spark.commit.s3_journal import Objects, S3Journal
-from processors.spark.commit.store import PosixStore
-from processors.spark.sink_port import SinkRefused, SinkSpec
-from processors.spark.sinks.files import PartitionedSink
+from processors.spark.commit.s3_journal import S3Journal
+from processors.spark.commit.s3_staging import Objects, S3Staging
+from processors.spark.commit.store import PosixStore, StagingStore
+from processors.spark.high_water_marks import HighWaterMarks
+from processors.spark.sink_port import JobFailed, SinkError, SinkRefused, SinkSpec
+from processors.spark.sinks.files import OPTIONS, PartitionedSink
 from processors.spark.sinks.letter_files import LetterFiles, LetterObjects
+from processors.spark.sinks.spark_write import write
+from processors.spark.spark_errors import sentence
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COMMITTER = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}
+"""Each task moves its own files to their places once the driver lets it: one copy less. They are in a staging area."""
+CANNOT = ("AccessDenied", "NoAuthWithAWS", "NoAwsCredentials", "ClassNotFoundException", "InvalidAccessKeyId")
+"""What a client of S3 says that will say so again."""
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 
 
@@ -54,16 +66,56 @@ class ScratchStore(PosixStore):
 
 
 class S3FileSink(PartitionedSink):
-    """`scratch` is a directory of this machine that nobody else writes to."""
+    """`staging` is where Spark writes: a directory of this machine, or the staging areas in the bucket."""
 
     one_file = True
 
-    def __init__(self, spec: SinkSpec, objects: Objects, place: S3Place, scratch: Path) -> None:
-        store = ScratchStore(scratch, private=True)
-        journal = S3Journal(objects, place.prefix, store, spec.name, place=str(place))
-        super().__init__(spec, store, journal, str(place))
+    def __init__(self, spec: SinkSpec, objects: Objects, place: S3Place, staging: StagingStore) -> None:
+        journal = S3Journal(objects, place.prefix, staging, spec.name, place=str(place))
+        super().__init__(spec, staging, journal, str(place))
         self._letters = LetterObjects(objects, place.prefix)
 
     def letters(self) -> LetterFiles:
         """The files of a dead letter."""
         return self._letters
+
+
+class ClusterS3FileSink(S3FileSink):
+    """Executors write to the bucket themselves; before the first batch they have to show that they can."""
+
+    def __init__(self, spec: SinkSpec, objects: Objects, place: S3Place, spark: SparkSession) -> None:
+        staging = S3Staging(objects, place.bucket, place.prefix, spec.name)
+        super().__init__(replace(spec, options={**COMMITTER, **spec.options}), objects, place, staging)
+        self._spark: SparkSession | None = spark
+
+    def open(self) -> HighWaterMarks:
+        marks = super().open()
+        if self._spark is not None:
+            self._try_executors(self._spark)
+            self._spark = None  # once
+        return marks
+
+    def _try_executors(self, spark: SparkSession) -> None:
+        token = self._journal.stage()
+        data = self._journal.data(token)
+        try:
+            options = {**COMMITTER, **OPTIONS}
+            frame = spark.range(1)
+            write(frame, sink=self.name, format="json", options=options, mode="error", path=self._store.uri(data))
+            if not self._store.files(data):
+                raise SinkRefused(
+                    f"sink {self.name}: what executors write to {self._store.uri(data)} is not there for this host: it "
+                    "asks another store; mld.spark.s3.endpoint and mld.spark.conf.spark.hadoop.fs.s3a.endpoint have to "
+                    "agree"
+                )
+        except JobFailed as error:
+            text = f"{error} {error.__cause__}"
+            said = f"sink {self.name}: executors cannot write to {self.place}: {sentence(text)}"
+            if any(words in text for words in CANNOT):
+                raise SinkRefused(
+                    f"{said}; they use the AwsCredentialsProvider and the mld.spark.s3 keys of the daemon's file on "
+                    "their own nodes, and mld.spark.conf.spark.hadoop.fs.s3a.* replaces them"
+                ) from error
+            raise SinkError(f"{said}; it is tried again") from error
+        finally:
+            self._journal.discard(token)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from processors.spark.sink_port import Blameless, JobFailed, SinkRefused
+from processors.spark.sink_port import Blameless, JobFailed, SinkError, SinkRefused
 from processors.spark.spark_errors import failure, first_line, sentence
 
 PYTHON = """\
@@ -70,9 +70,21 @@ def test_a_module_that_an_executor_lacks_is_never_the_records():
         "java.lang.OutOfMemoryError: Java heap space",
         "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
         "Job 7 cancelled because SparkContext was shut down",
+        "org.apache.hadoop.fs.s3a.AWSStatus500Exception: PUT 0-byte object on lake/out: 503",
+        "software.amazon.awssdk.services.s3.model.S3Exception: slow down (Status Code: 503)",
     ],
 )
 def test_what_no_record_can_cause(said):
     assert isinstance(
         failure(RuntimeError(f"Job aborted due to stage failure.\nCaused by: {said}"), "sink out"), Blameless
     )
+
+
+@pytest.mark.parametrize("condition", ["CONNECTION] Couldn't connect to it", "TABLE_EXISTS] Check that it exists"])
+def test_a_database_that_does_not_answer_is_waited_for(condition):
+    from pyspark.errors import AnalysisException
+
+    error = AnalysisException(f"[FAILED_JDBC.{condition}\nJVM stacktrace:\nCaused by: java.net.ConnectException")
+    assert type(failure(error, "sink out")) is SinkError
+    other = AnalysisException("[UNRESOLVED_COLUMN] no such column FAILED\nJVM stacktrace: FAILED_JDBC")
+    assert isinstance(failure(other, "sink out"), SinkRefused)

@@ -153,3 +153,14 @@ def test_of_a_cluster_the_user_says_how_it_authenticates_but_nobody_kills_by_a_c
 @pytest.mark.parametrize("name", ["fs.azure.account.key.x.dfs.core.windows.net", "fs.s3a.secret.key", "my.private.key"])
 def test_what_spark_shows_of_its_settings_has_no_keys_of_stores(tmp_path, name):
     assert re.search(configuration(settings_of(), tmp_path)["spark.redaction.regex"], f"spark.hadoop.{name}")
+
+
+def test_packages_for_s3_come_with_those_of_the_user_where_executors_write_there(tmp_path):
+    keys = ["mld.spark.sink.out.path = s3://lake/out", "mld.spark.packages = a:b:1", "mld.spark.s3.region = us-east-1"]
+    settings = settings_of(*keys, "mld.spark.master = spark://127.0.0.1:7077", sinks=())
+    told = configuration(settings, tmp_path)
+    assert told["spark.jars.packages"].startswith("a:b:1,org.apache.hadoop:hadoop-aws:")
+    assert told["spark.hadoop.fs.s3a.endpoint.region"] == "us-east-1"
+    local = configuration(settings_of(*keys, sinks=()), tmp_path)
+    assert local["spark.jars.packages"] == "a:b:1"
+    assert not any(key.startswith("spark.hadoop.fs.s3a") for key in local)
