@@ -15,6 +15,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
@@ -419,32 +420,37 @@ def test_what_a_reader_saw_before_it_was_durable_is_durable_once_it_has_opened()
 
 
 def test_what_was_linked_while_a_reader_opened_is_durable_before_it_is_told():
-    """At every step of the opening: the writer dies right after its link, before it has synced it."""
+    """At every step of the opening the writer dies right after its link, before it has synced it; and then the power is
+    lost, at every step after that or once the marks were told."""
     for step in range(1, 40):
-        disk, steps = Disk(), 0
+        for then in (None, *range(1, 25)):
+            disk, steps, seen = Disk(), 0, None
 
-        def dies_once_linked(operation: str, disk: Disk = disk) -> None:
-            if operation == f"sync {LEDGER}" and f"{LEDGER}/{ledger.entry_name(1)}" in disk.names:
-                raise Killed
+            def dies_once_linked(_: str, disk: Disk = disk) -> None:
+                if f"{LEDGER}/{ledger.entry_name(1)}" in disk.names:
+                    raise Killed
 
-        writer = over_memory(FlatSink, MemoryStore(disk, 1, dies_once_linked, alive={1, 2}))
-        batch = spans({SHARDS[0]: RecordPosition(5)}, writer.open())
+            writer = over_memory(FlatSink, MemoryStore(disk, 1, dies_once_linked, alive={1, 2}))
+            batch = spans({SHARDS[0]: RecordPosition(5)}, writer.open())
 
-        def writes_beside(_: str, at: int = step, writer: FileSink = writer, batch: ShardSpans = batch) -> None:
-            nonlocal steps
-            steps += 1
-            if steps == at:
-                with pytest.raises(Killed):
-                    writer.publish(Frame(list(_records(batch))), batch, "b")  # type: ignore[arg-type]
+            def beside(_: str, last: int | None = then, writer: FileSink = writer, batch: ShardSpans = batch) -> None:
+                nonlocal steps
+                steps += 1
+                if steps == step:
+                    with pytest.raises(Killed):
+                        writer.publish(Frame(list(_records(batch))), batch, "b")  # type: ignore[arg-type]
+                if last is not None and steps >= step + last:
+                    raise Killed
 
-        seen = over_memory(FlatSink, MemoryStore(disk, 2, writes_beside, alive={1, 2})).open()
-        if steps < step:
-            return
-        disk.events = [event for event in disk.events if not event.unsynced]
-        disk.lose_power(random.Random(0))
-        after = over_memory(FlatSink, MemoryStore(disk, 3)).open()
-        assert after == seen or not seen, step
-        assert read(disk) == (Counter(_records(batch)) if after else Counter()), step
+            with suppress(Killed):
+                seen = over_memory(FlatSink, MemoryStore(disk, 2, beside, alive={1, 2})).open()
+            if steps < step:
+                return
+            disk.events = [event for event in disk.events if not event.unsynced]
+            disk.lose_power(random.Random(0))
+            after = over_memory(FlatSink, MemoryStore(disk, 3)).open()
+            assert after == seen or not seen, (step, then)
+            assert read(disk) == (Counter(_records(batch)) if after else Counter()), (step, then)
     raise AssertionError("an opening has more steps than that")
 
 
