@@ -433,13 +433,15 @@ def test_what_was_linked_while_a_reader_opened_is_durable_before_it_is_told():
             writer = over_memory(FlatSink, MemoryStore(disk, 1, dies_once_linked, alive={1, 2}))
             batch = spans({SHARDS[0]: RecordPosition(5)}, writer.open())
 
-            def beside(_: str, last: int | None = then, writer: FileSink = writer, batch: ShardSpans = batch) -> None:
+            def beside(
+                _: str, at: int = step, last: int | None = then, writer: FileSink = writer, batch: ShardSpans = batch
+            ) -> None:
                 nonlocal steps
                 steps += 1
-                if steps == step:
+                if steps == at:
                     with pytest.raises(Killed):
                         writer.publish(Frame(list(_records(batch))), batch, "b")  # type: ignore[arg-type]
-                if last is not None and steps >= step + last:
+                if last is not None and steps >= at + last:
                     raise Killed
 
             with suppress(Killed):
