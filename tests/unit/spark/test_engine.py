@@ -349,7 +349,7 @@ def test_a_sink_that_goes_down_in_the_midst_of_a_search_buries_nobody(tmp_path):
     assert (numbers(bed.sinks["out"]), numbers(dead)) == ([1, 3, 4, 5, 6, 7, 8], [2])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_whatever_sinks_do_each_holds_every_record_once(tmp_path_factory, data):
     """Two sinks and a dead letter with faults of all kinds; batches that come again; poison of one sink or of both."""

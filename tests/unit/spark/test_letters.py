@@ -171,7 +171,7 @@ def test_only_the_sinks_that_miss_a_record_get_it(tmp_path):
     assert (numbers(bed.sinks["out"]), numbers(bed.sinks["slow"])) == ([2], [1, 2])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_replays_that_break_off_leave_each_sink_with_every_letter_once(tmp_path_factory, data):
     bed = two_sinks(tmp_path_factory.mktemp("bed"), dead=MemorySink("deadLetter"))
