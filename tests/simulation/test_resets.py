@@ -22,7 +22,7 @@ from tests.twins.kinesis_model import ModelFanOut
 from tests.virtual_time import run_virtual
 
 SEEDS = 12
-MORE_SEEDS = 100
+MORE_SEEDS = 60
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

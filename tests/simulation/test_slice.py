@@ -5,14 +5,14 @@ import pytest
 from tests.simulation.run import run_seed
 
 SLICES = {
-    "2x": (0, 8, 64),
-    "3x": (0, 1, 14),
-    "3xbeat": (0, 1, 12),
-    "3xmix": (0, 1, 12),
-    "live": (0, 2, 14),
+    "2x": (0, 8, 40),
+    "3x": (0, 1, 10),
+    "3xbeat": (0, 1, 8),
+    "3xmix": (0, 1, 8),
+    "live": (0, 2, 10),
     "migrate": (1, 1, 4),
-    "fanout": (0, 1, 10),
-    "multi-stream": (0, 1, 6),
+    "fanout": (0, 1, 7),
+    "multi-stream": (0, 1, 5),
 }
 """By mode: the first seed, how many `make test` runs, and how many `make test-all`."""
 

@@ -14,7 +14,7 @@ from tests.simulation.variants.patching import Patch, patched
 from tests.virtual_time import run_virtual
 
 SEEDS = 4
-MORE_SEEDS = int(os.environ.get("MLD_STEERING_SEEDS", "40"))
+MORE_SEEDS = int(os.environ.get("MLD_STEERING_SEEDS", "24"))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
