@@ -363,7 +363,9 @@ def _of_places(values: Mapping[str, object], sinks: Mapping[str, SinkLines], say
     """Two sinks in one place would have the same marks: what one has written, the other would be taken to have."""
     letters = values["deadLetter"]
     taken = {_plain(str(letters)): f"{PREFIX}deadLetter"} if letters else {}
+    _of_bucket("deadLetter", str(letters or ""), say)
     for name, sink in sinks.items():
+        _of_bucket(f"sink.{name}.path", sink.values.get("path", ""), say, place=sink.place)
         where = _where(sink)
         if where is not None and taken.setdefault(where, f"{SINK_PREFIX}{name}") != f"{SINK_PREFIX}{name}":
             remedy = "give each a place of its own, or write one frame (unionByName); rows of one would be left out"
@@ -375,6 +377,11 @@ def _of_places(values: Mapping[str, object], sinks: Mapping[str, SinkLines], say
             if near := difflib.get_close_matches(format_, (*PLACED, JDBC), n=1, cutoff=0.75):
                 message = "is no format whose commits are known, and is written at least once by a writer of that name"
                 say(f"sink.{name}.format", message, f"did you mean {near[0]}?", Level.WARNING, sink.place)
+
+
+def _of_bucket(name: str, path: str, say: Callable[..., None], **where: str) -> None:
+    if re.match(r"s3[an]?:(?!//[^/])", path, re.IGNORECASE):
+        say(name, "begins like S3 and names no bucket", "write s3://bucket/directory, with two slashes", **where)
 
 
 def _where(sink: SinkLines) -> str | None:

@@ -172,6 +172,14 @@ def test_sinks_in_places_of_their_own_are_not(text: str) -> None:
     assert lines(text).remarks == ()
 
 
+@pytest.mark.parametrize("path", ["s3:/lake/x", "S3A:lake", "s3:///x", "s3://"])
+def test_a_place_on_s3_names_its_bucket(path: str) -> None:
+    for key in ("mld.spark.sink.two.path", "mld.spark.deadLetter"):
+        (said,) = errors(f"{ONE}{key} = {path}")
+        assert key in said and "names no bucket" in said and "write s3://bucket/directory" in said
+    assert lines(f"{ONE}mld.spark.deadLetter = s3://lake/dead").remarks == ()
+
+
 def test_a_misspelled_format_is_remarked_upon() -> None:
     (remark,) = lines("mld.spark.sink.out.format = parquett").remarks
     assert (remark.level, remark.key) == (Level.WARNING, "mld.spark.sink.out.format")
