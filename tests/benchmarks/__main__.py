@@ -26,6 +26,8 @@ CHAINS = 3
 def main() -> int:
     if sys.argv[1:2] == ["path"]:  # has options of its own
         return path.main(sys.argv[2:])
+    if any(word.startswith(("--java", "--beside")) for word in sys.argv[1:]):
+        return path.main(["table", *sys.argv[1:]])
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("sections", nargs="*", help=f"any of {', '.join(SECTIONS)}; default: all")
     parser.add_argument("--runs", type=int, default=RUNS, help="starts per case (default %(default)s)")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
+from tests.benchmarks import tables
 from tests.benchmarks.path.figures import Row
 from tests.benchmarks.spark_rig import CHILDREN, DAEMON, HOST, JVM, PARTS
+from tests.benchmarks.tables import markdown_table
 
-PAGE = Path("docs/lab/performance.md")
-BEGIN, END = "<!-- spark: begin -->", "<!-- spark: end -->"
 OURS = "one session"
 Measure = Callable[[], list[Row]]
 
@@ -26,11 +25,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def put_into_page(rows: Sequence[Row]) -> None:
-    text = PAGE.read_text()
-    head, _, rest = text.partition(BEGIN)
-    _, found, tail = rest.partition(END)
-    assert found, f"{PAGE} has no place for the figures"
-    PAGE.write_text(f"{head}{BEGIN}\n\n{markdown(rows)}\n\n{END}{tail}")
+    tables.put_into_page("spark", markdown(rows))
 
 
 def _notes(rows: Sequence[Row]) -> str:
@@ -58,7 +53,7 @@ def _backlogs(rows: Sequence[Row]) -> str:
                 f"{cost:.2f}", f"{speed:.2f}",
             )
         )  # fmt: skip
-    return _table(
+    return markdown_table(
         "Backlog: CPU seconds per million records of 1 KB",
         ("shards", "sessions", "records/s", "all", DAEMON, CHILDREN, HOST, JVM, "cores", "records/trigger",
          "CPU x one session", "records/s x one session"),
@@ -81,7 +76,7 @@ def _quiet(rows: Sequence[Row]) -> str:
         for row in rows
         if row.scenario == "quiet"
     ]  # fmt: skip
-    return _table(
+    return markdown_table(
         "Quiet shards: CPU milliseconds per trigger",
         ("shards", "", "triggers", "shards in each", "jobs of Spark in each", "host and JVM", HOST, JVM, DAEMON,
          CHILDREN),
@@ -95,7 +90,7 @@ def _seconds(rows: Sequence[Row]) -> str:
         if row.scenario in ("quiet", "plain"):
             parts = [row[f"{part}_ms_per_s"] for part in PARTS]
             lines.append((str(row.shards), row.subject, f"{sum(parts):.1f}", *(f"{part:.1f}" for part in parts)))
-    return _table("Quiet shards: CPU milliseconds per second", ("shards", "", "all", *PARTS), lines)
+    return markdown_table("Quiet shards: CPU milliseconds per second", ("shards", "", "all", *PARTS), lines)
 
 
 def _delays(rows: Sequence[Row]) -> str:
@@ -105,7 +100,7 @@ def _delays(rows: Sequence[Row]) -> str:
         for row in rows
         if row.scenario == "quiet"
     ]  # fmt: skip
-    return _table(
+    return markdown_table(
         "Milliseconds from the put of a record to the commit that shows it, same runs",
         ("shards", "", "records", "p50", "p90", "p99", "max"),
         lines,
@@ -121,7 +116,9 @@ def _memory(rows: Sequence[Row]) -> str:
             what = "quiet" if row.scenario == "quiet" else "backlog"
             cells = (f"{value:,.0f}" for value in (sum(parts), *parts, daemon))
             lines.append((str(row.shards), f"{what}, {row.subject}", *cells))
-    return _table("Memory (PSS), MB", ("shards", "", "children, hosts, JVMs", CHILDREN, HOST, JVM, DAEMON), lines)
+    return markdown_table(
+        "Memory (PSS), MB", ("shards", "", "children, hosts, JVMs", CHILDREN, HOST, JVM, DAEMON), lines
+    )
 
 
 def _ways(rows: Sequence[Row]) -> str:
@@ -136,16 +133,8 @@ def _ways(rows: Sequence[Row]) -> str:
                 f"{row['wall_ms'] / ours['wall_ms']:.1f}", f"{both / mine:.1f}",
             )
         )  # fmt: skip
-    return _table(
+    return markdown_table(
         "Hand-over, pipeline and Parquet of one batch, by turns in one session, ms",
         ("records", "hand-over", "wall", "CPU of Python", "CPU of the JVM", "wall x", "CPU x"),
         lines,
     )
-
-
-def _table(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    if not lines:
-        return ""
-    head = [" | ".join(columns), " | ".join("---" for _ in columns)]
-    body = [" | ".join(cells) for cells in lines]
-    return "\n".join([f"**{title}**", "", *(f"| {text} |" for text in (*head, *body))])

@@ -1,4 +1,4 @@
-"""Tables on standard output, and the few statistics in them."""
+"""Tables on standard output and on pages, and the few statistics in them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 WIDTH = 118
+PAGE = Path("docs/lab/performance.md")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,25 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], not
     for row in rows:
         shown.add_row(*row)
     Console(width=WIDTH, highlight=False).print(shown)
+
+
+def markdown_table(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Nothing for no lines."""
+    if not lines:
+        return ""
+    head = [" | ".join(columns), " | ".join("---" for _ in columns)]
+    body = [" | ".join(cells) for cells in lines]
+    return "\n".join([f"**{title}**", "", *(f"| {text} |" for text in (*head, *body))])
+
+
+def put_into_page(mark: str, markdown: str) -> None:
+    """Between the marks of this name in docs/lab/performance.md."""
+    text = PAGE.read_text()
+    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
+    head, _, rest = text.partition(begin)
+    _, found, tail = rest.partition(end)
+    assert found, f"{PAGE} has no place for the figures"
+    PAGE.write_text(f"{head}{begin}\n\n{markdown}\n\n{end}{tail}")
 
 
 def _is_figure(text: str) -> bool:

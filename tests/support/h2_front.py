@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
@@ -29,12 +31,20 @@ _NOT_FORWARDED = {"connection", "transfer-encoding", "keep-alive", "content-leng
 
 
 class H2Front:
-    """Listens on `endpoint` from a thread of its own while it is entered, forwards to `upstream` (an http URL)."""
+    """Listens on `endpoint` from a thread of its own while it is entered, forwards to `upstream` (an http URL).
 
-    def __init__(self, upstream: str) -> None:
+    With a `certificate` and its key the clients speak TLS.
+    """
+
+    def __init__(self, upstream: str, certificate: tuple[Path, Path] | None = None) -> None:
         parts = urlsplit(upstream)
         assert parts.hostname and parts.port
         self._upstream = (parts.hostname, parts.port)
+        self._context: ssl.SSLContext | None = None
+        if certificate is not None:
+            self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._context.load_cert_chain(*certificate)
+            self._context.set_alpn_protocols(["h2"])
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
@@ -57,8 +67,9 @@ class H2Front:
             clients.add(task)
             task.add_done_callback(clients.discard)
 
-        server = await asyncio.start_server(accept, "127.0.0.1", 0)
-        self.endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=self._context)
+        scheme = "http" if self._context is None else "https"
+        self.endpoint = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         self._ready.set()
         await self._stop.wait()
         server.close()

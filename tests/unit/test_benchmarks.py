@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from mld.aws.wire.frames import FrameStream
 from mld.retrieval.rawpage import page_of
-from tests.benchmarks.path import plot, report
+from tests.benchmarks.path import java, plot, report
+from tests.benchmarks.path.__main__ import arguments_of, plan_of_table
 from tests.benchmarks.path.canned import Kinesis
 from tests.benchmarks.path.figures import LOADS, Row, read, write
 from tests.benchmarks.path.records import Records, chunk, event_records_max, index_of, sequence_number
-from tests.benchmarks.path.rig import PYTHON_SINK, Stand, Tools, build
-from tests.benchmarks.path.subject import Notes
-from tests.benchmarks.path.yardsticks import BOTO3, per
+from tests.benchmarks.path.rig import PYTHON_SINK, Rig, Stand, Tools, build
+from tests.benchmarks.path.subject import Notes, checkout, java_of
+from tests.benchmarks.path.yardsticks import BOTO3, COPY, per
+from tests.benchmarks.process import ROOT
 from tests.support.patience import PATIENCE_S
 from tests.support.servers import make_client
 
@@ -140,7 +144,78 @@ def test_the_report_sets_a_daemon_beside_the_yardsticks_of_its_wire(tmp_path: Pa
     shown = report.markdown(latest)
     assert "| 1 KB | 4 | TLS | polling | mld | 2.00 | 2.00 | 14.5 |" in shown
     assert "| 1 KB | 4 | plain | polling | mld | 2.00 | 2.00 | - |" in shown
-    assert plot.svg(latest).count("<rect") == 1 + 3
+
+
+def turn_of(turn: int, java: float, ours: float) -> list[Row]:
+    """Records of 1 KB in one shard, without TLS."""
+
+    def measured(name: str, cost: float) -> Row:
+        whole, steady = cost + 10, {"steady_cpu_s_per_gb": cost}
+        figures = {**steady, "whole_cpu_s_per_gb": whole, "peak_mb": 100 * cost}
+        return Row("backlog", name, "1 KB", 1, figures=figures, turn=turn)
+
+    yardsticks = [
+        Row("yardstick", name, "1 KB", 1, figures={"cpu_s_per_gb": cost}, turn=turn)
+        for name, cost in ((BOTO3, 40.0), (COPY, 1.0))
+    ]
+    return [*yardsticks, measured("mld", ours), measured("Java 3.5.1", java), measured("0.1", 2 * ours)]
+
+
+def test_the_table_has_the_ranges_of_all_turns_and_factors_of_each() -> None:
+    rows = [*turn_of(1, 12.0, 2.0), *turn_of(2, 20.0, 4.0)]
+    shown = report.markdown([*rows, Row("backlog", "mld", "1 KB", 64, figures={}, turn=1)])
+    head = "|  | Java 3.5.1 | 0.1 | mld | boto3 in a loop | copy in C | Java 3.5.1 / mld | 0.1 / mld |"
+    costs = "| 12.0 to 20.0 / 22.0 to 30.0 | 4.00 to 8.00 / 14.0 to 18.0 | 2.00 to 4.00 / 12.0 to 14.0 | 40.0 | 1.00 |"
+    factors = " 5.00 to 6.00 / 1.83 to 2.14 | 2.00 / 1.17 to 1.29 | 10.0 to 20.0 | 2.00 to 4.00 | 2.20 |"
+    assert head in shown
+    assert f"| 1 KB, 1 shard, s/GB {costs}{factors}" in shown
+    assert (
+        "| RSS, MB, 64 shards / peak in a backlog of 1 KB | 1,200 to 2,000 | 400 to 800 | 200 to 400 | - | - |" in shown
+    )
+    assert "with TLS" not in shown
+
+
+def test_what_a_turn_lacks_is_a_dash_and_what_is_no_number_is_lacking() -> None:
+    no_steady_part = {"steady_cpu_s_per_gb": math.nan, "whole_cpu_s_per_gb": 30.0, "peak_mb": 1.0}
+    ours = Row("backlog", "mld", "1 KB", 1, True, figures=no_steady_part, turn=1)
+    assert "| 1 KB, 1 shard, s/GB | 30.0 | - | - | - | - | 3.10 |" in report.markdown([ours])
+
+
+def test_the_plot_has_a_bar_for_each_and_the_factor_to_ours() -> None:
+    shown = plot.svg([*turn_of(1, 12.0, 2.0), *turn_of(2, 20.0, 4.0), *turn_of(3, 18.0, 3.0)])
+    assert shown.count("<rect") == 1 + 4, "boto3, Java, ours and the copy"
+    assert ">18.0 (6.0 x mld)<" in shown
+    assert ">3.0<" in shown
+
+
+def test_a_subject_is_a_checkout_with_a_name_of_its_own(tmp_path: Path) -> None:
+    assert checkout(f"main={ROOT}").command(None)[0] == f"{ROOT}/bin/mld"
+    for wrong in (f"mld={ROOT}", f"main={tmp_path}", "main", "main="):
+        with pytest.raises(argparse.ArgumentTypeError, match="write NAME=DIRECTORY"):
+            checkout(wrong)
+
+
+def test_java_is_known_by_its_main_jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "find_java", lambda: tmp_path / "bin" / "java")
+    with pytest.raises(argparse.ArgumentTypeError, match=r"no amazon-kinesis-client-multilang-\*.jar"):
+        java_of(str(tmp_path))
+    for name in ("amazon-kinesis-client-3.5.1.jar", "amazon-kinesis-client-multilang-3.5.1.jar"):
+        (tmp_path / name).touch()
+    found = java_of(str(tmp_path))
+    assert found.name == "Java 3.5.1"
+    assert f"{tmp_path}/*" in found.command(None)
+    monkeypatch.setattr(java, "find_java", lambda: None)
+    with pytest.raises(argparse.ArgumentTypeError, match="install a JDK 17"):
+        java_of(str(tmp_path))
+
+
+def test_the_plan_of_the_table_goes_by_turns(tmp_path: Path) -> None:
+    arguments = arguments_of(["table", "--beside", f"main={ROOT}", "--runs", "2", "--wire", "plain"])
+    rig = cast(Rig, None)
+    plan = [measure.args[1] for measure in cast(Any, plan_of_table(rig, arguments))]
+    turns = [measure.args[0] for measure in cast(Any, plan_of_table(rig, arguments))]
+    assert turns == [1] * 5 + [2] * 5 + ([1] * 3 + [2] * 3) * 2 + [1, 1, 2, 2] * 2
+    assert [getattr(step.args[1], "name", "") for step in plan[:5]] == ["1 KB", "mld", "main", "mld", "main"]
 
 
 def test_backlogs_are_whole_events() -> None:

@@ -2,7 +2,8 @@
 
     python -m tests.benchmarks.path.canned RECORDS BYTES [CERTIFICATE KEY]
 
-Streams need not be created; a stream's name says what is in it (`Stream`). It prints its endpoint; on stdin it takes
+Streams need not be created; a stream's name says what is in it (`Stream`). It prints its endpoint, and with
+a certificate one without TLS after it; on stdin it takes
 commands, one a line: ``open`` (the records are there from now on) and ``report`` (prints what was asked, as JSON). It
 ends with its stdin.
 """
@@ -325,6 +326,10 @@ class Handler(socketserver.BaseRequestHandler):
             start = end
 
 
+class TlsHandler(Handler):
+    """Has a context."""
+
+
 def _send_file(connection: socket.socket, descriptor: int, first: int, last: int) -> None:
     while first < last:
         first += os.sendfile(connection.fileno(), descriptor, first, last - first)
@@ -358,16 +363,20 @@ def obey(kinesis: Kinesis) -> None:
                 print(json.dumps(kinesis.report()), flush=True)
 
 
+def _serve(scheme: str, handler: type[Handler]) -> str:
+    """From a thread; the endpoint."""
+    server = Server(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"{scheme}://127.0.0.1:{server.server_address[1]}"
+
+
 def main() -> None:
     kinesis = Handler.kinesis = Kinesis(Records(int(sys.argv[1]), int(sys.argv[2])))
-    scheme = "http"
     if len(sys.argv) > 3:
-        Handler.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        Handler.context.load_cert_chain(sys.argv[3], sys.argv[4])
-        scheme = "https"
-    server = Server(("127.0.0.1", 0), Handler)
-    print(f"{scheme}://127.0.0.1:{server.server_address[1]}", flush=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+        TlsHandler.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        TlsHandler.context.load_cert_chain(sys.argv[3], sys.argv[4])
+        print(_serve("https", TlsHandler), end=" ")
+    print(_serve("http", Handler), flush=True)
     obey(kinesis)
 
 

@@ -40,7 +40,7 @@ LOADS = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement: of whom, at what, and its figures by name."""
+    """One measurement: of whom, at what, and its figures by name. `turn` counts from 1 in the table of the daemons."""
 
     scenario: str
     subject: str
@@ -49,6 +49,7 @@ class Row:
     tls: bool = False
     mode: str = ""
     figures: Mapping[str, float] | None = None
+    turn: int = 0
 
     def __getitem__(self, name: str) -> float:
         assert self.figures is not None
@@ -75,7 +76,7 @@ def read(file: Path) -> list[Row]:
     rows: dict[tuple[object, ...], Row] = {}
     for line in file.read_text().splitlines():
         row = Row(**json.loads(line))
-        rows[row.scenario, row.subject, row.load, row.shards, row.tls, row.mode] = row
+        rows[row.scenario, row.subject, row.load, row.shards, row.tls, row.mode, row.turn] = row
     return list(rows.values())
 
 

@@ -1,39 +1,45 @@
-"""The plot: CPU seconds per GB as bars, one panel for each size of records, as SVG without a library.
+"""The plot: what a gigabyte costs each of those in the table, one panel for each size of records, as SVG.
 
-Bars, labels and nothing else: a library for that would be the largest dependency of the project.
+Bars, labels and nothing else, without a library: it would be the largest dependency of the project.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from html import escape
 
-from tests.benchmarks.path.figures import LOADS, Row, find
-from tests.benchmarks.path.yardsticks import BOTO3, COPY, MEMCPY
+from tests.benchmarks.path import table
+from tests.benchmarks.path.figures import Row
+from tests.benchmarks.path.yardsticks import BOTO3, COPY
 
-WIDTH, LABEL, VALUE = 860, 250, 70
-BAR, GAP, TITLE = 18, 6, 34
-SHARDS = (4, 16, 64, 1)
-"""The backlog shown is that of the first of these there is."""
-OURS, OTHERS, FLOOR = "#2a7ab0", "#b8b8b8", "#d9c27e"
+WIDTH, LABEL, VALUE = 760, 130, 130
+BAR, GAP, TITLE = 22, 6, 30
+COLOURS = {table.OURS: "#2a7ab0", COPY: "#d9c27e"}
+OTHERS = "#b8b8b8"
 
 
 def svg(rows: Sequence[Row]) -> str:
-    body: list[str] = []
-    top = 0
-    for load in LOADS:
-        bars = _bars(rows, load)
+    """Without TLS; of the steady part, the median of the turns."""
+    names = [BOTO3, *(name for name in table.daemons(rows) if name.startswith("Java")), table.OURS, COPY]
+    body = ['<text x="0" y="20" font-size="16">CPU seconds to deliver a gigabyte: shorter is better</text>']
+    top = TITLE + GAP
+    for load, shards in table.BACKLOGS:
+        part = table.Part("backlog", load, shards[:1], "steady_cpu_s_per_gb", "cpu_s_per_gb")
+        found = {name: table.values(rows, part, name, tls=False) for name in names}
+        bars = {name: statistics.median(values.values()) for name, values in found.items() if values}
         if not bars:
             continue
-        body.append(f'<text x="0" y="{top + 22}" font-weight="bold">records of {load}, CPU seconds per GB</text>')
+        body.append(f'<text x="0" y="{top + 20}" font-weight="bold">records of {load}</text>')
         top += TITLE
-        most = max(value for _, value, _ in bars)
-        for label, value, colour in bars:
-            length = max(1.0, value / most * (WIDTH - LABEL - VALUE))
-            middle = top + BAR - 5
-            body.append(f'<text x="{LABEL - 8}" y="{middle}" text-anchor="end">{escape(label)}</text>')
+        for name, value in bars.items():
+            times = "" if name == table.OURS or table.OURS not in bars else f" ({value / bars[table.OURS]:.1f} x mld)"
+            length = max(1.0, value / max(bars.values()) * (WIDTH - LABEL - VALUE))
+            middle, weight = top + BAR - 6, ' font-weight="bold"' if name == table.OURS else ""
+            label, colour = escape(name.partition(",")[0]), COLOURS.get(name, OTHERS)
+            body.append(f'<text x="{LABEL - 8}" y="{middle}" text-anchor="end"{weight}>{label}</text>')
             body.append(f'<rect x="{LABEL}" y="{top}" width="{length:.1f}" height="{BAR}" fill="{colour}"/>')
-            body.append(f'<text x="{LABEL + length + 6:.1f}" y="{middle}">{value:.2f}</text>')
+            body.append(f'<text x="{LABEL + length + 6:.1f}" y="{middle}"{weight}>{value:.1f}{times}</text>')
             top += BAR + GAP
         top += GAP
     return (
@@ -42,32 +48,3 @@ def svg(rows: Sequence[Row]) -> str:
         + "\n".join(body)
         + "\n</svg>\n"
     )
-
-
-def _bars(rows: Sequence[Row], load: str) -> list[tuple[str, float, str]]:
-    bars = []
-    for tls, wire in ((False, "plain"), (True, "TLS")):
-        for name, colour in ((MEMCPY, FLOOR), (COPY, FLOOR)):
-            row = find(rows, scenario="yardstick", subject=name, load=load, tls=tls)
-            if row is not None and not (tls and name == MEMCPY):
-                bars.append((name if name == MEMCPY else f"{name}, {wire}", row["cpu_s_per_gb"], colour))
-        bars += [_bar(row, wire) for row in _backlogs(rows, load, tls=tls)]
-        boto3 = find(rows, scenario="yardstick", subject=BOTO3, load=load, tls=tls)
-        if boto3 is not None:
-            bars.append((f"{BOTO3.partition(',')[0]} and json, {wire}", boto3["cpu_s_per_gb"], OTHERS))
-    return bars
-
-
-def _bar(row: Row, wire: str) -> tuple[str, float, str]:
-    mode = "fan-out" if row.mode == "FANOUT" else "polling"
-    return f"{row.subject}, {mode}, {wire}", row["cpu_s_per_gb"], OURS if row.subject == "mld" else OTHERS
-
-
-def _backlogs(rows: Sequence[Row], load: str, *, tls: bool) -> list[Row]:
-    found = [row for row in rows if row.scenario == "backlog" and row.load == load and row.tls == tls]
-    shown: list[Row] = []
-    for shards in SHARDS:
-        for row in found:
-            if row.shards == shards and not any((s.mode, s.subject) == (row.mode, row.subject) for s in shown):
-                shown.append(row)
-    return shown

@@ -1,17 +1,20 @@
-"""Rows as tables in Markdown, as a plot, and both in docs/lab/performance.md."""
+"""Rows as tables in Markdown, as a plot, and both in docs/lab/performance.md.
+
+Rows with a turn are those of `table`, which has a section of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.benchmarks.path import plot
+from tests.benchmarks import tables
+from tests.benchmarks.path import plot, table
 from tests.benchmarks.path.figures import LOADS, Row, find
 from tests.benchmarks.path.yardsticks import BOTO3, COPY, MEMCPY, SERVER
+from tests.benchmarks.tables import markdown_table
 
-PAGE = Path("docs/lab/performance.md")
 PLOT = Path("docs/lab/performance.svg")
-BEGIN, END = "<!-- path: begin -->", "<!-- path: end -->"
 
 Measure = Callable[[], list[Row]]
 
@@ -24,7 +27,11 @@ def line(row: Row) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
+    of_table = [row for row in rows if row.turn]
+    rows = [row for row in rows if not row.turn]
     parts = [
+        _notes(of_table),
+        table.markdown(of_table),
         _notes(rows),
         _backlogs(rows),
         _yardsticks(rows),
@@ -38,24 +45,15 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def put_into_page(rows: Sequence[Row]) -> None:
-    PLOT.write_text(plot.svg(rows))
-    text = PAGE.read_text()
-    head, _, rest = text.partition(BEGIN)
-    _, found, tail = rest.partition(END)
-    assert found, f"{PAGE} has no place for the figures"
-    PAGE.write_text(f"{head}{BEGIN}\n\n{markdown(rows)}\n\n![CPU seconds per GB]({PLOT.name})\n\n{END}{tail}")
+    if of_path := [row for row in rows if not row.turn]:
+        tables.put_into_page("path", markdown(of_path))
+    if of_table := [row for row in rows if row.turn]:
+        PLOT.write_text(plot.svg(of_table))
+        tables.put_into_page("table", f"{markdown(of_table)}\n\n![CPU seconds per GB]({PLOT.name})")
 
 
 def _notes(rows: Sequence[Row]) -> str:
     return "\n".join(f"* {row.subject}" for row in rows if row.scenario == "note")
-
-
-def _table(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    if not lines:
-        return ""
-    head = [" | ".join(columns), " | ".join("---" for _ in columns)]
-    body = [" | ".join(cells) for cells in lines]
-    return "\n".join([f"**{title}**", "", *(f"| {text} |" for text in (*head, *body))])
 
 
 def _backlogs(rows: Sequence[Row]) -> str:
@@ -72,7 +70,7 @@ def _backlogs(rows: Sequence[Row]) -> str:
                 f"{row['rss_mb']:.0f}", f"{row['threads']:.0f}",
             )
         )  # fmt: skip
-    return _table(
+    return markdown_table(
         "Backlog",
         ("records", "shards", "wire", "retrieval", "daemon", "CPU s/GB", "us/record", "boto3 needs x", "x copy in C",
          "x memcpy", "records/s", "MB/s", "MB/s per core", "RSS MB", "threads"),
@@ -99,7 +97,7 @@ def _yardsticks(rows: Sequence[Row]) -> str:
                     each = "-" if name == SERVER else f"{row['us_per_record']:.2f}"
                     lines.append((load, row.wire, name, cost, each, f"{row['mb_per_s']:,.0f}"))
     title = "Yardsticks of the same run; the server alone is what the copier gets from it on one connection"
-    return _table(title, ("records", "wire", "what", "CPU s/GB", "us/record", "MB/s"), lines)
+    return markdown_table(title, ("records", "wire", "what", "CPU s/GB", "us/record", "MB/s"), lines)
 
 
 def _steady(rows: Sequence[Row]) -> str:
@@ -109,7 +107,7 @@ def _steady(rows: Sequence[Row]) -> str:
         for row in _sorted(rows, "steady")
     ]  # fmt: skip
     title = "All shards at 2 MB/s, records of 1 KB, idleTimeBetweenReadsInMillis 200"
-    return _table(
+    return markdown_table(
         title, ("retrieval", "shards", "wire", "daemon", "MB/s", "cores", "CPU s/GB", "RSS MB", "threads"), lines
     )
 
@@ -121,7 +119,7 @@ def _trickle(rows: Sequence[Row]) -> str:
          f"{row['server_p99_ms']:.1f}" if row["server_p99_ms"] else "-", f"{row['cores']:.2f}")
         for row in _sorted(rows, "trickle")
     ]  # fmt: skip
-    return _table(
+    return markdown_table(
         "Trickle: five records a second in each shard, milliseconds from put to child (polling: every 200 ms)",
         ("retrieval", "shards", "wire", "daemon", "records", "p50", "p90", "p99", "max", "server's p99", "cores"),
         lines,
@@ -135,7 +133,7 @@ def _idle(rows: Sequence[Row]) -> str:
          f"{row['writes_per_s']:.1f}", f"{row['checkpoints_per_s']:.1f}", f"{100 * row['cores']:.1f}")
         for row in _sorted(rows, "idle")
     ]  # fmt: skip
-    return _table(
+    return markdown_table(
         "Five records of 200 B at every poll; renewals, a checkpoint every ten batches and all the rest included",
         ("shards", "polls every", "wire", "daemon", "polls/s", "CPU ms/poll", "boto3 in a loop", "boto3 needs x",
          "lease writes/s", "of them checkpoints", "% of a core"),
@@ -145,7 +143,7 @@ def _idle(rows: Sequence[Row]) -> str:
 
 def _updates(rows: Sequence[Row]) -> str:
     lines = [(row.subject, row.wire, f"{row['cpu_ms']:.3f}") for row in rows if row.scenario == "update"]
-    return _table(
+    return markdown_table(
         "One lease write, CPU ms of the whole process, one after the other", ("what", "wire", "CPU ms"), lines
     )
 
@@ -156,7 +154,7 @@ def _quiet(rows: Sequence[Row]) -> str:
          f"{row['peak_mb']:.0f}", f"{row['threads']:.0f}", f"{100 * row['cores']:.1f}")
         for row in _sorted(rows, "quiet")
     ]  # fmt: skip
-    return _table(
+    return markdown_table(
         "Empty shards, everything as by default",
         ("shards", "wire", "daemon", "RSS MB", "of it private", "peak", "threads", "% of a core"),
         lines,

@@ -71,7 +71,8 @@ class Stand:
             command, cwd=ROOT, env=environment(ROOT), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout
-        self.endpoint = self.process.stdout.readline().strip()
+        self.endpoint, _, plain = self.process.stdout.readline().strip().partition(" ")
+        self.plain_endpoint = plain or self.endpoint
         if not self.endpoint:
             raise RuntimeError(f"{module} did not start")
 

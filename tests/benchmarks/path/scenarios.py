@@ -1,12 +1,13 @@
 """The scenarios: a backlog, records as they come, quiet shards, a steady load, lease writes.
 
 Every one starts a daemon on shards that have nothing for it yet, waits until all children are there, and measures from
-then on, so that the cost of a start is in none of the figures.
+then on, so that the cost of a start is in none of the figures but those of a whole run.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -22,12 +23,16 @@ POLLING, FANOUT = "POLLING", "FANOUT"
 BACKLOG_TIMEOUT_S = 240.0
 SMALL_BYTES = 200
 SMALL_RECORDS = 50_000
+SMALL_EACH = 5
 TRICKLE_PER_S = 5
 TRICKLE_S = 20.0
+STEADY = (0.4, 0.8)
+"""The share of a backlog that is delivered when the steady part begins and ends: warm, and in full flow."""
 RATE_PER_S = 2048  # of 1 KB: the 2 MB/s that a shard gives
 RATE_S = 10.0
 RATE_LEAD_S = 2.0
 IDLE_S = 20.0
+JAVA_WARM_S = 20.0  # of polls, before they are measured: a JVM compiles what it runs often
 IDLE_CALLS = 500
 QUIET_S = 10.0
 UPDATES = 3000
@@ -44,11 +49,18 @@ def backlog(rig: Rig, subject: Subject, load: Load, shards: int, *, tls: bool, m
         server.tell("report")
         before = daemon.cost()
         server.tell("open")
+        flow = []
+        for share in STEADY:
+            daemon.wait_for_records(int(share * total), BACKLOG_TIMEOUT_S)
+            flow.append((daemon.notes.total, daemon.cost().cpu_s))
         daemon.wait_for_records(total, BACKLOG_TIMEOUT_S)
         after = daemon.cost()
         report = server.tell("report")
     wall_s = daemon.notes.last_at - report["began_at"]
     figures = yardsticks.per(after.cpu_s - before.cpu_s, wall_s, total, load.record_bytes)
+    for part, since, until in (("steady", *flow), ("whole", (0, 0.0), (total, after.cpu_s))):
+        us = 1e6 * (until[1] - since[1]) / (until[0] - since[0]) if until[0] > since[0] else math.nan
+        figures |= {f"{part}_us_per_record": us, f"{part}_cpu_s_per_gb": 1000 * us / load.record_bytes}
     memory = {
         "rss_mb": after.rss_mb,
         "peak_mb": after.peak_mb,
@@ -100,32 +112,46 @@ def steady(rig: Rig, subject: Subject, shards: int, *, tls: bool, mode: str = PO
     return [Row("steady", subject.name, "1 KB", shards, tls, mode, figures | memory)]
 
 
-def idle(rig: Rig, subject: Subject, shards: int, idle_ms: int, *, tls: bool) -> list[Row]:
-    """Five small records at every poll of a shard; renewals, and a checkpoint every ten batches."""
+def idle(
+    rig: Rig,
+    subject: Subject,
+    shards: int,
+    idle_ms: int,
+    *,
+    tls: bool,
+    each: int = SMALL_EACH,
+    seconds: float = IDLE_S,
+) -> list[Row]:
+    """Five small records (`each`) at every poll of a shard; renewals, and a checkpoint every ten batches."""
     server = rig.kinesis(SMALL_RECORDS, SMALL_BYTES, tls=tls)
     server.tell("open")
     dynamo = dynamo_of(rig, subject, tls=tls)
     keys = {"retrievalMode": POLLING, "idleTimeBetweenReadsInMillis": str(idle_ms)}
-    with running(rig, subject, f"few-{shards}-5", server, tls=tls, shards=shards, keys=keys) as daemon:
+    stream = f"few-{shards}-{each}"
+    with running(rig, subject, stream, server, tls=tls, shards=shards, keys=keys) as daemon:
+        time.sleep(0.0 if subject.jars is None else JAVA_WARM_S)
+        daemon.notes.look()
         calls, writes = _calls(server, "GetRecords"), _calls(dynamo, "UpdateItem")
         before, batches = daemon.cost(), daemon.notes.batches
-        time.sleep(IDLE_S)
+        time.sleep(seconds)
         after = daemon.cost()
         calls, writes = _calls(server, "GetRecords") - calls, _calls(dynamo, "UpdateItem") - writes
         daemon.notes.look()
     cpu_s = after.cpu_s - before.cpu_s
-    loop = yardsticks.baseline(rig, "idle", server.endpoint, f"few-{shards}-5", str(IDLE_CALLS), tls=tls)
+    loop = yardsticks.baseline(rig, "idle", server.endpoint, stream, str(IDLE_CALLS), tls=tls)
     figures = {
-        "polls_per_s": calls / IDLE_S,
-        "writes_per_s": writes / IDLE_S,
-        "checkpoints_per_s": (daemon.notes.batches - batches) / IDLE_S / CHECKPOINT_EVERY,
+        "polls_per_s": calls / seconds,
+        "writes_per_s": writes / seconds,
+        "checkpoints_per_s": (daemon.notes.batches - batches) / seconds / CHECKPOINT_EVERY,
         "cpu_ms_per_poll": 1000 * cpu_s / calls,
         "boto3_ms_per_poll": 1000 * loop["cpu_s"] / IDLE_CALLS,
-        "cores": cpu_s / IDLE_S,
+        "cores": cpu_s / seconds,
         "rss_mb": after.rss_mb,
         "threads": after.threads,
     }
-    return [Row("idle", subject.name, f"{idle_ms} ms", shards, tls, POLLING, figures)]
+    return [
+        Row("idle", subject.name, f"{idle_ms} ms" if each else f"{idle_ms} ms, empty", shards, tls, POLLING, figures)
+    ]
 
 
 def quiet(rig: Rig, subject: Subject, shards: int, *, tls: bool, mode: str = POLLING) -> list[Row]:

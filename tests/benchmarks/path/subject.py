@@ -1,11 +1,11 @@
-"""A daemon at work: mld, or any other MultiLangDaemon, and what it costs without its children.
+"""A daemon at work: mld, that of another checkout, or Amazon's, and what it costs without its children.
 
-A peer is a command with ``{properties}`` in it. Its CPU is that of its whole tree of processes but for the record
-processors, which are told by their command.
+Its CPU is that of its whole tree of processes but for the record processors, which are told by their command.
 """
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.benchmarks.path import java
 from tests.benchmarks.path.rig import AnyDynamo, Rig, Stand
-from tests.benchmarks.process import BenchError, Daemon
+from tests.benchmarks.process import ROOT, BenchError, Daemon
 from tests.support.servers import REGION
 
 LOOK_S = 0.05
 READY_TIMEOUT_S = 120.0
-PEER_READY_TIMEOUT_S = 400.0  # Amazon's daemon takes two minutes to its first record
+JAVA_READY_TIMEOUT_S = 400.0  # Amazon's daemon takes two minutes to its first record
 SETTLE_S = 1.5
 CHECKPOINT_EVERY = 10
 APPLICATION = "bench"
@@ -27,14 +28,37 @@ APPLICATION = "bench"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """`command` empty: mld. `speaks_http2`: its Kinesis client knows nothing else, so that it needs a front."""
+    """mld of a checkout; with `jars`, Amazon's daemon, whose Kinesis client speaks HTTP/2 only."""
 
     name: str = "mld"
-    command: str = ""
-    speaks_http2: bool = False
+    root: Path = ROOT
+    jars: Path | None = None
+
+    def command(self, certificate: Path | None) -> tuple[str, ...]:
+        """With ``{properties}`` for its file."""
+        if self.jars is not None:
+            return java.command(self.jars, certificate)
+        return (str(self.root / "bin" / "mld"), "{properties}", "--log-format", "json", "--log-level", "info")
 
 
 MLD = Subject()
+
+
+def checkout(text: str) -> Subject:
+    """NAME=DIRECTORY. Raises ArgumentTypeError, as `java_of` does."""
+    name, _, directory = text.partition("=")
+    root = Path(directory).absolute()
+    if not directory or name == MLD.name or not (root / "bin" / "mld").exists():
+        raise argparse.ArgumentTypeError(
+            f"{text}: write NAME=DIRECTORY, a name of its own and a checkout that is set up"
+        )
+    return Subject(name, root)
+
+
+def java_of(text: str) -> Subject:
+    """Amazon's daemon in a directory of jars."""
+    jars = Path(text).absolute()
+    return Subject(f"Java {java.version(jars)}", jars=jars)
 
 
 @dataclass
@@ -149,15 +173,15 @@ def running(
     env = {
         **rig.environment(tls=tls),
         "AWS_REGION": REGION,
+        "PYTHONPATH": str(subject.root),
         "BENCH_NOTES": str(notes.file),
         "BENCH_CHECKPOINT_EVERY": str(CHECKPOINT_EVERY),
     }
-    timeout_s = READY_TIMEOUT_S if subject == MLD else PEER_READY_TIMEOUT_S
-    with _front(subject, kinesis, tls=tls) as endpoint:
+    timeout_s = READY_TIMEOUT_S if subject.jars is None else JAVA_READY_TIMEOUT_S
+    with _front(rig, subject, kinesis, tls=tls) as endpoint:
         properties["kinesisEndpoint"] = endpoint
-        daemon = Daemon(
-            directory, endpoint, properties, env=env, log_level="info", command=shlex.split(subject.command)
-        )
+        started = subject.command(rig.certificate if tls else None)
+        daemon = Daemon(directory, endpoint, properties, env=env, command=started)
         with daemon:
             found = Running(daemon, notes, command[-1] if len(command) == 1 else command[3])
             found.wait_for_children(shards, timeout_s)
@@ -166,20 +190,18 @@ def running(
 
 
 def dynamo_of(rig: Rig, subject: Subject, *, tls: bool) -> Stand | AnyDynamo:
-    """Where the subject's lease tables are."""
-    return rig.dynamo(tls=tls) if subject == MLD else rig.any_dynamo()
+    """Where the subject's lease tables are; those of Java always without TLS."""
+    return rig.dynamo(tls=tls) if subject.jars is None else rig.any_dynamo()
 
 
 @contextmanager
-def _front(subject: Subject, kinesis: Stand, *, tls: bool) -> Iterator[str]:
-    if not subject.speaks_http2:
+def _front(rig: Rig, subject: Subject, kinesis: Stand, *, tls: bool) -> Iterator[str]:
+    if subject.jars is None:
         yield kinesis.endpoint
         return
-    if tls:
-        raise BenchError("the HTTP/2 front speaks plain HTTP only")
     from tests.support.h2_front import H2Front  # needs a library that nothing else here does
 
-    with H2Front(kinesis.endpoint) as front:
+    with H2Front(kinesis.plain_endpoint, (rig.certificate, rig.key) if tls else None) as front:
         yield front.endpoint
 
 

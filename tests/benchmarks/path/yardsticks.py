@@ -19,23 +19,37 @@ BOTO3, COPY, MEMCPY, SERVER = "boto3, base64, json.dumps", "copy in C", "memcpy"
 
 
 def all_of(rig: Rig, load: Load, *, tls: bool) -> list[Row]:
-    records = load.records(1, event_records_max(load.record_bytes))
-    server = rig.kinesis(records, load.record_bytes, tls=tls)
-    server.tell("open")
+    rows = compared(rig, load, tls=tls)
+    if len(rows) > 1:
+        rows.append(copier(rig, _server(rig, load, tls=tls), load, tls=tls, sends_on=False))
+    return [*rows, memcpy(load, tls=tls)]
+
+
+def compared(rig: Rig, load: Load, *, tls: bool) -> list[Row]:
+    """boto3, and the copy in C if there is a compiler."""
+    server = _server(rig, load, tls=tls)
     rows = [boto3(rig, server, load, tls=tls)]
     if rig.tools.copier is not None and (rig.tools.copier_has_tls or not tls):
-        rows += [
-            copier(rig, server, load, records, tls=tls, sends_on=True),
-            copier(rig, server, load, records, tls=tls, sends_on=False),
-        ]
-    rows.append(memcpy(load, tls=tls))
+        rows.append(copier(rig, server, load, tls=tls, sends_on=True))
     return rows
+
+
+def _server(rig: Rig, load: Load, *, tls: bool) -> Stand:
+    """With the gate open."""
+    server = rig.kinesis(_records(load), load.record_bytes, tls=tls)
+    server.tell("open")
+    return server
+
+
+def _records(load: Load) -> int:
+    return load.records(1, event_records_max(load.record_bytes))
 
 
 def boto3(rig: Rig, server: Stand, load: Load, *, tls: bool) -> Row:
     """The shortest loop (`tests.benchmarks.baseline`), one shard, without leases."""
     page = answer_records_max(load.record_bytes)
-    records = max(1, load.baseline_mb * 1_000_000 // load.record_bytes // page) * page
+    wanted = max(1, load.baseline_mb * 1_000_000 // load.record_bytes // page) * page
+    records = min(wanted, _records(load))
     figures = baseline(rig, "read", server.endpoint, f"backlog-1-{records}", str(records), *rig.tools.sink, tls=tls)
     return Row("yardstick", BOTO3, load.name, 1, tls, "", _per(figures, records, load))
 
@@ -55,8 +69,9 @@ def baseline(rig: Rig, *arguments: str, tls: bool) -> dict[str, float]:
     return figures
 
 
-def copier(rig: Rig, server: Stand, load: Load, records: int, *, tls: bool, sends_on: bool) -> Row:
+def copier(rig: Rig, server: Stand, load: Load, *, tls: bool, sends_on: bool) -> Row:
     """Socket to pipe, or socket to nowhere: the latter is what the server alone can do on one connection."""
+    records = _records(load)
     command = [str(rig.tools.copier), str(server.port), f"backlog-1-{records}", "1", "pipe" if sends_on else "drop"]
     command += [str(rig.certificate)] if tls else []
     drain: Sequence[str] = (*rig.tools.sink, "drain")

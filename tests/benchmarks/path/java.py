@@ -1,0 +1,54 @@
+"""Amazon's MultiLangDaemon: its jars, and the command that runs it as its users do.
+
+With the heap and the compilers that a JVM chooses by itself, INFO in the log, and JSON: CBOR, which the SDK speaks by
+default, is not spoken by the stand-in (measured elsewhere it saved Java a twentieth).
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+from pathlib import Path
+
+from tests.benchmarks.process import ROOT
+from tests.support.fetch_java_kcl import java as find_java
+
+MAIN_CLASS = "software.amazon.kinesis.multilang.MultiLangDaemon"
+LOGBACK = ROOT / "tests" / "interop" / "logback.xml"
+STORE, STORE_PASSWORD = "trust.p12", "changeit"  # nothing in it is secret
+_MAIN_JAR = re.compile(r"amazon-kinesis-client-multilang-(\d[\d.]*)\.jar")
+
+
+def version(jars: Path) -> str:
+    """Of the daemon whose jars these are. Raises ArgumentTypeError, with a remedy, if it cannot run."""
+    if find_java() is None:
+        raise argparse.ArgumentTypeError("there is no java: install a JDK 17, or set JAVA_HOME")
+    found = [match[1] for file in sorted(jars.glob("*.jar")) if (match := _MAIN_JAR.fullmatch(file.name))]
+    if not found:
+        raise argparse.ArgumentTypeError(
+            f"{jars} has no amazon-kinesis-client-multilang-*.jar: docs/lab/performance.md says how to get the jars"
+        )
+    return found[-1]
+
+
+def command(jars: Path, certificate: Path | None) -> tuple[str, ...]:
+    """With ``{properties}`` for its file; `certificate` is that of servers that speak TLS."""
+    options = [] if certificate is None else [f"-Djavax.net.ssl.trustStore={_trust_store(certificate)}"]
+    options += [f"-Djavax.net.ssl.trustStorePassword={STORE_PASSWORD}"] if options else []
+    return (
+        str(find_java()), "-Daws.cborEnabled=false", *options, "-cp", f"{jars}/*", MAIN_CLASS,
+        "--properties-file", "{properties}", "--log-configuration", str(LOGBACK),
+    )  # fmt: skip
+
+
+def _trust_store(certificate: Path) -> Path:
+    """Beside the certificate; made when first asked for."""
+    store = certificate.with_name(STORE)
+    if not store.exists():
+        java = find_java()
+        assert java is not None
+        keytool = [str(java.resolve().with_name("keytool")), "-importcert", "-noprompt", "-alias", "bench"]
+        options = ["-file", str(certificate), "-keystore", str(store), "-storepass", STORE_PASSWORD]
+        subprocess.run([*keytool, *options], check=True, capture_output=True)
+    return store
