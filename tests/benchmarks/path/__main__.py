@@ -35,6 +35,7 @@ FANOUT_SHARDS_MAX = 64
 IDLE_MS = (1500, 200)
 MANY = 64
 TABLE_IDLE_S = 8.0
+TABLE_FIRST_MB = 400
 EXIT_TERMINATED = 143
 DIRECTORY = re.compile(r"(?<![^\s=])/\S+")
 
@@ -146,7 +147,7 @@ def plan_of_table(rig: Rig, arguments: argparse.Namespace) -> Iterator[report.Me
     turns = range(1, arguments.runs + 1)
     for tls in (WIRES[wire] for wire in arguments.wire.split(",")):
         for name, each_shards in table.BACKLOGS:
-            load = replace(LOADS[name], first_mb=2 * LOADS[name].first_mb).scaled(arguments.data)
+            load = replace(LOADS[name], first_mb=TABLE_FIRST_MB).scaled(arguments.data)
             for turn in turns:
                 yield partial(_in_turn, turn, partial(yardsticks.compared, rig, load, tls=tls))
                 for shards, subject in product(each_shards, subjects):

@@ -16,6 +16,8 @@ from tests.support.fetch_java_kcl import java as find_java
 
 MAIN_CLASS = "software.amazon.kinesis.multilang.MultiLangDaemon"
 LOGBACK = ROOT / "tests" / "interop" / "logback.xml"
+QUICK_START = {"leaseAssignmentIntervalMillis": "5000"}
+"""Instead of 20 s, four of which pass before a child is there; a leader's look costs some milliseconds."""
 STORE, STORE_PASSWORD = "trust.p12", "changeit"  # nothing in it is secret
 _MAIN_JAR = re.compile(r"amazon-kinesis-client-multilang-(\d[\d.]*)\.jar")
 

@@ -157,7 +157,7 @@ def running(
     sink: tuple[str, ...] | None = None,
 ) -> Iterator[Running]:
     """The daemon with all its children ready and nothing to do but poll."""
-    directory = rig.fresh(f"{subject.name}-{stream}")
+    directory = rig.fresh(f"{subject.name.replace(' ', '-')}-{stream}")
     command = rig.tools.sink if sink is None else sink
     notes = Notes(directory / "notes")
     notes.file.touch()
@@ -168,6 +168,7 @@ def running(
         "workerId": APPLICATION,
         "metricsLevel": "NONE",
         "dynamoDBEndpoint": dynamo_of(rig, subject, tls=tls).endpoint,
+        **(java.QUICK_START if subject.jars else {}),
         **keys,
     }
     env = {
