@@ -75,7 +75,7 @@ def subject_of(text: str) -> Subject:
     return Subject(name, Path(rest).absolute())
 
 
-def backlog(rig: Rig, shards: int, data: float, measured_with: Subject = OURS) -> list[Row]:
+def backlog(rig: Rig, shards: int, data: float, measured_with: Subject = OURS, turn: int = 0) -> list[Row]:
     """Full shards, read as fast as it goes: between two moments of full flow."""
     warm, measured = int(data * WARM_RECORDS), int(data * MEASURED_RECORDS)
     each = -(-(warm + measured + REST_RECORDS) // shards)
@@ -86,7 +86,7 @@ def backlog(rig: Rig, shards: int, data: float, measured_with: Subject = OURS) -
         figures = _in_full_flow([subject], warm, measured)
         memory = subject.pss_mb()
     figures |= {f"{part}_pss_mb": memory[part] for part in PARTS}
-    return [Row("backlog", measured_with.name, "1 KB", shards, figures=figures)]
+    return [Row("backlog", measured_with.name, "1 KB", shards, figures=figures, turn=turn)]
 
 
 def sessions(rig: Rig, data: float) -> list[Row]:
@@ -242,9 +242,9 @@ def plan(rig: Rig, arguments: argparse.Namespace) -> Iterator[report.Measure]:
     wanted = arguments.scenarios or SCENARIOS
     if BACKLOG in wanted:
         for shards in map(int, arguments.shards.split(",")):
-            for _ in range(arguments.turns):
+            for turn in range(arguments.turns):
                 for subject in (OURS, *arguments.beside):
-                    yield partial(backlog, rig, shards, arguments.data, subject)
+                    yield partial(backlog, rig, shards, arguments.data, subject, turn)
     if SESSIONS in wanted:
         yield partial(sessions, rig, arguments.data)
     if QUIET in wanted:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from urllib.parse import urlsplit
 
@@ -12,6 +14,7 @@ import pytest
 from h2.connection import H2Connection
 from h2.events import DataReceived, ResponseReceived, StreamEnded, StreamReset
 
+from tests.support.certificates import write_certificate
 from tests.support.h2_front import H2Front
 
 LARGE = b"x" * 1_000_000  # the windows are 65,535 bytes at first
@@ -40,16 +43,29 @@ class _Upstream(BaseHTTPRequestHandler):
         """Quiet."""
 
 
-@pytest.fixture
-def front() -> Iterator[H2Front]:
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[H2Front]:
+    certificate = write_certificate(tmp_path, "127.0.0.1") if request.param else None
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Upstream)
     thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
-    with H2Front(f"http://127.0.0.1:{server.server_address[1]}") as front:
+    with H2Front(f"http://127.0.0.1:{server.server_address[1]}", certificate) as front:
         yield front
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+def _connection(host: str, port: int, *, tls: bool) -> socket.socket:
+    connection = socket.create_connection((host, port), timeout=10)
+    if not tls:
+        return connection
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    wrapped = context.wrap_socket(connection)
+    assert wrapped.selected_alpn_protocol() == "h2"
+    return wrapped
 
 
 def _ask(front: H2Front, *paths: str) -> list[bytes | None]:
@@ -58,7 +74,7 @@ def _ask(front: H2Front, *paths: str) -> list[bytes | None]:
     client = H2Connection()
     client.initiate_connection()
     found: dict[int, bytes | None] = {}
-    with socket.create_connection((str(parts.hostname), int(parts.port or 0)), timeout=10) as sock:
+    with _connection(str(parts.hostname), int(parts.port or 0), tls=parts.scheme == "https") as sock:
         for number, path in enumerate(paths):
             stream = 1 + 2 * number
             pseudo = [(":method", "POST"), (":scheme", "http"), (":authority", parts.netloc), (":path", path)]

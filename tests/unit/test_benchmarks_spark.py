@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 
 from tests.benchmarks import spark_report
 from tests.benchmarks.path.figures import Row
 from tests.benchmarks.path.records import sequence_number
-from tests.benchmarks.spark import Live, live_of, subject_of
-from tests.benchmarks.spark_rig import PARTS, Running, SparkStand
+from tests.benchmarks.spark import Live, arguments_of, live_of, plan, subject_of
+from tests.benchmarks.spark_rig import PARTS, Rig, Running, SparkStand
 from tests.benchmarks.spark_stand import KINDS, payloads
 from tests.support.servers import make_client
 
@@ -79,6 +80,11 @@ def test_turns_are_compared_one_by_one() -> None:
     table = spark_report.markdown(rows)
     ratios = [line.split("|")[-3:-1] for line in table.splitlines() if "| old |" in line]
     assert ratios == [[" 2.00 ", " 0.75 "], [" 1.50 ", " 1.50 "]]
+
+
+def test_each_turn_of_a_backlog_is_a_measurement_of_its_own() -> None:
+    planned = cast(Any, plan(cast(Rig, None), arguments_of(["backlog", "--shards", "4", "--turns", "2"])))
+    assert [measure.args[-1] for measure in planned] == [0, 1]
 
 
 def test_what_a_backlog_is_measured_beside(tmp_path) -> None:

@@ -40,7 +40,7 @@ LOADS = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement: of whom, at what, and its figures by name. `turn` counts from 1 in the table of the daemons."""
+    """One measurement: of whom, at what, in which turn (in `table` from 1 on), and its figures by name."""
 
     scenario: str
     subject: str
