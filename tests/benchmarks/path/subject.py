@@ -168,9 +168,11 @@ def running(
         "workerId": APPLICATION,
         "metricsLevel": "NONE",
         "dynamoDBEndpoint": dynamo_of(rig, subject, tls=tls).endpoint,
-        **(java.QUICK_START if subject.jars else {}),
         **keys,
     }
+    if subject.jars is not None:
+        properties |= java.QUICK_START
+        java.prepare(properties["dynamoDBEndpoint"], kinesis.plain_endpoint, properties["applicationName"], stream)
     env = {
         **rig.environment(tls=tls),
         "AWS_REGION": REGION,
