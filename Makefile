@@ -93,6 +93,7 @@ format: $(DEV)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# BENCH_ARGS="--java JARS --beside 0.1=DIR": the table of the daemons beside each other; docs/lab/performance.md has more.
 bench: test-tools
 	$(BIN)/python -m tests.benchmarks $(BENCH_ARGS)
 

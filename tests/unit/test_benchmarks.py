@@ -16,7 +16,10 @@ from typing import Any, cast
 import pytest
 
 from mld.aws.wire.frames import FrameStream
+from mld.leases.rows import parse_row
+from mld.positions import Position
 from mld.retrieval.rawpage import page_of
+from mld.streams import HashRange
 from tests.benchmarks.path import java, plot, report
 from tests.benchmarks.path.__main__ import arguments_of, plan_of_table
 from tests.benchmarks.path.canned import Kinesis
@@ -207,6 +210,19 @@ def test_java_is_known_by_its_main_jar(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(java, "find_java", lambda: None)
     with pytest.raises(argparse.ArgumentTypeError, match="install a JDK 17"):
         java_of(str(tmp_path))
+
+
+def test_java_finds_a_lease_without_an_owner_for_each_shard(server: Stand) -> None:
+    leases = Stand("leases")
+    try:
+        java.prepare(leases.endpoint, server.endpoint, "application", "backlog-2-20")
+        found = make_client("dynamodb", leases.endpoint).scan(TableName="application")["Items"]
+    finally:
+        leases.close()
+    found_leases = {lease.key: lease for lease in map(parse_row, found) if lease is not None}
+    assert sorted(found_leases) == ["shardId-000000000000", "shardId-000000000001"]
+    assert {(lease.owner, lease.checkpoint) for lease in found_leases.values()} == {(None, Position("TRIM_HORIZON"))}
+    assert found_leases["shardId-000000000001"].hash_range == HashRange(2**127, 2**128 - 1)
 
 
 def test_the_plan_of_the_table_goes_by_turns(tmp_path: Path) -> None:

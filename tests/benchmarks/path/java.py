@@ -11,6 +11,10 @@ import re
 import subprocess
 from pathlib import Path
 
+from mld.leases.lease import Lease
+from mld.leases.rows import new_row
+from mld.positions import Position
+from mld.streams import HashRange
 from tests.benchmarks.process import ROOT
 from tests.support.fetch_java_kcl import java as find_java
 from tests.support.servers import make_client
@@ -55,11 +59,10 @@ def prepare(dynamodb: str, kinesis: str, application: str, stream: str) -> None:
         BillingMode="PAY_PER_REQUEST",
     )
     for shard in make_client("kinesis", kinesis).list_shards(StreamName=stream)["Shards"]:
-        texts = {"leaseKey": shard["ShardId"], "checkpoint": "TRIM_HORIZON"}
-        texts |= {name[0].lower() + name[1:]: value for name, value in shard["HashKeyRange"].items()}
-        zeros = ("leaseCounter", "checkpointSubSequenceNumber", "ownerSwitchesSinceCheckpoint")
-        item = {name: {"S": text} for name, text in texts.items()} | {name: {"N": "0"} for name in zeros}
-        client.put_item(TableName=application, Item=item)
+        keys = shard["HashKeyRange"]
+        hash_range = HashRange(int(keys["StartingHashKey"]), int(keys["EndingHashKey"]))
+        lease = Lease(shard["ShardId"], Position("TRIM_HORIZON"), hash_range=hash_range)
+        client.put_item(TableName=application, Item=new_row(lease))
 
 
 def _trust_store(certificate: Path) -> Path:

@@ -13,7 +13,7 @@ from tests.benchmarks.path import table
 from tests.benchmarks.path.figures import Row
 from tests.benchmarks.path.yardsticks import BOTO3, COPY
 
-WIDTH, LABEL, VALUE = 760, 130, 130
+WIDTH, LABEL, VALUE = 760, 100, 150
 BAR, GAP, TITLE = 22, 6, 30
 COLOURS = {table.OURS: "#2a7ab0", COPY: "#d9c27e"}
 OTHERS = "#b8b8b8"
