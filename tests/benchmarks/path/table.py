@@ -106,7 +106,7 @@ def _wire(rows: Sequence[Row], *, tls: bool) -> str:
     factors = [f"{short[name]} / {OURS}" for name in others]
     wire = "with TLS" if tls else "without TLS"
     return markdown_table(
-        f"CPU of the daemon, {wire}: steady part / whole run with the start",
+        f"The daemon, {wire}; CPU of the steady part / of the whole run with its start",
         ("", *(short[name] for name in names), *factors, f"{OURS} / {COPY}", "goal"),
         lines,
     )
@@ -155,4 +155,8 @@ def _number(value: float) -> str:
 
 
 def _cell(texts: Iterable[str]) -> str:
-    return " / ".join(filter(None, texts)) or "-"
+    """What is lacking after the last part there is, is not named: the yardsticks have no whole run."""
+    found = list(texts)
+    while found and not found[-1]:
+        found.pop()
+    return " / ".join(text or "-" for text in found) or "-"
