@@ -20,6 +20,7 @@ from mld.leases.rows import parse_row
 from mld.positions import Position
 from mld.retrieval.rawpage import page_of
 from mld.streams import HashRange
+from tests.benchmarks import __main__ as benchmarks
 from tests.benchmarks.path import java, plot, report
 from tests.benchmarks.path.__main__ import arguments_of, plan_of_table
 from tests.benchmarks.path.canned import Kinesis
@@ -221,6 +222,13 @@ def test_java_finds_a_lease_without_an_owner_for_each_shard(server: Stand) -> No
     assert sorted(found_leases) == ["shardId-000000000000", "shardId-000000000001"]
     assert {(lease.owner, lease.checkpoint) for lease in found_leases.values()} == {(None, Position("TRIM_HORIZON"))}
     assert found_leases["shardId-000000000001"].hash_range == HashRange(2**127, 2**128 - 1)
+
+
+def test_what_is_set_beside_mld_makes_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["--beside", "main=/a", "--runs", "1"]
+    monkeypatch.setattr("sys.argv", ["benchmarks", *words])
+    monkeypatch.setattr(benchmarks.path, "main", lambda found: 7 if found == ["table", *words] else 1)
+    assert benchmarks.main() == 7
 
 
 def test_the_plan_of_the_table_goes_by_turns(tmp_path: Path) -> None:
