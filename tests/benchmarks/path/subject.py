@@ -20,7 +20,7 @@ from tests.support.servers import REGION
 
 LOOK_S = 0.05
 READY_TIMEOUT_S = 120.0
-JAVA_READY_TIMEOUT_S = 400.0  # Amazon's daemon takes two minutes to its first record
+JAVA_READY_TIMEOUT_S = 400.0  # a JVM on a busy machine, and 64 leases
 SETTLE_S = 1.5
 CHECKPOINT_EVERY = 10
 APPLICATION = "bench"
