@@ -139,7 +139,7 @@ FLEET_TOP = ["fleet", "wiring"]
 SPARK_MAY_USE = ("mld.aws", "mld.errors")
 """Of mld: `processors/spark` writes to buckets with the daemon's own ways to credentials."""
 SPARK_ROOMS: dict[str, set[str]] = {
-    "child": {"batch", "catalog", "maintenance", "replay", "session"},
+    "child": {"batch", "catalog", "host", "maintenance", "replay", "session"},
     "host": {"batch", "commit", "maintenance", "session", "sinks", "streaming"},
     "maintenance": {"commit", "session", "sinks"},
     "streaming": {"batch", "commit", "session"},

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from processors.spark.session import delta_log, gateway, local_files
+from processors.spark.session import class_archive, delta_log, gateway, local_files
 from processors.spark.session.cluster import ANSWER_SHARE, addresses, await_answer
 from processors.spark.session.lakehouse import DELTA, PACKAGES, NoRelease, formats_of, lake_settings
 from processors.spark.session.s3a import NoS3A, is_needed, s3a_settings
@@ -65,7 +65,8 @@ OF_SQL = {
 }
 """Settings of every session, wherever it is. Spark's own type for times in Parquet is INT96, which is deprecated and
 bears no statistics: a reader that looks for a time has to read every file."""
-JAVA_OPTIONS = {"spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"}
+DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
+JAVA_OPTIONS = {DRIVER_OPTIONS, "spark.executor.extraJavaOptions"}
 """What the user gives for these keys is added to our options, and does not replace them."""
 HUGE_PAGES = "-XX:+UseTransparentHugePages"
 """Together with `JVM_OPTIONS` they save a seventh of a batch's CPU."""
@@ -121,8 +122,10 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
         from pyspark.sql import SparkSession as Session
     except ImportError as error:
         raise SessionError(f"PySpark cannot be imported ({error}); {EXTRA}") from error
+    archive = ""
     if settings.remote is None:
-        environment(settings)
+        java = environment(settings)
+        archive = class_archive.options(java, settings.conf.get(DRIVER_OPTIONS, ""))
         (scratch / LOGGING_FILE).write_text(LOGGING)
     await_answer(settings.where, addresses(settings), ANSWER_SHARE * settings.start_timeout_s)
     program = sys.modules["__main__"]
@@ -130,7 +133,7 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
         # The client of Spark Connect takes a program without a file, as `python -c` is, for a run of its own tests,
         # and ends it. A host is started that way.
         program.__file__ = __file__
-    conf = {**configuration(settings, scratch), "spark.app.name": settings.application}
+    conf = {**configuration(settings, scratch, archive), "spark.app.name": settings.application}
     if settings.remote is None:
         conf["spark.master"] = settings.master
     builder = Session.builder
@@ -171,11 +174,14 @@ def _bound_retries(session: SparkSession) -> None:
     session.client.set_retry_policies([policy])
 
 
-def configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
-    """Every setting of Spark that is not its default; what the user sets comes last."""
+def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> dict[str, str]:
+    """Every setting of Spark that is not its default; what the user sets comes last. `archive`: the JVM's options for
+    its archive of classes."""
     if settings.remote:
         return {**OF_SQL, **settings.conf}
-    own_options = f"{JVM_OPTIONS}{_huge_pages()} -Dlog4j2.configurationFile={(scratch / LOGGING_FILE).as_uri()}"
+    own_options = (
+        f"{JVM_OPTIONS}{_huge_pages()}{archive} -Dlog4j2.configurationFile={(scratch / LOGGING_FILE).as_uri()}"
+    )
     own_options += f' "-Djava.io.tmpdir={scratch}"'
     ours = {
         "spark.ui.showConsoleProgress": "false",
@@ -183,7 +189,7 @@ def configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
         **OF_SQL,
         **python_functions(),
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": own_options,
+        DRIVER_OPTIONS: own_options,
         "spark.ui.killEnabled": "false",
         "spark.redaction.regex": REDACTED,
         # What the UI remembers of past jobs lives in the heap; a host runs for months.
@@ -193,7 +199,7 @@ def configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
         "spark.sql.ui.retainedExecutions": "50",
     }
     if settings.format is Format.AVRO:
-        ours["spark.driver.extraJavaOptions"] += f" {AVRO_LIMITS}"
+        ours[DRIVER_OPTIONS] += f" {AVRO_LIMITS}"
         ours["spark.executor.extraJavaOptions"] = AVRO_LIMITS
     if settings.packages:
         ours["spark.jars.packages"] = settings.packages
@@ -277,9 +283,11 @@ def local_cores(master: str) -> int:
     return int(inside) if inside.isdigit() else 1
 
 
-def environment(settings: SparkSettings) -> None:
-    """What PySpark and the JVM read from the environment. Raises SessionError if there is no fit Java."""
-    os.environ["JAVA_HOME"] = str(java_home(settings.java_home, os.environ))
+def environment(settings: SparkSettings) -> Path:
+    """What PySpark and the JVM read from the environment; returns the home of Java. Raises SessionError if there is no
+    fit one."""
+    java = java_home(settings.java_home, os.environ)
+    os.environ["JAVA_HOME"] = str(java)
     if python := settings.conf.get("spark.pyspark.python"):  # PySpark itself reads the variable only
         os.environ["PYSPARK_PYTHON"] = python
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -288,6 +296,7 @@ def environment(settings: SparkSettings) -> None:
         os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
     for name in OTHERS:
         os.environ.pop(name, None)
+    return java
 
 
 def java_home(wanted: str | None, env: Mapping[str, str]) -> Path:

@@ -82,7 +82,7 @@ def test_a_cluster_that_does_not_gets_a_sentence():
 def test_no_session_is_started_where_nobody_answers(tmp_path, key, monkeypatch):
     pytest.importorskip("pyspark")
     monkeypatch.setattr("processors.spark.session.spark_session.check_extra", lambda *, remote: None)
-    monkeypatch.setattr("processors.spark.session.spark_session.environment", lambda settings: None)
+    monkeypatch.setattr("processors.spark.session.spark_session.environment", lambda settings: tmp_path)
     with socket.socket() as taken:  # bound and not listening: refused for certain
         taken.bind(("127.0.0.1", 0))
         (tmp_path / "p.sql").write_text("SELECT * FROM records")
