@@ -41,7 +41,7 @@ from mld.quickstart.orders import (
     order_writes,
     seen_change,
 )
-from mld.quickstart.spark import DEAD_LETTER, READ_S, SparkTour, with_values
+from mld.quickstart.spark import DEAD_LETTER, SparkTour, with_values
 from mld.quickstart.stage import QuickstartError
 from mld.quickstart.tour import APPLICATION, REGION, SEED, Tour, tail, tour_client
 
@@ -261,6 +261,10 @@ class SparkOrdersTour(OrdersTour, SparkTour):
     def sinks(self) -> Sequence[str]:
         return (CHANGES, DEAD_LETTER)
 
+    @property
+    def read_arguments(self) -> Sequence[str]:
+        return (*super().read_arguments, CHANGES)
+
     def clear(self) -> None:
         super().clear()
         self.clear_archive()
@@ -305,20 +309,10 @@ class SparkOrdersTour(OrdersTour, SparkTour):
     def report(self, leases: dict[str, Lease]) -> list[str]:
         faults = self.archive_report(leases)
         self.say("reading the Parquet files …")
-        rows = self._rows()
+        rows = self.read()
         self.console.print(_status_table(rows))
         wanted = {key: [_as_row(change) for change in changes] for key, changes in self.wanted.items()}
         return faults + find_faults("the Parquet files", wanted, map(_seen_row, rows), in_order=False)
-
-    def _rows(self) -> list[dict[str, Any]]:
-        errors = self.directory / "reading.log"
-        command = [sys.executable, "-P", "-m", "mld.quickstart.reading", str(self.lake), CHANGES]
-        with errors.open("wb") as log:
-            read = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, timeout=READ_S, check=False)
-        if read.returncode != 0:
-            raise QuickstartError(f"the sink in {self.lake} cannot be read; see {errors} and {self.log_file}")
-        found: list[dict[str, Any]] = json.loads(read.stdout)
-        return found
 
     def where(self) -> str:
         return "each exactly once in Parquet and, in order, in the archive"

@@ -14,10 +14,12 @@ import sys
 import time
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -25,7 +27,7 @@ from mld import sparkhosts
 from mld.leases.lease import Lease
 from mld.quickstart.clicks import ClickEvent
 from mld.quickstart.lineage import Sums, TourOutcome, expected, find_faults, shard_lines
-from mld.quickstart.stage import NotReadyError, QuickstartError
+from mld.quickstart.stage import NotReadyError, QuickstartError, process
 from mld.quickstart.tour import APPLICATION, STREAM, Tour, tail
 
 CLICKS, PER_MINUTE, DEAD_LETTER = "clicks", "per_minute", "dead-letter"
@@ -42,6 +44,8 @@ SECTIONS = ("home", "search", "product", "cart", "checkout", "help")
 
 class SparkTour(Tour):
     _ui_said = False
+    _reader: subprocess.Popen[bytes]
+    """Has its session ready when the daemon stops."""
 
     @property
     def lake(self) -> Path:
@@ -99,12 +103,35 @@ class SparkTour(Tour):
             f"kinesisEndpoint = {endpoint}\ndynamoDBEndpoint = {endpoint}\n"
             "# For a look around on a machine of your own: the UI of Spark asks nobody who he is.\n"
             "mld.spark.conf.spark.ui.enabled = true\n"
+            "# The quick compiler alone: right for a minute, remove it for anything longer.\n"
+            "mld.spark.conf.spark.driver.extraJavaOptions = -XX:TieredStopAtLevel=1\n"
         )
 
     def extra_events(self) -> Sequence[ClickEvent]:
         return [MALFORMED]
 
     # --- meanwhile ---------------------------------------------------------------------------------------------------
+
+    @property
+    def read_arguments(self) -> Sequence[str]:
+        """What is read at the end."""
+        return (str(self.lake),)
+
+    @property
+    def reading_log_file(self) -> Path:
+        return self.directory / "reading.log"
+
+    @contextmanager
+    def daemon(self) -> Iterator[subprocess.Popen[bytes]]:
+        with super().daemon() as daemon, ExitStack() as self._readers:
+            yield daemon
+
+    def wait_until_caught_up(self, daemon: subprocess.Popen[bytes]) -> None:
+        """Another core is idle while the session of the daemon starts: that of the reader starts beside it."""
+        command = [sys.executable, "-P", "-m", "processors.samples.reading", *self.read_arguments]
+        with self.reading_log_file.open("wb") as log:
+            self._reader = self._readers.enter_context(process(command, log, stdin=subprocess.PIPE))
+        super().wait_until_caught_up(daemon)
 
     def processed(self) -> int:
         host = self._host()
@@ -139,17 +166,23 @@ class SparkTour(Tour):
         return find_faults(self._wanted, found, open_shards)
 
     def _found(self) -> TourOutcome:
-        errors = self.directory / "reading.log"
-        command = [sys.executable, "-P", "-m", "mld.quickstart.reading", str(self.lake)]
-        with errors.open("wb") as log:
-            read = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, timeout=READ_S, check=False)
-        if read.returncode != 0:
-            raise QuickstartError(f"the sinks in {self.lake} cannot be read; see {errors} and {self.log_file}")
-        document = json.loads(read.stdout)
+        document = self.read()
         minutes = {(minute, section): Sums(clicks, ms) for minute, section, clicks, ms in document["minutes"]}
         return TourOutcome(
             [tuple(row) for row in document["rows"]], minutes, list(self._dead_letters()), self._marks(CLICKS)
         )
+
+    def read(self) -> Any:
+        """What the reader finds in the sinks. Raises QuickstartError."""
+        try:
+            text, _ = self._reader.communicate(b"\n", READ_S)
+        except subprocess.TimeoutExpired:
+            text = b""
+        if not text or self._reader.returncode != 0:
+            raise QuickstartError(
+                f"the sinks in {self.lake} cannot be read; see {self.reading_log_file} and {self.log_file}"
+            )
+        return json.loads(text)
 
     def _dead_letters(self) -> Iterator[tuple[str, int, str]]:
         for file in sorted((self.lake / DEAD_LETTER).glob("c[0-9]*.json")):

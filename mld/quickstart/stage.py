@@ -81,6 +81,7 @@ def process(
     stderr: Any,
     stdout: Any = subprocess.PIPE,
     *,
+    stdin: Any = subprocess.DEVNULL,
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
@@ -89,7 +90,7 @@ def process(
         command,
         stdout=stdout,
         stderr=stderr,
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         process_group=0,
         cwd=cwd,
         env=environment,

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from processors.spark.pipeline import Batch
-from processors.spark.session import handover
-from processors.spark.session.spark_session import OF_SQL, java_home, python_functions
+from processors.spark.session import class_archive, handover
+from processors.spark.session.spark_session import DRIVER_OPTIONS, OF_SQL, java_home, python_functions
 from properties.spark import Format
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ def session(cores: int = 1, **conf: str) -> SparkSession:
     """A small local session, shared by all tests of a process. Raises SessionError if there is no fit Java."""
     from pyspark.sql import SparkSession as Session
 
+    archive = ""
     if Session.getActiveSession() is None:
-        java_home(None, os.environ)
+        archive = class_archive.options(java_home(None, os.environ), conf.get(DRIVER_OPTIONS, ""))
     ours = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -48,6 +49,7 @@ def session(cores: int = 1, **conf: str) -> SparkSession:
         "spark.authenticate": "true",
         **python_functions(),
         **conf,
+        DRIVER_OPTIONS: f"{archive} {conf.get(DRIVER_OPTIONS, '')}".strip(),
     }
     builder = Session.builder.master(f"local[{cores}]").appName("test")
     for name, value in ours.items():

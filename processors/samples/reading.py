@@ -1,9 +1,10 @@
 """Reads the sinks of the Spark tours as anyone would: `spark.read.parquet`. A separate program, as it needs a JVM.
 
-    python -m mld.quickstart.reading DIRECTORY [changes]
+    python -m processors.samples.reading DIRECTORY [changes]
 
-It prints one JSON document: with `changes` a list of the rows of that sink, else an object of `minutes` (minute,
-section, clicks, load_ms; the sums of all micro-batches added up) and `rows` (shard, sequence number, event id).
+It starts its session, which takes seconds, and reads when it is told to: by a line on its standard input. It prints
+one JSON document: with `changes` a list of the rows of that sink, else an object of `minutes` (minute, section, clicks,
+load_ms; the sums of all micro-batches added up) and `rows` (shard, sequence number, event id).
 """
 
 from __future__ import annotations
@@ -14,34 +15,27 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from processors.spark.testing import session
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CONFIGURATION = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.authenticate": "true",
-}
+CORES = 2
+JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""It ends within seconds, before code that is compiled well would pay."""
 
 
 def main(directory: Path, what: str) -> None:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    from pyspark.sql import SparkSession
-    from pyspark.sql import functions as F
+    spark = session(CORES, **{"spark.driver.extraJavaOptions": JVM_OPTIONS})
+    if sys.stdin.readline():
+        if what == "changes":
+            from pyspark.sql import functions as F
 
-    builder = SparkSession.builder.master("local[*]").appName("quickstart-reading")
-    for name, value in CONFIGURATION.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    if what == "changes":
-        rows = spark.read.parquet(str(directory / what)).withColumn("amount", F.col("amount").cast("string"))
-        json.dump([row.asDict() for row in rows.drop("changed_at").collect()], sys.stdout)
-    else:
-        json.dump(clicks_and_sums(spark, directory), sys.stdout)
+            rows = spark.read.parquet(str(directory / what)).withColumn("amount", F.col("amount").cast("string"))
+            json.dump([row.asDict() for row in rows.drop("changed_at").collect()], sys.stdout)
+        else:
+            json.dump(clicks_and_sums(spark, directory), sys.stdout)
     spark.stop()
 
 
