@@ -35,7 +35,7 @@ from tests.benchmarks.spark_rig import (
 )
 from tests.benchmarks.tables import load_average
 
-BACKLOG, QUIET, SESSIONS, WAYS = SCENARIOS = ("backlog", "quiet", "sessions", "ways")
+BACKLOG, QUIET, SESSIONS, START, WAYS = SCENARIOS = ("backlog", "quiet", "sessions", "start", "ways")
 RECORD_BYTES = 1024
 SHARDS = (1, 4, 64)
 WARM_RECORDS, MEASURED_RECORDS, REST_RECORDS = 2_000_000, 800_000, 400_000
@@ -49,6 +49,7 @@ QUIET_S = {"low": 40.0, "adaptive": 240.0}
 COMMITTED_S = {"low": 5.0, "adaptive": 125.0}
 """Records that were put so long before the end are committed."""
 SESSIONS_SHARDS = 4
+START_SHARDS, START_RECORDS = 4, 20_000
 EXIT_TERMINATED = 143
 
 
@@ -103,6 +104,22 @@ def sessions(rig: Rig, data: float) -> list[Row]:
         memory = [subject.pss_mb() for subject in subjects]
     figures |= {f"{part}_pss_mb": sum(one[part] for one in memory) for part in PARTS}
     return [Row("backlog", "a session per shard", "1 KB", SESSIONS_SHARDS, figures=figures)]
+
+
+def start(rig: Rig, measured_with: Subject = OURS) -> list[Row]:
+    """From exec of the daemon to the first commit: what the user waits, and what it costs until then."""
+    each = START_RECORDS // START_SHARDS
+    server = rig.kinesis(each, RECORD_BYTES)
+    server.tell("open")
+    how: dict[str, Any] = {"keys": {"mld.spark.latency": "low", **measured_with.keys}, "root": measured_with.root}
+    began = time.monotonic()
+    with running(rig, f"backlog-{START_SHARDS}-{each}", server, shards=START_SHARDS, **how) as subject:
+        ready_s, at_ready = time.monotonic() - began, subject.cpu_s()
+        subject.wait_for_records(1, BACKLOG_TIMEOUT_S)
+        commit_s, at_commit = time.monotonic() - began, subject.cpu_s()
+    figures = {"ready_s": ready_s, "commit_s": commit_s, "ready_cpu_s": sum(at_ready.values())}
+    figures |= {f"{part}_cpu_s": at_commit[part] for part in PARTS}
+    return [Row("start", measured_with.name, "1 KB", START_SHARDS, figures=figures)]
 
 
 def _in_full_flow(subjects: Sequence[Running], warm: int, measured: int) -> dict[str, float]:
@@ -245,6 +262,10 @@ def plan(rig: Rig, arguments: argparse.Namespace) -> Iterator[report.Measure]:
             for turn in range(arguments.turns):
                 for subject in (OURS, *arguments.beside):
                     yield partial(backlog, rig, shards, arguments.data, subject, turn)
+    if START in wanted:
+        for _ in range(arguments.turns):
+            for subject in (OURS, *arguments.beside):
+                yield partial(start, rig, subject)
     if SESSIONS in wanted:
         yield partial(sessions, rig, arguments.data)
     if QUIET in wanted:
@@ -277,9 +298,11 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME=DIRECTORY or NAME=KEY=VALUE",
-        help="measure backlogs by turns with another checkout, or with another setting, too",
+        help="measure backlogs and starts by turns with another checkout, or with another setting, too",
     )
-    parser.add_argument("--turns", type=int, default=1, help="how often each backlog is measured (%(default)s)")
+    parser.add_argument(
+        "--turns", type=int, default=1, help="how often each backlog and start is measured (%(default)s)"
+    )
     parser.add_argument("--data", type=float, default=1.0, help="share of the usual data (default 1)")
     parser.add_argument("--results", type=Path, help="add the figures to this file, and print all that are in it")
     parser.add_argument("--show", action="store_true", help="measure nothing, print what is in the file")

@@ -20,7 +20,16 @@ def line(row: Row) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    parts = [_notes(rows), _backlogs(rows), _quiet(rows), _seconds(rows), _delays(rows), _memory(rows), _ways(rows)]
+    parts = [
+        _notes(rows),
+        _backlogs(rows),
+        _starts(rows),
+        _quiet(rows),
+        _seconds(rows),
+        _delays(rows),
+        _memory(rows),
+        _ways(rows),
+    ]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -59,6 +68,22 @@ def _backlogs(rows: Sequence[Row]) -> str:
          "CPU x one session", "records/s x one session"),
         lines,
     )  # fmt: skip
+
+
+def _starts(rows: Sequence[Row]) -> str:
+    lines = [
+        (
+            row.subject, f"{row['ready_s']:.1f}", f"{row['commit_s']:.1f}", f"{row['ready_cpu_s']:.1f}",
+            f"{sum(row[f'{part}_cpu_s'] for part in PARTS):.1f}", *(f"{row[f'{part}_cpu_s']:.1f}" for part in PARTS),
+        )
+        for row in rows
+        if row.scenario == "start"
+    ]  # fmt: skip
+    return _table(
+        "Start: seconds from exec of the daemon, by the clock, and CPU seconds until then",
+        ("", "session ready", "first commit", "CPU, ready", "CPU, commit", *PARTS),
+        lines,
+    )
 
 
 def _shards(rows: Sequence[Row]) -> set[int]:

@@ -36,7 +36,7 @@ LIST_SEPARATOR = ":"
 """Between two archives, for the JVM: a path that contains it cannot be said."""
 
 Stamp = tuple[str, int, int]
-"""Of a file: its path, its size, and the time of its last change; what the JVM compares."""
+"""Of a file: its path, its size, and the time of its last change in seconds; what the JVM compares."""
 
 
 # --- decisions -------------------------------------------------------------------------------------------------------
@@ -85,12 +85,16 @@ def key(java: Path) -> str | None:
     homes = (found.submodule_search_locations or ()) if found is not None else ()
     try:
         jars = [entry for home in homes for entry in os.scandir(Path(home) / "jars")]
-        stamps = [(entry.path, (stat := entry.stat()).st_size, stat.st_mtime_ns) for entry in jars]
-        library = (java / JVM_LIBRARY).resolve(strict=True)
-        stamps.append((str(library), (stat := library.stat()).st_size, stat.st_mtime_ns))
+        stamps = [_stamp(entry.path) for entry in jars]
+        stamps.append(_stamp(str((java / JVM_LIBRARY).resolve(strict=True))))
     except OSError:
         return None
     return key_of(stamps)
+
+
+def _stamp(path: str) -> Stamp:
+    stat = os.stat(path)  # noqa: PTH116 - of 300 files at every start
+    return path, stat.st_size, int(stat.st_mtime)
 
 
 def find(java: Path, directory: Path | None = None) -> Path | None:
