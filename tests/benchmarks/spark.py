@@ -27,6 +27,7 @@ from tests.benchmarks import spark_report as report
 from tests.benchmarks.path.figures import Row, percentile, read, write
 from tests.benchmarks.process import ROOT, SINK_CHILD, BenchError
 from tests.benchmarks.spark_rig import (
+    JVM,
     PARTS,
     Rig,
     Running,
@@ -117,7 +118,13 @@ def start(rig: Rig, measured_with: Subject = OURS) -> list[Row]:
         ready_s, at_ready = time.monotonic() - began, subject.cpu_s()
         subject.wait_for_records(1, BACKLOG_TIMEOUT_S)
         commit_s, at_commit = time.monotonic() - began, subject.cpu_s()
-    figures = {"ready_s": ready_s, "commit_s": commit_s, "ready_cpu_s": sum(at_ready.values())}
+        memory = subject.pss_mb()
+    figures = {
+        "jvm_pss_mb": memory[JVM],
+        "ready_s": ready_s,
+        "commit_s": commit_s,
+        "ready_cpu_s": sum(at_ready.values()),
+    }
     figures |= {f"{part}_cpu_s": at_commit[part] for part in PARTS}
     return [Row("start", measured_with.name, "1 KB", START_SHARDS, figures=figures)]
 

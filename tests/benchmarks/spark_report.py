@@ -75,13 +75,14 @@ def _starts(rows: Sequence[Row]) -> str:
         (
             row.subject, f"{row['ready_s']:.1f}", f"{row['commit_s']:.1f}", f"{row['ready_cpu_s']:.1f}",
             f"{sum(row[f'{part}_cpu_s'] for part in PARTS):.1f}", *(f"{row[f'{part}_cpu_s']:.1f}" for part in PARTS),
+            f"{row['jvm_pss_mb']:.0f}",
         )
         for row in rows
         if row.scenario == "start"
     ]  # fmt: skip
     return _table(
         "Start: seconds from exec of the daemon, by the clock, and CPU seconds until then",
-        ("", "session ready", "first commit", "CPU, ready", "CPU, commit", *PARTS),
+        ("", "session ready", "first commit", "CPU, ready", "CPU, commit", *PARTS, "JVM's PSS, MB"),
         lines,
     )
 
