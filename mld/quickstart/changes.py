@@ -304,7 +304,10 @@ class SparkOrdersTour(OrdersTour, SparkTour):
         """Whether the archive has everything, and the sink the last record of every shard of the archive."""
         if self.archived() < self.total():
             return False
-        return self._marks(CHANGES) == last_numbers(self.archive())
+        return self._marks(CHANGES) == self.last_marks()
+
+    def last_marks(self) -> Mapping[str, int]:
+        return last_numbers(self.archive())
 
     def report(self, leases: dict[str, Lease]) -> list[str]:
         faults = self.archive_report(leases)
@@ -324,7 +327,7 @@ The table of changes is in {self.lake / CHANGES}; `spark.read.parquet` reads it.
 
   cp {self.pipeline_file} {self.properties_file} .
                                           # set streamArn, applicationName, AwsCredentialsProvider and regionName,
-                                          # and remove the two endpoint lines at the end
+                                          # and remove the lines at the end from kinesisEndpoint on
   bin/mld check quickstart.properties     # what it means, and what is wrong with it
   bin/mld quickstart.properties           # run it; Ctrl-C stops it gracefully
 

@@ -151,6 +151,10 @@ class SparkTour(Tour):
         """Whether both sinks have the last record of every shard. Checkpoints follow, at the stop at the latest."""
         return all(self._marks(sink) == self._wanted.marks for sink in (CLICKS, PER_MINUTE))
 
+    def last_marks(self) -> Mapping[str, int]:
+        """The last record of every shard; valid once everything is put."""
+        return self._wanted.marks
+
     def _host(self) -> sparkhosts.SparkHost | None:
         hosts = sparkhosts.running(APPLICATION)
         return next((host for host in hosts if host.properties_file == str(self.properties_file)), None)
@@ -196,11 +200,12 @@ class SparkTour(Tour):
         if newest is None:
             return {}
         marks: dict[str, str] = {}
+        last = self.last_marks()
         for writer in json.loads(newest.read_bytes())["writers"]:  # nobody but the tour writes there
             for of_stream in writer["marks"].values():
                 marks |= of_stream
             for numbers in writer.get("ended", {}).values():
-                marks |= {shard: str(self._wanted.marks.get(shard, 0)) for shard in _shards(numbers)}
+                marks |= {shard: str(last[shard]) for shard in _shards(numbers) if shard in last}
         return {shard: int(position.partition(":")[0]) for shard, position in marks.items()}
 
     def verdict(self) -> str:
@@ -217,7 +222,7 @@ The tables are in {self.lake}; `spark.read.parquet` reads them. Pipeline and set
 
   cp {self.pipeline_file} {self.properties_file} .
                                           # set streamName, applicationName, AwsCredentialsProvider and regionName,
-                                          # and remove the two endpoint lines at the end
+                                          # and remove the lines at the end from kinesisEndpoint on
   bin/mld check quickstart.properties     # what it means, and what is wrong with it
   bin/mld quickstart.properties           # run it; Ctrl-C stops it gracefully
 
@@ -233,8 +238,11 @@ def with_values(text: str, values: Mapping[str, str]) -> str:
 
 
 def _shards(numbers: Iterable[str]) -> Iterator[str]:
-    """Shards by their numbers, as a ledger has those that have ended: `0-63` or `70`."""
+    """Shards by their numbers, as a ledger has those that have ended: `0-63` or `70`; `=` and the name of any other."""
     for item in numbers:
+        if item.startswith("="):
+            yield item[1:]
+            continue
         first, _, last = item.partition("-")
         yield from (f"shardId-{number:012d}" for number in range(int(first), int(last or first) + 1))
 
