@@ -33,7 +33,7 @@ def test_the_tour_runs_the_sample_on_the_embedded_aws(tmp_path):
     ours, theirs = values(tour.properties(ENDPOINT)), values(SAMPLE.read_text())
     assert {key for key in ours if ours[key] != theirs.get(key)} == {
         "streamName", "applicationName", "AwsCredentialsProvider", "regionName", "kinesisEndpoint", "dynamoDBEndpoint",
-        "mld.spark.conf.spark.ui.enabled",
+        "mld.spark.conf.spark.ui.enabled", "mld.spark.conf.spark.driver.extraJavaOptions",
     }  # fmt: skip
     assert theirs.keys() <= ours.keys()
 
@@ -47,7 +47,7 @@ def test_the_tour_of_changes_runs_its_sample_on_the_embedded_aws(tmp_path):
     ours, theirs = values(tour.properties(ENDPOINT)), values(sample.read_text())
     assert {key for key in ours if ours[key] != theirs.get(key)} == {
         "streamArn", "applicationName", "AwsCredentialsProvider", "kinesisEndpoint", "dynamoDBEndpoint",
-        "mld.spark.conf.spark.ui.enabled",
+        "mld.spark.conf.spark.ui.enabled", "mld.spark.conf.spark.driver.extraJavaOptions",
     }  # fmt: skip
     assert theirs.keys() <= ours.keys()
 
