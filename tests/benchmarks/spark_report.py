@@ -80,7 +80,7 @@ def _starts(rows: Sequence[Row]) -> str:
         for row in rows
         if row.scenario == "start"
     ]  # fmt: skip
-    return _table(
+    return markdown_table(
         "Start: seconds from exec of the daemon, by the clock, and CPU seconds until then",
         ("", "session ready", "first commit", "CPU, ready", "CPU, commit", *PARTS, "JVM's PSS, MB"),
         lines,
