@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mld.positions import LATEST
-from mld.retrieval.rawbody import RegularRun, index_of
+from mld.retrieval.rawbody import index_of
 from mld.retrieval.rawpage import page_of
 from tests.support.bodies import BodyMaker, reference_page
 from tests.support.pages import assert_same
@@ -105,16 +105,12 @@ def many(count: int, **changes: str) -> bytes:
 
 def test_records_that_are_written_alike_are_read_by_one_pattern() -> None:
     index_of(many(2).replace(b'"k"', b'"k","EncryptionType":"KMS"'))
-    assert _kinds(many(1000)) == [("IrregularRun", 1), ("RegularRun", 999)]
+    assert index_of(many(1000)).by_pattern == 999
 
 
 def test_what_a_body_taught_is_known_in_the_next_one() -> None:
     index_of(many(2))
-    assert _kinds(many(3)) == [("RegularRun", 3)]
-
-
-def _kinds(body: bytes) -> list[tuple[str, int]]:
-    return [(type(run).__name__, len(run)) for run in index_of(body).runs]
+    assert index_of(many(3)).by_pattern == 3
 
 
 @pytest.mark.parametrize(
@@ -129,8 +125,7 @@ def _kinds(body: bytes) -> list[tuple[str, int]]:
     ],
 )
 def test_one_odd_record_costs_the_others_nothing(odd: str) -> None:
-    runs = index_of(many(1000, at500=odd)).runs
-    assert sum(len(run) for run in runs if isinstance(run, RegularRun)) >= 997
+    assert index_of(many(1000, at500=odd)).by_pattern >= 997
 
 
 def test_a_body_of_many_kinds_of_records_is_still_read() -> None:
