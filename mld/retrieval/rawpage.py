@@ -41,25 +41,40 @@ DECODED_PER_STEP_CHARS = 1024 * 1024
 T = TypeVar("T")
 
 
-def page_of(body: bytes, extra: bytes = b"") -> RawPage:
-    """The page of an answer. Raises ValueError, with what is wrong, if the body is not a GetRecords answer."""
-    return PageReader(NEXT_ITERATOR, extra).page(body)
+@dataclass(frozen=True, slots=True)
+class PageMaker:
+    """Makes pages of bodies. Raises ValueError, with what is wrong, if a body is not as documented.
+
+    `extra` are keys that each record gets (`protocol.codec.record_keys`).
+    """
+
+    going_on: str
+    """The member that becomes `next_iterator`."""
+    extra: bytes = b""
+
+    def __call__(self, body: bytes) -> RawPage:
+        return PageReader(self).end(body)
+
+    def in_parts(self) -> PageReader:
+        """For one body that comes in parts."""
+        return PageReader(self)
 
 
-def page_of_event(payload: bytes, extra: bytes = b"") -> RawPage:
-    """The page of a SubscribeToShardEvent, whose ContinuationSequenceNumber becomes `next_iterator`."""
-    return PageReader(CONTINUATION, extra).page(payload)
+page_of = PageMaker(NEXT_ITERATOR)
+"""Of a GetRecords answer."""
+page_of_event = PageMaker(CONTINUATION)
+"""Of a SubscribeToShardEvent."""
 
 
 class PageReader:
-    """Makes a page of a body that comes in parts, each of which is read as it comes."""
+    """Makes a page of one body, each part of which is read as it comes."""
 
-    def __init__(self, going_on: str = NEXT_ITERATOR, extra: bytes = b"") -> None:
-        self._body = BodyReader(going_on, extra)
-        self._extra = extra
+    def __init__(self, maker: PageMaker) -> None:
+        self._extra = maker.extra
+        self._body = BodyReader(maker.going_on, maker.extra)
         self.feed = self._body.feed
 
-    def page(self, last: bytes = b"") -> RawPage:
+    def end(self, last: bytes = b"") -> RawPage:
         """The page of the body that ends with `last`. Raises ValueError, with what is wrong with it."""
         try:
             return page_of_index(self._body.index(last), self._extra)
