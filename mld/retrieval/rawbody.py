@@ -22,8 +22,8 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain, islice
-from operator import lt
+from itertools import islice
+from operator import itemgetter, lt
 from typing import TypeVar
 
 from mld.retrieval.jsonscan import ARRAY, ARRAY_END, COMMA, OBJECT, QUOTE, Scan
@@ -53,7 +53,8 @@ CUT_OFF_BYTES = PART_BYTES // 4
 """What is left of a part that was read fast, if it is less than this, is the beginning of a record that goes on."""
 NOT_LEGAL = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What is raised for a body that is not as documented."""
-_PAD = ord("=")
+_END_OF_DATA = itemgetter(slice(-2, None))
+"""Where padding is."""
 _recent: list[RecordLayout | None] = [None]
 """The layout learned last, so that a short answer costs no learning. A memo: what a body says does not depend on it."""
 
@@ -111,12 +112,13 @@ class BodyReader:
     What is kept of the parts that were read is what cannot be told yet from a text that is cut off.
     """
 
-    def __init__(self, going_on: str = NEXT_ITERATOR, extra: bytes = b"") -> None:
+    def __init__(self, going_on: str = NEXT_ITERATOR, extra: bytes = b"", part_bytes: int = PART_BYTES) -> None:
         self._going_on = going_on
         self._extra = extra
+        self._part_bytes = part_bytes
         self._parts: list[bytes] = []
         self._waiting = 0
-        self._enough = PART_BYTES
+        self._enough = part_bytes
         self._found: dict[str, object] = {}
         self._records: _Records | None = None
 
@@ -132,7 +134,7 @@ class BodyReader:
         at = 0 if self._records is None else self._records.at
         rest = scan.body[at:]
         self._parts, self._waiting = [rest], len(rest)
-        self._enough = len(rest) + PART_BYTES if at else 2 * len(rest)
+        self._enough = len(rest) + self._part_bytes if at else 2 * len(rest)
 
     def index(self, last: bytes = b"") -> Index:
         """What is in the body, which ends with `last`. Raises one of NOT_LEGAL."""
@@ -232,34 +234,32 @@ class _Records:
         to_plain = self._to_plain(layout)
         ended = deviates = False
         while not ended and not deviates:
-            matches = [match]
             datas: list[bytes] = []
-            padding = 0
+            columns = list(match.groups())
+            keep, extend = datas.append, columns.extend
             limit = start + PIECE_BYTES
             while start < limit:
                 end = find(b'"', start, plain_end)
-                match = to_plain(body, end)
-                if match is None:  # nor is it if `end` is none
-                    match = layout.to_any.match(body, end)
-                    if match is not None:
-                        self._look_at_payload(body, match.end())
+                found = to_plain(body, end)
+                if found is None:  # nor is it if `end` is none
+                    found = layout.to_any.match(body, end)
+                    if found is not None:
+                        self._look_at_payload(body, found.end())
                         to_plain = self._to_plain(layout)
                     else:
-                        match = layout.to_end.match(body, end)
-                        ended = match is not None
-                if match is None or (end - start) & 3:
+                        found = layout.to_end.match(body, end)
+                        ended = found is not None
+                if found is None or (end - start) & 3:
                     ended, deviates = False, True
                     break
-                if body[end - 1] == _PAD:
-                    padding += 1 + (body[end - 2] == _PAD)
-                datas.append(body[start:end])
-                matches.append(match)
+                match = found
+                keep(body[start:end])
+                extend(match.groups())
                 start = match.end()
                 if ended:
                     break
-            match = matches[-1]
             if datas:
-                self._add_regular(layout, matches, datas, padding)
+                self._add_regular(layout, columns, datas)
         if ended:
             scan.at = start
         elif match is not head:
@@ -276,21 +276,18 @@ class _Records:
         """What matches up to a payload of which there is nothing to learn."""
         return (layout.to_single if self._bears_frame else layout.to_plain).match
 
-    def _add_regular(
-        self, layout: RecordLayout, matches: list[re.Match[bytes]], datas: list[bytes], padding: int
-    ) -> None:
-        """Payload n stands between `matches[n]` and `matches[n + 1]`."""
+    def _add_regular(self, layout: RecordLayout, columns: list[bytes], datas: list[bytes]) -> None:
+        """`columns` are the groups of the head of the first record, then those of each match after a payload."""
         self._flush_odd()
         step = layout.groups
         length = step * len(datas)
-        columns = list(chain.from_iterable([match.groups() for match in matches]))
         keys, sequences, times = (
             columns[first : first + length : step] for first in (layout.key, layout.sequence, layout.time)
         )
         chars, fill = layout.time_chars, layout.time_fill
         times = [time if len(time) == chars else fill(time) for time in times]
         text = self._form.framed_columns(datas, keys, sequences, layout.time_head, times)
-        data_bytes = sum(map(len, datas)) // 4 * 3 - padding
+        data_bytes = sum(map(len, datas)) // 4 * 3 - b"".join(map(_END_OF_DATA, datas)).count(b"=")
         self.pieces.append(Piece(text, len(datas), data_bytes, self._bears_frame))
         self.sequences.add(sequences)
         self.by_pattern += len(datas)

@@ -21,7 +21,7 @@ from mld.positions import Position
 from mld.retrieval.kpl import MalformedAggregateError, MisroutedAggregateError, UserRecords, Work, user_records
 from mld.retrieval.layouts import MAGIC_IN_BASE64, Columns
 from mld.retrieval.pieces import Piece, RecordForm, RecordPlace, form_with, written
-from mld.retrieval.rawbody import CONTINUATION, NEXT_ITERATOR, NOT_LEGAL, BodyReader, Index
+from mld.retrieval.rawbody import CONTINUATION, NEXT_ITERATOR, NOT_LEGAL, PART_BYTES, BodyReader, Index
 from mld.steps import Steps, finish
 from mld.streams import A_TURN, ChildShard, HashRange, Misrouted, child_shard_of
 from protocol.codec import (
@@ -55,9 +55,9 @@ class PageMaker:
     def __call__(self, body: bytes) -> RawPage:
         return PageReader(self).end(body)
 
-    def in_parts(self) -> PageReader:
-        """For one body that comes in parts."""
-        return PageReader(self)
+    def in_parts(self, part_bytes: int = PART_BYTES) -> PageReader:
+        """For one body that comes in parts, of which so much is read at a time."""
+        return PageReader(self, part_bytes)
 
 
 page_of = PageMaker(NEXT_ITERATOR)
@@ -69,9 +69,9 @@ page_of_event = PageMaker(CONTINUATION)
 class PageReader:
     """Makes a page of one body, each part of which is read as it comes."""
 
-    def __init__(self, maker: PageMaker) -> None:
+    def __init__(self, maker: PageMaker, part_bytes: int = PART_BYTES) -> None:
         self._extra = maker.extra
-        self._body = BodyReader(maker.going_on, maker.extra)
+        self._body = BodyReader(maker.going_on, maker.extra, part_bytes)
         self.feed = self._body.feed
 
     def end(self, last: bytes = b"") -> RawPage:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mld.positions import LATEST
 from mld.retrieval.rawbody import index_of
 from mld.retrieval.rawpage import page_of
-from tests.support.bodies import BodyMaker, reference_page
+from tests.support.bodies import BodyMaker, read_in_parts, reference_page
 from tests.support.pages import assert_same
 
 RECORD = '{"Data":"aGVsbG8=","PartitionKey":"k","ApproximateArrivalTimestamp":1.7E9,"SequenceNumber":"1"}'
@@ -24,6 +24,20 @@ BODY = f'{{"MillisBehindLatest":0,"NextShardIterator":"next","Records":[{RECORD}
 def test_a_body_means_the_same_read_raw_and_read_plainly(rng: Random, plain: float) -> None:
     body = BodyMaker(rng, plain=plain).body()
     assert_same(page_of(body), reference_page(body), rng)
+
+
+@settings(max_examples=150)
+@given(st.randoms(use_true_random=False), st.sampled_from([0.0, 0.5, 1.0]))
+def test_a_body_means_the_same_wherever_its_parts_end(rng: Random, plain: float) -> None:
+    body = BodyMaker(rng, plain=plain).body()
+    assert_same(read_in_parts(body, rng), reference_page(body), rng)
+
+
+@given(st.randoms(use_true_random=False), st.floats(0, 1, exclude_max=True))
+def test_a_body_in_parts_that_is_truncated_is_refused(rng: Random, place: float) -> None:
+    body = BodyMaker(rng).body().rstrip(b" \t\r\n")
+    with pytest.raises(ValueError):
+        read_in_parts(body[: int(place * len(body))], rng)
 
 
 @given(st.randoms(use_true_random=False), st.floats(0, 1, exclude_max=True))
