@@ -9,7 +9,7 @@ written it ourselves, so that one pattern reads it whatever the body looked like
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -27,12 +27,23 @@ _PAD = b"="
 
 
 class Piece(NamedTuple):
-    """Records in a row. `bears_frame`: one of them may have the frame of a schema registry; certain only if not."""
+    """Records in a row. `bears_frame`: one of them may have the frame of a schema registry; certain only if not.
 
-    text: bytes
+    `parts` are its text; those of large payloads are views of the body, copied only on their way to the pipe.
+    """
+
+    parts: Sequence[bytes | memoryview]
     records: int
     data_bytes: int
     bears_frame: bool
+
+    @property
+    def text(self) -> bytes:
+        return b"".join(self.parts)
+
+    def joined(self) -> Piece:
+        """The same, apart from the body."""
+        return self._replace(parts=(self.text,))
 
 
 class RecordPlace(NamedTuple):
@@ -52,7 +63,7 @@ class RecordPlace(NamedTuple):
 
     def piece(self, bears_frame: bool) -> Piece:
         """The record as a piece by itself."""
-        return Piece(self.text[self.start : self.end], 1, self.data_bytes, bears_frame)
+        return Piece((self.text[self.start : self.end],), 1, self.data_bytes, bears_frame)
 
     @property
     def columns(self) -> Columns:
@@ -81,15 +92,20 @@ class RecordForm:
         return b"".join(parts)
 
     def framed_columns(
-        self, datas: list[bytes], keys: list[bytes], sequences: list[bytes], time_head: bytes, times: list[bytes]
-    ) -> bytes:
-        """At least one record, framed. `time_head` begins every arrival time."""
+        self,
+        datas: Sequence[bytes | memoryview],
+        keys: list[bytes],
+        sequences: list[bytes],
+        time_head: bytes,
+        times: list[bytes],
+    ) -> list[bytes | memoryview]:
+        """The text of at least one record, in parts. `time_head` begins every arrival time."""
         template = [self.end + _OPENING, b"", _KEY, b"", _SEQUENCE, b"", _TIME + time_head, b""]
-        parts = template * len(datas)
+        parts: list[bytes | memoryview] = template * len(datas)  # type: ignore[assignment]
         parts[0] = _OPENING
         parts[1::8], parts[3::8], parts[5::8], parts[7::8] = datas, keys, sequences, times
         parts.append(self.end)
-        return b"".join(parts)
+        return parts
 
     def places(self, text: bytes) -> Iterator[RecordPlace]:
         """The records of a piece, one after the other."""
@@ -108,11 +124,11 @@ class RecordForm:
                 data_bytes += place.data_bytes
                 continue
             if count:
-                yield Piece(text[begin : place.start], count, data_bytes, False)
+                yield Piece((text[begin : place.start],), count, data_bytes, False)
             yield place.piece(True)
             begin, count, data_bytes = place.end, 0, 0
         if count:
-            yield Piece(text[begin:], count, data_bytes, False)
+            yield Piece((text[begin:],), count, data_bytes, False)
 
     def place(self, text: bytes, start: int = 0) -> RecordPlace:
         """The record that begins there."""

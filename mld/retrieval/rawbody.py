@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter, lt
@@ -51,6 +51,8 @@ FRAME_BYTES = 200
 """Approximate size of a record besides payload and key, so that tiny ones count too."""
 CUT_OFF_BYTES = PART_BYTES // 4
 """What is left of a part that was read fast, if it is less than this, is the beginning of a record that goes on."""
+VIEWED_CHARS_MIN = 4 * 1024
+"""Payloads above this stay where they came in; a view of a smaller one takes more time and memory than a copy saves."""
 NOT_LEGAL = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What is raised for a body that is not as documented."""
 _END_OF_DATA = itemgetter(slice(-2, None))
@@ -234,7 +236,9 @@ class _Records:
         to_plain = self._to_plain(layout)
         ended = deviates = False
         while not ended and not deviates:
-            datas: list[bytes] = []
+            datas: list[bytes | memoryview] = []
+            is_large = find(b'"', start, plain_end) - start > VIEWED_CHARS_MIN
+            text = memoryview(body) if is_large else body
             columns = list(match.groups())
             keep, extend = datas.append, columns.extend
             limit = start + PIECE_BYTES
@@ -253,13 +257,13 @@ class _Records:
                     ended, deviates = False, True
                     break
                 match = found
-                keep(body[start:end])
+                keep(text[start:end])
                 extend(match.groups())
                 start = match.end()
                 if ended:
                     break
             if datas:
-                self._add_regular(layout, columns, datas)
+                self._add_regular(layout, columns, datas, is_large)
         if ended:
             scan.at = start
         elif match is not head:
@@ -276,7 +280,9 @@ class _Records:
         """What matches up to a payload of which there is nothing to learn."""
         return (layout.to_single if self._bears_frame else layout.to_plain).match
 
-    def _add_regular(self, layout: RecordLayout, columns: list[bytes], datas: list[bytes]) -> None:
+    def _add_regular(
+        self, layout: RecordLayout, columns: list[bytes], datas: list[bytes | memoryview], stays_in_parts: bool
+    ) -> None:
         """`columns` are the groups of the head of the first record, then those of each match after a payload."""
         self._flush_odd()
         step = layout.groups
@@ -286,9 +292,11 @@ class _Records:
         )
         chars, fill = layout.time_chars, layout.time_fill
         times = [time if len(time) == chars else fill(time) for time in times]
-        text = self._form.framed_columns(datas, keys, sequences, layout.time_head, times)
+        parts: Sequence[bytes | memoryview] = self._form.framed_columns(datas, keys, sequences, layout.time_head, times)
+        if not stays_in_parts:
+            parts = (b"".join(parts),)
         data_bytes = sum(map(len, datas)) // 4 * 3 - b"".join(map(_END_OF_DATA, datas)).count(b"=")
-        self.pieces.append(Piece(text, len(datas), data_bytes, self._bears_frame))
+        self.pieces.append(Piece(parts, len(datas), data_bytes, self._bears_frame))
         self.sequences.add(sequences)
         self.by_pattern += len(datas)
 
@@ -321,7 +329,7 @@ class _Records:
         """Frame the records that were read by themselves."""
         if self._odd:
             data_bytes = sum([size_of(columns.data) for columns in self._odd])
-            self.pieces.append(Piece(self._form.framed(self._odd), len(self._odd), data_bytes, self._bears_frame))
+            self.pieces.append(Piece((self._form.framed(self._odd),), len(self._odd), data_bytes, self._bears_frame))
             self._odd, self._odd_bytes = [], 0
 
     def _learn(self, source: LayoutSource) -> None:

@@ -86,7 +86,8 @@ class PageReader:
 
 def page_of_index(index: Index, extra: bytes = b"") -> RawPage:
     """The page of what stands in a body. Raises one of NOT_LEGAL for child shards."""
-    sequences, pieces = index.sequences, index.pieces
+    sequences = index.sequences
+    pieces = tuple(piece.joined() for piece in index.pieces) if index.bears_magic else index.pieces
     page = RawPage(
         pieces=pieces,
         count=sequences.count,
@@ -179,7 +180,7 @@ def _rest_above(piece: Piece, below: int, form: RecordForm) -> Piece | None:
     count, data_bytes = piece.records, piece.data_bytes
     for place in form.places(piece.text):
         if int(place.sequence) > below:
-            return Piece(piece.text[place.start :], count, data_bytes, piece.bears_frame)
+            return Piece((place.text[place.start :],), count, data_bytes, piece.bears_frame)
         count -= 1
         data_bytes -= place.data_bytes
     return None

@@ -46,7 +46,7 @@ def page_with(
     if records:
         data_bytes = sum(len(record.data) for record in records)
         bears_frame = any(record.data[:2] in FRAMES for record in records)
-        pieces.append(Piece(form_with().framed(columns), len(records), data_bytes, bears_frame))
+        pieces.append(Piece((form_with().framed(columns),), len(records), data_bytes, bears_frame))
     sequences = Sequences()
     for one in columns:
         sequences.add([one.sequence])

@@ -257,8 +257,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "a restart goes on one record after the one that follows the checkpoint",
         (
             "retrieval.rawpage",
-            "            return Piece(piece.text[place.start :], count, data_bytes, piece.bears_frame)\n",
-            "            return Piece(piece.text[place.end :], count - 1, data_bytes, False) if count > 1 else None\n",
+            "            return Piece((place.text[place.start :],), count, data_bytes, piece.bears_frame)\n",
+            "            return Piece((place.text[place.end :],), count - 1, 0, False) if count > 1 else None\n",
         ),
     ),
     _variant(
