@@ -157,6 +157,10 @@ class _PageRead:
     def __call__(self, body: bytes) -> Page:
         return self.in_parts().end(body)
 
+    @property
+    def wants_parts(self) -> bool:
+        return self._page_of.wants_parts
+
     def in_parts(self) -> _PageParts:
         return _PageParts(self._page_of.in_parts(), self._malformed)
 

@@ -43,6 +43,11 @@ class PartwiseRead(Protocol[T_co]):
 
     def __call__(self, body: bytes) -> T_co: ...
 
+    @property
+    def wants_parts(self) -> bool:
+        """Whether the next large body costs less in parts than in one piece."""
+        ...
+
     def in_parts(self) -> PartReader[T_co]: ...
 
 

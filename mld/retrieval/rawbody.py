@@ -59,6 +59,8 @@ _END_OF_DATA = itemgetter(slice(-2, None))
 """Where padding is."""
 _recent: list[RecordLayout | None] = [None]
 """The layout learned last, so that a short answer costs no learning. A memo: what a body says does not depend on it."""
+_recent_size: list[bool] = [False]
+"""Whether payloads read last were large. A memo, too."""
 
 T = TypeVar("T")
 
@@ -106,6 +108,11 @@ class Index:
 def index_of(body: bytes, going_on: str = NEXT_ITERATOR, extra: bytes = b"") -> Index:
     """Raises ValueError if the body is not a GetRecords answer, or an event if `going_on` is its CONTINUATION."""
     return BodyReader(going_on, extra).index(body)
+
+
+def is_large_lately() -> bool:
+    """Whether the payloads read last were so large that they stay where they came in."""
+    return _recent_size[0]
 
 
 class BodyReader:
@@ -237,7 +244,7 @@ class _Records:
         ended = deviates = False
         while not ended and not deviates:
             datas: list[bytes | memoryview] = []
-            is_large = find(b'"', start, plain_end) - start > VIEWED_CHARS_MIN
+            is_large = _recent_size[0] = find(b'"', start, plain_end) - start > VIEWED_CHARS_MIN
             text = memoryview(body) if is_large else body
             columns = list(match.groups())
             keep, extend = datas.append, columns.extend

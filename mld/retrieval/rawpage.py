@@ -21,7 +21,7 @@ from mld.positions import Position
 from mld.retrieval.kpl import MalformedAggregateError, MisroutedAggregateError, UserRecords, Work, user_records
 from mld.retrieval.layouts import MAGIC_IN_BASE64, Columns
 from mld.retrieval.pieces import Piece, RecordForm, RecordPlace, form_with, written
-from mld.retrieval.rawbody import CONTINUATION, NEXT_ITERATOR, NOT_LEGAL, PART_BYTES, BodyReader, Index
+from mld.retrieval.rawbody import CONTINUATION, NEXT_ITERATOR, NOT_LEGAL, PART_BYTES, BodyReader, Index, is_large_lately
 from mld.steps import Steps, finish
 from mld.streams import A_TURN, ChildShard, HashRange, Misrouted, child_shard_of
 from protocol.codec import (
@@ -54,6 +54,11 @@ class PageMaker:
 
     def __call__(self, body: bytes) -> RawPage:
         return PageReader(self).end(body)
+
+    @property
+    def wants_parts(self) -> bool:
+        """Large payloads stay where they came in, and a body in one piece needs no copies between its parts."""
+        return not is_large_lately()
 
     def in_parts(self, part_bytes: int = PART_BYTES) -> PageReader:
         """For one body that comes in parts, of which so much is read at a time."""

@@ -298,7 +298,7 @@ class WireService:
 
         answer: Answer | None
         if isinstance(begun, Incoming):
-            if begun.is_unchecked and isinstance(read, PartwiseRead):
+            if begun.is_unchecked and isinstance(read, PartwiseRead) and read.wants_parts:
                 parts = read.in_parts()
                 first(lambda connection: connection.receive_parts(begun, parts.feed))
                 value: T = parts.end()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mld.positions import LATEST
+from mld.positions import LATEST, TRIM_HORIZON, Position
 from mld.retrieval.rawbody import index_of
 from mld.retrieval.rawpage import page_of
 from tests.support.bodies import BodyMaker, read_in_parts, reference_page
@@ -125,6 +125,21 @@ def test_records_that_are_written_alike_are_read_by_one_pattern() -> None:
 def test_what_a_body_taught_is_known_in_the_next_one() -> None:
     index_of(many(2))
     assert index_of(many(3)).by_pattern == 3
+
+
+def test_bodies_of_large_payloads_are_wanted_in_one_piece() -> None:
+    page_of(many(3))
+    assert page_of.wants_parts
+    page_of(many(3).replace(b"aGVsbG8=", b"aGVs" * 2000))
+    assert not page_of.wants_parts
+
+
+def test_large_payloads_are_framed_like_small_ones() -> None:
+    body = many(30).replace(b"aGVsbG8=", b"aGVs" * 2000 + b"bG8=")
+    for cut in (TRIM_HORIZON, Position("1005"), Position("1029")):
+        assert b"".join(page_of(body).after(cut).line()) == reference_page(body).line(
+            reference_page(body).after(cut, None)
+        )
 
 
 @pytest.mark.parametrize(
