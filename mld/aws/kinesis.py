@@ -155,7 +155,10 @@ class _PageRead:
         self._malformed = malformed
 
     def __call__(self, body: bytes) -> Page:
-        return self.in_parts().end(body)
+        try:
+            return self._page_of(body)
+        except ValueError as error:
+            raise self._malformed("GetRecords", error) from error
 
     @property
     def wants_parts(self) -> bool:

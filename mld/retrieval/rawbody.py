@@ -21,10 +21,9 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter, lt
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from mld.retrieval.jsonscan import ARRAY, ARRAY_END, COMMA, OBJECT, QUOTE, Scan
 from mld.retrieval.layouts import (
@@ -92,8 +91,7 @@ class Sequences:
             self.highest = max(self.highest or self.first, *numbers, key=int)
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(NamedTuple):
     """What is in a body. `child_shards` is as JSON has it; `by_pattern` is how many of the records were read fast."""
 
     pieces: tuple[Piece, ...]
@@ -147,7 +145,7 @@ class BodyReader:
 
     def index(self, last: bytes = b"") -> Index:
         """What is in the body, which ends with `last`. Raises one of NOT_LEGAL."""
-        scan = Scan(b"".join((*self._parts, last)))
+        scan = Scan(b"".join((*self._parts, last)) if self._parts else last)
         self._read(scan, more=False)
         scan.expect_end()
         records, found = self._records, self._found
@@ -294,9 +292,9 @@ class _Records:
         self._flush_odd()
         step = layout.groups
         length = step * len(datas)
-        keys, sequences, times = (
-            columns[first : first + length : step] for first in (layout.key, layout.sequence, layout.time)
-        )
+        keys = columns[layout.key : layout.key + length : step]
+        sequences = columns[layout.sequence : layout.sequence + length : step]
+        times = columns[layout.time : layout.time + length : step]
         chars, fill = layout.time_chars, layout.time_fill
         times = [time if len(time) == chars else fill(time) for time in times]
         parts: Sequence[bytes | memoryview] = self._form.framed_columns(datas, keys, sequences, layout.time_head, times)

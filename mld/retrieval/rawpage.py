@@ -53,7 +53,7 @@ class PageMaker:
     extra: bytes = b""
 
     def __call__(self, body: bytes) -> RawPage:
-        return PageReader(self).end(body)
+        return _made(BodyReader(self.going_on, self.extra), body, self.extra)
 
     @property
     def wants_parts(self) -> bool:
@@ -81,12 +81,16 @@ class PageReader:
 
     def end(self, last: bytes = b"") -> RawPage:
         """The page of the body that ends with `last`. Raises ValueError, with what is wrong with it."""
-        try:
-            return page_of_index(self._body.index(last), self._extra)
-        except ValueError:
-            raise
-        except NOT_LEGAL as error:
-            raise ValueError(f"{type(error).__name__}: {error}") from error
+        return _made(self._body, last, self._extra)
+
+
+def _made(reader: BodyReader, last: bytes, extra: bytes) -> RawPage:
+    try:
+        return page_of_index(reader.index(last), extra)
+    except ValueError:
+        raise
+    except NOT_LEGAL as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def page_of_index(index: Index, extra: bytes = b"") -> RawPage:
@@ -105,7 +109,7 @@ def page_of_index(index: Index, extra: bytes = b"") -> RawPage:
         bears_magic=index.bears_magic,
         next_iterator=index.next_iterator,
         millis_behind_latest=index.millis_behind_latest,
-        child_shards=tuple(child_shard_of(item) for item in index.child_shards),  # type: ignore[arg-type]
+        child_shards=tuple([child_shard_of(item) for item in index.child_shards]),  # type: ignore[arg-type]
         extra=extra,
     )
     if page.bears_magic:
