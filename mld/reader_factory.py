@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from random import Random
 
 from mld.aws.counted import CountedService
@@ -46,7 +45,7 @@ def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams, extra:
         return None
     if isinstance(kinesis, WireService | CountedService) and kinesis.can_stream:
         return KinesisFanOut(
-            kinesis, streams, stream_name=settings.stream_name, page_of=partial(page_of_event, extra=extra)
+            kinesis, streams, stream_name=settings.stream_name, page_of=replace(page_of_event, extra=extra)
         )
     why = "enhanced fan-out needs the lean wire client, and thus no client certificate and no proxy that speaks TLS"
     if settings.retrieval_mode is RetrievalMode.FANOUT:

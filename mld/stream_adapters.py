@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 
 from mld.aws.client_factory import ServiceName
 from mld.aws.dynamo_streams import DynamoDBStreams
@@ -28,7 +28,7 @@ def service_name(kind: StreamKind) -> ServiceName:
 
 def streams_port(service: RawService, clock: Clock, name: str, arn: str | None, extra: bytes = b"") -> Streams:
     """The `Streams` port of one stream over the service of its kind; `extra` is what each record has besides."""
-    page = partial(page_of, extra=extra)
+    page = replace(page_of, extra=extra)
     if arn is not None and kind_of(arn) is StreamKind.DYNAMODB:
         return DynamoDBStreams(service, clock, stream_arn=arn, page_of=page)
     return KinesisStreams(service, stream_name=name, stream_arn=arn, page_of=page)

@@ -1,8 +1,8 @@
 """The `Streams` port: what the core asks of Kinesis, and the values it gets back.
 
 One port object serves one stream. The real adapter is `mld.aws.kinesis`; the twin is in `tests.twins`. Callers see a
-page of records as `Page` and `ChildBatch` only, never the records themselves, so that an adapter may keep the body as
-raw bytes and frame the child's line from it piece by piece.
+page of records as `Page` and `ChildBatch` only, never the records themselves, so that an adapter may frame the child's
+line while it reads a body, and keep the pieces.
 """
 
 from __future__ import annotations

@@ -9,13 +9,12 @@ loop, large ones in a thread.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from mld.aws.boundary import raises_only
 from mld.aws.kinesis import stream_errors, time_param
-from mld.aws.messages import message_in
-from mld.aws.service import FrameSource, StreamService
+from mld.aws.messages import LargeEvent, message_in
+from mld.aws.service import FrameSource, PartwiseRead, StreamService
 from mld.errors import AwsError, InvalidStreamResponseError, StreamUnavailableError
 from mld.streams import Page, StartingPoint, StreamConsumer, Streams, StreamSummary
 
@@ -31,7 +30,7 @@ class KinesisFanOut:
     """The stream behind `streams`; `page_of` makes a page of a payload, raising ValueError for what is none."""
 
     def __init__(
-        self, service: StreamService, streams: Streams, *, stream_name: str, page_of: Callable[[bytes], Page]
+        self, service: StreamService, streams: Streams, *, stream_name: str, page_of: PartwiseRead[Page]
     ) -> None:
         self._service = service
         self._streams = streams
@@ -83,7 +82,7 @@ class EventSubscription:
     """See `mld.streams.Subscription`."""
 
     def __init__(
-        self, service: StreamService, source: FrameSource, stream_name: str, page_of: Callable[[bytes], Page]
+        self, service: StreamService, source: FrameSource, stream_name: str, page_of: PartwiseRead[Page]
     ) -> None:
         self._service = service
         self._source = source
@@ -117,12 +116,20 @@ class EventSubscription:
         """May run in a thread. Raises AwsError or InvalidStreamResponseError."""
         try:
             message = message_in(frame)
+            if isinstance(message, LargeEvent):
+                return self._page_in_pieces(message.payload) if message.name == EVENT else None
             if message.kind == "event":
                 return self._page_of(message.payload) if message.name == EVENT else None
         except ValueError as error:
             reason = f"stream {self._stream_name}: {SUBSCRIBE}: the event is not as documented: {error}"
             raise InvalidStreamResponseError(reason) from error
         raise AwsError(SUBSCRIBE, message.name, _text_of(message.payload))
+
+    def _page_in_pieces(self, payload: tuple[memoryview, ...]) -> Page:
+        reader = self._page_of.in_parts()
+        for piece in payload:
+            reader.feed(bytes(piece))
+        return reader.end()
 
 
 def _text_of(payload: bytes) -> str:

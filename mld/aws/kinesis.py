@@ -15,7 +15,7 @@ from typing import Any
 
 from mld.aws.boundary import raises_only
 from mld.aws.client import PARAMETERS_REFUSED
-from mld.aws.service import RawService
+from mld.aws.service import PartReader, PartwiseRead, RawService
 from mld.errors import (
     AwsError,
     AwsUnreachableError,
@@ -70,7 +70,7 @@ _ERRORS: dict[str, type[StreamError]] = {
 class KinesisStreams:
     """The stream `stream_name`; `stream_arn`, if configured, goes with every request (cross-account reads).
 
-    `page_of` makes a page of an answer's body, in a thread, and raises ValueError for what is none.
+    `page_of` makes a page of an answer's body, in a thread and maybe in parts, and raises ValueError for what is none.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class KinesisStreams:
         service: RawService,
         *,
         stream_name: str,
-        page_of: Callable[[bytes], Page],
+        page_of: PartwiseRead[Page],
         stream_arn: str | None = None,
     ) -> None:
         self._service = service
         self._stream_name = stream_name
-        self._page_of = page_of
+        self._page_read = _PageRead(page_of, self._malformed)
         self._arn = {} if stream_arn is None else {"StreamARN": stream_arn}
 
     async def list_shards(self, shard_filter: ShardFilter | None, next_token: str | None) -> ShardsPage:
@@ -132,13 +132,7 @@ class KinesisStreams:
         if limit is not None:
             params["Limit"] = limit
         with stream_errors(self._stream_name):
-            return await self._service.fetch("GetRecords", params, self._read_page, timeout_s=RECORDS_TIMEOUT_S)
-
-    def _read_page(self, body: bytes) -> Page:
-        try:
-            return self._page_of(body)
-        except ValueError as error:
-            raise self._malformed("GetRecords", error) from error
+            return await self._service.fetch("GetRecords", params, self._page_read, timeout_s=RECORDS_TIMEOUT_S)
 
     def _stream(self) -> dict[str, Any]:
         return {"StreamName": self._stream_name, **self._arn}
@@ -151,6 +145,40 @@ class KinesisStreams:
         return InvalidStreamResponseError(
             f"stream {self._stream_name}: {operation}: the answer is not as documented: {type(error).__name__}: {error}"
         )
+
+
+class _PageRead:
+    """Reads answers of GetRecords as `page_of` does, and raises what `malformed` says for what is none."""
+
+    def __init__(self, page_of: PartwiseRead[Page], malformed: Callable[[str, Exception], StreamError]) -> None:
+        self._page_of = page_of
+        self._malformed = malformed
+
+    def __call__(self, body: bytes) -> Page:
+        try:
+            return self._page_of(body)
+        except ValueError as error:
+            raise self._malformed("GetRecords", error) from error
+
+    @property
+    def wants_parts(self) -> bool:
+        return self._page_of.wants_parts
+
+    def in_parts(self) -> _PageParts:
+        return _PageParts(self._page_of.in_parts(), self._malformed)
+
+
+class _PageParts:
+    def __init__(self, parts: PartReader[Page], malformed: Callable[[str, Exception], StreamError]) -> None:
+        self._parts = parts
+        self._malformed = malformed
+        self.feed = parts.feed
+
+    def end(self, last: bytes = b"") -> Page:
+        try:
+            return self._parts.end(last)
+        except ValueError as error:
+            raise self._malformed("GetRecords", error) from error
 
 
 @contextmanager

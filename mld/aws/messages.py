@@ -2,7 +2,7 @@
 
 Rules: retrieval#event-frames. botocore's parser is the reference (`message_of`), and is what reads small frames
 and everything unusual. It copies a frame three times, so a large event is taken apart here: its checksums are computed
-over the pieces in which it came, and only its payload is joined. What is not in order there goes to the parser, which
+over the pieces in which it came, and its payload stays in pieces. What is not in order there goes to the parser, which
 says what is wrong. A payload comes out only after both checksums of its frame were right.
 """
 
@@ -35,11 +35,18 @@ class Message(NamedTuple):
     payload: bytes
 
 
+class LargeEvent(NamedTuple):
+    """An event whose payload is left in the pieces in which it came."""
+
+    name: str
+    payload: Frame
+
+
 class MessageError(ValueError):
     """A frame is damaged, or is none."""
 
 
-def message_in(frame: Frame) -> Message:
+def message_in(frame: Frame) -> Message | LargeEvent:
     """Take one whole frame apart. Raises MessageError if it is damaged; AwsError if it is an error without payload."""
     length = sum(map(len, frame))
     if length > JOINED_BYTES_MAX and (event := _event_in(frame, length)) is not None:
@@ -69,7 +76,7 @@ def message_of(frame: bytes) -> Message:
             raise MessageError(f"a message of the type {other!r}")
 
 
-def _event_in(frame: Frame, length: int) -> Message | None:
+def _event_in(frame: Frame, length: int) -> LargeEvent | None:
     """The event in a frame of this length, if it is in order and is one."""
     prelude = b"".join(_cut(frame, 0, _PRELUDE_BYTES))
     total, headers_bytes, checksum = (int.from_bytes(prelude[at : at + 4], "big") for at in (0, 4, 8))
@@ -85,7 +92,7 @@ def _event_in(frame: Frame, length: int) -> Message | None:
     headers = _headers_in(b"".join(_cut(frame, _PRELUDE_BYTES, body)))
     if headers.get(":message-type") != "event":
         return None
-    return Message("event", str(headers.get(":event-type")), b"".join(_cut(frame, body, end)))
+    return LargeEvent(str(headers.get(":event-type")), tuple(_cut(frame, body, end)))
 
 
 def _headers_in(data: bytes) -> dict[str, Any]:

@@ -7,9 +7,10 @@ in-memory twins implement it in tests.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Service(Protocol):
@@ -24,6 +25,32 @@ class Service(Protocol):
         ...
 
 
+class PartReader(Protocol[T_co]):
+    """Reads one body while it comes in."""
+
+    def feed(self, part: bytes) -> None:
+        """The next part. Raises nothing: whatever is wrong with it, `end` says."""
+        ...
+
+    def end(self, last: bytes = b"") -> T_co:
+        """What is made of the body that ends with `last`."""
+        ...
+
+
+@runtime_checkable
+class PartwiseRead(Protocol[T_co]):
+    """What reads a whole body, and one that comes in parts."""
+
+    def __call__(self, body: bytes) -> T_co: ...
+
+    @property
+    def wants_parts(self) -> bool:
+        """Whether the next large body costs less in parts than in one piece."""
+        ...
+
+    def in_parts(self) -> PartReader[T_co]: ...
+
+
 class RawService(Service, Protocol):
     """A service that also hands out the bodies of answers."""
 
@@ -31,6 +58,8 @@ class RawService(Service, Protocol):
         self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], *, timeout_s: float | None = None
     ) -> T:
         """As `call`, but the answer is what `read` makes of the body of a good answer, maybe in a thread.
+
+        A large body may come in parts if `read` is a `PartwiseRead`.
 
         What `read` raises comes out here if it is an error of our tree, else as `AwsUnreachableError`.
         """

@@ -63,16 +63,15 @@ def _views(page: RawPage, start: SpanStart) -> Iterator[RecordView]:
 def _raw_views(page: RawPage, start: SpanStart) -> Iterator[RecordView]:
     """Records as Kinesis keeps them: aggregates and compressed payloads stay closed."""
     number_before = -1 if start.after.number is None else start.after.number
-    for run in page.runs:
-        for number in range(len(run)):
-            columns = run.columns(number)
-            if int(columns.sequence) > number_before:
-                yield view_of(
-                    {
-                        "data": columns.data,
-                        "partitionKey": json.loads(columns.key),
-                        "sequenceNumber": columns.sequence.decode(),
-                        "approximateArrivalTimestamp": int(columns.arrival_ms),
-                    },
-                    is_raw=True,
-                )
+    for place in page.places():
+        columns = place.columns
+        if int(columns.sequence) > number_before:
+            yield view_of(
+                {
+                    "data": columns.data,
+                    "partitionKey": json.loads(columns.key),
+                    "sequenceNumber": columns.sequence.decode(),
+                    "approximateArrivalTimestamp": int(columns.arrival_ms),
+                },
+                is_raw=True,
+            )

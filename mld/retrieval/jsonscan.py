@@ -59,9 +59,16 @@ class Scan:
     def fail(self, why: str) -> NoReturn:
         raise ValueError(f"not JSON at byte {self.at} of {len(self.body)}: {why}")
 
-    def names(self) -> Iterator[str]:
-        """The names of an object's members, from after its brace. The caller must step over the value of each."""
-        if self.takes(OBJECT_END):
+    def names(self, *, after_value: bool = False) -> Iterator[str]:
+        """The names of an object's members, from after its brace, or from after the value of one of them.
+
+        The caller must step over the value of each.
+        """
+        if after_value:
+            if not self.takes(COMMA):
+                self.expect(OBJECT_END)
+                return
+        elif self.takes(OBJECT_END):
             return
         while True:
             if not self.sees(QUOTE):

@@ -29,6 +29,7 @@ MAGIC_IN_BASE64 = re.compile(rb"84maw[g-v]")
 """How the payload of a KPL aggregate begins: F3 89 9A C2 and the first two bits, or the padding, of what follows."""
 FRAME_IN_BASE64 = re.compile(rb"Aw[A-DU-X]")
 """How data with the frame of the Glue Schema Registry begins: 03 and then 00 or 05."""
+_SINGLE_DATA = b"(?!" + MAGIC_IN_BASE64.pattern + b")"
 _PLAIN_DATA = b"(?!" + MAGIC_IN_BASE64.pattern + b"|" + FRAME_IN_BASE64.pattern + b")"
 
 _SECONDS_MAX = 253_402_300_800  # the year 10000
@@ -131,26 +132,27 @@ def _plain_millis(text: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class RecordLayout:
-    """How a run of records is written. The numbers are groups of its three expressions, the same in all of them.
+    """How a run of records is written: patterns, all with the same `groups` groups, and where a record's columns are.
 
-    `head` matches from the start of a record through the quote that begins its payload. `between` matches from the
-    quote that ends a payload through the quote that begins the next one, or through the end of the array; `to_plain`
-    is the same, but not before an aggregate or a frame, `to_single` not before an aggregate; `next` is where the next
-    record begins. Groups before a payload belong to the record after the match; the `in_head` flags say so. An arrival
-    time is `time_head`, then the group if it has `time_chars` characters, else `time_fill` of it.
+    `head` matches from the start of a record through the quote that begins its payload. `to_any` matches from the quote
+    that ends a payload through the quote that begins the next one; `to_plain` is the same, but not before an aggregate
+    or a frame, `to_single` not before an aggregate; `to_end` goes through the end of the array, and `to_next` to where
+    the next record begins. The groups of a match are columns of the record that ends there, then columns of the one
+    that begins there: if those of all matches stand in a row, `head` included, the columns of the first record are at
+    `key`, `sequence` and `time`. An arrival time is `time_head`, then the group if it has `time_chars` characters, else
+    `time_fill` of it.
     """
 
     head: re.Pattern[bytes]
-    between: re.Pattern[bytes]
     to_plain: re.Pattern[bytes]
     to_single: re.Pattern[bytes]
-    next: int
+    to_any: re.Pattern[bytes]
+    to_end: re.Pattern[bytes]
+    to_next: re.Pattern[bytes]
+    groups: int
     key: int
-    key_in_head: bool
     sequence: int
-    sequence_in_head: bool
     time: int
-    time_in_head: bool
     time_head: bytes
     time_chars: int
     time_fill: Callable[[bytes], bytes]
@@ -229,23 +231,25 @@ def _time_pattern(value: bytes) -> tuple[bytes, bytes | None]:
 def compiled(source: LayoutSource) -> RecordLayout:
     """The layout itself; making a new one takes some 0.3 ms."""
     opening = source.head + b'"'
-    before = b'"' + source.tail + b"(?:" + source.between + b"()" + opening
-    close = rb"|[ \t\r\n]*\])"
-    groups = (*source.names_in_tail, "", *source.names_in_head)
-    number = {name: place for place, name in enumerate(groups, 1)}
+    before = b'"' + source.tail
+    between = before + source.between + opening
+    tail, head = source.names_in_tail, source.names_in_head
+    groups = len(tail) + len(head)
+    place = {name: groups + number for number, name in enumerate(tail)} | {
+        name: len(tail) + number for number, name in enumerate(head)
+    }
     is_e9 = source.time_head not in (b"", ARRIVAL_UNKNOWN)
     return RecordLayout(
-        head=re.compile(b"()" * number[""] + opening),
-        to_plain=re.compile(before + _PLAIN_DATA + close),
-        to_single=re.compile(before + b"(?!" + MAGIC_IN_BASE64.pattern + b")" + close),
-        between=re.compile(before + close),
-        next=number[""],
-        key=number["PartitionKey"],
-        key_in_head="PartitionKey" in source.names_in_head,
-        sequence=number["SequenceNumber"],
-        sequence_in_head="SequenceNumber" in source.names_in_head,
-        time=number[_TIME],
-        time_in_head=_TIME in source.names_in_head,
+        head=re.compile(b"()" * len(tail) + opening),
+        to_plain=re.compile(between + _PLAIN_DATA),
+        to_single=re.compile(between + _SINGLE_DATA),
+        to_any=re.compile(between),
+        to_end=re.compile(before + rb"[ \t\r\n]*\]" + b"()" * len(head)),
+        to_next=re.compile(before + source.between),
+        groups=groups,
+        key=place["PartitionKey"],
+        sequence=place["SequenceNumber"],
+        time=place[_TIME],
         time_head=source.time_head,
         time_chars=_E9_DIGITS if is_e9 else 0,
         time_fill=_e9_millis if is_e9 else _plain_millis,

@@ -1,22 +1,29 @@
-"""An index of the body of a GetRecords answer: where the columns of its records stand. Pure.
+"""Reads the body of a GetRecords answer in one pass: its records, framed as the child gets them. Pure.
 
 Rules: retrieval#raw-pages; AWS JSON 1.1. A body is checked as a whole before any of it is used: anything but legal JSON
 of the documented form is a ValueError, never fewer records. Payloads stay base64 text; nothing is decoded unasked.
 
+A body may come in parts, which are read while they are in the processor's cache and then dropped: what is left of them
+are pieces of the child's line (`pieces`), and what the rules have to know of all records. Where a part ends nobody
+knows: what cannot be read yet is kept and read again with what follows, and only the last part says what is wrong.
+
 What makes it fast: a service writes all records alike, so the first record of a body is taken apart slowly, field by
 field, and turned into a `RecordLayout`: one regular expression for everything between the end of a record's payload and
-the start of the next one's. From then on a record costs one `find` of the quote that ends its payload, and one match. A
-record that deviates (escapes, other fields, another order, white space) is read slowly by itself, and a layout is
-learned from it. Fast or slow, the columns are the same bytes; tests/fuzz compares them with what botocore makes of a
-body.
+the start of the next one's. From then on a record costs one `find` of the quote that ends its payload, and one match;
+the rest is done column by column. A record that deviates (escapes, other fields, another order, white space) is read
+slowly by itself, and a layout is learned from it. Fast or slow, the pieces are the same bytes; tests/fuzz compares them
+with what botocore makes of a body.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from itertools import islice
+from operator import itemgetter, lt
+from typing import NamedTuple, TypeVar
 
 from mld.retrieval.jsonscan import ARRAY, ARRAY_END, COMMA, OBJECT, QUOTE, Scan
 from mld.retrieval.layouts import (
@@ -30,203 +37,277 @@ from mld.retrieval.layouts import (
     compiled,
     source_of_layout,
 )
+from mld.retrieval.pieces import Piece, form_with, size_of
+from protocol.codec import PIECE_BYTES
 
 LAYOUTS_MAX = 8
 """Layouts learned from one body; records of further kinds are read slowly, as learning costs some 0.1 ms."""
 NEXT_ITERATOR = "NextShardIterator"
 CONTINUATION = "ContinuationSequenceNumber"
-_PAD = ord("=")
+PART_BYTES = PIECE_BYTES
+"""What is read at a time of a body that comes in parts."""
+FRAME_BYTES = 200
+"""Approximate size of a record besides payload and key, so that tiny ones count too."""
+CUT_OFF_BYTES = PART_BYTES // 4
+"""What is left of a part that was read fast, if it is less than this, is the beginning of a record that goes on."""
+VIEWED_CHARS_MIN = 4 * 1024
+"""Payloads above this stay where they came in; a view of a smaller one takes more time and memory than a copy saves."""
+NOT_LEGAL = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What is raised for a body that is not as documented."""
+_END_OF_DATA = itemgetter(slice(-2, None))
+"""Where padding is."""
 _recent: list[RecordLayout | None] = [None]
 """The layout learned last, so that a short answer costs no learning. A memo: what a body says does not depend on it."""
+_recent_size: list[bool] = [False]
+"""Whether payloads read last were large. A memo, too."""
 
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class RegularRun:
-    """Records of one layout. Payload n stands between `matches[n]` and `matches[n + 1]`."""
+class Sequences:
+    """What the rules have to know of the sequence numbers of a page, in its order."""
 
-    body: bytes
-    layout: RecordLayout
-    matches: list[re.Match[bytes]]
+    __slots__ = ("count", "first", "highest", "is_ordered", "last", "lowest")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = self.last = self.lowest = self.highest = b""
+        self.is_ordered = True
+        """Whether each is greater than the one before, and all are of one length: in a shard they nearly always are."""
+
+    def add(self, numbers: list[bytes]) -> None:
+        """The next ones, at least one. Numbers of one length sort as texts as they do as integers, only much faster."""
+        row = [self.last, *numbers] if self.count else numbers
+        if not self.count:
+            self.first = self.lowest = numbers[0]
+        self.last = numbers[-1]
+        self.count += len(numbers)
+        if self.is_ordered:
+            self.is_ordered = len(set(map(len, row))) == 1 and all(map(lt, row, islice(row, 1, None)))
+        if self.is_ordered:
+            self.highest = self.last
+        else:
+            self.lowest = min(self.lowest, *numbers, key=int)
+            self.highest = max(self.highest or self.first, *numbers, key=int)
+
+
+class Index(NamedTuple):
+    """What is in a body. `child_shards` is as JSON has it; `by_pattern` is how many of the records were read fast."""
+
+    pieces: tuple[Piece, ...]
+    sequences: Sequences
     bears_magic: bool
-    bears_frame: bool = False
-
-    def __len__(self) -> int:
-        return len(self.matches) - 1
-
-    def sequences(self) -> list[bytes]:
-        group = self.layout.sequence
-        found = self.matches[:-1] if self.layout.sequence_in_head else self.matches[1:]
-        return [match[group] for match in found]
-
-    def sequence(self, number: int) -> bytes:
-        return self.matches[number + (not self.layout.sequence_in_head)][self.layout.sequence]
-
-    def columns(self, number: int) -> Columns:
-        before, after = self.matches[number], self.matches[number + 1]
-        layout = self.layout
-        time = (before if layout.time_in_head else after)[layout.time]
-        return Columns(
-            self.body[before.end() : after.start()],
-            (before if layout.key_in_head else after)[layout.key],
-            (before if layout.sequence_in_head else after)[layout.sequence],
-            layout.time_head + (time if len(time) == layout.time_chars else layout.time_fill(time)),
-        )
-
-    def framed(self, start: int, end: int) -> list[int]:
-        """Which of the records `start` to `end`, exclusive, may have the frame of a schema registry."""
-        bears, body = FRAME_IN_BASE64.match, self.body
-        return [start + n for n, match in enumerate(self.matches[start:end]) if bears(body, match.end())]
-
-    def data_bytes(self, start: int, end: int) -> int:
-        """Size of the payloads of records `start` to `end`, exclusive."""
-        begins = [match.end() for match in self.matches[start:end]]
-        ends = [match.start() for match in self.matches[start + 1 : end + 1]]
-        count = self.body.count
-        padding = sum([count(b"=", place - 2, place) for place in ends])
-        return (sum(ends) - sum(begins)) // 4 * 3 - padding
-
-
-@dataclass(slots=True)
-class IrregularRun:
-    """Records that were read one by one."""
-
-    records: list[Columns] = field(default_factory=list)
-    bears_magic: bool = False
-    bears_frame: bool = False
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def sequences(self) -> list[bytes]:
-        return [record.sequence for record in self.records]
-
-    def sequence(self, number: int) -> bytes:
-        return self.records[number].sequence
-
-    def columns(self, number: int) -> Columns:
-        return self.records[number]
-
-    def framed(self, start: int, end: int) -> list[int]:
-        return [start + n for n, one in enumerate(self.records[start:end]) if FRAME_IN_BASE64.match(one.data)]
-
-    def data_bytes(self, start: int, end: int) -> int:
-        return sum(size_of(record.data) for record in self.records[start:end])
-
-
-@dataclass(frozen=True, slots=True)
-class Index:
-    """What is in a body. `data_bytes` is the size of all payloads; `child_shards` is as JSON has it."""
-
-    runs: tuple[RegularRun | IrregularRun, ...]
-    data_bytes: int
     next_iterator: str | None
     millis_behind_latest: int | None
     child_shards: list[object]
+    by_pattern: int
 
 
-def index_of(body: bytes, going_on: str = NEXT_ITERATOR) -> Index:
+def index_of(body: bytes, going_on: str = NEXT_ITERATOR, extra: bytes = b"") -> Index:
     """Raises ValueError if the body is not a GetRecords answer, or an event if `going_on` is its CONTINUATION."""
-    scan = Scan(body)
-    records: _Records | None = None
-    found: dict[str, object] = {}
-    scan.expect(OBJECT)
-    for name in scan.names():
-        if name == "Records" and scan.sees(ARRAY):
-            records = _Records(scan)
-            records.read()
-        elif name in ("Records", going_on, "MillisBehindLatest", "ChildShards"):
-            found[name] = json.loads(scan.value().decode())
-        else:
-            scan.skip_value()
-    scan.expect_end()
-    if records is None or "Records" in found:
-        raise ValueError("no array of Records")
-    return Index(
-        tuple(records.runs),
-        records.chars // 4 * 3 - records.padding,
-        _typed(found.get(going_on), str, going_on) or None,
-        _typed(found.get("MillisBehindLatest"), int, "MillisBehindLatest"),
-        _typed(found.get("ChildShards"), list, "ChildShards") or [],
-    )
+    return BodyReader(going_on, extra).index(body)
+
+
+def is_large_lately() -> bool:
+    """Whether the payloads read last were so large that they stay where they came in."""
+    return _recent_size[0]
+
+
+class BodyReader:
+    """Reads one body, given in parts. `extra` are the keys that each record has besides the usual ones.
+
+    What is kept of the parts that were read is what cannot be told yet from a text that is cut off.
+    """
+
+    def __init__(self, going_on: str = NEXT_ITERATOR, extra: bytes = b"", part_bytes: int = PART_BYTES) -> None:
+        self._going_on = going_on
+        self._extra = extra
+        self._part_bytes = part_bytes
+        self._parts: list[bytes] = []
+        self._waiting = 0
+        self._enough = part_bytes
+        self._found: dict[str, object] = {}
+        self._records: _Records | None = None
+
+    def feed(self, part: bytes) -> None:
+        """The next part of the body. Raises nothing: whatever is wrong with it, `index` says."""
+        self._parts.append(part)
+        self._waiting += len(part)
+        if self._waiting < self._enough or (self._records is not None and self._records.is_over):
+            return
+        scan = Scan(b"".join(self._parts))
+        with contextlib.suppress(*NOT_LEGAL):  # as far as it has come
+            self._read(scan, more=True)
+        at = 0 if self._records is None else self._records.at
+        rest = scan.body[at:]
+        self._parts, self._waiting = [rest], len(rest)
+        self._enough = len(rest) + self._part_bytes if at else 2 * len(rest)
+
+    def index(self, last: bytes = b"") -> Index:
+        """What is in the body, which ends with `last`. Raises one of NOT_LEGAL."""
+        scan = Scan(b"".join((*self._parts, last)) if self._parts else last)
+        self._read(scan, more=False)
+        scan.expect_end()
+        records, found = self._records, self._found
+        if records is None or "Records" in found:
+            raise ValueError("no array of Records")
+        return Index(
+            tuple(records.pieces),
+            records.sequences,
+            records.bears_magic,
+            _typed(found.get(self._going_on), str, self._going_on) or None,
+            _typed(found.get("MillisBehindLatest"), int, "MillisBehindLatest"),
+            _typed(found.get("ChildShards"), list, "ChildShards") or [],
+            records.by_pattern,
+        )
+
+    def _read(self, scan: Scan, *, more: bool) -> None:
+        """Read on to the end of the records, and unless there is `more` to come, to that of the body's object."""
+        is_resumed = self._records is not None
+        if self._records is None:
+            scan.expect(OBJECT)
+        elif not self._records.is_over:
+            self._records.read(scan, more=more)
+            if more:
+                return
+        for name in scan.names(after_value=is_resumed):
+            if name == "Records" and scan.sees(ARRAY):
+                self._records = _Records(scan, self._extra)
+                self._records.read(scan, more=more)
+                if more:
+                    return
+            elif name in ("Records", self._going_on, "MillisBehindLatest", "ChildShards"):
+                self._found[name] = json.loads(scan.value().decode())
+            else:
+                scan.skip_value()
 
 
 class _Records:
     """Reads the array that begins at the place of `scan`."""
 
-    def __init__(self, scan: Scan) -> None:
-        self.runs: list[RegularRun | IrregularRun] = []
-        self.chars = 0
-        """Characters of all payloads, as base64 text."""
-        self.padding = 0
-        """How many of them are `=`."""
-        self._scan = scan
-        self._body = scan.body
-        self._backslash = _found(scan.body.find(b"\\", scan.at), len(scan.body))
+    def __init__(self, scan: Scan, extra: bytes) -> None:
+        scan.expect(ARRAY)
+        self.at = scan.at
+        """What is before this place of the text is done with."""
+        self.is_over = False
+        self.pieces: list[Piece] = []
+        self.sequences = Sequences()
+        self.bears_magic = False
+        self.by_pattern = 0
+        self._bears_frame = False
+        self._form = form_with(extra)
+        self._is_after_record = False
         self._layout = _recent[0]
         self._sources: set[LayoutSource] = set()
+        self._odd: list[Columns] = []
+        """Records read by themselves that are in no piece yet."""
+        self._odd_bytes = 0
+        self._backslash = 0
 
-    def read(self) -> None:
-        scan = self._scan
-        scan.expect(ARRAY)
-        if scan.takes(ARRAY_END):
-            return
+    def read(self, scan: Scan, *, more: bool) -> None:
+        """Read on to the end of the array. Raises one of NOT_LEGAL where the text is wrong, or ends: `more` comes."""
+        self._backslash = _found(scan.body.find(b"\\", scan.at), len(scan.body))
         while True:
-            scan.sees(OBJECT)
-            if self._layout is not None and self._read_regular(self._layout):
-                return
-            self._read_irregular()
-            if not scan.takes(COMMA):
+            self.at = scan.at
+            if self._is_after_record and not scan.takes(COMMA):
                 scan.expect(ARRAY_END)
-                return
+                break
+            if not self.sequences.count and scan.takes(ARRAY_END):
+                break
+            self._is_after_record = False
+            scan.sees(OBJECT)
+            self.at = scan.at
+            if self._layout is not None:
+                if self._read_regular(scan, self._layout):
+                    break
+                is_cut_off = more and len(scan.body) - scan.at < CUT_OFF_BYTES and scan.at > self.at
+                self.at = scan.at
+                if is_cut_off:
+                    scan.fail("most likely cut off")
+            self._read_irregular(scan)
+            self._is_after_record = True
+        self._flush_odd()
+        self.at = scan.at
+        self.is_over = True
 
-    def _read_regular(self, layout: RecordLayout) -> bool:
+    def _read_regular(self, scan: Scan, layout: RecordLayout) -> bool:
         """Read records of one layout; True at the end of the array, else the scan stands before one that deviates."""
-        body, backslash, find = self._body, self._backslash, self._body.find
-        to_plain, to_any = layout.to_plain.match, layout.between.match
-        match = layout.head.match(body, self._scan.at)
+        body, plain_end, find = scan.body, self._backslash, scan.body.find
+        head = match = layout.head.match(body, scan.at)
         if match is None:
             return False
-        matches = [match]
-        append = matches.append
-        bears_magic = MAGIC_IN_BASE64.match(body, match.end()) is not None
-        bears_frame = FRAME_IN_BASE64.match(body, match.end()) is not None
-        if bears_frame:
-            to_plain = layout.to_single.match
-        start, chars, padding = match.end(), 0, 0
-        ended = False
-        while not ended:
-            end = find(b'"', start)
-            match = to_plain(body, end)
-            if match is None:
-                match = to_any(body, end)
-                if match is None:
+        start = match.end()
+        self._look_at_payload(body, start)
+        to_plain = self._to_plain(layout)
+        ended = deviates = False
+        while not ended and not deviates:
+            datas: list[bytes | memoryview] = []
+            is_large = _recent_size[0] = find(b'"', start, plain_end) - start > VIEWED_CHARS_MIN
+            text = memoryview(body) if is_large else body
+            columns = list(match.groups())
+            keep, extend = datas.append, columns.extend
+            limit = start + PIECE_BYTES
+            while start < limit:
+                end = find(b'"', start, plain_end)
+                found = to_plain(body, end)
+                if found is None:  # nor is it if `end` is none
+                    found = layout.to_any.match(body, end)
+                    if found is not None:
+                        self._look_at_payload(body, found.end())
+                        to_plain = self._to_plain(layout)
+                    else:
+                        found = layout.to_end.match(body, end)
+                        ended = found is not None
+                if found is None or (end - start) & 3:
+                    ended, deviates = False, True
                     break
-                if FRAME_IN_BASE64.match(body, match.end()) is None:
-                    bears_magic = True
-                else:
-                    bears_frame = True
-                    to_plain = layout.to_single.match  # nothing more to learn of frames
-            size = end - start
-            if end > backslash or size & 3:
-                break
-            if body[end - 1] == _PAD:
-                padding += 1 + (body[end - 2] == _PAD)
-            append(match)
-            chars += size
-            start = match.end()
-            ended = body[start - 1] == ARRAY_END
-        if len(matches) > 1:
-            self.runs.append(RegularRun(body, layout, matches, bears_magic, bears_frame))
-            self.chars += chars
-            self.padding += padding
-            self._scan.at = start if ended else matches[-1].start(layout.next)
+                match = found
+                keep(text[start:end])
+                extend(match.groups())
+                start = match.end()
+                if ended:
+                    break
+            if datas:
+                self._add_regular(layout, columns, datas, is_large)
+        if ended:
+            scan.at = start
+        elif match is not head:
+            following = layout.to_next.match(body, match.start())
+            assert following is not None, "its longer form matches there"
+            scan.at = following.end()
         return ended
 
-    def _read_irregular(self) -> None:
+    def _look_at_payload(self, body: bytes, start: int) -> None:
+        self.bears_magic = self.bears_magic or MAGIC_IN_BASE64.match(body, start) is not None
+        self._bears_frame = self._bears_frame or FRAME_IN_BASE64.match(body, start) is not None
+
+    def _to_plain(self, layout: RecordLayout) -> Callable[[bytes, int], re.Match[bytes] | None]:
+        """What matches up to a payload of which there is nothing to learn."""
+        return (layout.to_single if self._bears_frame else layout.to_plain).match
+
+    def _add_regular(
+        self, layout: RecordLayout, columns: list[bytes], datas: list[bytes | memoryview], stays_in_parts: bool
+    ) -> None:
+        """`columns` are the groups of the head of the first record, then those of each match after a payload."""
+        self._flush_odd()
+        step = layout.groups
+        length = step * len(datas)
+        keys = columns[layout.key : layout.key + length : step]
+        sequences = columns[layout.sequence : layout.sequence + length : step]
+        times = columns[layout.time : layout.time + length : step]
+        chars, fill = layout.time_chars, layout.time_fill
+        times = [time if len(time) == chars else fill(time) for time in times]
+        parts: Sequence[bytes | memoryview] = self._form.framed_columns(datas, keys, sequences, layout.time_head, times)
+        if not stays_in_parts:
+            parts = (b"".join(parts),)
+        data_bytes = sum(map(len, datas)) // 4 * 3 - b"".join(map(_END_OF_DATA, datas)).count(b"=")
+        self.pieces.append(Piece(parts, len(datas), data_bytes, self._bears_frame))
+        self.sequences.add(sequences)
+        self.by_pattern += len(datas)
+
+    def _read_irregular(self, scan: Scan) -> None:
         """Read one record by its fields, and learn how the next ones may be written."""
-        scan, body = self._scan, self._body
+        body = scan.body
         members: dict[str, Member] = {}
         twice = False
         scan.expect(OBJECT)
@@ -238,30 +319,29 @@ class _Records:
             twice |= name in members
             members[name] = Member(value_start, scan.at)
         columns = columns_of(body, members)
-        if not self.runs or not isinstance(self.runs[-1], IrregularRun):
-            self.runs.append(IrregularRun())
-        run = self.runs[-1]
-        assert isinstance(run, IrregularRun)
-        run.records.append(columns)
-        run.bears_magic |= MAGIC_IN_BASE64.match(columns.data) is not None
-        run.bears_frame |= FRAME_IN_BASE64.match(columns.data) is not None
-        self.chars += len(columns.data)
-        self.padding += columns.data[-2:].count(_PAD)
+        self._look_at_payload(columns.data, 0)
+        self._odd.append(columns)
+        self._odd_bytes += len(columns.data) + len(columns.key) + FRAME_BYTES
+        if self._odd_bytes > PIECE_BYTES:
+            self._flush_odd()
+        self.sequences.add([columns.sequence])
         if scan.at > self._backslash:
             self._backslash = _found(body.find(b"\\", scan.at), len(body))
         if not twice and (source := source_of_layout(body, start, members, scan.at)) is not None:
             self._learn(source)
+
+    def _flush_odd(self) -> None:
+        """Frame the records that were read by themselves."""
+        if self._odd:
+            data_bytes = sum([size_of(columns.data) for columns in self._odd])
+            self.pieces.append(Piece((self._form.framed(self._odd),), len(self._odd), data_bytes, self._bears_frame))
+            self._odd, self._odd_bytes = [], 0
 
     def _learn(self, source: LayoutSource) -> None:
         if source not in self._sources and len(self._sources) < LAYOUTS_MAX:
             self._sources.add(source)
         if source in self._sources:
             self._layout = _recent[0] = compiled(source)
-
-
-def size_of(data: bytes) -> int:
-    """Bytes of base64 text once decoded."""
-    return len(data) // 4 * 3 - data[-2:].count(_PAD)
 
 
 def _typed(value: object, kind: type[T], name: str) -> T | None:

@@ -1,11 +1,11 @@
-"""`RawPage`: a page that keeps the body of its GetRecords answer, and frames the child's line straight from it.
+"""`RawPage`: the records of one answer as pieces of the child's line, framed while its body was checked.
 
 Rules: retrieval#order-of-preparation, retrieval#checkpoint-filter, retrieval#hash-range-rule and retrieval#raw-pages.
 No step drops a record except for the checkpoint and the hash range of an aggregate. Base64 text stays base64 text; only
 aggregates are decoded, and only while the line is framed. A plain page in `tests/support/pages.py` is the reference:
 for every body both give the same values, and the same lines byte for byte. Making a page takes some milliseconds for a
-large body, so that is done where the body was read, in a thread; what is left for the loop comes in pieces of well
-under 2 ms.
+large body, so that is done where the body was read, in a thread; the loop hands the pieces on as they are. What it has
+to look into them for, a checkpoint inside a page for example, comes in steps of well under 2 ms.
 """
 
 from __future__ import annotations
@@ -13,22 +13,19 @@ from __future__ import annotations
 from binascii import a2b_base64
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
-from operator import lt
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, TypeVar
 
 from mld.positions import Position
 from mld.retrieval.kpl import MalformedAggregateError, MisroutedAggregateError, UserRecords, Work, user_records
 from mld.retrieval.layouts import MAGIC_IN_BASE64, Columns
-from mld.retrieval.rawbody import CONTINUATION, NEXT_ITERATOR, Index, IrregularRun, RegularRun, index_of, size_of
+from mld.retrieval.pieces import Piece, RecordForm, RecordPlace, form_with, written
+from mld.retrieval.rawbody import CONTINUATION, NEXT_ITERATOR, NOT_LEGAL, PART_BYTES, BodyReader, Index, is_large_lately
 from mld.steps import Steps, finish
 from mld.streams import A_TURN, ChildShard, HashRange, Misrouted, child_shard_of
 from protocol.codec import (
     PIECE_BYTES,
-    RECORD_END,
-    RECORD_FRAME,
     RECORDS_HEAD,
     SLICE_DATA_BYTES,
     encode_large_record,
@@ -36,12 +33,6 @@ from protocol.codec import (
     records_tail,
 )
 
-Span = tuple[RegularRun | IrregularRun, int, int]
-"""Records first (inclusive) to last (exclusive) of a run."""
-
-_DATA, _KEY, _SEQUENCE, _TIME, _END = RECORD_FRAME
-FRAME_BYTES = 200
-"""Approximate size of a record besides payload and key, so that tiny ones count too."""
 PLACES_PER_STEP = 500
 """Undelivered records examined in one step, in about 1 ms."""
 DECODED_PER_STEP_CHARS = 1024 * 1024
@@ -50,62 +41,89 @@ DECODED_PER_STEP_CHARS = 1024 * 1024
 T = TypeVar("T")
 
 
-def page_of(body: bytes, extra: bytes = b"") -> RawPage:
-    """The page of an answer. Raises ValueError, with what is wrong, if the body is not a GetRecords answer."""
-    return _page_of(body, NEXT_ITERATOR, extra)
+@dataclass(frozen=True, slots=True)
+class PageMaker:
+    """Makes pages of bodies. Raises ValueError, with what is wrong, if a body is not as documented.
+
+    `extra` are keys that each record gets (`protocol.codec.record_keys`).
+    """
+
+    going_on: str
+    """The member that becomes `next_iterator`."""
+    extra: bytes = b""
+
+    def __call__(self, body: bytes) -> RawPage:
+        return _made(BodyReader(self.going_on, self.extra), body, self.extra)
+
+    @property
+    def wants_parts(self) -> bool:
+        """Large payloads stay where they came in, and a body in one piece needs no copies between its parts."""
+        return not is_large_lately()
+
+    def in_parts(self, part_bytes: int = PART_BYTES) -> PageReader:
+        """For one body that comes in parts, of which so much is read at a time."""
+        return PageReader(self, part_bytes)
 
 
-def page_of_event(payload: bytes, extra: bytes = b"") -> RawPage:
-    """The page of a SubscribeToShardEvent, whose ContinuationSequenceNumber becomes `next_iterator`."""
-    return _page_of(payload, CONTINUATION, extra)
+page_of = PageMaker(NEXT_ITERATOR)
+"""Of a GetRecords answer."""
+page_of_event = PageMaker(CONTINUATION)
+"""Of a SubscribeToShardEvent."""
 
 
-def _page_of(body: bytes, going_on: str, extra: bytes) -> RawPage:
+class PageReader:
+    """Makes a page of one body, each part of which is read as it comes."""
+
+    def __init__(self, maker: PageMaker, part_bytes: int = PART_BYTES) -> None:
+        self._extra = maker.extra
+        self._body = BodyReader(maker.going_on, maker.extra, part_bytes)
+        self.feed = self._body.feed
+
+    def end(self, last: bytes = b"") -> RawPage:
+        """The page of the body that ends with `last`. Raises ValueError, with what is wrong with it."""
+        return _made(self._body, last, self._extra)
+
+
+def _made(reader: BodyReader, last: bytes, extra: bytes) -> RawPage:
     try:
-        return page_of_index(index_of(body, going_on), extra)
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        return page_of_index(reader.index(last), extra)
+    except ValueError:
+        raise
+    except NOT_LEGAL as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def page_of_index(index: Index, extra: bytes = b"") -> RawPage:
-    """The page of what stands in a body. Raises KeyError, TypeError, AttributeError or ValueError for child shards."""
-    sequences = list(chain.from_iterable(run.sequences() for run in index.runs))
-    is_ordered = _is_ordered(sequences)
-    ends = (sequences[0], sequences[-1]) if sequences else (b"", b"")
-    lowest, highest = ends if is_ordered else _extremes(sequences)
-    return RawPage(
-        runs=index.runs,
-        count=len(sequences),
-        data_bytes=index.data_bytes,
-        first_sequence=ends[0].decode() or None,
-        last_sequence=ends[1].decode() or None,
-        lowest=lowest.decode() or None,
-        highest=highest.decode() or None,
-        is_ordered=is_ordered,
+    """The page of what stands in a body. Raises one of NOT_LEGAL for child shards."""
+    sequences = index.sequences
+    pieces = tuple(piece.joined() for piece in index.pieces) if index.bears_magic else index.pieces
+    page = RawPage(
+        pieces=pieces,
+        count=sequences.count,
+        data_bytes=sum([piece.data_bytes for piece in pieces]),
+        first_sequence=sequences.first.decode() or None,
+        last_sequence=sequences.last.decode() or None,
+        lowest=sequences.lowest.decode() or None,
+        highest=sequences.highest.decode() or None,
+        is_ordered=sequences.is_ordered,
+        bears_magic=index.bears_magic,
         next_iterator=index.next_iterator,
         millis_behind_latest=index.millis_behind_latest,
-        child_shards=tuple(child_shard_of(item) for item in index.child_shards),  # type: ignore[arg-type]
+        child_shards=tuple([child_shard_of(item) for item in index.child_shards]),  # type: ignore[arg-type]
         extra=extra,
     )
-
-
-def _is_ordered(sequences: Sequence[bytes]) -> bool:
-    """Whether each is greater than the one before, and all are of one length, as those of a shard nearly always are."""
-    return len(set(map(len, sequences))) <= 1 and all(map(lt, sequences, sequences[1:]))
-
-
-def _extremes(numbers: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """The lowest and the highest. Numbers of equal length sort as texts as they do as integers, only much faster."""
-    if len(set(map(len, numbers))) == 1:
-        return min(numbers), max(numbers)
-    return min(numbers, key=int), max(numbers, key=int)
+    if page.bears_magic:
+        page.in_order.extend(page.places())
+        if not page.is_ordered:
+            page.in_order.sort(key=lambda place: int(place.sequence))
+    return page
 
 
 @dataclass(frozen=True, slots=True)
 class RawPage:
     """One GetRecords answer; see `mld.streams.Page`. `lowest` and `highest` are sequence numbers."""
 
-    runs: tuple[RegularRun | IrregularRun, ...]
+    pieces: tuple[Piece, ...]
     count: int
     data_bytes: int
     first_sequence: str | None
@@ -113,64 +131,68 @@ class RawPage:
     lowest: str | None
     highest: str | None
     is_ordered: bool
+    bears_magic: bool
     next_iterator: str | None
     millis_behind_latest: int | None
     child_shards: tuple[ChildShard, ...]
     extra: bytes = b""
     """Keys that each record has besides the usual ones (`protocol.codec.record_keys`)."""
+    in_order: list[RecordPlace] = field(default_factory=list)
+    """Where the records are, by sequence number, if there may be aggregates among them."""
+
+    def places(self) -> Iterator[RecordPlace]:
+        """Where the records are, as they came: aggregates stay closed."""
+        form = form_with(self.extra)
+        for piece in self.pieces:
+            yield from form.places(piece.text)
 
     @property
     def first_arrival_ms(self) -> int | None:
-        return int(self.runs[0].columns(0).arrival_ms) if self.count else None
+        return int(form_with(self.extra).place(self.pieces[0].text).columns.arrival_ms) if self.count else None
 
     @property
     def bears_frames(self) -> bool:
         """See `Page.bears_frames`: what is in an aggregate shows when it is opened."""
-        return any(run.bears_frame or run.bears_magic for run in self.runs)
+        return self.bears_magic or any(piece.bears_frame for piece in self.pieces)
 
     def after(self, position: Position, hash_range: HashRange | None = None) -> RawBatch | RawAggregatesBatch:
         """The user records strictly after `position`, in order; see `mld.streams.Page`."""
         lag_ms = self.millis_behind_latest
         if self.lowest is None or self.highest is None or position.is_shard_end:
-            return RawBatch((), None, 0, lag_ms)
+            return RawBatch((), None, lag_ms)
         number = -1 if position.number is None else position.number  # every record lies after the other sentinels
-        if any(run.bears_magic for run in self.runs):
-            return RawAggregatesBatch(self._in_order(), (number, position.sub), hash_range, lag_ms, self.extra)
+        if self.bears_magic:
+            return RawAggregatesBatch(list(self.in_order), (number, position.sub), hash_range, lag_ms, self.extra)
         below = number - (position.sub < 0)
-        if int(self.lowest) > below:
-            spans = tuple((run, 0, len(run)) for run in self.runs)
-            return RawBatch(spans, Position(self.highest), self.data_bytes, lag_ms, self.extra)
-        spans = tuple(self._spans_above(below))
-        largest = Position(self.highest) if spans else None
-        return RawBatch(spans, largest, self._data_bytes(spans), lag_ms, self.extra)
+        pieces = self.pieces if int(self.lowest) > below else tuple(self._pieces_above(below))
+        return RawBatch(pieces, Position(self.highest) if pieces else None, lag_ms, self.extra)
 
-    def _data_bytes(self, spans: tuple[Span, ...]) -> int:
-        """Payload bytes of the rest of the page; counted on the shorter side of a cut, as each record takes 0.2 us."""
-        kept = sum(end - start for _, start, end in spans)
-        if not self.is_ordered or 2 * kept < self.count:
-            return sum(run.data_bytes(start, end) for run, start, end in spans)
-        dropped = self.count - kept
-        left = self.data_bytes
-        for run in self.runs:
-            number = min(dropped, len(run))
-            left -= run.data_bytes(0, number)
-            dropped -= number
-        return left
-
-    def _spans_above(self, below: int) -> Iterator[Span]:
-        for run in self.runs:
-            if self.is_ordered:
-                start = bisect_right(range(len(run)), below, key=lambda n, run=run: int(run.sequence(n)))  # type: ignore[misc]
-                if start < len(run):
-                    yield run, start, len(run)
-            else:
-                yield from ((run, n, n + 1) for n, text in enumerate(run.sequences()) if int(text) > below)
-
-    def _in_order(self) -> list[tuple[RegularRun | IrregularRun, int]]:
-        places = [(run, number) for run in self.runs for number in range(len(run))]
+    def _pieces_above(self, below: int) -> Iterator[Piece]:
+        """The pieces with the records above that number; at most one of them is cut if they are ordered."""
+        form = form_with(self.extra)
+        pieces = self.pieces
         if not self.is_ordered:
-            places.sort(key=lambda place: int(place[0].sequence(place[1])))
-        return places
+            for piece in pieces:
+                for place in form.places(piece.text):
+                    if int(place.sequence) > below:
+                        yield place.piece(piece.bears_frame)
+            return
+        # The first record above it stands in the last piece that begins at or below it, or begins the next one.
+        cut = bisect_right(pieces, below, key=lambda piece: int(form.place(piece.text).sequence)) - 1
+        if cut >= 0 and (rest := _rest_above(pieces[cut], below, form)) is not None:
+            yield rest
+        yield from pieces[cut + 1 :]
+
+
+def _rest_above(piece: Piece, below: int, form: RecordForm) -> Piece | None:
+    """What is left of a piece in order."""
+    count, data_bytes = piece.records, piece.data_bytes
+    for place in form.places(piece.text):
+        if int(place.sequence) > below:
+            return Piece((place.text[place.start :],), count, data_bytes, piece.bears_frame)
+        count -= 1
+        data_bytes -= place.data_bytes
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,15 +202,18 @@ class RawBatch:
     malformed: ClassVar[Mapping[str, str]] = MappingProxyType({})
     misrouted: ClassVar[Mapping[str, Misrouted]] = MappingProxyType({})
 
-    spans: tuple[Span, ...]
+    pieces: Sequence[Piece]
     largest: Position | None
-    data_bytes: int
     millis_behind_latest: int | None
     extra: bytes = b""
 
     @property
     def count(self) -> int:
-        return sum(end - start for _, start, end in self.spans)
+        return sum([piece.records for piece in self.pieces])
+
+    @property
+    def data_bytes(self) -> int:
+        return sum([piece.data_bytes for piece in self.pieces])
 
     def opening(self) -> Steps[None]:
         """Nothing has to be opened."""
@@ -197,114 +222,27 @@ class RawBatch:
     def around_frames(self) -> list[tuple[RawBatch, bool]]:
         """The batch in parts, in order: of records without a frame (False), and of one that may have one (True)."""
         parts: list[tuple[RawBatch, bool]] = []
-        plain: list[Span] = []
-        for run, start, end in self.spans:
-            begin = start
-            for number in run.framed(start, end) if run.bears_frame else ():
-                if number > begin:
-                    plain.append((run, begin, number))
+        plain: list[Piece] = []
+        for piece in self.pieces:
+            if not piece.bears_frame:
+                plain.append(piece)
+                continue
+            for run in form_with(self.extra).around_frames(piece):
+                if not run.bears_frame:
+                    plain.append(run)
+                    continue
                 if plain:
                     parts.append((self._of(plain), False))
                     plain = []
-                parts.append((self._of([(run, number, number + 1)]), True))
-                begin = number + 1
-            if end > begin:
-                plain.append((run, begin, end))
+                parts.append((self._of([run]), True))
         return [*parts, (self._of(plain), False)] if plain else parts
 
-    def _of(self, spans: Sequence[Span]) -> RawBatch:
-        data_bytes = sum(run.data_bytes(start, end) for run, start, end in spans)
-        return RawBatch(tuple(spans), self.largest, data_bytes, self.millis_behind_latest, self.extra)
+    def _of(self, pieces: Sequence[Piece]) -> RawBatch:
+        return RawBatch(pieces, self.largest, self.millis_behind_latest, self.extra)
 
     def line(self) -> Iterator[bytes]:
         """The `processRecords` line in pieces; every call starts a new, equal line."""
-        parts = [RECORDS_HEAD]
-        opening = _DATA
-        end_of_record = _end_with(self.extra)
-        between = end_of_record + b"," + _DATA
-        for run, start, end in self.spans:
-            frame = _frame_regular if isinstance(run, RegularRun) else _frame_irregular
-            yield from frame(parts, opening, between, run, start, end)  # type: ignore[arg-type]
-            opening = between
-        if self.spans:
-            parts.append(end_of_record)
-        parts.append(records_tail(self.millis_behind_latest))
-        yield b"".join(parts)
-
-
-def _end_with(extra: bytes) -> bytes:
-    """The end of a record outside aggregates, with the keys that each record has."""
-    return _END.removesuffix(RECORD_END) + extra + RECORD_END
-
-
-def _frame_regular(
-    parts: list[bytes], opening: bytes, between: bytes, run: RegularRun, start: int, end: int
-) -> Iterator[bytes]:
-    """Append records to `parts`, each without its end, and yield full pieces. Most records cost this and no more."""
-    body, layout, matches = run.body, run.layout, run.matches
-    key, key_first = layout.key - 1, layout.key_in_head
-    sequence, sequence_first = layout.sequence - 1, layout.sequence_in_head
-    time, time_first = layout.time - 1, layout.time_in_head
-    chars, fill = layout.time_chars, layout.time_fill
-    time_opening = _TIME + layout.time_head
-    extend = parts.extend
-    before, data_start = matches[start].groups(), matches[start].end()
-    limit = data_start + PIECE_BYTES
-    for match in matches[start + 1 : end + 1]:
-        after = match.groups()
-        data_end, next_start = match.span()
-        digits = (before if time_first else after)[time]
-        if data_end > limit:
-            parts.append(opening)
-            yield b"".join(parts)
-            parts.clear()
-            opening = b""
-            limit = data_end - PIECE_BYTES
-            while data_start < limit:
-                yield body[data_start : data_start + PIECE_BYTES]
-                data_start += PIECE_BYTES
-            limit = data_end + PIECE_BYTES
-        extend(
-            (
-                opening,
-                body[data_start:data_end],
-                _KEY,
-                (before if key_first else after)[key],
-                _SEQUENCE,
-                (before if sequence_first else after)[sequence],
-                time_opening,
-                digits if len(digits) == chars else fill(digits),
-            )
-        )
-        opening, before, data_start = between, after, next_start
-
-
-def _frame_irregular(
-    parts: list[bytes], opening: bytes, between: bytes, run: IrregularRun, start: int, end: int
-) -> Iterator[bytes]:
-    """The same for records that were read one by one."""
-    size = 0
-    for columns in run.records[start:end]:
-        size += len(columns.data) + len(columns.key) + FRAME_BYTES
-        parts.append(opening)
-        if size > PIECE_BYTES:
-            yield b"".join(parts)
-            parts.clear()
-            size = 0
-        yield from _frame(parts, columns)
-        opening = between
-
-
-def _frame(parts: list[bytes], columns: Columns) -> Iterator[bytes]:
-    """Append one record without its beginning and end; a long payload is yielded by itself."""
-    data, key, sequence, arrival_ms = columns
-    if len(data) > PIECE_BYTES:
-        yield b"".join(parts)
-        parts.clear()
-        for start in range(0, len(data), PIECE_BYTES):
-            yield data[start : start + PIECE_BYTES]
-        data = b""
-    parts += (data, _KEY, key, _SEQUENCE, sequence, _TIME, arrival_ms)
+        return written(RECORDS_HEAD, self.pieces, records_tail(self.millis_behind_latest))
 
 
 class RawAggregatesBatch:
@@ -315,7 +253,7 @@ class RawAggregatesBatch:
 
     def __init__(
         self,
-        places: list[tuple[RegularRun | IrregularRun, int]],
+        places: list[RecordPlace],
         floor: tuple[int, int],
         hash_range: HashRange | None,
         millis_behind_latest: int | None,
@@ -342,8 +280,7 @@ class RawAggregatesBatch:
         """Open from the end until something is left; that is as far as a checkpoint may go."""
         places = self._places
         while places and not self._is_largest_known:
-            run, number = places[-1]
-            columns = run.columns(number)
+            columns = places[-1].columns
             users = yield from self._user_records(columns)
             if users:
                 self._is_largest_known = True
@@ -360,8 +297,8 @@ class RawAggregatesBatch:
         parts = [RECORDS_HEAD]
         separator = b""
         size = 0
-        for place, (run, number) in enumerate(self._places):
-            columns = run.columns(number)
+        for number, place in enumerate(self._places):
+            columns = place.columns
             users = yield from _with_turns(self._user_records(columns))
             if isinstance(users, UserRecords):
                 self.count += len(users)
@@ -385,13 +322,19 @@ class RawAggregatesBatch:
                         size = 0
             elif users:
                 self.count += 1
-                self.data_bytes += size_of(columns.data)
-                parts += (separator, _DATA)
-                yield from _frame(parts, columns)
-                parts.append(_end_with(self._extra))
+                self.data_bytes += place.data_bytes
+                text = place.text[place.start + (not separator) : place.end]  # the first one has no comma
                 separator = b","
-                size += len(columns.data) + FRAME_BYTES
-            elif place % PLACES_PER_STEP == 0:
+                start = 0
+                while len(text) - start > PIECE_BYTES:
+                    parts.append(text[start : start + PIECE_BYTES])
+                    yield b"".join(parts)
+                    parts.clear()
+                    start += PIECE_BYTES
+                    size = 0
+                parts.append(text[start:])
+                size += len(parts[-1])
+            elif number % PLACES_PER_STEP == 0:
                 yield A_TURN
             if size > PIECE_BYTES:
                 yield b"".join(parts)

@@ -16,6 +16,7 @@ from typing import Any
 import botocore.session
 from botocore.parsers import create_parser
 
+from mld.retrieval.rawpage import RawPage, page_of
 from mld.streams import child_shard_of
 from protocol.messages import Record
 from tests.support.kpl import User, aggregate
@@ -42,6 +43,18 @@ def reference_page(body: bytes) -> PlainPage:
     """What the SDK's parser finds in a body. Raises what it or a missing field raises."""
     parser, shape = _parser()
     return plain_page(parser.parse({"status_code": 200, "headers": {}, "body": body}, shape))
+
+
+def read_in_parts(body: bytes, rng: Random) -> RawPage:
+    """The page of a body that comes in parts, each of which is read as soon as it may be."""
+    reader = page_of.in_parts(rng.choice((1, 20, 300, 5_000, 100_000)))
+    longest = rng.choice((1, 30, 400, 6_000)) if len(body) < 2_000 else rng.choice((400, 6_000, 200_000))
+    at = 0
+    while at < len(body):
+        size = rng.randint(1, longest)
+        reader.feed(body[at : at + size])
+        at += size
+    return reader.end()
 
 
 def plain_page(answer: dict[str, Any]) -> PlainPage:

@@ -12,7 +12,8 @@ from random import Random
 from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.retrieval.kpl import MAGIC, MalformedAggregateError, MisroutedAggregateError, Work, user_records
 from mld.retrieval.layouts import Columns
-from mld.retrieval.rawbody import Index, IrregularRun
+from mld.retrieval.pieces import Piece, form_with
+from mld.retrieval.rawbody import Index, Sequences
 from mld.retrieval.rawpage import RawPage, page_of_index
 from mld.steps import finish
 from mld.streams import HASH_KEY_MAX, ChildBatch, ChildShard, HashRange, Misrouted, Page
@@ -41,11 +42,16 @@ def page_with(
         )
         for record in records
     ]
+    pieces = []
+    if records:
+        data_bytes = sum(len(record.data) for record in records)
+        bears_frame = any(record.data[:2] in FRAMES for record in records)
+        pieces.append(Piece((form_with().framed(columns),), len(records), data_bytes, bears_frame))
+    sequences = Sequences()
+    for one in columns:
+        sequences.add([one.sequence])
     bears_magic = any(record.data.startswith(MAGIC) for record in records)
-    bears_frame = any(record.data[:2] in FRAMES for record in records)
-    runs = (IrregularRun(columns, bears_magic, bears_frame),) if records else ()
-    data_bytes = sum(len(record.data) for record in records)
-    page = page_of_index(Index(runs, data_bytes, next_iterator, millis_behind_latest, []))
+    page = page_of_index(Index(tuple(pieces), sequences, bears_magic, next_iterator, millis_behind_latest, [], 0))
     return replace(page, child_shards=child_shards) if child_shards else page
 
 
@@ -82,7 +88,7 @@ def users_of(record: Record, hash_range: HashRange | None) -> list[Record] | Non
 
 def sequences_in(page: RawPage) -> list[str]:
     """The sequence numbers of a page without aggregates, in its order."""
-    return [sequence.decode() for run in page.runs for sequence in run.sequences()]
+    return [place.sequence.decode() for place in page.places()]
 
 
 def places(batch: ChildBatch) -> list[str]:

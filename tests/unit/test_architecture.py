@@ -251,6 +251,7 @@ PURE = (
     "mld/retrieval/kpl.py",
     "mld/retrieval/jsonscan.py",
     "mld/retrieval/layouts.py",
+    "mld/retrieval/pieces.py",
     "mld/retrieval/rawbody.py",
     "mld/retrieval/rawpage.py",
     "mld/consumer/child_log.py",

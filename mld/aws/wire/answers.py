@@ -107,6 +107,15 @@ class Incoming:
         """What has come of a body whose length is announced. Whoever reads the rest says so with `complete`."""
         return self._body.getvalue()
 
+    @property
+    def is_unchecked(self) -> bool:
+        """Whether a body can be used part by part: its length is announced, and nothing else is said of it."""
+        return self.length is not None and self.status < 300 and CRC32_HEADER not in self.headers
+
+    def passed_on(self) -> Answer:
+        """The answer without its body, of which every part went to somebody else."""
+        return self._kept(b"", is_exact=True)
+
     def complete(self, body: bytes) -> Answer:
         """The answer with this body of the announced length, which somebody else has read."""
         if len(body) != self.length:
@@ -145,6 +154,9 @@ class Incoming:
         expected = self.headers.get(CRC32_HEADER)
         if expected is not None and b"content-encoding" not in self.headers and expected != b"%d" % zlib.crc32(body):
             raise BrokenAnswerError("the answer does not match its CRC-32")
+        return self._kept(body, is_exact)
+
+    def _kept(self, body: bytes, is_exact: bool) -> Answer:
         keep = is_exact and b"close" not in self.headers.get(b"connection", b"").lower()
         return Answer(self.status, self.headers, body, keep)
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld.aws.boundary import OUR_OWN, Surprises
 from mld.aws.client import CALL_TIMEOUT_S, BotoService, aws_failure, is_surprise
+from mld.aws.service import PartwiseRead
 from mld.aws.servicetime import ServiceTime
 from mld.aws.wire import documents
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
@@ -291,13 +292,21 @@ class WireService:
         def exchange(body: bytes) -> Answer:
             return self._exchange(job, operation, params, body, place)
 
-        def first() -> Answer | None:
-            if not isinstance(begun, Incoming):
-                return begun
+        def first(talk: Callable[[Connection], Answer]) -> Answer:
             assert place.connection is not None, "it was lent with what has come"
-            return self._talk(job, place, place.connection, lambda connection: connection.receive(begun))
+            return self._talk(job, place, place.connection, talk)
 
-        answer = self._answer(operation, params, exchange, first())
+        answer: Answer | None
+        if isinstance(begun, Incoming):
+            if begun.is_unchecked and isinstance(read, PartwiseRead) and read.wants_parts:
+                parts = read.in_parts()
+                first(lambda connection: connection.receive_parts(begun, parts.feed))
+                value: T = parts.end()
+                return value
+            answer = first(lambda connection: connection.receive(begun))
+        else:
+            answer = begun
+        answer = self._answer(operation, params, exchange, answer)
         if len(answer.body) < GATE_BYTES_MIN:
             return read(answer.body)
         with self._gate:

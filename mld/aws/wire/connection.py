@@ -12,12 +12,15 @@ import io
 import select
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from mld.aws.wire.answers import Answer, Incoming, NothingSentBackError
 from mld.aws.wire.proxies import Proxy, authority_of, open_tunnel
 
 READ_BYTES = 64 * 1024
+PART_BYTES = 128 * 1024
+"""Of a body that is read while it comes: what is received and then read is still in the processor's cache."""
 PLACED_BYTES = 16 * 1024
 """The end of a body that is shorter than this is copied once more."""
 KEEPALIVE_PROBES = 3
@@ -115,6 +118,23 @@ class Connection:
             answer = incoming.feed(data) if data else incoming.end()
         return answer
 
+    def receive_parts(self, incoming: Incoming, feed: Callable[[bytes], None]) -> Answer:
+        """Read an answer of announced length to its end, and give its body to `feed` as it comes; raises as `exchange`.
+
+        The answer has no body then.
+        """
+        assert incoming.length is not None, "else nobody knows how much is left"
+        begun = incoming.begun()
+        feed(begun)
+        left = incoming.length - len(begun)
+        while left:
+            data = self._read(incoming, min(left, PART_BYTES))
+            if not data:
+                incoming.end()
+            left -= len(data)
+            feed(data)
+        return incoming.passed_on()
+
     def let_go(self) -> None:
         """Hand the connection back to the event loop, non-blocking. Raises OSError if it is broken."""
         self.socket.settimeout(0.0)
@@ -150,9 +170,9 @@ class Connection:
         except GONE as error:
             raise incoming.cut_off(f"{type(error).__name__}: {error}") from error
 
-    def _read(self, incoming: Incoming) -> bytes:
+    def _read(self, incoming: Incoming, bytes_max: int = READ_BYTES) -> bytes:
         try:
-            return self.socket.recv(READ_BYTES)
+            return self.socket.recv(bytes_max)
         except GONE as error:
             raise incoming.cut_off(f"{type(error).__name__}: {error}") from error
 

@@ -169,7 +169,7 @@ class Fetcher:
                 first = None
             if span.count is not None:
                 assert last is not None
-                seen += sum(int(text) <= last for run in page.runs for text in run.sequences())
+                seen += sum(int(place.sequence) <= last for place in page.places())
             is_done = is_at_end(span, page)
             batch: ChildBatch = page.after(span.after, span.hash_range)
             if self._preparer is not None and page.bears_frames:

@@ -240,16 +240,14 @@ class Scout:
 
 def _taken(page: RawPage, floor: int, size: int, bytes_max: int | None) -> tuple[list[str], int, bool]:
     """(sequence numbers of the page above `floor` that still fit, bytes with them, whether that is all of the page)."""
-    places = [
-        (int(text), text.decode(), run, number) for run in page.runs for number, text in enumerate(run.sequences())
-    ]
-    places.sort(key=lambda place: place[0])
+    records = [(int(place.sequence), place.sequence.decode(), place.data_bytes) for place in page.places()]
+    records.sort(key=lambda record: record[0])
     taken: list[str] = []
-    for value, text, run, number in places:
+    for value, text, data_bytes in records:
         if value <= floor:
             continue
         if bytes_max is not None and size >= bytes_max:
             return taken, size, False
-        size += run.data_bytes(number, number + 1)
+        size += data_bytes
         taken.append(text)
     return taken, size, True

@@ -257,8 +257,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "a restart goes on one record after the one that follows the checkpoint",
         (
             "retrieval.rawpage",
-            "                if start < len(run):\n                    yield run, start, len(run)\n",
-            "                if start + 1 < len(run):\n                    yield run, start + 1, len(run)\n",
+            "            return Piece((place.text[place.start :],), count, data_bytes, piece.bears_frame)\n",
+            "            return Piece((place.text[place.end :],), count - 1, 0, False) if count > 1 else None\n",
         ),
     ),
     _variant(

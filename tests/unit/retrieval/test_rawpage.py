@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mld.positions import LATEST
-from mld.retrieval.rawbody import RegularRun, index_of
+from mld.positions import LATEST, TRIM_HORIZON, Position
+from mld.retrieval.rawbody import index_of
 from mld.retrieval.rawpage import page_of
-from tests.support.bodies import BodyMaker, reference_page
+from tests.support.bodies import BodyMaker, read_in_parts, reference_page
 from tests.support.pages import assert_same
 
 RECORD = '{"Data":"aGVsbG8=","PartitionKey":"k","ApproximateArrivalTimestamp":1.7E9,"SequenceNumber":"1"}'
@@ -24,6 +24,20 @@ BODY = f'{{"MillisBehindLatest":0,"NextShardIterator":"next","Records":[{RECORD}
 def test_a_body_means_the_same_read_raw_and_read_plainly(rng: Random, plain: float) -> None:
     body = BodyMaker(rng, plain=plain).body()
     assert_same(page_of(body), reference_page(body), rng)
+
+
+@settings(max_examples=150)
+@given(st.randoms(use_true_random=False), st.sampled_from([0.0, 0.5, 1.0]))
+def test_a_body_means_the_same_wherever_its_parts_end(rng: Random, plain: float) -> None:
+    body = BodyMaker(rng, plain=plain).body()
+    assert_same(read_in_parts(body, rng), reference_page(body), rng)
+
+
+@given(st.randoms(use_true_random=False), st.floats(0, 1, exclude_max=True))
+def test_a_body_in_parts_that_is_truncated_is_refused(rng: Random, place: float) -> None:
+    body = BodyMaker(rng).body().rstrip(b" \t\r\n")
+    with pytest.raises(ValueError):
+        read_in_parts(body[: int(place * len(body))], rng)
 
 
 @given(st.randoms(use_true_random=False), st.floats(0, 1, exclude_max=True))
@@ -105,16 +119,27 @@ def many(count: int, **changes: str) -> bytes:
 
 def test_records_that_are_written_alike_are_read_by_one_pattern() -> None:
     index_of(many(2).replace(b'"k"', b'"k","EncryptionType":"KMS"'))
-    assert _kinds(many(1000)) == [("IrregularRun", 1), ("RegularRun", 999)]
+    assert index_of(many(1000)).by_pattern == 999
 
 
 def test_what_a_body_taught_is_known_in_the_next_one() -> None:
     index_of(many(2))
-    assert _kinds(many(3)) == [("RegularRun", 3)]
+    assert index_of(many(3)).by_pattern == 3
 
 
-def _kinds(body: bytes) -> list[tuple[str, int]]:
-    return [(type(run).__name__, len(run)) for run in index_of(body).runs]
+def test_bodies_of_large_payloads_are_wanted_in_one_piece() -> None:
+    page_of(many(3))
+    assert page_of.wants_parts
+    page_of(many(3).replace(b"aGVsbG8=", b"aGVs" * 2000))
+    assert not page_of.wants_parts
+
+
+def test_large_payloads_are_framed_like_small_ones() -> None:
+    body = many(30).replace(b"aGVsbG8=", b"aGVs" * 2000 + b"bG8=")
+    for cut in (TRIM_HORIZON, Position("1005"), Position("1029")):
+        assert b"".join(page_of(body).after(cut).line()) == reference_page(body).line(
+            reference_page(body).after(cut, None)
+        )
 
 
 @pytest.mark.parametrize(
@@ -129,8 +154,7 @@ def _kinds(body: bytes) -> list[tuple[str, int]]:
     ],
 )
 def test_one_odd_record_costs_the_others_nothing(odd: str) -> None:
-    runs = index_of(many(1000, at500=odd)).runs
-    assert sum(len(run) for run in runs if isinstance(run, RegularRun)) >= 997
+    assert index_of(many(1000, at500=odd)).by_pattern >= 997
 
 
 def test_a_body_of_many_kinds_of_records_is_still_read() -> None:
