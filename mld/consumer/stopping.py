@@ -4,12 +4,43 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import TracebackType
 from typing import Any, TypeVar
 
 from mld.clock import Clock
 from mld.consumer.lifecycle import StopReason
 
 T = TypeVar("T")
+
+
+class Interruption:
+    """Lets others end what the current task waits for within: it is cancelled, and that is taken back at the exit.
+
+    So a wait costs no task of its own. A cancellation by anybody else passes.
+    """
+
+    __slots__ = ("_before", "_is_over", "_task")
+
+    def __enter__(self) -> Interruption:
+        task = asyncio.current_task()
+        assert task is not None, "only tasks are interrupted"
+        self._task: asyncio.Task[Any] | None = task
+        self._before = task.cancelling()
+        self._is_over = False
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        task, self._task = self._task, None
+        assert task is not None
+        return self._is_over and task.uncancel() <= self._before and kind is asyncio.CancelledError
+
+    def end(self, _: object = None) -> None:
+        """A callback of the loop, so that the task is not running; without effect after the exit."""
+        if self._task is not None and not self._is_over:
+            self._is_over = True
+            self._task.cancel()
 
 
 class Stopping:
@@ -20,11 +51,14 @@ class Stopping:
         self._clock = clock
         self._asked = asyncio.Event()
         self._waiter: asyncio.Future[Any] | None = None
+        self._interruption: Interruption | None = None
 
     def ask(self, stop: StopReason) -> None:
         if self.stop is None or stop > self.stop:
             self.stop = stop
             self._asked.set()
+            if self._interruption is not None:
+                asyncio.get_running_loop().call_soon(self._interruption.end)
 
     def close(self) -> None:
         """End the wait for a stop that never came."""
@@ -33,13 +67,21 @@ class Stopping:
 
     async def unless(self, awaitable: Awaitable[T], over: asyncio.Future[None] | None = None) -> T | None:
         """The awaitable's value, or None as soon as a stop is asked for or `over` is done."""
-        task = asyncio.ensure_future(awaitable)
-        ends = {self._wait()} if over is None else {self._wait(), over}
-        try:
-            await asyncio.wait({task, *ends}, return_when=asyncio.FIRST_COMPLETED)
-            return task.result() if task.done() and self.stop is None else None
-        finally:
-            await _cancel_all(task)
+        assert self._interruption is None, "one wait at a time"
+        with Interruption() as interruption:
+            self._interruption = interruption
+            if over is not None:
+                over.add_done_callback(interruption.end)
+            if self.stop is not None:
+                asyncio.get_running_loop().call_soon(interruption.end)
+            try:
+                value = await awaitable
+                return value if self.stop is None else None
+            finally:
+                self._interruption = None
+                if over is not None:
+                    over.remove_done_callback(interruption.end)
+        return None
 
     async def pause(self, seconds: float, also: asyncio.Event | None = None) -> None:
         """Sleep, but wake at once when a stop is asked for or `also` is set."""
@@ -52,7 +94,7 @@ class Stopping:
             await _cancel_all(*waits)
 
     def _wait(self) -> asyncio.Future[Any]:
-        """Done when a stop is asked for; one for the life of the consumer, which waits for it at every page."""
+        """Done when a stop is asked for; one for the life of the consumer."""
         if self._waiter is None:
             self._waiter = asyncio.ensure_future(self._asked.wait())
         return self._waiter

@@ -130,7 +130,9 @@ class PollingReader(ShardReader):
             self._metrics.fetched(FetchResult.RECORDS, took_s)
         else:
             self._metrics.fetched_nothing(took_s)
-        logger.debug("%d records of shard %s", page.count, self.shard_id, extra=self._about("records_fetched", asked_s))
+        if logger.isEnabledFor(logging.DEBUG):
+            about = self._about("records_fetched", asked_s)
+            logger.debug("%d records of shard %s", page.count, self.shard_id, extra=about)
         verdict = self._judge(page, "GetRecords")
         self._accept(page, asked_s, asked_wall_s)
         return self._hand_over(page, verdict, is_full=page.count >= (limit or buffer.ANSWER_RECORDS_MAX))
