@@ -4,43 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Any, TypeVar
 
 from mld.clock import Clock
 from mld.consumer.lifecycle import StopReason
+from mld.waits import Interruption
 
 T = TypeVar("T")
-
-
-class Interruption:
-    """Lets others end what the current task waits for within: it is cancelled, and that is taken back at the exit.
-
-    So a wait costs no task of its own. A cancellation by anybody else passes.
-    """
-
-    __slots__ = ("_before", "_is_over", "_task")
-
-    def __enter__(self) -> Interruption:
-        task = asyncio.current_task()
-        assert task is not None, "only tasks are interrupted"
-        self._task: asyncio.Task[Any] | None = task
-        self._before = task.cancelling()
-        self._is_over = False
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        task, self._task = self._task, None
-        assert task is not None
-        return self._is_over and task.uncancel() <= self._before and kind is asyncio.CancelledError
-
-    def end(self, _: object = None) -> None:
-        """A callback of the loop, so that the task is not running; without effect after the exit."""
-        if self._task is not None and not self._is_over:
-            self._is_over = True
-            self._task.cancel()
 
 
 class Stopping:
