@@ -19,6 +19,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -205,7 +206,19 @@ class PipeChild:
 
     # --- stdin -------------------------------------------------------------------------------------------------------
 
-    async def write(self, pieces: Iterable[bytes]) -> None:
+    def begin_write(self, pieces: Iterable[bytes]) -> asyncio.Future[None] | None:
+        """See `ports.ChildProcess.begin_write`: most lines of a quiet shard need no task."""
+        assert self._stdin is not None
+        left = iter(pieces)
+        for piece in left:
+            is_turn = not piece or len(piece) >= LARGE_PIECE_BYTES
+            rest = piece if is_turn else self._stdin.write_now(piece)
+            if is_turn or rest:
+                return asyncio.ensure_future(self.write(chain((rest,), left)))
+        return None
+
+    async def write(self, pieces: Iterable[bytes | memoryview]) -> None:
+        """Write all pieces in order without blocking the loop. Raises BrokenPipeError."""
         assert self._stdin is not None
         for piece in pieces:
             if piece:

@@ -24,7 +24,15 @@ class ChildInput:
         with contextlib.suppress(OSError):  # beyond what one user may have in pipes, or not Linux: any size will do
             fcntl.fcntl(pipe, F_SETPIPE_SZ, PIPE_BYTES)
 
-    async def write(self, piece: bytes) -> None:
+    def write_now(self, piece: bytes) -> memoryview:
+        """What the pipe has no room for, without waiting; all of the piece if it is closed, which `write` reports."""
+        rest = memoryview(piece)
+        if self._waiter is None and not self._pipe.closed:
+            with contextlib.suppress(OSError):
+                rest = rest[os.write(self._pipe.fileno(), rest) :]
+        return rest
+
+    async def write(self, piece: bytes | memoryview) -> None:
         """One writer at a time. Raises BrokenPipeError if the child, or `close`, has closed it."""
         rest = memoryview(piece)
         while True:

@@ -46,8 +46,11 @@ class ChildProcess(Protocol):
         """How the log names it, for example ``pid 4711``."""
         ...
 
-    async def write(self, pieces: Iterable[bytes]) -> None:
-        """Write all pieces in order without blocking the loop; raises BrokenPipeError if the child stopped reading."""
+    def begin_write(self, pieces: Iterable[bytes]) -> asyncio.Future[None] | None:
+        """Write all pieces in order without blocking the loop. None if the pipe has taken them at once.
+
+        Else what is done when it has; it raises BrokenPipeError if the child stopped reading.
+        """
         ...
 
     async def read_line(self) -> str | None:

@@ -160,25 +160,28 @@ class Processor:
         self, action: ActionName, line: Iterable[bytes], on_checkpoint: CheckpointHandler | None, holds: Holds = dict
     ) -> None:
         self._overdue.begin(action.value, holds)
-        writing = asyncio.ensure_future(self._write(line))
+        writing: asyncio.Future[None] | None = None
         try:
+            writing = self._begin_write(line)
             while isinstance(event := await self._next_event(action), CheckpointAsked):
                 error = event.refused
                 if error is None:
                     assert on_checkpoint is not None, "an action without a handler allows no checkpoint"
                     error = await self._stored(event.request, on_checkpoint)
-                await self._bounded_write(writing, f"{action.value}")
-                reply = self._conversation.reply(error)
-                await self._bounded_write(
-                    asyncio.ensure_future(self._write([reply])), f"the reply to its checkpoint in {action.value}"
-                )
-            await self._bounded_write(writing, action.value)
+                if writing is not None:
+                    await self._bounded_write(writing, action.value)
+                replying = self._begin_write([self._conversation.reply(error)])
+                if replying is not None:
+                    await self._bounded_write(replying, f"the reply to its checkpoint in {action.value}")
+            if writing is not None:
+                await self._bounded_write(writing, action.value)
         finally:
             self._overdue.end()
-            await _settle(writing)
+            if writing is not None:
+                await _settle(writing)
 
-    def _write(self, line: Iterable[bytes]) -> Awaitable[None]:
-        return self._child.write(self._tap.copied(line) if self._tap.listeners else line)
+    def _begin_write(self, line: Iterable[bytes]) -> asyncio.Future[None] | None:
+        return self._child.begin_write(self._tap.copied(line) if self._tap.listeners else line)
 
     async def _stored(self, request: CheckpointRequest, on_checkpoint: CheckpointHandler) -> CheckpointErrorName | None:
         """Carry out the checkpoint; meanwhile the child waits for us."""
@@ -268,7 +271,8 @@ class Processor:
 
 async def _settle(writing: asyncio.Future[None]) -> None:
     """Leave no write behind: cancel it if it still runs, and retrieve its error, so that asyncio does not report it."""
-    writing.cancel()
-    await asyncio.wait([writing])
+    if not writing.done():
+        writing.cancel()
+        await asyncio.wait([writing])
     if not writing.cancelled():
         writing.exception()

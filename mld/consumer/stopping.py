@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from mld.clock import Clock
 from mld.consumer.lifecycle import StopReason
+from mld.waits import Interruption
 
 T = TypeVar("T")
 
@@ -20,11 +21,14 @@ class Stopping:
         self._clock = clock
         self._asked = asyncio.Event()
         self._waiter: asyncio.Future[Any] | None = None
+        self._interruption: Interruption | None = None
 
     def ask(self, stop: StopReason) -> None:
         if self.stop is None or stop > self.stop:
             self.stop = stop
             self._asked.set()
+            if self._interruption is not None:
+                asyncio.get_running_loop().call_soon(self._interruption.end)
 
     def close(self) -> None:
         """End the wait for a stop that never came."""
@@ -33,13 +37,21 @@ class Stopping:
 
     async def unless(self, awaitable: Awaitable[T], over: asyncio.Future[None] | None = None) -> T | None:
         """The awaitable's value, or None as soon as a stop is asked for or `over` is done."""
-        task = asyncio.ensure_future(awaitable)
-        ends = {self._wait()} if over is None else {self._wait(), over}
-        try:
-            await asyncio.wait({task, *ends}, return_when=asyncio.FIRST_COMPLETED)
-            return task.result() if task.done() and self.stop is None else None
-        finally:
-            await _cancel_all(task)
+        assert self._interruption is None, "one wait at a time"
+        with Interruption() as interruption:
+            self._interruption = interruption
+            if over is not None:
+                over.add_done_callback(interruption.end)
+            if self.stop is not None:
+                asyncio.get_running_loop().call_soon(interruption.end)
+            try:
+                value = await awaitable
+                return value if self.stop is None else None
+            finally:
+                self._interruption = None
+                if over is not None:
+                    over.remove_done_callback(interruption.end)
+        return None
 
     async def pause(self, seconds: float, also: asyncio.Event | None = None) -> None:
         """Sleep, but wake at once when a stop is asked for or `also` is set."""
@@ -52,7 +64,7 @@ class Stopping:
             await _cancel_all(*waits)
 
     def _wait(self) -> asyncio.Future[Any]:
-        """Done when a stop is asked for; one for the life of the consumer, which waits for it at every page."""
+        """Done when a stop is asked for; one for the life of the consumer."""
         if self._waiter is None:
             self._waiter = asyncio.ensure_future(self._asked.wait())
         return self._waiter

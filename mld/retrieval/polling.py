@@ -11,7 +11,6 @@ Kinesis does not find it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable
 from random import Random
@@ -34,6 +33,7 @@ from mld.retrieval.faults import PollingReaction, reaction_to
 from mld.retrieval.reader import ShardReader
 from mld.streams import IteratorType, Page, StartingPoint, Streams
 from mld.surviving import ours
+from mld.waits import Interruption, LazyTimer
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +73,8 @@ class PollingReader(ShardReader):
         self._state: starting_points.ReadState | None = None
         self._iterator: str | None = None
         self._iterator_issued_s = 0.0
+        self._call = Interruption()
+        self._call_timer = LazyTimer(self._call.end)
 
     @property
     def anchor_s(self) -> float | None:
@@ -130,7 +132,9 @@ class PollingReader(ShardReader):
             self._metrics.fetched(FetchResult.RECORDS, took_s)
         else:
             self._metrics.fetched_nothing(took_s)
-        logger.debug("%d records of shard %s", page.count, self.shard_id, extra=self._about("records_fetched", asked_s))
+        if logger.isEnabledFor(logging.DEBUG):
+            about = self._about("records_fetched", asked_s)
+            logger.debug("%d records of shard %s", page.count, self.shard_id, extra=about)
         verdict = self._judge(page, "GetRecords")
         self._accept(page, asked_s, asked_wall_s)
         return self._hand_over(page, verdict, is_full=page.count >= (limit or buffer.ANSWER_RECORDS_MAX))
@@ -197,12 +201,13 @@ class PollingReader(ShardReader):
         return {"action": action, "shard": self.shard_id, "took_ms": millis_since(self._clock, asked_s)}
 
     async def _bounded(self, call: Awaitable[T], operation: str) -> T:
-        try:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
+        with self._call:
+            self._call_timer.begin(CALL_TIMEOUT_S)
+            try:
                 return await ours(call, f"asking for {operation}", self.shard_id)
-        except TimeoutError:
-            reason = f"{operation} of shard {self.shard_id}: no answer within {CALL_TIMEOUT_S:g} s"
-            raise StreamUnavailableError(reason) from None
+            finally:
+                self._call_timer.end()
+        raise StreamUnavailableError(f"{operation} of shard {self.shard_id}: no answer within {CALL_TIMEOUT_S:g} s")
 
 
 def _result_of(error: StreamError) -> FetchResult:

@@ -93,6 +93,9 @@ class MemoryChild:
     def description(self) -> str:
         return f"memory child {self.number}"
 
+    def begin_write(self, pieces: Iterable[bytes]) -> asyncio.Future[None]:
+        return asyncio.ensure_future(self.write(pieces))
+
     async def write(self, pieces: Iterable[bytes]) -> None:
         for piece in pieces:
             await asyncio.sleep(0)

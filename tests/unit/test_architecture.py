@@ -24,6 +24,7 @@ LEAVES = {
     "mld.streams",
     "mld.surviving",
     "mld.turns",
+    "mld.waits",
     "mld.webrule",
 }
 EVERYONE_MAY = LEAVES | {"mld.aws"}

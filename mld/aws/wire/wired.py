@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
 from mld.aws.wire.connection import GONE, Connection
+from mld.waits import LazyTimer
 
 BODY_BYTES_MAX = 8 * 1024
 """Of an answer that is made into values on the loop: 0.1 ms, and 1.5 ms where each record needs the slow way."""
@@ -32,6 +33,7 @@ class Wired:
         self._answer: asyncio.Future[Answer | Incoming] | None = None
         self._incoming = Incoming()
         self._unsent = b""
+        self._timer = LazyTimer(lambda: self.fail(TimeoutError("the read operation timed out")))
         self._has_fd = True
         self._loop.add_reader(self._fd, self._readable)
 
@@ -49,12 +51,12 @@ class Wired:
         self._incoming = Incoming()
         self._answer = self._loop.create_future()
         answer = self._answer
-        timer = self._loop.call_later(timeout_s, self.fail, TimeoutError("the read operation timed out"))
+        self._timer.begin(timeout_s)
         try:
             self._send(request)
             return await answer
         finally:
-            timer.cancel()
+            self._timer.end()
             self._answer = None
             if answer.done() and not answer.cancelled():
                 answer.exception()  # of one who was cancelled meanwhile; fetched so that nobody reports it
@@ -77,6 +79,7 @@ class Wired:
     # --- on the loop -------------------------------------------------------------------------------------------------
 
     def _let_go_of_fd(self) -> None:
+        self._timer.close()
         if self._has_fd:
             self._has_fd = False
             self._loop.remove_reader(self._fd)

@@ -64,6 +64,39 @@ async def test_a_child_gets_what_is_written_and_is_reaped_at_the_end():
     assert await child.read_line() is None
 
 
+async def test_a_line_for_which_the_pipe_has_room_is_written_at_once_and_a_larger_one_in_a_task():
+    child = await start(python("import sys\nfor line in sys.stdin: print('got', len(line))"))
+    assert child.begin_write([b"on", b"e\n"]) is None
+    writing = child.begin_write([b"y" * 4 * PIPE_BYTES, b"\n"])
+    assert writing is not None
+    await writing
+    assert [await child.read_line(), await child.read_line()] == ["got 4", f"got {4 * PIPE_BYTES + 1}"]
+    await child.end()
+
+
+async def test_a_line_that_the_pipe_takes_in_part_is_finished_in_a_task():
+    read_fd, write_fd = os.pipe()
+    with os.fdopen(read_fd, "rb") as reader, os.fdopen(write_fd, "wb", buffering=0) as writer:
+        pipe = ChildInput(writer)
+        filled = b"x" * (16 * PIPE_BYTES)
+        rest = pipe.write_now(filled)
+        assert 0 < len(rest) < len(filled)
+        assert bytes(rest) == filled[-len(rest) :]
+        pipe.close()
+        assert bytes(pipe.write_now(b"late")) == b"late"
+        assert len(reader.read()) == len(filled) - len(rest)
+
+
+async def test_a_line_for_a_child_that_closed_its_stdin_fails_when_it_is_waited_for():
+    child = await start(python("import os, time; os.close(0); print('closed'); time.sleep(1e6)"))
+    assert await child.read_line() == "closed"
+    writing = child.begin_write([b"line\n"])
+    assert writing is not None
+    with pytest.raises(BrokenPipeError):
+        await writing
+    await child.kill()
+
+
 async def test_the_environment_is_the_daemons_plus_the_shard():
     child = await start(
         python("import os; print(os.environ['MLD_SHARD_ID'], os.environ['MLD_STREAM_NAME'], os.environ['PATH'])"),

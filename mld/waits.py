@@ -1,0 +1,81 @@
+"""Waits that cost no task and no timer of their own: those that come one after the other, hundreds of them a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+
+class Interruption:
+    """Lets others end what the current task waits for within: it is cancelled, and that is taken back at the exit.
+
+    A cancellation by anybody else passes.
+    """
+
+    __slots__ = ("_before", "_is_over", "_task")
+
+    def __enter__(self) -> Interruption:
+        task = asyncio.current_task()
+        assert task is not None, "only tasks are interrupted"
+        self._task: asyncio.Task[Any] | None = task
+        self._before = task.cancelling()
+        self._is_over = False
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        task, self._task = self._task, None
+        assert task is not None
+        return self._is_over and task.uncancel() <= self._before and kind is asyncio.CancelledError
+
+    def end(self, _: object = None) -> None:
+        """A callback of the loop, so that the task is not running; without effect after the exit."""
+        if self._task is not None and not self._is_over:
+            self._is_over = True
+            self._task.cancel()
+
+
+class LazyTimer:
+    """Calls `on_due` when a wait lasts longer than it may; for one wait at a time, nearly all of which end sooner.
+
+    The loop's timer is not set for each wait: it looks, when it fires, at the wait that is under way by then.
+    """
+
+    __slots__ = ("_due_s", "_on_due", "_timer")
+
+    def __init__(self, on_due: Callable[[], None]) -> None:
+        self._on_due = on_due
+        self._due_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, seconds: float) -> None:
+        """A wait begins that may last so long."""
+        loop = asyncio.get_running_loop()
+        self._due_s = loop.time() + seconds
+        if self._timer is not None and self._timer.when() > self._due_s:
+            self.close()
+        if self._timer is None:
+            self._timer = loop.call_at(self._due_s, self._look)
+
+    def end(self) -> None:
+        """It is over."""
+        self._due_s = None
+
+    def close(self) -> None:
+        """There will be no more waits, or the loop's timer is to be set anew."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _look(self) -> None:
+        timer, self._timer = self._timer, None
+        if self._due_s is None or timer is None:
+            return
+        if timer.when() < self._due_s:
+            self._timer = asyncio.get_running_loop().call_at(self._due_s, self._look)
+            return
+        self._due_s = None
+        self._on_due()
