@@ -140,9 +140,11 @@ def run(
             options.apply(loaded.settings)
         took_ms = round((time.monotonic() - started_at) * 1000, 1)
         logger.debug("settings loaded", extra={"action": "settings_loaded", "took_ms": took_ms})
-        logs.log_remarks(loaded.remarks)
-
         membership = claim_membership(os.environ)
+        if membership is None:
+            logs.log_remarks(loaded.remarks)
+        else:
+            logs.name_worker(membership.worker_id)  # the remarks are its supervisor's
         if membership is None and not until_caught_up and loaded.settings.processes != 1:
             from mld.unit.program import run_unit, workers_wanted
 

@@ -183,7 +183,7 @@ class Unit:
                 with contextlib.suppress(OSError):  # it has ended as well, or does not listen: it looks by itself
                     worker.lifeline.send(news)
 
-    # --- what workers tell ----------------------------------------------------------------------------------------------
+    # --- what workers tell --------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _hearing(self, worker: UnitWorker) -> Iterator[None]:
@@ -242,7 +242,7 @@ class Unit:
                 worker.alive_at = time.monotonic()
                 _send(worker, signal.SIGABRT)
 
-    # --- the end --------------------------------------------------------------------------------------------------------
+    # --- the end ------------------------------------------------------------------------------------------------------
 
     def _on_signal(self, number: signal.Signals) -> None:
         now = time.monotonic()
