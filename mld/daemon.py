@@ -164,13 +164,28 @@ async def run_daemon(
         await asyncio.gather(*(one.close() for one in opened))
 
 
+class _NewsOfUnit:
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def sibling_ended(self, worker: str, until: float) -> None:
+        log.info("worker %s has ended", worker, extra={"action": "sibling_ended", "worker": worker})
+        self._worker.fleet.ended(worker, until)
+
+    def all_leave(self, siblings: Sequence[str]) -> None:
+        self._worker.fleet.lookout.roster.leaving(siblings)
+
+    def alone(self) -> None:
+        self._worker.request_stop()
+
+
 @asynccontextmanager
 async def _in_unit(membership: Membership | None, worker: Worker) -> AsyncIterator[None]:
     """Hear of the end of siblings and of the supervisor while the worker runs."""
     if membership is None:
         yield
         return
-    holding = asyncio.create_task(hold_on(membership, worker.fleet.ended, worker.request_stop))
+    holding = asyncio.create_task(hold_on(membership, _NewsOfUnit(worker)))
     try:
         yield
     finally:

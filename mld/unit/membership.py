@@ -12,9 +12,10 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 log = logging.getLogger(__name__)
 
@@ -48,17 +49,30 @@ def claim_membership(environ: MutableMapping[str, str]) -> Membership | None:
     return Membership(worker, Path(pages), int(lifeline))
 
 
-async def hold_on(membership: Membership, on_ended: Callable[[str, float], None], on_alone: Callable[[], None]) -> None:
-    """Follow the lifeline to its end. `on_ended` hears of a sibling that has ended, and until when nobody runs under
-    its name (monotonic seconds of this machine); `on_alone`, that the supervisor is gone."""
+class UnitNews(Protocol):
+    """Who hears what the supervisor tells, and that it is gone."""
+
+    def sibling_ended(self, worker: str, until: float) -> None:
+        """Nobody runs under its name until then, in monotonic seconds of this machine."""
+
+    def all_leave(self, siblings: Sequence[str]) -> None: ...
+
+    def alone(self) -> None: ...
+
+
+async def hold_on(membership: Membership, hears: UnitNews) -> None:
+    """Follow the lifeline to its end."""
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=membership.lifeline))
     try:
         with contextlib.suppress(ConnectionError):
             while line := await reader.readline():
                 news = json.loads(line)
-                on_ended(news["ended"], news["until"])
+                if "ended" in news:
+                    hears.sibling_ended(news["ended"], news["until"])
+                elif "leaving" in news:
+                    hears.all_leave(news["leaving"])
         log.error("the supervisor of this worker is gone: stopping", extra={"action": "supervisor_gone"})
-        on_alone()
+        hears.alone()
     finally:
         writer.close()
 
@@ -66,3 +80,8 @@ async def hold_on(membership: Membership, on_ended: Callable[[str, float], None]
 def news_of_end(worker: str, until: float) -> bytes:
     """The line by which the others learn that `worker` has ended."""
     return json.dumps({"ended": worker, "until": until}).encode() + b"\n"
+
+
+def news_of_leaving(siblings: Sequence[str]) -> bytes:
+    """The line by which a worker learns that its siblings are asked to stop, too."""
+    return json.dumps({"leaving": list(siblings)}).encode() + b"\n"

@@ -23,7 +23,7 @@ from mld.errors import StartupError
 from mld.process.signals import EXIT_FAILURE, SIGNAL_ECHO_S, HangUp
 from mld.process.systemd import KEEPALIVES_PER_WATCHDOG, SOCKET, WATCHDOG_MICROS, Supervision
 from mld.surviving import survived
-from mld.unit.membership import DEFINED, LIFELINE, PAGES, WORKER, news_of_end
+from mld.unit.membership import DEFINED, LIFELINE, PAGES, WORKER, news_of_end, news_of_leaving
 from mld.unit.rules import (
     FENCE_S,
     STEADY_S,
@@ -179,9 +179,7 @@ class Unit:
         """Its process has been waited for: nobody runs under that name before the fence ends."""
         news = news_of_end(dead.name, time.monotonic() + FENCE_S)
         for worker in self.workers:
-            if worker.lifeline is not None:
-                with contextlib.suppress(OSError):  # it has ended as well, or does not listen: it looks by itself
-                    worker.lifeline.send(news)
+            _tell(worker, news)
 
     # --- what workers tell --------------------------------------------------------------------------------------------
 
@@ -257,6 +255,7 @@ class Unit:
         self._code = self._code or code
         self._stop.set()
         for worker in self.workers:
+            _tell(worker, news_of_leaving([other.name for other in self.workers if other is not worker]))
             _send(worker, signal.SIGTERM)
 
     def _reload(self) -> None:
@@ -265,6 +264,12 @@ class Unit:
         for worker in self.workers:
             _send(worker, signal.SIGHUP)
         self._supervision.manager.ready()
+
+
+def _tell(worker: UnitWorker, news: bytes) -> None:
+    if worker.lifeline is not None:
+        with contextlib.suppress(OSError):  # it has ended as well, or does not listen: it finds out by itself
+            worker.lifeline.send(news)
 
 
 def _send(worker: UnitWorker, number: signal.Signals) -> None:
