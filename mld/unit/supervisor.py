@@ -55,6 +55,8 @@ class UnitWorker:
     is_ready: bool = False
     status: str = "starting"
     alive_at: float = 0.0
+    is_aborted: bool = False
+    """It gave no sign of life, and was asked to end with a trace of where it hangs."""
     started_at: float = 0.0
     failures: int = 0
     restarts: int = 0
@@ -154,7 +156,7 @@ class Unit:
                 micros = self._supervision.keepalive_s * KEEPALIVES_PER_WATCHDOG * 1e6
                 environ[WATCHDOG_MICROS] = str(round(micros))
             worker.pages.unlink(missing_ok=True)
-            worker.status, worker.is_ready = "starting", False
+            worker.status, worker.is_ready, worker.is_aborted = "starting", False, False
             worker.started_at = worker.alive_at = time.monotonic()
             try:
                 # A group of its own: a signal to ours is meant for us, and we pass it on once.
@@ -238,7 +240,8 @@ class Unit:
                 fields = {"action": "worker_hangs", "worker": worker.name}
                 log.error("worker %s gave no sign of life for %.0f s: ended", worker.name, limit_s, extra=fields)
                 worker.alive_at = time.monotonic()
-                _send(worker, signal.SIGABRT)
+                _send(worker, signal.SIGKILL if worker.is_aborted else signal.SIGABRT)
+                worker.is_aborted = True
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
