@@ -262,10 +262,11 @@ class Unit:
             _send(worker, signal.SIGTERM)
 
     def _reload(self) -> None:
-        """All of them read their file again."""
+        """All of them read their file again; one that starts does so anyway, and may not know the signal yet."""
         self._supervision.manager.reloading(time.monotonic())
         for worker in self.workers:
-            _send(worker, signal.SIGHUP)
+            if worker.is_ready:
+                _send(worker, signal.SIGHUP)
         self._supervision.manager.ready()
 
 
