@@ -236,7 +236,8 @@ class Unit:
         manager.alive()
         limit_s = keepalive_s * KEEPALIVES_PER_WATCHDOG
         for worker in self.workers:
-            if worker.process is not None and time.monotonic() - worker.alive_at > limit_s:
+            is_watched = worker.process is not None and worker.is_ready  # before that, systemd waits as well
+            if is_watched and time.monotonic() - worker.alive_at > limit_s:
                 fields = {"action": "worker_hangs", "worker": worker.name}
                 log.error("worker %s gave no sign of life for %.0f s: ended", worker.name, limit_s, extra=fields)
                 worker.alive_at = time.monotonic()
