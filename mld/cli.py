@@ -98,6 +98,7 @@ def main() -> NoReturn:
 )
 @click.option("--until-caught-up", is_flag=True, help="End once every shard was at the tip, as from cron.")
 @click.option("--max-time", "time_max_s", type=Duration(), help="With --until-caught-up: end after this long.")
+@click.option("--processes", metavar="N|auto", help="Workers to run, a process each; wins over mld.processes.")
 def run(
     argument_file: str | None,
     option_file: str | None,
@@ -107,6 +108,7 @@ def run(
     log_level: str | None,
     until_caught_up: bool,
     time_max_s: float | None,
+    processes: str | None,
 ) -> None:
     """Run the daemon until it is told to stop.
 
@@ -115,13 +117,19 @@ def run(
     """
     if time_max_s is not None and not until_caught_up:
         raise click.UsageError("--max-time goes with --until-caught-up")
+    if processes is not None and until_caught_up:
+        raise click.UsageError("--until-caught-up is for one worker: leave --processes out")
     from mld import logs
     from mld.process.reload import LogOptions, Reloader
+    from mld.unit.membership import claim_definitions, claim_membership
     from properties.loader import load
     from properties.remarks import ConfigurationError
     from properties.values import LogLevel
 
     file = chosen_file(option_file, argument_file)
+    overrides = (*overrides, *claim_definitions(os.environ))
+    if processes is not None:
+        overrides = (*overrides, f"mld.processes={processes}")
     try:
         scrub = logs.configure(log_format, log_level or "info", log_configuration, os.environ)
         started_at = time.monotonic()
@@ -132,7 +140,19 @@ def run(
             options.apply(loaded.settings)
         took_ms = round((time.monotonic() - started_at) * 1000, 1)
         logger.debug("settings loaded", extra={"action": "settings_loaded", "took_ms": took_ms})
-        logs.log_remarks(loaded.remarks)
+        membership = claim_membership(os.environ)
+        if membership is None:
+            logs.log_remarks(loaded.remarks)
+        else:
+            logs.name_worker(membership.worker_id)  # the remarks are its supervisor's
+        if membership is None and not until_caught_up and loaded.settings.processes != 1:
+            from mld.unit.program import run_unit, workers_wanted
+
+            if (count := workers_wanted(loaded.settings)) > 1:
+                of_log = ["--log-format", log_format]
+                of_log += ["--log-level", log_level] if log_level else []
+                of_log += ["-l", log_configuration] if log_configuration else []
+                sys.exit(asyncio.run(run_unit(loaded.settings, count, file, of_log, overrides)))
 
         from mld.daemon import run_daemon
         from mld.process.streams_reader import StreamsReader
@@ -142,7 +162,8 @@ def run(
         reloader = Reloader(loaded, path, overrides, os.environ, options)
         until_tip = UntilTip(time_max_s) if until_caught_up else None
         streams_reader = StreamsReader(loaded.settings.streams, loaded.streams_file, scrub)
-        sys.exit(asyncio.run(run_daemon(loaded.settings, path, overrides, reloader, until_tip, streams_reader)))
+        daemon = run_daemon(loaded.settings, path, overrides, reloader, until_tip, streams_reader, membership)
+        sys.exit(asyncio.run(daemon))
     except ConfigurationError as error:
         complain(error)
 

@@ -12,7 +12,8 @@ import logging
 import os
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import PurePath
 from random import Random
 
@@ -42,6 +43,7 @@ from mld.stream_adapters import LABELS, kind_of, service_name, streams_port
 from mld.stream_clients import StreamClients
 from mld.streams import StreamKind, Streams
 from mld.surface import SurfaceParts, surface
+from mld.unit.membership import Membership, hold_on
 from mld.views.choice import missing_extras
 from mld.worker import Worker
 from properties.remarks import ConfigurationError, Level, Remark
@@ -73,11 +75,12 @@ async def run_daemon(
     reloader: Reloader | None = None,
     until_tip: UntilTip | None = None,
     streams_reader: StreamsReader | None = None,
+    membership: Membership | None = None,
 ) -> int:
     """Run until stopped; returns the exit code. `properties_file` is an absolute path; children are told of
     those `overrides` (``key=value`` of the command line) that are for the Spark processor. `reloader` reads the file
     again when asked to; None: nothing can change. With `until_tip` the run ends by itself. `streams_reader` reads the
-    list of several streams again; None: it stays as it is in `settings`.
+    list of several streams again; None: it stays as it is in `settings`. `membership`: as one worker of a unit.
 
     Raises ConfigurationError if the record processor, or a package that the file asks for, cannot be found.
     """
@@ -89,7 +92,7 @@ async def run_daemon(
             _check_command(split_command(one.executable_name), one.executable_name, properties_file, one.name)
     _check_extras(settings, properties_file)
     command = runnable(command)
-    worker_id = settings.worker_id or str(uuid.uuid4())
+    worker_id = membership.worker_id if membership else settings.worker_id or str(uuid.uuid4())
     factory = client_factory(settings)
     metrics = Metrics()
     clock = LoopClock()
@@ -140,7 +143,8 @@ async def run_daemon(
         worker = build_worker(
             settings, command, worker_id, sources, dynamo, environment, clock, letters, metrics, schemas
         )
-        parts = SurfaceParts(settings, worker, worker_id, metrics, dynamo, factory, clock, supervision)
+        pages = membership.pages if membership else None
+        parts = SurfaceParts(settings, worker, worker_id, metrics, dynamo, factory, clock, supervision, pages)
 
         def reload() -> None:
             _reload(worker, reloader, supervision.manager)
@@ -153,7 +157,7 @@ async def run_daemon(
             )
             run = RunUntilTip(worker, metrics, worker_id, parts.clock, rules, around=lambda: surface(parts))
             return await run_under_signals(run, grace_s, hang_up, reload)
-        async with surface(parts):
+        async with surface(parts), _in_unit(membership, worker):
             return await run_under_signals(worker, grace_s, hang_up, reload)
     except MldError as error:
         log.error("%s", error, extra={"action": "daemon_failed"})
@@ -170,6 +174,34 @@ def _keep_freed_memory() -> None:
     clears every piece of every line anew, which takes a fifth of the CPU time of a backlog.
     """
     bytes(KEPT_MEMORY_BYTES)
+
+
+class _NewsOfUnit:
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def sibling_ended(self, worker: str, until: float) -> None:
+        log.info("worker %s has ended", worker, extra={"action": "sibling_ended", "worker": worker})
+        self._worker.fleet.ended(worker, until)
+
+    def all_leave(self, siblings: Sequence[str]) -> None:
+        self._worker.fleet.lookout.roster.leaving(siblings)
+
+    def alone(self) -> None:
+        self._worker.request_stop()
+
+
+@asynccontextmanager
+async def _in_unit(membership: Membership | None, worker: Worker) -> AsyncIterator[None]:
+    """Hear of the end of siblings and of the supervisor while the worker runs."""
+    if membership is None:
+        yield
+        return
+    holding = asyncio.create_task(hold_on(membership, _NewsOfUnit(worker)))
+    try:
+        yield
+    finally:
+        holding.cancel()
 
 
 def _reload(worker: Worker, reloader: Reloader | None, manager: ServiceManager) -> None:

@@ -46,6 +46,17 @@ def configure(log_format: str, level: str, configuration_file: str | None, env: 
     return scrub
 
 
+def name_worker(worker: str) -> None:
+    """Say in each event which worker of several it is of."""
+
+    def named(record: logging.LogRecord) -> bool:
+        record.of_worker = worker
+        return True
+
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(named)
+
+
 def change_level(level: str, configuration_file: str | None) -> None:
     """Log from `level` on, which a file given by `-l` overrules.
 

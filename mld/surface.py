@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 import mld
 from mld import sparkhosts
@@ -49,6 +49,8 @@ class SurfaceParts:
     factory: ClientFactory
     clock: Clock
     supervision: Supervision
+    unit_pages: Path | None = None
+    """Of one of several workers of a unit: where its pages are asked for by who serves those of all."""
 
 
 @asynccontextmanager
@@ -57,8 +59,8 @@ async def surface(parts: SurfaceParts) -> AsyncIterator[None]:
     status = _status_of(parts)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(_running(status, parts.clock))
-        if parts.settings.http is not None:
-            await stack.enter_async_context(_pages(parts.settings, status))
+        if parts.unit_pages is not None or parts.settings.http is not None:
+            await stack.enter_async_context(_pages(parts.settings, status, parts.unit_pages))
         if parts.settings.control_socket != SOCKET_OFF:
             await stack.enter_async_context(_control(parts, status))
         if parts.supervision.manager.is_there:
@@ -145,13 +147,15 @@ def _publishing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncConte
 
 
 @asynccontextmanager
-async def _pages(settings: Settings, status: DaemonStatus) -> AsyncIterator[None]:
+async def _pages(settings: Settings, status: DaemonStatus, unit_pages: Path | None) -> AsyncIterator[None]:
     from mld.serving.web_pages import WebPages
 
-    assert settings.http is not None
     pages = WebPages(status, with_metrics=MetricsOutput.PROMETHEUS in settings.metrics)
     try:
-        await pages.start(settings.http, settings.http_hosts)
+        if unit_pages is not None:
+            await pages.start_at(unit_pages)
+        elif settings.http is not None:
+            await pages.start(settings.http, settings.http_hosts)
     except OSError as error:
         raise StartupError(f"mld.http = {settings.http}: {error.strerror or error}; choose another address") from error
     try:

@@ -14,6 +14,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from properties.keytypes import INT_MAX, LONG_MAX, Key, ValueKind
 from properties.values import (
+    AUTO,
+    ONE_FOR_EACH_CPU,
+    PROCESSES_MAX,
     SOCKET_OFF,
     DeadLetter,
     DeadLetterKind,
@@ -119,6 +122,8 @@ def convert(key: Key, text: str) -> object:
             return _host_names(text)
         case ValueKind.SOCKET:
             return _socket_path(text)
+        case ValueKind.PROCESSES:
+            return _processes(text)
         case ValueKind.CREDENTIALS:
             raise AssertionError("credentials have a parser of their own")
 
@@ -271,6 +276,15 @@ def _socket_path(text: str) -> str | None:
     if not text.startswith("/") or text.endswith("/"):
         raise BadValue("is neither off nor the path of a socket", "write it as /run/mld/app.sock, or off")
     return text
+
+
+def _processes(text: str) -> int:
+    if text.lower() == AUTO:
+        return ONE_FOR_EACH_CPU
+    number = int(text) if re.fullmatch("[0-9]{1,5}", text, re.ASCII) else 0
+    if not 1 <= number <= PROCESSES_MAX:
+        raise BadValue(f"is neither {AUTO} nor a number from 1 to {PROCESSES_MAX}", "write how many workers are to run")
+    return number
 
 
 def _dead_letter(text: str) -> DeadLetter:

@@ -25,6 +25,7 @@ from properties.stream_list import CONSUMER_ARN, NO_CONSUMER_ARN, NO_TIME, strea
 from properties.stream_settings import StreamSetting
 from properties.validation import Given
 from properties.values import (
+    SOCKET_OFF,
     ChildFailurePolicy,
     ClientVersionConfig,
     DeadLetter,
@@ -114,6 +115,7 @@ def derive(
     _metrics(derivation)
     _http(derivation)
     _worker_id(derivation)
+    _processes(derivation)
     return derivation
 
 
@@ -436,6 +438,19 @@ def _default_metrics(derivation: Derivation) -> None:
         why = "is prometheus only: kinesisEndpoint is no endpoint of AWS, and CloudWatch has none"
         remedy = "set cloudWatchEndpoint, or mld.metrics=cloudwatch to use the CloudWatch of AWS"
         derivation.say(Level.INFO, _METRICS_KEY, why, remedy)
+
+
+def _processes(derivation: Derivation) -> None:
+    """Workers of one unit share the file, so what there can be only one of is refused."""
+    if derivation.values["processes"] == 1:
+        return
+    if derivation.values["control_socket"] not in (None, SOCKET_OFF):
+        remedy = "remove it: each worker makes one of its own, where the commands find it"
+        derivation.say(Level.ERROR, "mld.controlSocket", "names one socket for several workers", remedy)
+    executable = derivation.values["executable_name"]
+    if isinstance(executable, str) and any(PurePath(word).name == SPARK_PROGRAM for word in executable.split()):
+        why = f"asks for several workers, and each would start a Spark session of its own for {SPARK_PROGRAM}"
+        derivation.say(Level.ERROR, "mld.processes", why, "remove it: one session uses all CPUs")
 
 
 def _worker_id(derivation: Derivation) -> None:

@@ -370,6 +370,9 @@ _OWN = (
         "Socket by which `mld status`, `mld tap` and the like reach the running daemon, in a directory of its user "
         "alone (0700); off makes none.",
         default_text="a file of its own in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/mld or /tmp/mld-UID"),
+    Key("mld.processes", ValueKind.PROCESSES, Section.OWN,
+        "How many workers `mld run` starts from this file, as processes of one unit; auto: one for each CPU that it "
+        "may use. Limits of other keys hold for each of them.", default=1, note="--processes wins."),
     Key("mld.logLevel", CHOICE, Section.OWN, "The least important events that are logged.", default=LogLevel.INFO,
         choices=LogLevel, note="--log-level on the command line wins, and so does the file of -l.", live=True),
     Key("mld.childLog", CHOICE, Section.OWN,

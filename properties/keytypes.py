@@ -45,6 +45,7 @@ class ValueKind(Enum):
     LISTEN = "host:port"
     HOSTS = "host names"
     SOCKET = "path, or off"
+    PROCESSES = "number, or auto"
     CREDENTIALS = "credentials"
 
 

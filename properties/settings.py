@@ -174,6 +174,7 @@ class Settings:
     http: ListenAddress | None
     http_hosts: tuple[str, ...]
     control_socket: str | None
+    processes: int
     child_log: ChildLog
     log_level: LogLevel
     wire_client: WireClient

@@ -16,6 +16,12 @@ _TABLE_STREAM_ARN = re.compile(
 )
 
 
+AUTO = "auto"
+ONE_FOR_EACH_CPU = 0
+"""Of mld.processes, as a number: as many as the CPUs that this process may use."""
+PROCESSES_MAX = 256  # each has an interpreter of its own, 60 MB
+
+
 class RetrievalMode(Enum):
     """How records are fetched; DEFAULT leaves the choice to the keys given (see `derive`)."""
 

@@ -103,6 +103,11 @@ class Fleet:
         """The names of the loops that run."""
         return self._loops.running()
 
+    def ended(self, worker: str, until: float) -> None:
+        """A worker beside us is known to have ended, and none of its name runs before `until` (monotonic seconds)."""
+        self._parts.taker.ended(worker, until)
+        self.lookout.ended(worker, until)
+
     def wake_leases(self) -> None:
         """Leases without an owner have appeared, or some of ours: look at once."""
         if self.takes_leases:

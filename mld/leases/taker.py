@@ -62,6 +62,7 @@ class LeaseTaker:
         self._pass_lock = asyncio.Lock()
         self._woken = asyncio.Event()
         self._seen: dict[str, SeenRow] = {}
+        self._ended: dict[str, float] = {}
         self._unknown_takes: dict[str, int] = {}
         self._refused_in_a_row = 0
         self._passes = 0
@@ -69,6 +70,11 @@ class LeaseTaker:
     def wake(self) -> None:
         """Make the next pass now: leases were created, or the number of workers is known to have changed."""
         self._woken.set()
+
+    def ended(self, worker: str, until: float) -> None:
+        """The process of that worker is dead, and none of its name runs before `until`: its leases have expired."""
+        self._ended[worker] = until
+        self.wake()
 
     async def run(self) -> None:
         """Take for ever. A failed pass is logged and made up for by the next one."""
@@ -105,6 +111,9 @@ class LeaseTaker:
         now = self._clock.monotonic()
         self._passes += 1
         self._seen = observe(self._seen, scan.leases, now)
+        ended = {worker for worker, until in self._ended.items() if until >= now}
+        expired_at = now - 2 * self._rules.lease_duration_s
+        self._seen |= {one.key: SeenRow(one.counter, expired_at) for one in scan.leases if one.actual_owner in ended}
         await self._resume_unknown_takes(scan.leases)
         plan = decide(scan.leases, self._seen, self._worker_id, now, self._rng, self._rules)
         self._counters.decided(plan, len(scan.leases), len(scan.corrupt))

@@ -150,23 +150,28 @@ def _lines(connection: socket.socket, until: float) -> Iterator[bytes]:
 
 def find_daemon(wanted: WantedDaemon, environ: Mapping[str, str]) -> DaemonLink:
     """The daemon that is meant. Raises NotReachedError if there is none, or more than one."""
+    found = find_daemons(wanted, environ)
+    if len(found) > 1:
+        raise NotReachedError(f"there are {len(found)} daemons, choose one by --pid or --worker: {_listed(found)}")
+    return found[0]
+
+
+def find_daemons(wanted: WantedDaemon, environ: Mapping[str, str]) -> list[DaemonLink]:
+    """Those that are meant, such as the workers of one unit. Raises NotReachedError if there is none."""
     if wanted.setting == SOCKET_OFF:
         raise NotReachedError("mld.controlSocket is off, so the daemon cannot be asked")
     if wanted.setting is not None:
         path = Path(wanted.setting)
-        return DaemonLink(ControlPlace(path.parent, path.name), wanted.timeout_s)
+        return [DaemonLink(ControlPlace(path.parent, path.name), wanted.timeout_s)]
     uid = os.geteuid()
     alive = [place for place in control_place.sockets_of(wanted.application, environ, uid) if _is_alive(place)]
     links = [DaemonLink(place, wanted.timeout_s) for place in alive]
     if not links:
         raise NotReachedError(_nobody(wanted.application, environ, uid))
     if wanted.pid is None and wanted.worker is None:
-        return links[0] if len(links) == 1 else _refuse_to_choose(links)
-    found = [link for link in links if _is_wanted(link, wanted)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        return _refuse_to_choose(found)
+        return links
+    if found := [link for link in links if _is_wanted(link, wanted)]:
+        return found
     named = " and ".join(
         f"{name} {value}" for name, value in (("pid", wanted.pid), ("worker", wanted.worker)) if value is not None
     )
@@ -192,10 +197,6 @@ def _is_wanted(link: DaemonLink, wanted: WantedDaemon) -> bool:
     except MldError:
         return False
     return wanted.pid in (None, who.get("pid")) and wanted.worker in (None, who.get("worker"))
-
-
-def _refuse_to_choose(links: Sequence[DaemonLink]) -> DaemonLink:
-    raise NotReachedError(f"there are {len(links)} daemons, choose one by --pid or --worker: {_listed(links)}")
 
 
 def _listed(links: Sequence[DaemonLink]) -> str:

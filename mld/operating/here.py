@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from mld.operating.daemon_client import find_daemon
+from mld.operating.daemon_client import find_daemon, find_daemons
 from mld.operating.daemon_options import daemon_options, guarded, wanted_daemon
 from mld.terminal import EXIT_FAILURE, EXIT_OK, properties_file
 from properties.printable import printable
@@ -40,15 +40,16 @@ def status(
     """Show the daemon that runs on this machine: its shards, how far behind, what fails.
 
     It is asked over a socket that only its user can open, without a port and without AWS. Without a properties file it
-    is the one daemon that runs here. --live and --ready are probes for a supervisor: one line, exit code 0 or 1.
+    is the one daemon that runs here. --live and --ready are probes for a supervisor: one line, exit code 0 or 1; of
+    several workers, such as those of one unit, all must be well.
     """
 
     def show() -> int:
-
-        link = find_daemon(wanted_daemon(option_file, argument_file, overrides, pid, worker, timeout_s), os.environ)
+        wanted = wanted_daemon(option_file, argument_file, overrides, pid, worker, timeout_s)
         if probe is not None:
-            return _print_verdict(link.ask(probe), output)
-        value = link.ask("status")
+            verdicts = [link.ask(probe) for link in find_daemons(wanted, os.environ)]
+            return _print_verdict(next((one for one in verdicts if not one["isMet"]), verdicts[0]), output)
+        value = find_daemon(wanted, os.environ).ask("status")
         if output == "json":
             click.echo(json.dumps(value, indent=2))
         else:

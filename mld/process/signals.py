@@ -13,9 +13,11 @@ import os
 import signal
 from collections.abc import Callable
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from mld.process.until_tip import RunUntilTip
-from mld.worker import Worker
+if TYPE_CHECKING:
+    from mld.process.until_tip import RunUntilTip
+    from mld.worker import Worker
 
 log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import h11
 
@@ -27,6 +28,7 @@ IDLE_TIMEOUT_S = 60.0  # between the requests of one connection
 REQUESTS_PER_CONNECTION_MAX = 1_000
 UNREAD_BYTES_MAX = 1024 * 1024  # read and dropped before a connection ends, so that the caller gets its answer
 METHODS = ("GET", "HEAD")
+LOOPBACK = "127.0.0.1"
 _COMMON = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
@@ -77,6 +79,10 @@ class HttpServer:
         self._server = await asyncio.start_server(self._accept, host, port, limit=READ_BYTES)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
+
+    async def start_at(self, socket: Path) -> None:
+        """Listen at a socket of this machine, in a directory that others cannot enter."""
+        self._server = await asyncio.start_unix_server(self._accept, socket, limit=READ_BYTES)
 
     async def close(self) -> None:
         """Stop listening and end every connection."""
@@ -140,7 +146,7 @@ class HttpServer:
     async def _answer(self, request: h11.Request, writer: asyncio.StreamWriter) -> HttpAnswer:
         target = request.target.decode("ascii", "replace")
         headers = _joined(request)
-        refusal = self._rule.refusal(target, headers, writer.get_extra_info("sockname")[0])
+        refusal = self._rule.refusal(target, headers, _arrived_at(writer))
         if refusal is not None:
             return text_answer(FORBIDDEN, refusal)
         if request.method.decode("ascii", "replace") not in METHODS:
@@ -154,6 +160,12 @@ class HttpServer:
         except Exception:
             log.exception("cannot answer %s", path, extra={"action": "http_failed", "path": path})
             return text_answer(500, "this answer failed; the daemon's log says why")
+
+
+def _arrived_at(writer: asyncio.StreamWriter) -> str:
+    """The local address of a connection; of one that has none, the only one that can reach it."""
+    name = writer.get_extra_info("sockname")
+    return str(name[0]) if isinstance(name, tuple) else LOOPBACK
 
 
 async def _next_request(connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:

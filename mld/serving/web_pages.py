@@ -6,12 +6,13 @@ import base64
 import hashlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
 from mld.serving.daemon_status import DaemonStatus
-from mld.serving.http import HttpAnswer, HttpServer, Question, text_answer
+from mld.serving.http import HttpAnswer, HttpServer, Question, Route, text_answer
 from mld.turns import in_turns
 from mld.webrule import WebRule
 from properties.values import ListenAddress
@@ -32,7 +33,18 @@ class WebPages:
 
     async def start(self, address: ListenAddress, hosts: tuple[str, ...]) -> int:
         """Serve; returns the port. Raises OSError if the address cannot be had."""
-        routes = {
+        self._server = HttpServer(self._routes(), rule_of(hosts))
+        port = await self._server.start(address.host, address.port)
+        log_serving(address, port)
+        return port
+
+    async def start_at(self, socket: Path) -> None:
+        """Serve those who come with a file's rights. Raises OSError if the socket cannot be made."""
+        self._server = HttpServer(self._routes(), rule_of(()))
+        await self._server.start_at(socket)
+
+    def _routes(self) -> dict[str, Route]:
+        return {
             "/": self._page,
             "/status.json": self._document,
             "/livez": self._live,
@@ -40,11 +52,6 @@ class WebPages:
             "/readyz": self._ready,
             "/metrics": self._exposition,
         }
-        self._server = HttpServer(routes, WebRule(frozenset(hosts), "add the name to mld.httpHosts", links=True))
-        port = await self._server.start(address.host, address.port)
-        shown = ListenAddress(address.host, port)
-        log.info("status page at http://%s/", shown, extra={"action": "http_serving", "address": str(shown)})
-        return port
 
     async def close(self) -> None:
         if self._server is not None:
@@ -62,10 +69,10 @@ class WebPages:
         return HttpAnswer(200, JSON, await self._status.body(zipped=zipped), headers)
 
     async def _live(self, _: Question) -> HttpAnswer:
-        return _probed(self._status.why_not_alive())
+        return probed(self._status.why_not_alive())
 
     async def _ready(self, _: Question) -> HttpAnswer:
-        return _probed(self._status.why_not_ready())
+        return probed(self._status.why_not_ready())
 
     async def _exposition(self, question: Question) -> HttpAnswer:
         if not self._with_metrics:
@@ -80,7 +87,19 @@ class WebPages:
         return HttpAnswer(200, content_type, pieces)
 
 
-def _probed(why_not: str | None) -> HttpAnswer:
+def rule_of(hosts: Iterable[str]) -> WebRule:
+    """Who may call, with the names that the operator allows."""
+    return WebRule(frozenset(hosts), "add the name to mld.httpHosts", links=True)
+
+
+def log_serving(address: ListenAddress, port: int) -> None:
+    """Say where the page is."""
+    shown = ListenAddress(address.host, port)
+    log.info("status page at http://%s/", shown, extra={"action": "http_serving", "address": str(shown)})
+
+
+def probed(why_not: str | None) -> HttpAnswer:
+    """The answer of a probe."""
     return text_answer(200, "ok") if why_not is None else text_answer(503, why_not)
 
 

@@ -12,13 +12,25 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.benchmarks import cost, gaps, hand_over, metrics_cost, restarts, rolling, schemas, start_up, zygote
+from tests.benchmarks import cost, gaps, hand_over, metrics_cost, restarts, rolling, schemas, start_up, unit, zygote
 from tests.benchmarks.path import __main__ as path
 from tests.benchmarks.process import BenchError
 from tests.benchmarks.tables import load_average
 from tests.support.servers import EmbeddedAws
 
-SECTIONS = ("start", "restarts", "rolling", "handover", "gaps", "cost", "metrics", "path", "schemas", "zygote")
+SECTIONS = (
+    "start",
+    "restarts",
+    "rolling",
+    "handover",
+    "gaps",
+    "cost",
+    "metrics",
+    "path",
+    "processes",
+    "schemas",
+    "zygote",
+)
 RUNS = 5
 CHAINS = 3
 
@@ -56,6 +68,8 @@ def main() -> int:
                 cost.measure(aws, scratch)
             if "metrics" in sections:
                 metrics_cost.measure(aws, scratch)
+            if "processes" in sections:
+                unit.measure(scratch)
             if "schemas" in sections:
                 schemas.measure()
             if "zygote" in sections:

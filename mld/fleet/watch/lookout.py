@@ -105,6 +105,11 @@ class Lookout:
         self._whole_at = -math.inf
         self._woken.set()
 
+    def ended(self, worker: str, until: float) -> None:
+        """A worker is known to have ended, and none of its name runs before `until`: look at what it has left."""
+        self.takeover.ended(worker, until)
+        self.wake()
+
     def gave(self) -> None:
         """A lease of ours goes to somebody else, who may be dead: from now on there is somebody to look at."""
         was_alone = self.roster.is_alone
@@ -252,6 +257,9 @@ class Lookout:
                 log.info("took %d leases that were nobody's", count, extra={"action": "free_leases_taken"})
             elif owner == self._me:
                 log.info("took %d leases of our own back", count, extra={"action": "own_leases_taken"})
+            elif self.takeover.has_ended(owner, self._clock.monotonic()):
+                fields = {"action": "worker_ended", "worker": owner, "leases": count}
+                log.warning("worker %s has ended; took %d of its leases", owner, count, extra=fields)
             else:
                 log.warning(
                     "worker %s is silent for %.0f s; took %d of its leases",

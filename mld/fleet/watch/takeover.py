@@ -10,6 +10,7 @@ was published and whatever happened before: *a worker that sees a lease stand st
       never seen to renew it                   unless it has stopped renewing what it had
     nobody's                                   `FREE_GRACE_S` after we first saw it free: its creator, its last owner or
                                                the leader may be about to give it to somebody; many not all at once
+    its owner is known to have ended           at once
     ours by the row                            as anybody's: usually discovery has long resumed it, but not one in
                                                a handoff that a process with our id has begun
 
@@ -92,8 +93,18 @@ class Takeover:
         self._given: dict[str, _Given] = {}
         self._renewed_once: set[str] = set()
         """Java workers that were seen to renew a lease."""
+        self._ended: dict[str, float] = {}
+        """Workers that are known to have ended, and until when nobody runs under their names."""
         self._lookers: tuple[tuple[str, ...], ...] = ((worker_id,),)
         """By part."""
+
+    def ended(self, worker: str, until: float) -> None:
+        """The process of that worker is dead, and none of its name runs before `until`."""
+        self._ended[worker] = until
+
+    def has_ended(self, worker: str | None, now: float) -> bool:
+        """Whether what was read of this worker at `now` was written by a process that is dead."""
+        return worker is not None and self._ended.get(worker, -math.inf) >= now
 
     # --- what was seen ------------------------------------------------------------------------------------------------
 
@@ -113,7 +124,8 @@ class Takeover:
         promised = {lease.owner for lease in leases if lease.checkpoint_owner is not None and lease.owner is not None}
         self._roster.saw_owners(owning, renewing, promised, now)
         yield from self._end_patience(leases)
-        living, lookers = self._roster.possible_lookers, []
+        living = [worker for worker in self._roster.possible_lookers if not self.has_ended(worker, now)]
+        lookers = []
         for part in range(part_count(len(leases), is_carried=any(lease.heartbeat is not None for lease in leases))):
             lookers.append(tuple(nsmallest(LOOKERS, living, key=partial(_rank, part))))
             yield
@@ -141,7 +153,7 @@ class Takeover:
                 self._given[key] = _Given(owner, lease.counter, now)
             elif owner in self._roster.java and lease.counter > given.counter:
                 self._renewed_once.add(owner)
-        self._due[key] = self._due_at(lease)
+        self._due[key] = now if self.has_ended(owner, now) else self._due_at(lease)
 
     def _forget(self, key: str) -> None:
         for known in (self._rows, self._due, self._parts, self._free_since, self._given):
@@ -259,8 +271,10 @@ class Takeover:
                 self._parts[lease.key] = 0
 
     def is_gone(self, owner: str, now: float) -> bool:
-        """Whether no lease of `owner` that we know of has moved for a lease duration."""
-        return all(self._stands_still(lease, now) for lease in self._rows.values() if lease.actual_owner == owner)
+        """Whether it has ended, or no lease of `owner` that we know of has moved for a lease duration."""
+        return self.has_ended(owner, now) or all(
+            self._stands_still(lease, now) for lease in self._rows.values() if lease.actual_owner == owner
+        )
 
 
 def slow_period_s(leases: int, lease_duration_s: float) -> float:

@@ -133,3 +133,11 @@ def test_drained_workers_are_no_lookers() -> None:
     it.saw_reports([replace(report(name), mld={"version": "1"}) for name in ("me", "w2")] + [drained("w1")], 0.0)
     it.saw_owners({"w1", "w2"}, {"w1", "w2"}, (), 0.0)
     assert it.possible_lookers == {"me", "w2"}
+
+
+def test_workers_that_leave_when_we_do_receive_nothing() -> None:
+    it, found = roster(), [report("sibling"), report("stays")]
+    it.leaving(["sibling"])
+    assert set(it.receivers(KEYS, MINE, found, WALL_S, 9).values()) == {"stays"}
+    it.leaving(["sibling", "stays"])
+    assert it.receivers(KEYS, MINE, found, WALL_S, 9) == {}

@@ -346,3 +346,46 @@ def test_of_a_part_only_its_lookers_take_at_once() -> None:
         pytest.fail("choose another name: this one looks")
     assert it.taken(D + SOON) == []
     assert it.taken(D + SECOND_CHANCE_S + SOON) == ["s"]
+
+
+# --- a worker that is known to have ended
+
+
+def test_the_leases_of_a_worker_that_has_ended_are_due_with_the_next_look() -> None:
+    it = Seer()
+    it.look(0.0, [lease("s", "dead"), lease("t", "lives")])
+    it.takeover.ended("dead", 4.0)
+    it.look(1.0, [lease("s", "dead"), lease("t", "lives")])
+    assert it.taken(1.0 + SOON) == ["s"]
+    assert it.takeover.is_gone("dead", 1.0)
+    assert not it.takeover.is_gone("lives", 1.0)
+
+
+def test_a_row_read_after_the_fence_may_be_of_another_process_and_has_its_lease_duration() -> None:
+    it = Seer()
+    it.takeover.ended("dead", 4.0)
+    it.look(4.0 + SOON, [lease("s", "dead")])
+    assert it.taken(5.0) == []
+    assert not it.takeover.is_gone("dead", 5.0)
+    assert it.taken(4.0 + D + 2 * SOON) == ["s"]
+
+
+def test_a_look_after_the_fence_takes_back_what_one_within_it_had_made_due() -> None:
+    it = Seer()
+    it.takeover.ended("dead", 4.0)
+    it.look(1.0, [lease("s", "dead")])
+    it.look(4.0 + SOON, [lease("s", "dead", counter=6)])  # it was started again, and renews
+    assert it.taken(5.0) == []
+
+
+def test_nothing_falls_to_a_worker_that_has_ended() -> None:
+    it = Seer()
+    leases = [lease("mine", "me"), lease("s", "dead")]
+    reports = [report("me"), report("dead")]
+    it.look(0.0, leases, reports)
+    it.look(1.0, [lease("mine", "me", 6), lease("s", "dead", 6)], reports)
+    assert "dead" in it.takeover.lookers(0)
+    it.takeover.ended("dead", 5.0)
+    it.look(2.0, [lease("mine", "me", 7), lease("s", "dead", 6)], reports)
+    assert it.takeover.lookers(0) == ("me",)
+    assert it.taken(2.0 + SOON) == ["s"], "at once, not as a second chance"

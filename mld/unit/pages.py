@@ -1,0 +1,135 @@
+"""The pages of a unit: probes that speak for all its workers, the metrics of all, and the status page of each.
+
+`/` is the page of a worker that runs (the fleet looks the same from each), `/2/` that of worker 2, with what only that
+one knows of its shards. Workers are asked over their sockets, with the same requests and answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import h11
+
+from mld.serving.http import HttpAnswer, HttpServer, Question, Route, text_answer
+from mld.serving.web_pages import log_serving, probed, rule_of
+from mld.unit.rules import WorkerAnswer, why_not_alive, why_not_ready
+from mld.unit.supervisor import Unit, UnitWorker
+from properties.values import ListenAddress
+
+TIMEOUT_S = 8.0
+READ_BYTES = 256 * 1024
+BODY_BYTES_MAX = 256 * 1024 * 1024
+_PASSED_ON = ("content-encoding", "content-security-policy", "vary")
+NOT_RUNNING = "is not running, and will be started again"
+
+
+class UnitPages:
+    """Serves for a unit what a daemon serves for itself."""
+
+    def __init__(self, unit: Unit) -> None:
+        self._unit = unit
+        self._server: HttpServer | None = None
+
+    async def start(self, address: ListenAddress, hosts: tuple[str, ...]) -> int:
+        """Serve; returns the port. Raises OSError if the address cannot be had."""
+        routes: dict[str, Route] = {
+            "/": self._first,
+            "/status.json": self._first,
+            "/livez": self._live,
+            "/healthz": self._live,
+            "/readyz": self._ready,
+            "/metrics": self._metrics,
+        }
+        for number, worker in enumerate(self._unit.workers, 1):
+            for path in ("/", "/status.json"):
+                routes[f"/{number}{path}"] = partial(_of_worker, worker, path)
+        self._server = HttpServer(routes, rule_of(hosts))
+        port = await self._server.start(address.host, address.port)
+        log_serving(address, port)
+        return port
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+
+    async def _first(self, question: Question) -> HttpAnswer:
+        running = [worker for worker in self._unit.workers if worker.is_ready] or self._unit.workers
+        return await _of_worker(running[0], question.target, question)
+
+    async def _live(self, question: Question) -> HttpAnswer:
+        return probed(why_not_alive(await self._asked(question)))
+
+    async def _ready(self, question: Question) -> HttpAnswer:
+        return probed(why_not_ready(await self._asked(question)))
+
+    async def _asked(self, question: Question) -> Sequence[WorkerAnswer]:
+        return await asyncio.gather(*(_probe(worker, question.target) for worker in self._unit.workers))
+
+    async def _metrics(self, question: Question) -> HttpAnswer:
+        try:
+            from mld.unit.merged_metrics import merged
+        except ImportError:
+            return text_answer(501, "install the extra: pip install 'mld[metrics]'")
+        plain = Question("/metrics", {"accept": "text/plain"})
+        workers = [worker for worker in self._unit.workers if worker.process is not None]
+        answers = await asyncio.gather(*(_of_worker(worker, plain.target, plain) for worker in workers))
+        good = [answer.status == 200 for answer in answers]
+        if answers and not any(good):
+            return answers[0]
+        told = [(worker.name, _text(answer)) for worker, answer in zip(workers, answers, strict=True) if good.pop(0)]
+        restarts = {worker.name: worker.restarts for worker in self._unit.workers}
+        running = sum(worker.is_ready for worker in self._unit.workers)
+        content_type, body = merged(told, running, restarts, question.headers.get("accept", ""))
+        return HttpAnswer(200, content_type, body)
+
+
+async def _probe(worker: UnitWorker, path: str) -> WorkerAnswer:
+    if worker.process is None:
+        return WorkerAnswer(worker.name, False, NOT_RUNNING)
+    if not worker.is_ready:  # as of a daemon that starts: nothing of it can hang that it would notice
+        return WorkerAnswer(worker.name, False, worker.status)
+    answer = await _of_worker(worker, path, Question(path, {}))
+    return WorkerAnswer(worker.name, True, None if answer.status == 200 else _text(answer).strip())
+
+
+async def _of_worker(worker: UnitWorker, path: str, question: Question) -> HttpAnswer:
+    """What a worker answers; 503 if it does not."""
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            return await _fetched(worker, path, question)
+    except TimeoutError:
+        return text_answer(503, f"worker {worker.name} gives no answer within {TIMEOUT_S:g} s")
+    except (OSError, h11.RemoteProtocolError):
+        return text_answer(503, f"worker {worker.name} {NOT_RUNNING if worker.process is None else 'is starting'}")
+
+
+async def _fetched(worker: UnitWorker, path: str, question: Question) -> HttpAnswer:
+    reader, writer = await asyncio.open_unix_connection(str(worker.pages), limit=READ_BYTES)
+    try:
+        connection = h11.Connection(h11.CLIENT)
+        asked = [(name, question.headers[name]) for name in ("accept", "accept-encoding") if name in question.headers]
+        head = h11.Request(method="GET", target=path, headers=[("host", "localhost"), ("connection", "close"), *asked])
+        writer.write((connection.send(head) or b"") + (connection.send(h11.EndOfMessage()) or b""))
+        status, headers, body = 0, dict[str, str](), bytearray()
+        while len(body) <= BODY_BYTES_MAX:
+            match connection.next_event():
+                case h11.Response() as response:
+                    status = response.status_code
+                    headers = {name.decode(): value.decode("ascii", "replace") for name, value in response.headers}
+                case h11.Data() as data:
+                    body += data.data
+                case h11.NEED_DATA:
+                    connection.receive_data(await reader.read(READ_BYTES))
+                case _:
+                    break
+        passed_on = {name: headers[name] for name in _PASSED_ON if name in headers}
+        return HttpAnswer(status, headers.get("content-type", "text/plain"), bytes(body), passed_on)
+    finally:
+        writer.close()
+
+
+def _text(answer: HttpAnswer) -> str:
+    pieces: Iterable[bytes] = (answer.body,) if isinstance(answer.body, bytes) else answer.body
+    return b"".join(pieces).decode("utf-8", "replace")

@@ -1,0 +1,135 @@
+"""What a unit of several workers does when (`mld.unit.rules`), and what its workers hear (`mld.unit.membership`)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from mld.unit.membership import (
+    DEFINED,
+    LIFELINE,
+    PAGES,
+    WORKER,
+    Membership,
+    claim_definitions,
+    claim_membership,
+    hold_on,
+    news_of_end,
+    news_of_leaving,
+)
+from mld.unit.rules import (
+    FENCE_S,
+    RESTART_PAUSE_MAX_S,
+    WorkerAnswer,
+    cpus_usable,
+    exit_code,
+    restart_pause_s,
+    said_of_end,
+    unit_end,
+    why_not_alive,
+    why_not_ready,
+    worker_names,
+)
+
+
+def test_workers_are_named_after_the_unit_and_counted_from_one() -> None:
+    assert worker_names("app", 3) == ("app-1", "app-2", "app-3")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "quota", "usable"), [(8, None, 8), (8, 2.0, 2), (8, 1.5, 2), (2, 6.0, 2), (4, 0.25, 1)]
+)
+def test_as_many_cpus_as_both_the_affinity_and_the_quota_allow(allowed: int, quota: float | None, usable: int) -> None:
+    assert cpus_usable(allowed, quota) == usable
+
+
+def test_pauses_grow_have_a_bound_and_outlast_the_fence() -> None:
+    pauses = [restart_pause_s(failures) for failures in range(1, 40)]
+    assert all(pause > FENCE_S for pause in pauses), "nobody runs under a name that is told to be dead"
+    assert pauses == sorted(pauses)
+    assert pauses[1] > pauses[0]
+    assert RESTART_PAUSE_MAX_S <= pauses[-1] < RESTART_PAUSE_MAX_S + 1
+
+
+@pytest.mark.parametrize(
+    ("code", "was_ready", "end"),
+    [
+        pytest.param(2, False, 2, id="a wrong file"),
+        pytest.param(2, True, 2, id="a file that has become wrong"),
+        pytest.param(1, False, 1, id="a start in vain"),
+        pytest.param(-9, False, 137, id="killed while it started"),
+        pytest.param(0, False, 1, id="an early end that looks good"),
+        pytest.param(1, True, None, id="a failure later"),
+        pytest.param(-9, True, None, id="killed later"),
+    ],
+)
+def test_a_unit_ends_with_a_worker_only_if_the_file_is_wrong_or_it_never_came_up(
+    code: int, was_ready: bool, end: int | None
+) -> None:
+    assert unit_end(code, was_ready=was_ready) == end
+
+
+def test_ends_are_told_as_a_shell_and_as_people_have_them() -> None:
+    assert (exit_code(-15), exit_code(3)) == (143, 3)
+    assert said_of_end(3) == "ended with exit code 3"
+    assert said_of_end(-9) == "was ended by SIGKILL"
+    assert said_of_end(-63) == "was ended by signal 63"
+
+
+def test_probes_speak_for_all_and_a_worker_that_is_being_replaced_is_alive_but_not_ready() -> None:
+    well, ended = WorkerAnswer("a-1", True, None), WorkerAnswer("a-2", False, "is not running")
+    hangs = WorkerAnswer("a-3", True, "no progress: renewals")
+    assert why_not_alive([well, ended]) is None
+    assert why_not_ready([well, ended]) == "worker a-2: is not running"
+    assert why_not_alive([well, ended, hangs]) == "worker a-3: no progress: renewals"
+    assert why_not_ready([well, well]) is None
+
+
+# --- what a worker knows
+
+
+def test_membership_is_taken_from_the_environment_so_that_no_child_has_it() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        os.set_inheritable(theirs.fileno(), True)
+        environ = {LIFELINE: str(theirs.fileno()), WORKER: "a-1", PAGES: "/p/0.pages", DEFINED: '["a=b"]', "HOME": "/"}
+        assert claim_definitions(environ) == ("a=b",)
+        assert claim_membership(environ) == Membership("a-1", Path("/p/0.pages"), theirs.fileno())
+        assert environ == {"HOME": "/"}
+        assert not os.get_inheritable(theirs.fileno())
+
+
+def test_without_a_supervisor_there_is_no_membership() -> None:
+    assert claim_membership({"HOME": "/"}) is None
+    assert claim_definitions({}) == ()
+
+
+class Heard:
+    """A worker that notes what it hears."""
+
+    def __init__(self) -> None:
+        self.news: list[object] = []
+
+    def sibling_ended(self, worker: str, until: float) -> None:
+        self.news.append(("ended", worker, until))
+
+    def all_leave(self, siblings: Sequence[str]) -> None:
+        self.news.append(("leave", tuple(siblings)))
+
+    def alone(self) -> None:
+        self.news.append("alone")
+
+
+def test_a_worker_hears_of_siblings_and_of_the_end_of_its_supervisor() -> None:
+    ours, theirs = socket.socketpair()
+    heard = Heard()
+    with ours:
+        ours.sendall(news_of_end("a-2", 12.5) + json.dumps({"later": 1}).encode() + b"\n" + news_of_leaving(["a-3"]))
+    asyncio.run(hold_on(Membership("a-1", Path("/p"), theirs.detach()), heard))
+    assert heard.news == [("ended", "a-2", 12.5), ("leave", ("a-3",)), "alone"]
