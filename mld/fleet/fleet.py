@@ -105,6 +105,8 @@ class Fleet:
 
     def ended(self, worker: str, until: float) -> None:
         """A worker beside us is known to have ended, and none of its name runs before `until` (monotonic seconds)."""
+        self.leader.ended(worker, until)
+        self._parts.assigner.wake()
         self._parts.taker.ended(worker, until)
         self.lookout.ended(worker, until)
 

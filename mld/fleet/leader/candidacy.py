@@ -12,6 +12,7 @@ release always knows the last version that was sent.
                                    we stepped down            "no" for the rest of the time, at most a heartbeat
                                    else                       look at the row
     the row is read                                           hold, wait, or claim it (`lock.judge`)
+                   of a worker that has ended                 claim it
     a claim is applied                                        held, from its sending on
                refused             may be claimed once more   "no" for a moment: one claim a check is enough
                                    else                       hold or wait, by the row that refused it
@@ -35,7 +36,17 @@ from enum import Enum
 from typing import TypeAlias
 
 from mld.fleet.leader import lock
-from mld.fleet.leader.lock import HEARTBEAT_S, LEASE_S, Claim, DamagedLock, HeldLock, Observation, SeenLock, Versions
+from mld.fleet.leader.lock import (
+    HEARTBEAT_S,
+    LEASE_S,
+    Claim,
+    DamagedLock,
+    HeldLock,
+    LockRow,
+    Observation,
+    SeenLock,
+    Versions,
+)
 
 UNKNOWN_RECHECK_S = 2.0  # a claim without an answer: until we know, the fleet may be waiting for us
 HEARTBEAT_RETRY_S = 5.0  # a failed heartbeat gets more than a dozen further attempts before the lock expires
@@ -106,8 +117,16 @@ class StepDown:
     hold_off_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """That worker's process is dead, and none of its name runs before `until`."""
+
+    worker: str
+    until: float
+
+
 Answer: TypeAlias = News | Read | Refused | Failed
-Event: TypeAlias = Answer | Sending | GiveUp | Drop | StepDown
+Event: TypeAlias = Answer | Sending | GiveUp | Drop | StepDown | Ended
 
 # --- actions ----------------------------------------------------------------------------------------------------------
 
@@ -180,6 +199,8 @@ class Candidacy:
     under_way: Request | None = None
     version: str = ""
     """What the claim or the renewal under way writes."""
+    ended: Ended | None = None
+    """The last of which we heard: its lock is nobody's."""
     attempts_left: int = 0
     """How often a release is tried yet."""
 
@@ -224,6 +245,8 @@ def step(state: Candidacy, event: Event, now: float) -> Stepped:
             return replace(state, ours=fresh, is_claim_unknown=False, observation=None, no_until=LONG_AGO), ()
         case StepDown(hold_off_s):
             return replace(state, resting_until=max(state.resting_until, now + hold_off_s)), ()
+        case Ended():
+            return replace(state, ended=event, no_until=LONG_AGO), ()
         case News.CLOSE:
             return replace(state, is_closed=True), ()
         case Drop(reason):
@@ -260,7 +283,10 @@ def _ask(state: Candidacy, now: float) -> Stepped:
 
 def _heed(state: Candidacy, seen: SeenLock, now: float, *, may_claim: bool = True) -> Stepped:
     """Do as the row says."""
-    match lock.judge(seen, state.observation, state.ours, now, lease_s=LEASE_S):
+    judged = lock.judge(seen, state.observation, state.ours, now, lease_s=LEASE_S)
+    if isinstance(judged, lock.Wait) and _is_of_dead(state, seen, now):
+        judged = Claim(seen)
+    match judged:
         case lock.Hold(holding):
             return _hold(state, holding), ()
         case lock.Wait(observation):
@@ -273,6 +299,11 @@ def _heed(state: Candidacy, seen: SeenLock, now: float, *, may_claim: bool = Tru
             if may_claim:
                 return _request(state, claim)
     return _say_no(state, now, UNKNOWN_RECHECK_S), ()  # whoever was first has gone again
+
+
+def _is_of_dead(state: Candidacy, seen: SeenLock, now: float) -> bool:
+    ended = state.ended
+    return ended is not None and isinstance(seen, LockRow) and seen.owner == ended.worker and now <= ended.until
 
 
 def _claimed(state: Candidacy, answer: Answer, now: float) -> Stepped:

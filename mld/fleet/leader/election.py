@@ -73,6 +73,11 @@ class AdaptiveElection:
         if self._current is not None:
             await self._current.step_down(hold_off_s)
 
+    def ended(self, worker: str, until: float) -> None:
+        """See `LockElection.ended`."""
+        if isinstance(self._current, LockElection):
+            self._current.ended(worker, until)
+
     def abandon(self) -> None:
         """See `LockElection.abandon`."""
         self._closed = True

@@ -97,6 +97,10 @@ class LockElection:
         await asyncio.wait({check})  # a caller that is cancelled leaves the check to the others
         return not check.cancelled() and check.result() and self.holds_lock
 
+    def ended(self, worker: str, until: float) -> None:
+        """A worker is known to have ended, and none of its name runs before `until`: its lock may be claimed."""
+        self._step(candidacy.Ended(worker, until))
+
     async def step_down(self, hold_off_s: float) -> None:
         """See `LeaderDecider`. To let another worker win, `hold_off_s` exceeds a heartbeat, their polling period."""
         self._step(candidacy.StepDown(hold_off_s))
