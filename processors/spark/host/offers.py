@@ -123,8 +123,8 @@ class OfferQueue:
                     await self._changed.wait()
 
     async def full(self) -> None:
-        """Wait until a whole micro-batch waits, or as much as there is room for."""
-        while not self._waiting or (self._waiting_bytes < self._batch_bytes_max and not self._held_back):
+        """Wait until a whole micro-batch waits; or half of one, if there is no room for more."""
+        while self._waiting_bytes < (self._batch_bytes_max // 2 if self._held_back else self._batch_bytes_max):
             self._changed.clear()
             await self._changed.wait()
 
