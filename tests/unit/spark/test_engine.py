@@ -634,10 +634,8 @@ def test_whatever_happens_with_two_batches_in_flight_each_record_is_there_once_a
                 out.marks = {**out.marks, A: RecordPosition(number)}
         offer, flight = in_flight.pop(0)
         after = in_flight[0][1] if in_flight else None
-        if flight is None or flight.is_abandoned:
-            outcome = bed.run(offer)
-        else:
-            outcome = bed.engine.finish(flight, after)
+        begun = flight is not None and not flight.is_abandoned
+        outcome = bed.engine.finish(flight, after) if begun else bed.run(offer)
         if outcome.failed:
             if after is not None:
                 assert after.is_abandoned
