@@ -137,6 +137,10 @@ class StagingSink(Sink, Protocol):
     """A sink whose `publish` can be taken apart, so that a batch is written while the one before it is not committed
     yet. Each of them raises as `publish` does, and leaves nothing staged then."""
 
+    @property
+    def stages_ahead(self) -> bool:
+        """Whether it can here: `stage` is called on other threads then."""
+
     def look(self, frame: DataFrame | None, batch: ShardSpans) -> None:
         """Raise what `commit` would raise if it came now, so that no job is run in vain."""
 

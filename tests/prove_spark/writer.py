@@ -134,7 +134,7 @@ class Writer:
                     marks = self._sink.open()
                 ends = {shard: self._next(offered[shard], last) for shard, last in self._shards.items()}
                 if batch := spans({shard: RecordPosition(end) for shard, end in ends.items() if end}, marks):
-                    if isinstance(self._sink, StagingSink) and self._rng.random() < AHEAD:
+                    if isinstance(self._sink, StagingSink) and self._sink.stages_ahead and self._rng.random() < AHEAD:
                         first = ends
                         ends = {
                             s: self._next(first[s] or offered[s], last) or first[s] for s, last in self._shards.items()

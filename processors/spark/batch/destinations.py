@@ -109,7 +109,7 @@ class Destinations:
     def staging(self) -> StagingSink | None:
         """The sink, if it is the only one, and can stage a batch apart from committing it."""
         (sink,) = self.sinks if len(self.sinks) == 1 else (None,)
-        return sink if isinstance(sink, StagingSink) else None
+        return sink if isinstance(sink, StagingSink) and sink.stages_ahead else None
 
     def takes_part(self, sink: Sink) -> bool:
         return sink.name not in self._out

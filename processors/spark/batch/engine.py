@@ -112,13 +112,15 @@ class Engine:
         thrown away, and has to be run."""
         self._retire()
         self._jobs.begin(flight.figures)
-        error = self._jobs.land(flight)
+        error = flight.error = self._jobs.land(flight)
         if error is not None:
             self._patience.check()
             log.info("batch %d is run again: %s", self._jobs.number, first_line(error))
             if after is not None:
                 after.abandon()
-        outcome = self._to_its_end(flight.batch, flight.file, flight.sink if error is not None else None)
+            if isinstance(error, JobFailed):
+                self._patience.pause(1)
+        outcome = self._to_its_end(flight.batch, flight.file, flight)
         if outcome.failed and after is not None and not after.is_abandoned:
             after.abandon()
         return outcome
@@ -127,10 +129,10 @@ class Engine:
         while self._ended:
             self._destinations.retire(self._ended.popleft())
 
-    def _to_its_end(self, batch: MicroBatch, file: Path | None, reopen: Sink | None = None) -> BatchOutcome:
+    def _to_its_end(self, batch: MicroBatch, file: Path | None, landed: Flight | None = None) -> BatchOutcome:
         outcome = BatchOutcome({}, self._jobs.figures)
         if batch.slices:
-            outcome.failed = self._run(source_of(batch, self._spool, file), file, reopen=reopen)
+            outcome.failed = self._run(source_of(batch, self._spool, file), file, landed=landed)
         self._count_repeats(batch, outcome)
         self._keep(batch.ends, outcome)
         return outcome
@@ -158,15 +160,17 @@ class Engine:
         source: BatchSource,
         file: Path | None,
         in_a_row_max: int = POISON_IN_A_ROW_MAX,
-        reopen: Sink | None = None,
+        landed: Flight | None = None,
     ) -> dict[StreamShard, str]:
-        """The shards that have to stop, with the reason. `reopen` has failed just now."""
+        """The shards that have to stop, with the reason. A flight that has `landed` was the first attempt."""
         try:
             self._destinations.begin()
-            if reopen is not None:
-                self._destinations.reopen(reopen)
+            failures = 0
+            if landed is not None and landed.error is not None:
+                self._destinations.reopen(landed.sink)
+                failures = int(isinstance(landed.error, JobFailed))
             try:
-                self._until_done(source, self._settings.attempts_max)
+                self._until_done(source, self._settings.attempts_max, failures)
             except (JobFailed, PipelineFailed) as error:
                 return self._failed(source, error, in_a_row_max)
             if file is not None:
@@ -216,10 +220,10 @@ class Engine:
 
     # --- attempts ----------------------------------------------------------------------------------------------------
 
-    def _until_done(self, source: BatchSource, attempts_max: int) -> None:
+    def _until_done(self, source: BatchSource, attempts_max: int, failures: int = 0) -> None:
         """Until every sink that takes part holds all of it. Raises SinkRefused, PipelineError, JobFailed,
         PipelineFailed, and what ends all attempts: SessionGone and Stopped."""
-        failures = fenced = waits = 0
+        fenced = waits = 0
         while True:
             try:
                 self._jobs.figures.attempts += 1

@@ -43,6 +43,8 @@ class Flight:
     resources: ExitStack
     """What is needed for as long as Spark reads the records."""
     is_abandoned: bool = False
+    error: Exception | None = None
+    """Why it could not be staged or committed."""
 
     def abandon(self) -> None:
         """Throw away what is staged, once the job has ended."""

@@ -32,7 +32,7 @@ from processors.spark.commit import ledger
 from processors.spark.commit.admission import admission_of
 from processors.spark.commit.journal import LEDGER, Journal, SinkJournal, signature
 from processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, LedgerEntry
-from processors.spark.commit.store import StagingStore, Store, as_sink_error
+from processors.spark.commit.store import PosixStore, StagingStore, Store, as_sink_error
 from processors.spark.commit_stages import stage
 from processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from processors.spark.sink_port import Published, SinkRefused, SinkSpec, StagedFrame
@@ -101,6 +101,11 @@ class FileSink(CompactableFiles):
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         self.look(frame, batch)  # before the job: a zombie need not run it
         return self.commit(self.stage(frame), batch, batch_id)
+
+    @property
+    def stages_ahead(self) -> bool:
+        """Where Spark writes to this machine. The client of HDFS and the staging areas of a bucket were not tried."""
+        return isinstance(self._store, PosixStore)
 
     def look(self, frame: DataFrame | None, batch: ShardSpans) -> None:
         self._check(self._journal.head(), batch, self._columns(frame))

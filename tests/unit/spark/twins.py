@@ -98,6 +98,7 @@ class MemorySink:
 class StagingMemorySink(MemorySink):
     """A `MemorySink` that can be taken apart; `publish` has the faults of both halves."""
 
+    stages_ahead: bool = True
     stage_faults: list[Exception | None] = field(default_factory=list)
     commit_faults: list[Exception | None] = field(default_factory=list)
     commit_faults_after: list[Exception | None] = field(default_factory=list)
