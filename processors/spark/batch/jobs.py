@@ -119,7 +119,7 @@ class Jobs:
         """Another batch; the figures that it has already, if it was in flight."""
         self.number += 1
         self.figures = BatchFigures() if figures is None else figures
-        self._noted = None
+        self._suspects = self._noted = None
         self.repeats.begin()
 
     # --- ahead of its turn -------------------------------------------------------------------------------------------

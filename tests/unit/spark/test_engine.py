@@ -586,6 +586,17 @@ def test_malformed_records_of_batches_in_flight_are_letters_each_once_and_read_o
     assert bed.frames.read <= 80 + 4, "only the records under suspicion are read again"
 
 
+def test_what_a_job_said_of_malformed_records_is_not_taken_for_those_of_the_next_batch(tmp_path):
+    dead = MemorySink("deadLetter")
+    bed, _ = staging_bed(tmp_path, *DEAD_OF_JSON, dead=dead)
+    data = {3: b"{bad", 11: b"{bad"}
+    for numbers_of_batch in (range(1, 11), [11]):  # of one record, a bitmap would save nothing
+        flight = bed.engine.begin(*bed.plan(bed.offer("a", numbers_of_batch, data)))
+        assert flight is not None
+        bed.engine.finish(flight)
+    assert numbers(dead) == [3, 11]
+
+
 def test_several_sinks_and_no_sink_are_not_begun_ahead(tmp_path):
     sinks = {name: StagingMemorySink(name) for name in ("one", "two")}
     several = Bed(tmp_path / "several", settings_of(sinks=sinks), sinks=sinks)
