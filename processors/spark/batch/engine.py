@@ -99,7 +99,7 @@ class Engine:
         """Have Spark write a batch, to be followed by `finish`; None if it has to be `run` when its turn comes.
         `before` is the one in flight. Called on the engine's thread, as the pipeline is; no job is waited for."""
         sink = self._destinations.staging()
-        if sink is None or not batch.slices:
+        if sink is None or not batch.slices or (before is not None and before.is_abandoned):
             return None
         try:
             return self._jobs.take_off(batch, file, sink, before)

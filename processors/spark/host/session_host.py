@@ -334,7 +334,7 @@ class SessionHost:
 
     async def _next_of(self, trigger: Trigger, engine: Engine | StreamingEngine) -> Trigger | None:
         """The micro-batch that is begun while this one is written, if one fills in time."""
-        if trigger.flight is None:
+        if trigger.flight is None or trigger.flight.is_abandoned:
             return None
         full = asyncio.ensure_future(self._offers.full())
         try:

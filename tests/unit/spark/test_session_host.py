@@ -447,6 +447,22 @@ async def test_a_host_that_ends_while_two_batches_are_in_flight_commits_neither(
         assert (out.rows, out.marks) == ([], {})
 
 
+async def test_nothing_is_begun_upon_a_batch_that_was_thrown_away(tmp_path):
+    async with staging_world(tmp_path) as world:
+        out = world.bed.sinks["out"]
+        held = hold_everything(out, JobFailed("a task was lost"))
+        out.faults = [None, SinkRefused("column x is int")]
+        daemon = await three_batches(world)
+        await until(lambda: out.stagings == 2)
+        held.set()
+        assert await world.call(daemon.act, "shutdownRequested") is None
+        assert "column x is int" in str(await world.call(daemon.end))
+        other = await world.child("b")
+        assert await world.call(other.say, line_of([1], lag=0)) == "processRecords"
+        assert (numbers(world.bed), out.marks[StreamShard(STREAM, "a")]) == ([1, 2, 3], RecordPosition(3))
+        assert out.staged == []
+
+
 async def test_a_host_that_cannot_start_says_why(tmp_path):
     connected = threading.Event()
 
