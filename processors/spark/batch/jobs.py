@@ -8,15 +8,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from processors.spark.batch.destinations import Destinations
+from processors.spark.batch.flight import Flight, Stagers
+from processors.spark.batch.micro_batch import MicroBatch
 from processors.spark.batch.outcome import BatchFigures
 from processors.spark.batch.repeats import Repeats
-from processors.spark.batch.source import BatchSource, Rows
+from processors.spark.batch.source import BatchSource, Rows, source_of
 from processors.spark.batch.spool import Spool
 from processors.spark.batch.suspects import is_worth_it, suspects
 from processors.spark.high_water_marks import (
@@ -25,19 +28,22 @@ from processors.spark.high_water_marks import (
     ShardSpan,
     ShardSpans,
     StreamShard,
+    advanced,
     fresh,
     spans,
 )
 from processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
 from processors.spark.session.handover import Handed
 from processors.spark.settings import SparkSettings
-from processors.spark.sink_port import Sink, SinkError
+from processors.spark.sink_port import Published, Sink, SinkError, StagingSink
 from properties.spark import Format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 log = logging.getLogger("mld.spark")
+
+Result = TypeVar("Result")
 
 PIPELINE = "(pipeline)"
 """Stands for a sink where there is none: what a pipeline writes by itself; no sink can be called so."""
@@ -51,6 +57,9 @@ class Frames(Protocol):
     def of_file(self, path: Path) -> Handed: ...
     def of_lines(self, texts: Iterable[bytes]) -> Handed: ...
     def compute(self, frame: DataFrame) -> None: ...
+    def on_another_thread(self, function: Callable[[], Result]) -> Callable[[], Result]:
+        """The function, to be called on another thread as if on this one."""
+
     def shared(self, records: DataFrame, frames: Sequence[DataFrame]) -> AbstractContextManager[None]:
         """While it lasts, what several frames have in common is computed once."""
 
@@ -102,19 +111,65 @@ class Jobs:
         self._looked: dict[StreamShard, RecordPosition] = {}
         """Up to where no record is malformed without being in the dead letter; its marks are higher or lower."""
         self._suspects: _Suspects | None = None
+        self._noted: _Suspects | None = None
+        """Of a batch that was staged ahead, for the attempt that looks what is left of it."""
+        self._stagers = Stagers()
 
-    def begin(self) -> None:
-        """Another batch."""
+    def begin(self, figures: BatchFigures | None = None) -> None:
+        """Another batch; the figures that it has already, if it was in flight."""
         self.number += 1
-        self.figures = BatchFigures()
+        self.figures = BatchFigures() if figures is None else figures
+        self._suspects = self._noted = None
         self.repeats.begin()
+
+    # --- ahead of its turn -------------------------------------------------------------------------------------------
+
+    def take_off(self, batch: MicroBatch, file: Path | None, sink: StagingSink, before: Flight | None) -> Flight | None:
+        """Hand a batch over, ask the pipeline, and have its frame staged, without waiting for that; None if the sink
+        misses nothing of it. Raises whatever goes wrong."""
+        marks = self._destinations.marks[sink.name]
+        source = source_of(batch, self.spool, file)
+        missing = spans(source.ends, marks if before is None else advanced(marks, before.spans))
+        if not missing:
+            return None
+        self.figures = BatchFigures()
+        number = self.number + (1 if before is None else 2)
+        with ExitStack() as resources:
+            handed, count = resources.enter_context(self.handed(source, missing))
+            frame = self.frames(handed.records, missing, count, 1, number)[sink.name]
+            began_at = time.monotonic()
+            if before is None:
+                sink.look(frame, missing)
+            staged = self._stagers.submit(self._handover.on_another_thread(partial(sink.stage, frame)))
+            kept = resources.pop_all()
+        return Flight(batch, file, source, missing, sink, handed, count, self.figures, began_at, staged, kept)
+
+    def land(self, flight: Flight) -> Exception | None:
+        """Wait until it is staged, and commit it; what went wrong, with nothing left staged."""
+        staged, sink = flight.staged.result(), flight.sink
+        with flight.resources:
+            if isinstance(staged, Exception):
+                return staged
+            try:
+                published = sink.commit(staged, flight.spans, self._batch_id)
+            except Exception as error:
+                return error
+            self._took(sink, staged.frame, flight.spans, published, flight.began_at)
+            if flight.handed.malformed is not None:
+                self._take_note(flight.source, flight.spans, flight.handed, flight.count)
+            self._noted, self._suspects = self._suspects, None
+        return None
+
+    def stop(self) -> None:
+        """Nothing is staged from now on."""
+        self._stagers.stop()
 
     # --- one attempt -------------------------------------------------------------------------------------------------
 
     def attempt(self, source: BatchSource, attempt: int) -> list[SinkFailure]:
         """Every sink that takes part gets what it misses; what some of them raised. Then what is malformed goes to the
         dead letter, unless a sink has failed. Raises PipelineFailed, PipelineError and SpoolError."""
-        self._suspects = None
+        self._suspects, self._noted = self._noted, None
         failures: list[SinkFailure] = []
         if self._destinations.sinks:
             for batch, sinks in self._destinations.groups(source):
@@ -169,7 +224,18 @@ class Jobs:
     def into(self, sink: Sink, frame: DataFrame | None, batch: ShardSpans) -> int:
         """Publish; how many rows that were. Raises SinkError."""
         started = time.monotonic()
-        published = sink.publish(frame, batch, f"{self._settings.application}-{self.number}")
+        published = sink.publish(frame, batch, self._batch_id)
+        self._took(sink, frame, batch, published, started)
+        return published.rows or 0
+
+    @property
+    def _batch_id(self) -> str:
+        return f"{self._settings.application}-{self.number}"
+
+    def _took(
+        self, sink: Sink, frame: DataFrame | None, batch: ShardSpans, published: Published, started: float
+    ) -> None:
+        """A sink has taken a frame, which began at `started`."""
         self._destinations.marks[sink.name] = published.marks
         self.repeats.published(sink.name, batch)
         self.figures.publish_s += time.monotonic() - started
@@ -177,7 +243,6 @@ class Jobs:
         self.figures.rows += published.rows or 0
         if frame is not None and published.rows != 0:
             self.took_rows.add(sink.name)
-        return published.rows or 0
 
     # --- malformed records -------------------------------------------------------------------------------------------
 
@@ -271,10 +336,14 @@ class Jobs:
         finally:
             path.unlink(missing_ok=True)
 
-    def frames(self, records: DataFrame, batch: ShardSpans, count: int, attempt: int) -> Mapping[str, DataFrame | None]:
-        """What the pipeline makes of them. Raises PipelineFailed and PipelineError."""
+    def frames(
+        self, records: DataFrame, batch: ShardSpans, count: int, attempt: int, number: int | None = None
+    ) -> Mapping[str, DataFrame | None]:
+        """What the pipeline makes of them; `number` is that of a batch whose turn has not come. Raises PipelineFailed
+        and PipelineError."""
         started = time.monotonic()
-        value = Batch(f"{self.number}", dict(batch), count, attempt, int(time.time() * 1000))
+        name = str(self.number if number is None else number)
+        value = Batch(name, dict(batch), count, attempt, int(time.time() * 1000))
         frames = self._pipeline.frames(records, value)
         self.figures.pipeline_s += time.monotonic() - started
         return frames

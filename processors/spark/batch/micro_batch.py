@@ -74,6 +74,9 @@ class MicroBatch:
         return all(piece.after is None for piece in self.slices)
 
 
+EMPTY = MicroBatch((), ())
+
+
 def plan(offers: Iterable[Offer], marks: HighWaterMarks) -> MicroBatch:
     """One micro-batch of everything offered, shard by shard in the order of the offers."""
     slices: list[Slice] = []

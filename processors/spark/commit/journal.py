@@ -155,9 +155,9 @@ class SinkJournal(ABC):
             return self.head()
 
     @contextmanager
-    def staged(self) -> Iterator[str]:
-        """A staging area to commit; it is discarded if that raises anything."""
-        token = self.stage()
+    def staged(self, token: str | None = None) -> Iterator[str]:
+        """A staging area to commit, or this one; it is discarded if that raises anything."""
+        token = self.stage() if token is None else token
         try:
             yield token
         except BaseException:

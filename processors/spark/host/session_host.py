@@ -1,7 +1,8 @@
 """The session host: one process per daemon that collects what all shards offer and runs one job over it per trigger.
 
 An event loop serves the links; everything that talks to Spark happens on one other thread, one micro-batch after the
-other, while offers gather for the next one (`offers`). The host ends when the daemon and the last child are gone, when
+other, while offers gather for the next one (`offers`). Only while Spark writes, which has threads of its own, the next
+one may be begun. The host ends when the daemon and the last child are gone, when
 the JVM is gone, or when it cannot start; its children then fail, and the daemon starts them anew at their checkpoints.
 """
 
@@ -16,25 +17,29 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from processors.spark.batch import attempts, record_lines
-from processors.spark.batch.micro_batch import MicroBatch, Offer, plan
+from processors.spark.batch.engine import Engine
+from processors.spark.batch.flight import Flight
+from processors.spark.batch.micro_batch import EMPTY, MicroBatch, Offer, plan
 from processors.spark.batch.outcome import BatchOutcome
 from processors.spark.batch.spool import Spool, SpoolError, open_spool
 from processors.spark.held_answers import hold_limits
-from processors.spark.high_water_marks import StreamShard, fresh
+from processors.spark.high_water_marks import HighWaterMarks, StreamShard, fresh
 from processors.spark.host.aligned_intake import AlignedIntake
 from processors.spark.host.alignment import ArrivalSpan
 from processors.spark.host.connection import ChildConnection
-from processors.spark.host.offers import OfferQueue
+from processors.spark.host.offers import OfferQueue, Taken
 from processors.spark.host.process_watch import watch_process
 from processors.spark.host.start_up import HostStartError, Started
 from processors.spark.host.status import HostStatus
 from processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE, SOCKET_FILE
 from processors.spark.settings import SparkSettings
 from processors.spark.spark_errors import SessionGone
+from processors.spark.streaming.engine import StreamingEngine
 from processors.spark.writer_identity import PIPELINE_KEY
 
 log = logging.getLogger("mld.spark")
@@ -47,6 +52,33 @@ REFUSE_S = 1.0
 CLOSE_WAIT_S = 10.0
 """A session that takes longer to stop is killed."""
 BACKLOG = 1_024
+
+
+@dataclass(slots=True)
+class Trigger:
+    """One micro-batch on its way."""
+
+    taken: Taken
+    started: float
+    offers: list[Offer]
+    """Of what was taken, what is not dropped."""
+    marks: HighWaterMarks = field(default_factory=dict)
+    batch: MicroBatch = EMPTY
+    file: Path | None = None
+    flight: Flight | None = None
+
+    def written(self) -> asyncio.Future[None]:
+        """Done once Spark has written what is in flight, or could not."""
+        assert self.flight is not None
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+
+        def tell(_: object) -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(done.set_result, None)
+
+        self.flight.staged.add_done_callback(tell)
+        return done
 
 
 class SessionHost:
@@ -129,10 +161,7 @@ class SessionHost:
         for child in self._children.values():
             self._welcome(child)
         try:
-            while True:
-                await self._offers.due(self._last_start)
-                await self._trigger()
-                self._started.triggered()
+            await self._run_triggers(self._started)
         except SessionGone as error:
             return self._give_up(f"the Spark session is gone: {error}", EXIT_FAILURE)
         except attempts.Stopped:
@@ -268,37 +297,83 @@ class SessionHost:
 
     # --- triggers ----------------------------------------------------------------------------------------------------
 
-    async def _trigger(self) -> None:
-        assert self._started is not None
-        loop = asyncio.get_running_loop()
-        engine = self._started.engine
+    async def _run_triggers(self, session: Started) -> NoReturn:
+        """One micro-batch after the other. While one is written and a whole other one waits, that is begun as well
+        (`batch.flight`); it is finished after the first, or planned anew and run."""
+        trigger: Trigger | None = None
+        while True:
+            if trigger is None:
+                await self._offers.due(self._last_start)
+                trigger = await self._begin(session.engine)
+            after = await self._next_of(trigger, session.engine)
+            try:
+                await self._finish(trigger, after, session.engine)
+            except BaseException:
+                self._offers.clear(trigger.taken)
+                if after is not None:
+                    self._offers.clear(after.taken)
+                raise
+            session.triggered()
+            trigger = after
+
+    async def _begin(self, engine: Engine | StreamingEngine, before: Flight | None = None) -> Trigger:
+        """Take what waits; Spark begins to write it, if the engine can have that."""
+        self._last_start = time.monotonic()
         taken = self._offers.take()
-        started = self._last_start = time.monotonic()
-        offers = [*self._still_ours(taken.kept), *taken.new]
-        marks = {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None}
-        batch = plan(offers, marks)
-        file = None
-        if taken.number is not None:
-            pieces = [piece.offer for piece in batch.slices if piece.offer.spool == taken.number]
-            exact = taken.length == sum(offer.stop - offer.start for offer in pieces)
-            file = self._spool.path(taken.number) if exact else None
+        trigger = Trigger(taken, self._last_start, [*taken.kept, *taken.new])
+        self._plan(trigger, engine)
+        if isinstance(engine, Engine):
+            loop = asyncio.get_running_loop()
+            begin = loop.run_in_executor(self._thread, engine.begin, trigger.batch, trigger.file, before)
+            try:
+                trigger.flight = await begin
+            except BaseException:
+                self._offers.clear(taken)
+                raise
+        return trigger
+
+    async def _next_of(self, trigger: Trigger, engine: Engine | StreamingEngine) -> Trigger | None:
+        """The micro-batch that is begun while this one is written, if one fills in time."""
+        if trigger.flight is None or trigger.flight.is_abandoned:
+            return None
+        full = asyncio.ensure_future(self._offers.full())
         try:
-            outcome = await loop.run_in_executor(self._thread, engine.run, batch, file)
-        except BaseException:
-            self._offers.clear(taken)
-            raise
-        new = plan(taken.new, marks)
+            await asyncio.wait([full, trigger.written()], return_when=asyncio.FIRST_COMPLETED)
+            return await self._begin(engine, trigger.flight) if full.done() else None
+        finally:
+            full.cancel()
+
+    async def _finish(self, trigger: Trigger, after: Trigger | None, engine: Engine | StreamingEngine) -> None:
+        loop = asyncio.get_running_loop()
+        flight = trigger.flight
+        if flight is None or flight.is_abandoned:
+            self._plan(trigger, engine)
+            outcome = await loop.run_in_executor(self._thread, engine.run, trigger.batch, trigger.file)
+        else:
+            assert isinstance(engine, Engine)
+            next_flight = None if after is None else after.flight
+            outcome = await loop.run_in_executor(self._thread, engine.finish, flight, next_flight)
+        batch = trigger.batch
+        new = plan(trigger.taken.new, trigger.marks)
         lags = {shard.label: lag for shard, lag in sorted(self._lag_ms.items())}
         self._status.triggered(new.records, new.size, outcome.figures, len(outcome.failed), lags)
         self._answer(batch, outcome)
-        self._offers.clear(taken)
-        self._report(batch, new, outcome, started)
+        self._offers.clear(trigger.taken)
+        self._report(batch, new, outcome, trigger.started)
 
-    def _still_ours(self, kept: list[Offer]) -> list[Offer]:
-        """Those whose child is there. Of the others nothing is checkpointed, so they are delivered again."""
-        lost = [offer for offer in kept if offer.link not in self._children]
-        self._offers.release(sum(offer.size for offer in lost))
-        return [offer for offer in kept if offer.link in self._children]
+    def _plan(self, trigger: Trigger, engine: Engine | StreamingEngine) -> None:
+        """By the marks as they are; without the offers of children that are gone or have failed: nothing of them is
+        checkpointed, so they are delivered again, and what stands before them may not be committed."""
+        there = {child.number for child in self._children.values() if not child.closed}
+        self._offers.release(sum(offer.size for offer in trigger.offers if offer.link not in there))
+        offers = trigger.offers = [offer for offer in trigger.offers if offer.link in there]
+        marks = trigger.marks = {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None}
+        batch = trigger.batch = plan(offers, marks)
+        trigger.file = None
+        if (number := trigger.taken.number) is not None:
+            pieces = [piece.offer for piece in batch.slices if piece.offer.spool == number]
+            exact = trigger.taken.length == sum(offer.stop - offer.start for offer in pieces)
+            trigger.file = self._spool.path(number) if exact else None
 
     def _answer(self, batch: MicroBatch, outcome: BatchOutcome) -> None:
         kept = {

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from processors.spark.session.registry import NAMED_MORE, RAW_MORE, SCHEMA_COLUMNS, Definitions
 from processors.spark.session.shared_input import computed_once
@@ -23,6 +23,8 @@ from properties.spark import Format
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
+
+Result = TypeVar("Result")
 
 RAW = (
     "data BINARY, partitionKey STRING, sequenceNumber STRING, approximateArrivalTimestamp BIGINT, "
@@ -155,6 +157,13 @@ class Handover:
             return handed(raw, self._format, self._schema, divert=self._divert, letter=self._letter)
         versions = self._definitions.of(texts) if self._format is Format.AVRO else {}
         return handed(raw, self._format, self._reader, divert=self._divert, versions=versions, letter=self._letter)
+
+    def on_another_thread(self, function: Callable[[], Result]) -> Callable[[], Result]:
+        """With what this thread has set in Spark: job group, scheduler pool, tags."""
+        from pyspark import inheritable_thread_target
+
+        carried: Callable[[], Result] = inheritable_thread_target(self._session)(function)
+        return carried
 
     @staticmethod
     def shared(records: DataFrame, frames: Sequence[DataFrame]) -> AbstractContextManager[None]:

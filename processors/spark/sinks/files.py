@@ -32,10 +32,10 @@ from processors.spark.commit import ledger
 from processors.spark.commit.admission import admission_of
 from processors.spark.commit.journal import LEDGER, Journal, SinkJournal, signature
 from processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, LedgerEntry
-from processors.spark.commit.store import StagingStore, Store, as_sink_error
+from processors.spark.commit.store import PosixStore, StagingStore, Store, as_sink_error
 from processors.spark.commit_stages import stage
 from processors.spark.high_water_marks import HighWaterMarks, ShardSpans
-from processors.spark.sink_port import Published, SinkRefused, SinkSpec
+from processors.spark.sink_port import Published, SinkRefused, SinkSpec, StagedFrame
 from processors.spark.sinks.compaction import CompactableFiles
 from processors.spark.sinks.dictionaries import Dictionaries, chunks_of
 from processors.spark.sinks.letter_files import LetterFiles, StoredLetters
@@ -99,18 +99,34 @@ class FileSink(CompactableFiles):
         return head.number if head else 0
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
-        columns = self._columns(frame)
-        self._check(self._journal.head(), batch, columns)  # before the job: a zombie need not run it
-        with self._journal.staged() as token:
-            return self._publish(frame, columns, batch, batch_id, token)
+        self.look(frame, batch)  # before the job: a zombie need not run it
+        return self.commit(self.stage(frame), batch, batch_id)
 
-    def _publish(
-        self, frame: DataFrame | None, columns: Columns, batch: ShardSpans, batch_id: str, token: str
-    ) -> Published:
-        rows = self._write(frame, token) if frame is not None else 0
-        files = self._clean(token, rows)
+    @property
+    def stages_ahead(self) -> bool:
+        """Where Spark writes to this machine. The client of HDFS and the staging areas of a bucket were not tried."""
+        return isinstance(self._store, PosixStore)
+
+    def look(self, frame: DataFrame | None, batch: ShardSpans) -> None:
+        self._check(self._journal.head(), batch, self._columns(frame))
+
+    def stage(self, frame: DataFrame | None) -> StagedFrame:
+        columns = self._columns(frame)
+        with self._journal.staged() as token:
+            rows = self._write(frame, token) if frame is not None else 0
+            return StagedFrame(token, frame, columns, tuple(self._clean(token, rows)), rows)
+
+    def commit(self, staged: StagedFrame, batch: ShardSpans, batch_id: str) -> Published:
+        with self._journal.staged(staged.token):
+            return self._commit(staged, batch, batch_id)
+
+    def discard(self, staged: StagedFrame) -> None:
+        self._journal.discard(staged.token)
+
+    def _commit(self, staged: StagedFrame, batch: ShardSpans, batch_id: str) -> Published:
+        token, columns, files, rows = staged.token, staged.columns, list(staged.files), staged.rows
         if files:
-            self._learn(frame, f"{self._journal.data(token)}/{files[0]}", rows // len(files))
+            self._learn(staged.frame, f"{self._journal.data(token)}/{files[0]}", rows // len(files))
             self.before_commit(columns, files)
 
         def follow(head: LedgerEntry | None) -> LedgerEntry:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from processors.spark.batch.engine import Engine
-from processors.spark.batch.micro_batch import Offer, plan
+from processors.spark.batch.micro_batch import MicroBatch, Offer, plan
 from processors.spark.batch.outcome import BatchOutcome
 from processors.spark.batch.record_lines import split
 from processors.spark.batch.spool import Spool
@@ -20,7 +20,7 @@ from processors.spark.high_water_marks import RecordPosition, StreamShard, advan
 from processors.spark.pipeline import Pipeline
 from processors.spark.session.handover import Counted, Handed
 from processors.spark.settings import SparkSettings, make
-from processors.spark.sink_port import Fenced, JobFailed, Published, SinkSpec
+from processors.spark.sink_port import Fenced, JobFailed, Published, SinkSpec, StagedFrame
 from processors.spark.spark_errors import SessionGone
 from processors.spark.streaming.engine import StreamingEngine
 from properties.grammar import parse
@@ -94,6 +94,50 @@ class MemorySink:
             raise fault
 
 
+@dataclass
+class StagingMemorySink(MemorySink):
+    """A `MemorySink` that can be taken apart; `publish` has the faults of both halves."""
+
+    stages_ahead: bool = True
+    stage_faults: list[Exception | None] = field(default_factory=list)
+    commit_faults: list[Exception | None] = field(default_factory=list)
+    commit_faults_after: list[Exception | None] = field(default_factory=list)
+    on_stage: Callable[[int], None] = lambda number: None
+    """Hears that the n-th frame is being staged, on the thread that does it."""
+    stagings: int = 0
+    staged: list[StagedFrame] = field(default_factory=list)
+    """Neither committed nor discarded."""
+
+    def look(self, frame, batch):
+        if changed := moved(batch, self.marks):
+            raise Fenced(self.name, changed)
+
+    def stage(self, frame):
+        self.stagings += 1
+        number = self.stagings
+        self.on_stage(number)
+        self._fault(self.stage_faults)
+        frame.on_write()
+        if any(self.poison(data) for _, _, data in frame.records):
+            raise self.refusal("division by zero")
+        staged = StagedFrame(f"{number}", frame, (), (), len(frame.records))
+        self.staged.append(staged)
+        return staged
+
+    def commit(self, staged, batch, batch_id):
+        self.discard(staged)
+        self.look(staged.frame, batch)
+        self._fault(self.commit_faults)
+        self.rows += staged.frame.records
+        self.marks = advanced(self.marks, batch)
+        self.publications += 1
+        self._fault(self.commit_faults_after)
+        return Published(dict(self.marks), self.publications, staged.rows)
+
+    def discard(self, staged):
+        self.staged.remove(staged)
+
+
 class MemoryFrames:
     """Frames of the records of a file; data that starts with `{` but is no JSON is malformed."""
 
@@ -133,6 +177,10 @@ class MemoryFrames:
             return Counted(len(every), len(bad), bitmap_of(one[:2] for one in bad)) if ran else None
 
         return Handed(Frame(good, on_write=lambda: ran.append(True)), lambda: Frame(bad), because, counts)
+
+    @staticmethod
+    def on_another_thread(function):
+        return function
 
     @contextmanager
     def shared(self, records: Frame, frames: Sequence[Frame]) -> Iterator[None]:
@@ -214,6 +262,10 @@ class Bed:
         ]
         return outcome
 
+    def plan(self, *offers: Offer) -> tuple[MicroBatch, Path | None]:
+        """A micro-batch as a host plans it by the marks of now, and the file that holds exactly its records."""
+        return plan_of(self.engine, self.spool, *offers)
+
     def sinks_are_due(self) -> None:
         """Let the time pass until every sink that was put aside is asked again."""
         self.engine._destinations.due_now()
@@ -230,11 +282,15 @@ def offer_to(spool: Spool, shard: StreamShard, numbers: Iterable[int], data: Map
 
 def run_offers(engine: Engine | StreamingEngine, spool: Spool, *offers: Offer) -> BatchOutcome:
     """One micro-batch, as a host plans it."""
+    return engine.run(*plan_of(engine, spool, *offers))
+
+
+def plan_of(engine: Engine | StreamingEngine, spool: Spool, *offers: Offer) -> tuple[MicroBatch, Path | None]:
     batch = plan(offers, {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None})
     number, length = spool.cut()
     pieces = [piece.offer for piece in batch.slices if piece.offer.spool == number]
     exact = length == sum(offer.stop - offer.start for offer in pieces)
-    return engine.run(batch, spool.path(number) if exact else None)
+    return batch, spool.path(number) if exact else None
 
 
 def run_data(engine: Engine | StreamingEngine, spool: Spool, data: Mapping[int, bytes], shard: str) -> BatchOutcome:
