@@ -447,8 +447,11 @@ def _processes(derivation: Derivation) -> None:
     if derivation.values["control_socket"] not in (None, SOCKET_OFF):
         remedy = "remove it: each worker makes one of its own, where the commands find it"
         derivation.say(Level.ERROR, "mld.controlSocket", "names one socket for several workers", remedy)
-    executable = derivation.values["executable_name"]
-    if isinstance(executable, str) and any(PurePath(word).name == SPARK_PROGRAM for word in executable.split()):
+    streams = derivation.values["streams"]
+    assert isinstance(streams, tuple)
+    executables = (derivation.values["executable_name"], *(one.executable_name for one in streams))
+    words = " ".join(text for text in executables if isinstance(text, str)).split()
+    if any(PurePath(word).name == SPARK_PROGRAM for word in words):
         why = f"asks for several workers, and each would start a Spark session of its own for {SPARK_PROGRAM}"
         derivation.say(Level.ERROR, "mld.processes", why, "remove it: one session uses all CPUs")
 

@@ -84,7 +84,7 @@ SAMPLE_TEXTS = {
     ValueKind.CREDENTIALS: "EnvironmentVariableCredentialsProvider", ValueKind.DEAD_LETTER: "s3://bucket/letters",
     ValueKind.LISTEN: "127.0.0.1:9404", ValueKind.HOSTS: "worker.internal,other",
     ValueKind.SOCKET: "/run/mld/app.sock", ValueKind.STREAM_NAMES: "orders,clicks",
-    ValueKind.POSITION: "1767225600",
+    ValueKind.POSITION: "1767225600", ValueKind.PROCESSES: "4",
 }  # fmt: skip
 COMPANIONS = {"mld.poisonAttempts": "mld.deadLetter=letters"}
 """Lines without which a key is an error."""
