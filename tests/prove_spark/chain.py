@@ -49,6 +49,8 @@ KEYS = {
     "mld.spark.conf.spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "mld.spark.conf.spark.sql.codegen.wholeStage": "false",
 }
+TWO_IN_FLIGHT = {"maxRecords": 10, "mld.spark.maxBatchBytes": 4096, "mld.spark.maxInFlightBytes": 65_536}
+"""Keys of every other run: a round is many micro-batches, of which the next one is written while one is committed."""
 PIPELINE = """
 def transform(records, batch):
     return records.select("shardId", "sequenceNumber", "payload")
@@ -174,6 +176,7 @@ class ChainRun:
         pipeline.write_text(PIPELINE)
         keys: dict[str, Any] = {
             **KEYS,
+            **(TWO_IN_FLIGHT if self.outcome.seed % 2 else {}),
             "mld.spark.pipeline": f"{pipeline}:transform",
             "mld.spark.sink.out.path": self._sink,
         }
