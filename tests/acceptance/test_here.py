@@ -84,10 +84,12 @@ def test_a_daemon_that_hangs_fails_its_probe_and_two_are_told_apart(
     second = world.daemon("w2", process={"environment": environment})
     second.wait_for_event("daemon_starting")
     world.until(lambda: mld("status", "--worker", "w2", "--ready", environment=environment).returncode == 0, 60, "w2")
-    both = mld("status", first.file, "--live", environment=environment)
+    both = mld("status", first.file, environment=environment)
     assert both.returncode == 1
     assert "there are 2 daemons, choose one by --pid or --worker" in both.stderr
+    assert mld("status", first.file, "--live", environment=environment).returncode == 0, "both are asked"
     first.send(signal.SIGSTOP)
+    assert mld("status", first.file, "--live", "--timeout", "1", environment=environment).returncode == 1
     hanging = mld("status", first.file, "--pid", first.process.pid, "--live", "--timeout", "1", environment=environment)
     assert hanging.returncode == 1
     assert f"the daemon with pid {first.process.pid} does not answer within 1 s" in hanging.stderr
