@@ -168,9 +168,12 @@ def test_pages_and_probes_speak_for_all_workers(make_world: MakeWorld) -> None:
     assert fetch(address, "/livez") == (200, "ok\n")
     assert "<html" in fetch(address, "/")[1]
     assert json.loads(fetch(address, "/2/status.json")[1])["worker"] == "w1-2"
+    held = [
+        f'mld_leases{{application="{world.table}",stream="{world.stream}",worker="{worker}"}} 1.0'
+        for worker in ("w1-1", "w1-2")
+    ]
+    world.until(lambda: all(line in fetch(address, "/metrics")[1] for line in held), what="a lease of each")
     metrics = fetch(address, "/metrics")[1]
-    for worker in ("w1-1", "w1-2"):
-        assert f'mld_leases{{application="{world.table}",stream="{world.stream}",worker="{worker}"}} 1.0' in metrics
     assert metrics.count("# TYPE mld_leases gauge") == 1
     assert "mld_unit_workers_running 2.0" in metrics
     asked = [sys.executable, "-m", "mld", "status", "--live", str(daemon.file)]
