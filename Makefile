@@ -232,6 +232,17 @@ $(PANDAS)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/spark-pandas.txt
 test-spark-pandas: $(PANDAS)/.installed
 	MLD_SPARK_PANDAS=1 $(PANDAS)/bin/python -m pytest --timeout 900 -rs tests/spark_extras $(PYTEST_ARGS)
 
+# The daemon on uvloop, in an environment of its own, so that all other tests run it on what it has without extras.
+FAST := .venv-fast
+.PHONY: test-fast
+$(FAST)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/fast.txt
+	$(call install,$(FAST),fast)
+	$(call install_mld,$(FAST))
+	@touch $@
+
+test-fast: test-tools $(FAST)/.installed
+	$(FAST)/bin/python -m pytest -n 4 $(BY_FILE) --timeout 900 -rs -m "not spark" tests/integration tests/conformance $(PYTEST_ARGS)
+
 # The oldest PySpark that setup.cfg allows, in an environment of its own: the engine, streaming, the whole under kills,
 # and what other users of the machine get.
 OLDEST := .venv-spark-oldest
@@ -283,4 +294,4 @@ docs: $(DEV)
 	$(BIN)/python -m properties.reference docs/use/configuration.md
 
 clean:
-	rm -rf $(VENV) .venv-ministack .venv-checkers .venv-lakehouse .venv-connect .venv-spark-pandas .venv-spark-oldest .venv-lock .venv-deploy .cache build *.egg-info
+	rm -rf $(VENV) .venv-ministack .venv-checkers .venv-lakehouse .venv-connect .venv-spark-pandas .venv-spark-oldest $(FAST) .venv-lock .venv-deploy .cache build *.egg-info

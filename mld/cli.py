@@ -154,6 +154,7 @@ def run(
                 of_log += ["-l", log_configuration] if log_configuration else []
                 sys.exit(asyncio.run(run_unit(loaded.settings, count, file, of_log, overrides)))
 
+        from mld import event_loop
         from mld.daemon import run_daemon
         from mld.process.streams_reader import StreamsReader
         from mld.process.until_tip import UntilTip
@@ -162,8 +163,9 @@ def run(
         reloader = Reloader(loaded, path, overrides, os.environ, options)
         until_tip = UntilTip(time_max_s) if until_caught_up else None
         streams_reader = StreamsReader(loaded.settings.streams, loaded.streams_file, scrub)
+        loop_factory = event_loop.loop_factory_of(loaded.settings.event_loop, path)
         daemon = run_daemon(loaded.settings, path, overrides, reloader, until_tip, streams_reader, membership)
-        sys.exit(asyncio.run(daemon))
+        sys.exit(event_loop.run(daemon, loop_factory))
     except ConfigurationError as error:
         complain(error)
 

@@ -121,6 +121,7 @@ async def run_daemon(
             "table": settings.table_name,
             "worker": worker_id,
             "command": command[0],
+            "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
         },
     )
     warn_without_init()

@@ -21,6 +21,7 @@ from properties.values import (
     ChildFailurePolicy,
     ChildLog,
     ClientVersionConfig,
+    EventLoop,
     HeartbeatSetting,
     InitialPositionKind,
     InitialPositionSetting,
@@ -373,6 +374,9 @@ _OWN = (
     Key("mld.processes", ValueKind.PROCESSES, Section.OWN,
         "How many workers `mld run` starts from this file, as processes of one unit; auto: one for each CPU that it "
         "may use. Limits of other keys hold for each of them.", default=1, note="--processes wins."),
+    Key("mld.eventLoop", CHOICE, Section.OWN,
+        "What the daemon runs on. auto: uvloop if it is installed (`pip install 'mld[fast]'`), else asyncio.",
+        default=EventLoop.AUTO, choices=EventLoop),
     Key("mld.logLevel", CHOICE, Section.OWN, "The least important events that are logged.", default=LogLevel.INFO,
         choices=LogLevel, note="--log-level on the command line wins, and so does the file of -l.", live=True),
     Key("mld.childLog", CHOICE, Section.OWN,

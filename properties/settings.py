@@ -18,6 +18,7 @@ from properties.values import (
     ChildLog,
     ClientVersionConfig,
     DeadLetter,
+    EventLoop,
     FormerStreams,
     HeartbeatSetting,
     InitialPositionSetting,
@@ -175,6 +176,7 @@ class Settings:
     http_hosts: tuple[str, ...]
     control_socket: str | None
     processes: int
+    event_loop: EventLoop
     child_log: ChildLog
     log_level: LogLevel
     wire_client: WireClient

