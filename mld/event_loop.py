@@ -8,7 +8,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from properties.remarks import ConfigurationError, Level, Remark
 from properties.values import EventLoop
 
 T = TypeVar("T")
@@ -20,17 +19,10 @@ def run(main: Coroutine[Any, Any, T], loop_factory: Callable[[], asyncio.Abstrac
         return runner.run(main)
 
 
-def loop_factory_of(choice: EventLoop, file_name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the loop that `mld.eventLoop` asks for; None: asyncio's own.
-
-    Raises ConfigurationError if it asks for uvloop, which is not installed.
-    """
-    if choice is EventLoop.ASYNCIO:
+def loop_factory_of(choice: EventLoop) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the loop that `mld.eventLoop` asks for; None: asyncio's own, also if uvloop is not installed, which
+    `mld.views.choice` refuses if it was asked for."""
+    if choice is EventLoop.ASYNCIO or find_spec("uvloop") is None:
         return None
-    if find_spec("uvloop") is None:
-        if choice is EventLoop.AUTO:
-            return None
-        remedy = "pip install 'mld[fast]', or remove the key"
-        raise ConfigurationError([Remark(Level.ERROR, "mld.eventLoop", file_name, "uvloop is not installed", remedy)])
     made: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
     return made

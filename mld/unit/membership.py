@@ -15,7 +15,9 @@ import socket
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 
@@ -66,15 +68,21 @@ async def hold_on(membership: Membership, hears: UnitNews) -> None:
     try:
         with contextlib.suppress(ConnectionError):
             while line := await reader.readline():
-                news = json.loads(line)
-                if "ended" in news:
-                    hears.sibling_ended(news["ended"], news["until"])
-                elif "leaving" in news:
-                    hears.all_leave(news["leaving"])
+                try:
+                    _pass_on(json.loads(line), hears)
+                except Exception as error:  # the end of the lifeline is to be noticed whatever a line said
+                    log.debug("news of the unit are lost: %s", survived(error, "hearing of the unit"))
         log.error("the supervisor of this worker is gone: stopping", extra={"action": "supervisor_gone"})
         hears.alone()
     finally:
         writer.close()
+
+
+def _pass_on(news: dict[str, Any], hears: UnitNews) -> None:
+    if "ended" in news:
+        hears.sibling_ended(news["ended"], news["until"])
+    elif "leaving" in news:
+        hears.all_leave(news["leaving"])
 
 
 def news_of_end(worker: str, until: float) -> bytes:

@@ -31,6 +31,7 @@ class UnitPages:
     def __init__(self, unit: Unit) -> None:
         self._unit = unit
         self._server: HttpServer | None = None
+        self._merging = asyncio.Lock()
 
     async def start(self, address: ListenAddress, hosts: tuple[str, ...]) -> int:
         """Serve; returns the port. Raises OSError if the address cannot be had."""
@@ -75,13 +76,18 @@ class UnitPages:
         plain = Question("/metrics", {"accept": "text/plain"})
         workers = [worker for worker in self._unit.workers if worker.process is not None]
         answers = await asyncio.gather(*(_of_worker(worker, plain.target, plain) for worker in workers))
-        good = [answer.status == 200 for answer in answers]
-        if answers and not any(good):
+        told = [
+            (worker.name, _text(answer))
+            for worker, answer in zip(workers, answers, strict=True)
+            if answer.status == 200
+        ]
+        if answers and not told:
             return answers[0]
-        told = [(worker.name, _text(answer)) for worker, answer in zip(workers, answers, strict=True) if good.pop(0)]
         restarts = {worker.name: worker.restarts for worker in self._unit.workers}
         running = sum(worker.is_ready for worker in self._unit.workers)
-        content_type, body = merged(told, running, restarts, question.headers.get("accept", ""))
+        accept = question.headers.get("accept", "")
+        async with self._merging:  # seconds with 10,000 shards: whoever dies meanwhile must be noticed
+            content_type, body = await asyncio.to_thread(merged, told, running, restarts, accept)
         return HttpAnswer(200, content_type, body)
 
 

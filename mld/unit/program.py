@@ -31,7 +31,8 @@ def workers_wanted(settings: Settings) -> int:
         quota_cpus = parse_cpu_max(CPU_MAX.read_text())
     except (OSError, ValueError, IndexError):
         quota_cpus = None
-    return cpus_usable(len(os.sched_getaffinity(0)), quota_cpus)
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cpus_usable(allowed, quota_cpus)
 
 
 async def run_unit(settings: Settings, count: int, file: str, options: Sequence[str], overrides: Sequence[str]) -> int:

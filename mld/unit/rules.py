@@ -13,14 +13,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from signal import Signals
 
+from mld.process.signals import EXIT_FAILURE, EXIT_SIGNAL_BASE
+from mld.terminal import EXIT_CONFIGURATION
+
 FENCE_S = 3.0
 """How long nobody runs under the name of a worker that has ended; others read the lease table several times in that."""
 FENCE_MARGIN_S = 0.2
 RESTART_PAUSE_MAX_S = 60.0
 STEADY_S = 60.0
 """Who was up for so long has not failed again and again."""
-EXIT_CONFIGURATION = 2
-EXIT_SIGNAL_BASE = 128
 
 
 def worker_names(base: str, count: int) -> tuple[str, ...]:
@@ -46,7 +47,7 @@ def unit_end(code: int, *, was_ready: bool) -> int | None:
     """
     if code == EXIT_CONFIGURATION:
         return EXIT_CONFIGURATION
-    return None if was_ready else exit_code(code) or 1
+    return None if was_ready else exit_code(code) or EXIT_FAILURE
 
 
 def exit_code(code: int) -> int:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import signal
 import socket
 import tempfile
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 
 DATAGRAM_BYTES_MAX = 4096
 TICK_S = 1.0
+PLACE_BYTES_MAX = 90  # the address of a socket has room for 107
 EXTEND = b"EXTEND_TIMEOUT_USEC="
 
 
@@ -86,6 +88,7 @@ class Unit:
         self._code = 0
         self._was_ready = False
         self._signalled_at: float | None = None
+        self._status = ""
 
     async def run(self, hang_up: HangUp) -> int:
         """Run until stopped, or until a worker ends in a way that ends all."""
@@ -201,6 +204,8 @@ class Unit:
             told = inbox.recv(DATAGRAM_BYTES_MAX)
         except OSError:
             return
+        if worker.process is None:
+            return  # of one that has ended since
         worker.told.set()
         worker.alive_at = time.monotonic()
         for line in told.split(b"\n"):
@@ -230,7 +235,10 @@ class Unit:
         manager, keepalive_s = self._supervision.manager, self._supervision.keepalive_s
         running = sum(worker.is_ready for worker in self.workers)
         texts = "; ".join(f"{number}: {worker.status}" for number, worker in enumerate(self.workers, 1))
-        manager.status(f"{running} of {len(self.workers)} workers run. {texts}")
+        status = f"{running} of {len(self.workers)} workers run. {texts}"
+        if status != self._status:
+            self._status = status
+            manager.status(status)
         if keepalive_s is None:
             return
         manager.alive()
@@ -291,4 +299,6 @@ def unit_place() -> Iterator[Path]:
     except OSError as error:
         raise StartupError(f"no directory for the sockets of the workers: {error}; set TMPDIR") from error
     with place as name:
+        if len(os.fsencode(name)) > PLACE_BYTES_MAX:
+            raise StartupError(f"{name} is too long a path for the sockets of the workers; set TMPDIR to a shorter one")
         yield Path(name)

@@ -97,7 +97,7 @@ ROOMS: dict[str, set[str]] = {
         "mld.worker",
     },
     "mld.process": {"mld.fleet", "mld.leases", "mld.logs", "mld.worker"},
-    "mld.unit": {"mld.fleet", "mld.process", "mld.serving"},
+    "mld.unit": {"mld.fleet", "mld.process", "mld.serving", "mld.terminal"},
     "mld.logs": {"mld.log_levels", "mld.loglines"},
     "mld.log_levels": set(),
     "mld.loglines": set(),

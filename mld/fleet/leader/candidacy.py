@@ -199,8 +199,8 @@ class Candidacy:
     under_way: Request | None = None
     version: str = ""
     """What the claim or the renewal under way writes."""
-    ended: Ended | None = None
-    """The last of which we heard: its lock is nobody's."""
+    ended: tuple[Ended, ...] = ()
+    """Whose lock is nobody's."""
     attempts_left: int = 0
     """How often a release is tried yet."""
 
@@ -246,7 +246,8 @@ def step(state: Candidacy, event: Event, now: float) -> Stepped:
         case StepDown(hold_off_s):
             return replace(state, resting_until=max(state.resting_until, now + hold_off_s)), ()
         case Ended():
-            return replace(state, ended=event, no_until=LONG_AGO), ()
+            still = tuple(one for one in state.ended if one.until >= now and one.worker != event.worker)
+            return replace(state, ended=(*still, event), no_until=LONG_AGO), ()
         case News.CLOSE:
             return replace(state, is_closed=True), ()
         case Drop(reason):
@@ -302,8 +303,7 @@ def _heed(state: Candidacy, seen: SeenLock, now: float, *, may_claim: bool = Tru
 
 
 def _is_of_dead(state: Candidacy, seen: SeenLock, now: float) -> bool:
-    ended = state.ended
-    return ended is not None and isinstance(seen, LockRow) and seen.owner == ended.worker and now <= ended.until
+    return isinstance(seen, LockRow) and any(seen.owner == one.worker and now <= one.until for one in state.ended)
 
 
 def _claimed(state: Candidacy, answer: Answer, now: float) -> Stepped:
