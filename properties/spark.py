@@ -111,6 +111,8 @@ KEYS: tuple[Key, ...] = (
          "mld.spark.spool is set), else 67108864", minimum=1),
     _key("maxInFlightBytes", LONG, "Most bytes of records that are accepted and not committed.",
          default_text="twice maxBatchBytes", minimum=1),
+    _key("pageBytes", LONG, "A line of the daemon's of so many bytes is written by its child as a file of columns, "
+         "which Spark reads without parsing; 0: none is.", 1 << 20, minimum=0),
     _key("deadLetter", TEXT,
          "Directory for records that cannot be decoded or processed, as JSON lines with their reasons.",
          shown_as=Shown.PLACE),

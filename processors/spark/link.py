@@ -2,8 +2,10 @@
 
 A frame is a fixed header (kind, length of the head, length of the body), a head (one JSON object) and a body (the raw
 `processRecords` line of an offer; empty in all other frames). The child says HELLO and is answered READY or FAILED;
-each OFFER is answered ACCEPTED once there is room for it, and COMMITTED once all sinks hold it. Offers are numbered by
-the child from 1 on; COMMITTED names the last of those committed and the position of its last record.
+a line of at least `pageBytes` (READY; 0: none) it announces by ROOM, is told by GO where to write it, and offers that
+page without a body, or if it cannot be one the line as it is. Each OFFER is answered ACCEPTED once there is room for
+it, and COMMITTED once all sinks hold it. Offers are numbered by the child from 1 on; COMMITTED names the last of those
+committed and the position of its last record.
 
 Pure: values in, values out. Quick to import: the child must start in no time.
 """
@@ -21,14 +23,14 @@ BODY_BYTES_MAX = 1 << 32
 """A line of 10,000 records is some 14 MB, and de-aggregation may multiply it; beyond this it is no line."""
 VERSION = 1
 
-HELLO, OFFER, FLUSH, BYE, ENDED = 1, 2, 3, 4, 5
-READY, ACCEPTED, COMMITTED, FAILED, SAID = 16, 17, 18, 19, 20
+HELLO, OFFER, FLUSH, BYE, ENDED, ROOM = 1, 2, 3, 4, 5, 6
+READY, ACCEPTED, COMMITTED, FAILED, SAID, GO = 16, 17, 18, 19, 20, 21
 """FLUSH asks for a commit before the trigger's time. ENDED says that the shard has ended, that all it offered is
 committed, and that the daemon has taken its last checkpoint. SAID carries lines of the host to the child's standard
 error."""
 SHUTDOWN = "shutdown"
 """Why a child says FLUSH, where it is asked to end."""
-KINDS = frozenset({HELLO, OFFER, FLUSH, BYE, ENDED, READY, ACCEPTED, COMMITTED, FAILED, SAID})
+KINDS = frozenset({HELLO, OFFER, FLUSH, BYE, ENDED, ROOM, READY, ACCEPTED, COMMITTED, FAILED, SAID, GO})
 
 
 class LinkError(Exception):

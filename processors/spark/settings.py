@@ -17,7 +17,7 @@ from properties.printable import printable
 from properties.redaction import where
 from properties.remarks import ConfigurationError, Level
 from properties.secret_files import secret_of
-from properties.spark import PREFIX, Format, Latency, Mode, NetworkFiles, OnPoison, SinkLines, SparkLines, read
+from properties.spark import JDBC, PREFIX, Format, Latency, Mode, NetworkFiles, OnPoison, SinkLines, SparkLines, read
 from properties.substitution import Sources
 
 CREDENTIALS = "AwsCredentialsProvider"
@@ -47,6 +47,8 @@ class SparkSettings:
     """The interval while little waits; the same where the pace is not adaptive."""
     batch_bytes_max: int
     in_flight_bytes_max: int
+    page_bytes: int
+    """The shortest line that its child writes as a page; 0: none is."""
     dead_letter: str | None
     on_poison: OnPoison
     attempts_max: int
@@ -206,6 +208,7 @@ def make(
         trigger_quiet_s=quiet_s,
         batch_bytes_max=_number(value("maxBatchBytes")),
         in_flight_bytes_max=_number(value("maxInFlightBytes")),
+        page_bytes=0 if any(_merges_by_order(sink) for sink in lines.sinks) else _number(value("pageBytes")),
         dead_letter=text("deadLetter"),
         on_poison=on_poison,
         attempts_max=_number(value("attemptsMax")),
@@ -261,6 +264,11 @@ def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity, s3: S3Ac
         compact=ON_OFF.get(lines.values.get("compact", "")),
         s3=s3,
     )
+
+
+def _merges_by_order(sink: SinkLines) -> bool:
+    """Whether of several rows of a key it takes the last one of the frame: rows of pages are in no order."""
+    return sink.values.get("format", "").lower() == JDBC and sink.values.get("mode", "").lower() == "merge"
 
 
 def _number(value: object) -> int:

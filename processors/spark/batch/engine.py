@@ -79,6 +79,11 @@ class Engine:
         self._patience.stop()
         self._jobs.stop()
 
+    @property
+    def takes_pages(self) -> bool:
+        """Whether an offer may be a page."""
+        return self._jobs.takes_pages
+
     def mark_of(self, shard: StreamShard) -> RecordPosition | None:
         """What every sink and the dead letter hold of a shard."""
         every = [self._destinations.marks[sink.name] for sink in self._destinations.all()] or [self._jobs.own]

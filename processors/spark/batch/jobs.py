@@ -54,7 +54,12 @@ class Frames(Protocol):
 
     @property
     def reads_files(self) -> bool: ...
+    @property
+    def reads_pages(self) -> bool: ...
     def of_file(self, path: Path) -> Handed: ...
+    def of_pages(self, directory: Path, lines: Path | None) -> Handed:
+        """Of all pages in the directory, and of a file of lines."""
+
     def of_lines(self, texts: Iterable[bytes]) -> Handed: ...
     def compute(self, frame: DataFrame) -> None: ...
     def on_another_thread(self, function: Callable[[], Result]) -> Callable[[], Result]:
@@ -114,6 +119,10 @@ class Jobs:
         self._noted: _Suspects | None = None
         """Of a batch that was staged ahead, for the attempt that looks what is left of it."""
         self._stagers = Stagers()
+
+    @property
+    def takes_pages(self) -> bool:
+        return self._handover.reads_pages and self.spool.takes_pages
 
     def begin(self, figures: BatchFigures | None = None) -> None:
         """Another batch; the figures that it has already, if it was in flight."""
@@ -304,16 +313,18 @@ class Jobs:
         that are. Raises SpoolError."""
         started = time.monotonic()
         temporary: Path | None = None
-        found = source.file_of(batch) if rows is None and self._handover.reads_files else None
-        if found is not None:
-            path, count = found
-            handed = self._handover.of_file(path)
+        found = source.files_of(batch) if rows is None and self._handover.reads_files else None
+        if found is not None and found.pages:
+            temporary, count = self.spool.gather(self._name("pages"), found.pages), found.records
+            handed = self._handover.of_pages(temporary, found.lines)
+        elif found is not None and found.lines is not None:
+            count = found.records
+            handed = self._handover.of_file(found.lines)
         else:
             rows = source.part(batch) if rows is None else rows
             count = sum(map(len, rows.values()))
             if self._handover.reads_files:
-                self._files += 1
-                temporary = self.spool.write_rows(f"part-{self._files:08d}", [rows[s] for s in sorted(rows)])
+                temporary = self.spool.write_rows(self._name("part"), [rows[s] for s in sorted(rows)])
                 handed = self._handover.of_file(temporary)
             else:
                 handed = self._handover.of_lines(line[:-1] for shard in sorted(rows) for _, line in rows[shard])
@@ -322,7 +333,11 @@ class Jobs:
             yield handed, count
         finally:
             if temporary is not None:
-                temporary.unlink(missing_ok=True)
+                self.spool.remove(temporary)
+
+    def _name(self, kind: str) -> str:
+        self._files += 1
+        return f"{kind}-{self._files:08d}"
 
     @contextmanager
     def handed_lines(self, lines: Sequence[bytes]) -> Iterator[Handed]:

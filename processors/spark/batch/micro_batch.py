@@ -20,7 +20,8 @@ Row = tuple[RecordPosition, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One batch of one shard: its records stand at [start, stop) of the file `spool`."""
+    """One batch of one shard. Its records stand at [start, stop) of the file `spool`; those of a page in a file of its
+    own, which is to be read together with the file `spool`."""
 
     link: int
     number: int
@@ -33,6 +34,7 @@ class Offer:
     start: int
     stop: int
     arrived_at: float = 0.0
+    is_page: bool = False
 
 
 @dataclass(frozen=True, slots=True)

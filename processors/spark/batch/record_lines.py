@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from processors.spark.high_water_marks import RecordPosition, StreamShard
 
@@ -25,7 +25,7 @@ SEQUENCE_KEY = b'"sequenceNumber":"'
 SHARD_KEY = b',"h":'
 SUB_KEY = b'"subSequenceNumber":'
 _LAG = re.compile(rb'\],"millisBehindLatest":(null|\d+)\}\s*\Z')
-_SEPARATOR = RECORD_TAIL + b"," + RECORD_HEAD
+SEPARATOR = RECORD_TAIL + b"," + RECORD_HEAD
 _DIGITS = re.compile(rb"\d+")
 
 
@@ -47,31 +47,46 @@ class ShardBatch:
 EMPTY = ShardBatch(b"", 0, None, None, None)
 
 
-def split(line: bytes | bytearray, shard: StreamShard) -> ShardBatch:
-    """Raises LineError if the line is no batch."""
-    names = _names(shard)
+class LineEnd(NamedTuple):
+    """Where the last record of a line ends, and how far behind the shard's tip it is."""
+
+    at: int
+    millis_behind_latest: int | None
+
+
+def end_of(line: bytes | bytearray) -> LineEnd | None:
+    """None if the line has no records, or is not written as ours are."""
     lag = _LAG.search(line, max(0, len(line) - 64))
     if lag is None or not line.startswith(HEAD + RECORD_HEAD) or not line.endswith(RECORD_TAIL, 0, lag.start()):
+        return None
+    return LineEnd(lag.start(), None if lag[1] == b"null" else int(lag[1]))
+
+
+def split(line: bytes | bytearray, shard: StreamShard) -> ShardBatch:
+    """Raises LineError if the line is no batch."""
+    named = names(shard)
+    end = end_of(line)
+    if end is None:
         return _parsed(line, shard)
     count = line.count(RECORD_TAIL)
     records = bytearray(line) if isinstance(line, bytes) else line  # `replace` makes a copy of the same kind
-    records = records.replace(_SEPARATOR, names + b"\n" + RECORD_HEAD)
+    records = records.replace(SEPARATOR, named + b"\n" + RECORD_HEAD)
     grown = len(records) - len(line)
     # Both ends are cut off in place, which moves nothing.
-    del records[len(records) - (len(line) - lag.start()) - len(RECORD_TAIL) :]
+    del records[len(records) - (len(line) - end.at) - len(RECORD_TAIL) :]
     del records[: len(HEAD)]
-    records += names + b"\n"
-    if not _is_regular(line, grown, count, names):
+    records += named + b"\n"
+    if not _is_regular(line, grown, count, named):
         return _parsed(line, shard)
     first = position_of(records[: records.index(b"\n")])
     last = position_of(records[records.rfind(b"\n", 0, -1) + 1 :])
-    return ShardBatch(records, count, first, last, None if lag[1] == b"null" else int(lag[1]))
+    return ShardBatch(records, count, first, last, end.millis_behind_latest)
 
 
-def _is_regular(line: bytes | bytearray, grown: int, count: int, names: bytes) -> bool:
+def _is_regular(line: bytes | bytearray, grown: int, count: int, named: bytes) -> bool:
     """Whether all `count` records were cut apart: each has a tail, and each tail but the last one was replaced."""
-    each = len(names) + 1 + len(RECORD_HEAD) - len(_SEPARATOR)
-    cut = grown == each * (count - 1) if each else line.count(_SEPARATOR) == count - 1
+    each = len(named) + 1 + len(RECORD_HEAD) - len(SEPARATOR)
+    cut = grown == each * (count - 1) if each else line.count(SEPARATOR) == count - 1
     return cut and line.find(b"\n", 0, -1) < 0
 
 
@@ -97,13 +112,14 @@ def rows(records: bytes) -> Iterator[tuple[RecordPosition, bytes]]:
         yield position_of(line), line
 
 
-def _names(shard: StreamShard) -> bytes:
+def names(shard: StreamShard) -> bytes:
+    """The end of a record's line: stream and shard."""
     return b',"s":%b,"h":%b}' % (json.dumps(shard.stream_name).encode(), json.dumps(shard.shard).encode())
 
 
 def _parsed(line: bytes | bytearray, shard: StreamShard) -> ShardBatch:
     """The slow way, for a daemon that writes in another style."""
-    names = _names(shard)
+    named = names(shard)
     try:
         value = json.loads(line)
         if value["action"] != "processRecords":
@@ -111,7 +127,7 @@ def _parsed(line: bytes | bytearray, shard: StreamShard) -> ShardBatch:
         records = value["records"]
         if not records:
             return replace(EMPTY, millis_behind_latest=value.get("millisBehindLatest"))
-        lines = [_written(record, names) for record in records]
+        lines = [_written(record, named) for record in records]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise LineError(f"not a batch ({error!r}): {line[:80]!r}") from error
     return ShardBatch(
@@ -119,7 +135,7 @@ def _parsed(line: bytes | bytearray, shard: StreamShard) -> ShardBatch:
     )
 
 
-def _written(record: dict[str, Any], names: bytes) -> bytes:
+def _written(record: dict[str, Any], named: bytes) -> bytes:
     kept = {
         "data": record["data"] or "",
         "partitionKey": record["partitionKey"],
@@ -128,4 +144,4 @@ def _written(record: dict[str, Any], names: bytes) -> bytes:
         "subSequenceNumber": int(record.get("subSequenceNumber") or 0),
     }
     kept |= {name: value for name, value in record.items() if name.startswith("schema") and isinstance(value, str)}
-    return json.dumps(kept, separators=(",", ":")).encode()[:-1] + names + b"\n"
+    return json.dumps(kept, separators=(",", ":")).encode()[:-1] + named + b"\n"

@@ -21,7 +21,7 @@ class Repeats:
         self._spool = spool
         self._before: dict[str, dict[StreamShard, RecordPosition | None]] = {}
         self._counted: set[tuple[int, int]] = set()
-        """Where the offers of the last batch stand: those that come again as a sink was put aside are no repeats."""
+        """The offers of the last batch: those that come again as a sink was put aside are no repeats."""
 
     def begin(self) -> None:
         """Another batch begins."""
@@ -39,8 +39,8 @@ class Repeats:
         """Repeated records by sink, from its marks after the batch. Of shards that `failed`, it
         counts only records that are known to be dropped."""
         found = {}
-        fresh = [offer for offer in batch.offers if (offer.spool, offer.start) not in self._counted]
-        self._counted = {(offer.spool, offer.start) for offer in batch.offers}
+        fresh = [offer for offer in batch.offers if (offer.link, offer.number) not in self._counted]
+        self._counted = {(offer.link, offer.number) for offer in batch.offers}
         for sink, marks in sinks.items():
             after = {shard: mark for shard, mark in marks.items() if shard not in failed}
             known = {shard: mark for shard, mark in {**after, **self._before.get(sink, {})}.items() if mark is not None}

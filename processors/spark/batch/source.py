@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from processors.spark.batch import record_lines
-from processors.spark.batch.micro_batch import MicroBatch, Row, Slice
+from processors.spark.batch.micro_batch import MicroBatch, Offer, Row, Slice
 from processors.spark.batch.spool import Spool
 from processors.spark.high_water_marks import (
     HighWaterMarks,
@@ -21,8 +22,16 @@ from processors.spark.high_water_marks import (
 Rows = Mapping[StreamShard, Sequence[Row]]
 
 
-def no_file(spans: ShardSpans) -> tuple[Path, int] | None:
-    """Of a source whose records stand in no file."""
+class ExactFiles(NamedTuple):
+    """Where exactly these records stand: a file of lines, pages, or both."""
+
+    lines: Path | None
+    pages: tuple[Offer, ...]
+    records: int
+
+
+def no_files(spans: ShardSpans) -> ExactFiles | None:
+    """Of a source whose records stand in no files."""
     return None
 
 
@@ -35,8 +44,8 @@ class BatchSource:
     count: int
     load: Callable[[ShardSpans], Rows]
     """All records of the offers that reach into the spans."""
-    file_of: Callable[[ShardSpans], tuple[Path, int] | None] = no_file
-    """A file with exactly the records that the spans take, and how many those are, if there is one."""
+    files_of: Callable[[ShardSpans], ExactFiles | None] = no_files
+    """Files with exactly the records that the spans take, if there are such."""
     before: HighWaterMarks = field(default_factory=dict)
     """Of a part of a batch: the record of each shard that stands right before it."""
     only: frozenset[str] | None = None
@@ -70,7 +79,8 @@ class BatchSource:
 
 def source_of(batch: MicroBatch, spool: Spool, file: Path | None) -> BatchSource:
     """`file`, if given, holds exactly the records of all offers of the batch that stand in it."""
-    in_file = [piece for piece in batch.slices if file is not None and spool.path(piece.offer.spool) == file]
+    of_lines = [piece for piece in batch.slices if not piece.offer.is_page]
+    in_file = [piece for piece in of_lines if file is not None and spool.path(piece.offer.spool) == file]
 
     def wanted(spans: ShardSpans) -> list[Slice]:
         return [
@@ -88,21 +98,20 @@ def source_of(batch: MicroBatch, spool: Spool, file: Path | None) -> BatchSource
             rows.setdefault(piece.offer.shard, []).extend(mine)
         return rows
 
-    def file_of(spans: ShardSpans) -> tuple[Path, int] | None:
-        if file is None:
+    def files_of(spans: ShardSpans) -> ExactFiles | None:
+        pieces = wanted(spans)
+        if any(piece.after or not fresh(piece.offer.first, spans[piece.offer.shard].after) for piece in pieces):
             return None
-        whole = all(
-            piece.after is None and fresh(piece.offer.first, spans[piece.offer.shard].after)
-            for piece in in_file
-            if piece.offer.shard in spans
-        )
-        exact = in_file and whole and wanted(spans) == in_file
-        return (file, sum(piece.offer.records for piece in in_file)) if exact else None
+        lines = [piece for piece in pieces if not piece.offer.is_page]
+        pages = tuple(piece.offer for piece in pieces if piece.offer.is_page)
+        if not pieces or (lines and lines != in_file):
+            return None
+        return ExactFiles(file if lines else None, pages, sum(piece.offer.records for piece in pieces))
 
     firsts: dict[StreamShard, RecordPosition] = {}
     for piece in batch.slices:
         firsts.setdefault(piece.offer.shard, piece.offer.first if piece.after is None else piece.after)
-    return BatchSource(batch.ends, firsts, batch.records, load, file_of)
+    return BatchSource(batch.ends, firsts, batch.records, load, files_of)
 
 
 def source_of_rows(

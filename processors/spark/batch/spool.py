@@ -1,4 +1,4 @@
-"""Records on their way to Spark, as files of JSON lines; what one micro-batch holds stands in one file.
+"""Records on their way to Spark: lines of JSON, of which a micro-batch has one file, and pages, each a file of its own.
 
 Written before an offer is accepted, so that a full disk is an error before any acknowledgement; read by Spark; removed
 when the batch is done. A file is private to its host and worth nothing after it; what a killed host has left behind in
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
+from processors.spark.batch import page_file
 from processors.spark.batch.micro_batch import Offer, Row
 from processors.spark.commit.store import local_directory
 from processors.spark.sink_port import SinkRefused
@@ -33,21 +34,21 @@ class Spool:
     def __init__(self, directory: Path, *, shared: bool = False) -> None:
         """`shared`: executors read it, by the rights of this user's group at the least."""
         self.directory = directory
-        self._number = 0
+        self.number = 1
+        """Of the file that grows."""
         self._file: BinaryIO | None = None
         self._end = 0
         try:
             directory.mkdir(mode=0o750 if shared else 0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise self._error(error) from error
+        self.takes_pages = _has_links(directory)
 
     def append(self, records: bytes | bytearray) -> tuple[int, int, int]:
         """File, start and stop of what was written. Raises SpoolError; the file is as before then."""
         try:
             if self._file is None:
-                self._number += 1
-                self._file = self.path(self._number).open("wb", buffering=0)
-                self._end = 0
+                self._file = self.path(self.number).open("wb", buffering=0)
             rest = memoryview(records)
             while rest:
                 rest = rest[self._file.write(rest) :]
@@ -57,22 +58,44 @@ class Spool:
                 self._file.seek(self._end)
             raise self._error(error) from error
         start, self._end = self._end, self._end + len(records)
-        return self._number, start, self._end
+        return self.number, start, self._end
 
     def cut(self) -> tuple[int, int]:
-        """The file that is complete now, and its length; what comes next goes into another one."""
+        """The file that is complete now, and its length, 0 if there is none; what comes next goes into another one."""
         if self._file is not None:
             self._file.close()
             self._file = None
-        return self._number, self._end
+        complete = self.number, self._end
+        self.number, self._end = self.number + 1, 0
+        return complete
 
     def path(self, number: int) -> Path:
         return self.directory / f"{number:08d}.jsonl"
 
+    def page(self, link: int, number: int) -> Path:
+        """Where the records of an offer stand that is a page; its child writes them."""
+        return self.directory / f"{link:08d}-{number:08d}.parquet"
+
+    def gather(self, name: str, pages: Iterable[Offer]) -> Path:
+        """A directory that has these pages and nothing else, until it is removed. Raises SpoolError."""
+        path = self.directory / name
+        try:
+            path.mkdir()
+            for offer in pages:
+                page = self.page(offer.link, offer.number)
+                os.link(page, path / page.name)
+        except OSError as error:
+            shutil.rmtree(path, ignore_errors=True)
+            raise self._error(error) from error
+        return path
+
     def read(self, offers: Iterable[Offer]) -> list[bytes]:
-        """The records of each offer."""
+        """The records of each offer, as lines."""
         found = []
         for offer in offers:
+            if offer.is_page:
+                found.append(page_file.lines(self.page(offer.link, offer.number)))
+                continue
             with self.path(offer.spool).open("rb") as file:
                 file.seek(offer.start)
                 found.append(file.read(offer.stop - offer.start))
@@ -90,15 +113,33 @@ class Spool:
             raise self._error(error) from error
         return path
 
+    def remove(self, path: Path) -> None:
+        """What `gather` or `write_rows` has made."""
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
     def close(self) -> None:
         self.cut()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _error(self, error: OSError) -> SpoolError:
-        return SpoolError(
-            f"no room for records in {self.directory}: {error.strerror}; nothing of them was accepted; make room, or "
-            "name another directory by mld.spark.spool"
-        )
+        return SpoolError(page_file.no_room(self.directory, error))
+
+
+def _has_links(directory: Path) -> bool:
+    """Whether one file may stand in two directories there."""
+    probe = directory / ".probe"
+    try:
+        probe.touch()
+        os.link(probe, directory / ".link")
+    except OSError:
+        return False
+    finally:
+        for path in (probe, directory / ".link"):
+            path.unlink(missing_ok=True)
+    return True
 
 
 def open_spool(named: str | None, scratch: Path) -> Spool:

@@ -17,13 +17,16 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from processors.spark import link
 from processors.spark.child.host_process import attach
 from processors.spark.held_answers import HeldAnswers, HoldLimits
 from processors.spark.meeting_place import EXIT_FAILURE, FatalError
 from processors.spark.writer_identity import ARN_VARIABLE, CREATED_VARIABLE, stream_key
+
+if TYPE_CHECKING:
+    from processors.spark.batch.page_file import PageFile
 
 CHECKPOINT_ATTEMPTS_MAX = 6
 """At the end of a shard; with the delays below some 8 s. In between the next batch is the next attempt."""
@@ -50,6 +53,7 @@ class HostConnection:
         self.offered = self.accepted = self.committed = 0
         self.near = True
         """Whether the commit of what was accepted last starts so soon that an answer may be held for it."""
+        self._go: dict[str, Any] | None = None
         self.position: tuple[str, int] | None = None
         """Position of the last record committed, until it is checkpointed."""
 
@@ -71,6 +75,25 @@ class HostConnection:
         span = {} if arrived is None else {"first": arrived[0], "last": arrived[1]}
         self.send(link.OFFER, {"id": self.offered, **span}, line)
 
+    @property
+    def page_bytes(self) -> int:
+        """A line of so many bytes is offered as a page; 0: none is."""
+        return int((self.ready or {}).get("pageBytes", 0))
+
+    def room(self, size: int) -> dict[str, Any]:
+        """Wait for room for a line, to be offered next: the file to write it to, and whose records they are."""
+        self.send(link.ROOM, {"id": self.offered + 1, "size": size})
+        while self._go is None:
+            self.receive()
+        head, self._go = self._go, None
+        return head
+
+    def offer_page(self, page: PageFile) -> None:
+        """Raises FatalError; nobody needs the file then."""
+        self.offered += 1
+        head = {"records": page.records, "first": page.first, "last": page.last, "behind": page.millis_behind_latest}
+        self.send(link.OFFER, {"id": self.offered, "page": head})
+
     def receive(self) -> None:
         """Take one frame. Raises FatalError if the host has failed or is gone."""
         header = link.decode_header(self._exactly(link.HEADER.size))
@@ -83,6 +106,8 @@ class HostConnection:
             self.committed = head["id"]
             if head.get("sequence") is not None:
                 self.position = (head["sequence"], head["sub"])
+        elif header.kind == link.GO:
+            self._go = head
         elif header.kind == link.SAID:
             sys.stderr.write(head["text"])
             sys.stderr.flush()
@@ -198,7 +223,10 @@ class ChildRelay:
             if span_ms := int(1000 * self._bound("alignMillis") / PIECES_OF_ALIGN):
                 self._offer_pieces(host, line, span_ms)
             else:
-                host.offer(line)
+                if 0 < host.page_bytes <= len(line):
+                    self._offer_page(host, line)
+                else:
+                    host.offer(line)
                 while host.accepted < host.offered:
                     host.receive()
             limits = HoldLimits(self._bound("holdMillis"), self._bound("patienceMillis"), self._bound("queuedMillis"))
@@ -221,6 +249,24 @@ class ChildRelay:
             while host.accepted < host.offered:
                 host.receive()
                 self._checkpoint(host)
+
+    def _offer_page(self, host: HostConnection, line: bytes) -> None:
+        """Write what Spark reads as it is, once there is room for it. Raises FatalError."""
+        from pathlib import Path
+
+        from processors.spark.batch import page_file  # quiet shards never need it
+        from processors.spark.high_water_marks import StreamShard
+
+        room = host.room(len(line))
+        file = Path(room["file"])
+        try:
+            page = page_file.write(file, line, StreamShard(room["stream"], room["shard"]))
+        except page_file.Irregular:
+            host.offer(line)
+        except OSError as error:
+            raise FatalError(page_file.no_room(file.parent, error)) from error
+        else:
+            host.offer_page(page)
 
     def _shutdown_requested(self) -> None:
         host = self._connected()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import processors.samples
-from processors.spark.batch import record_lines
+from processors.spark.batch import page_file, record_lines
 from processors.spark.batch.micro_batch import Offer, plan
 from processors.spark.batch.spool import open_spool
 from processors.spark.high_water_marks import StreamShard
@@ -33,7 +33,7 @@ from processors.spark.spark_errors import SessionError
 RECORDS = 200
 EXIT_S = 300.0
 """How long the JVM may write its archive; on a loaded machine it takes a minute."""
-SHARD = StreamShard("training", "shardId-000000000000")
+SHARD, OTHER = (StreamShard("training", f"shardId-00000000000{number}") for number in (0, 1))
 IDENTITY = {
     "MLD_STREAM_NAME": SHARD.stream,
     "MLD_STREAM_ARN": f"arn:aws:kinesis:us-east-1:000000000000:stream/{SHARD.stream}",
@@ -82,9 +82,13 @@ def train(settings: SparkSettings, scratch: Path) -> None:
         batch = record_lines.split(bytearray(line()), SHARD)
         assert batch.first is not None and batch.last is not None
         place = spool.append(batch.records)
-        offer = Offer(1, 1, SHARD, batch.first, batch.last, batch.count, len(batch.records), *place)
+        page = page_file.write(spool.page(2, 1), line(), OTHER)
+        offers = (
+            Offer(1, 1, SHARD, batch.first, batch.last, batch.count, len(batch.records), *place),
+            Offer(2, 1, OTHER, page.first, page.last, page.records, len(batch.records), place[0], 0, 0, 0.0, True),
+        )
         spool_file, _ = spool.cut()
-        outcome = started.engine.run(plan([offer], {}), spool.path(spool_file))
+        outcome = started.engine.run(plan(offers, {}), spool.path(spool_file))
         if outcome.failed:
             raise SessionError(f"the sample does not run: {', '.join(outcome.failed.values())}")
         _end(started)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from pathlib import Path
 from typing import Any, Protocol
 
 from processors.spark import link
+from processors.spark.batch.page_file import PageFile
 from processors.spark.high_water_marks import RecordPosition, StreamShard
 from processors.spark.host.alignment import ArrivalSpan
 from processors.spark.sanitized import Sanitizer
@@ -23,7 +25,9 @@ class Intake(Protocol):
     def admit(self, one: ChildConnection, size: int, span: ArrivalSpan | None) -> bool:
         """Whether a body of this size may be read now; if not, `ChildConnection.go_on` is called once it may."""
 
+    def place_of(self, one: ChildConnection, number: int) -> Path: ...
     def offered(self, one: ChildConnection, number: int, line: bytearray) -> None: ...
+    def offered_page(self, one: ChildConnection, number: int, page: PageFile, size: int) -> None: ...
     def flush(self, one: ChildConnection, *, shuts_down: bool) -> None: ...
     def ended(self, one: ChildConnection) -> None: ...
     def gone(self, one: ChildConnection) -> None: ...
@@ -46,7 +50,10 @@ class ChildConnection(asyncio.BufferedProtocol):
         self._head: dict[str, Any] | None = None
         self._held = False
         self.admitted_bytes = 0
-        """Size of the body that is being read."""
+        """Size of the body that is being read, or of the line that the child makes a page of."""
+        self.page: int | None = None
+        """The offer that the child wants to write, or writes, as a page."""
+        self._page_bytes = 0
         self.closed = False
 
     # --- what arrives ------------------------------------------------------------------------------------------------
@@ -79,7 +86,7 @@ class ChildConnection(asyncio.BufferedProtocol):
             self._head = link.decode_head(self._buffer)
             if self._header.body_bytes == 0:
                 self._handle(bytearray())
-            elif self._intake.admit(self, self._header.body_bytes, _span(self._head)):
+            elif self.admitted_bytes or self._intake.admit(self, self._header.body_bytes, _span(self._head)):
                 self._expect_body()
             else:
                 assert self._transport is not None
@@ -89,11 +96,20 @@ class ChildConnection(asyncio.BufferedProtocol):
             self._handle(self._buffer)
 
     def go_on(self) -> None:
-        """There is room for the body that was held back."""
-        assert self._held and self._header is not None and self._transport is not None
+        """There is room for the body that was held back, or for a page."""
+        assert self._held and self._transport is not None
         self._held = False
+        if self.page is not None:
+            self._let_write(self.page)
+            return
         self._expect_body()
         self._transport.resume_reading()
+
+    def _let_write(self, number: int) -> None:
+        assert self.shard is not None
+        self.admitted_bytes = self._page_bytes
+        place = str(self._intake.place_of(self, number))
+        self._write(link.GO, {"file": place, "stream": self.shard.stream_name, "shard": self.shard.shard})
 
     def _expect_body(self) -> None:
         assert self._header is not None
@@ -108,13 +124,22 @@ class ChildConnection(asyncio.BufferedProtocol):
         header, head = self._header, self._head
         assert header is not None and head is not None
         self._header = self._head = None
-        self.admitted_bytes = 0
         self._expect(link.HEADER.size)
         match header.kind:
             case link.HELLO:
                 self._intake.hello(self, head)
+            case link.ROOM:
+                self.page, self._page_bytes = int(head["id"]), int(head["size"])
+                if self._intake.admit(self, self._page_bytes, None):
+                    self._let_write(self.page)
+                else:
+                    self._held = True
             case link.OFFER:
-                self._intake.offered(self, int(head["id"]), body)
+                size, self.admitted_bytes, self.page = self.admitted_bytes, 0, None
+                if (page := head.get("page")) is None:
+                    self._intake.offered(self, int(head["id"]), body)
+                else:
+                    self._intake.offered_page(self, int(head["id"]), _page(page), size)
             case link.FLUSH:
                 self._intake.flush(self, shuts_down=head.get("why") == link.SHUTDOWN)
             case link.ENDED:
@@ -178,6 +203,11 @@ class ChildConnection(asyncio.BufferedProtocol):
     def _write(self, kind: int, head: dict[str, Any]) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(link.encode(kind, head))
+
+
+def _page(head: dict[str, Any]) -> PageFile:
+    first, last = (RecordPosition(int(sequence), int(sub)) for sequence, sub in (head["first"], head["last"]))
+    return PageFile(int(head["records"]), first, last, head["behind"])
 
 
 def _span(head: dict[str, Any]) -> ArrivalSpan | None:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from processors.spark.batch.micro_batch import Offer
+from processors.spark.batch.page_file import PageFile
 from processors.spark.batch.record_lines import ShardBatch
 from processors.spark.batch.spool import Spool
 from processors.spark.host.connection import ChildConnection
@@ -42,6 +43,8 @@ class OfferQueue:
         self._in_flight_bytes_max = settings.in_flight_bytes_max
         self._waiting: list[Offer] = []
         self._waiting_bytes = 0
+        self._filled = 0
+        """Bytes of what waits or waited together with the file that grows."""
         self._complete: dict[int, int] = {}
         """Files that wait and get no more records, with their lengths."""
         self._held_back: deque[tuple[ChildConnection, int]] = deque()
@@ -76,18 +79,33 @@ class OfferQueue:
     def add(self, child: ChildConnection, number: int, batch: ShardBatch, size: int) -> None:
         """Write an admitted batch, which has records, to the spool. Raises SpoolError."""
         assert child.shard is not None and batch.first is not None and batch.last is not None
-        file, start, stop = self._spool.append(batch.records)
+        place = self._spool.append(batch.records)
         now = time.monotonic()
-        if not self._waiting:
-            self._first_waiting_at = now
-        self._waiting.append(
-            Offer(child.number, number, child.shard, batch.first, batch.last, batch.count, size, file, start, stop, now)
+        self._add(Offer(child.number, number, child.shard, batch.first, batch.last, batch.count, size, *place, now))
+
+    def add_page(self, child: ChildConnection, number: int, page: PageFile, size: int) -> None:
+        """Of an admitted batch that its child has written."""
+        assert child.shard is not None
+        place = self._spool.number, 0, 0
+        now = time.monotonic()
+        self._add(
+            Offer(child.number, number, child.shard, page.first, page.last, page.records, size, *place, now, True)
         )
-        self._waiting_bytes += size
-        if stop >= self._batch_bytes_max:
-            self._complete[file] = stop
-            self._spool.cut()
+
+    def _add(self, offer: Offer) -> None:
+        if not self._waiting:
+            self._first_waiting_at = offer.arrived_at
+        self._waiting.append(offer)
+        self._waiting_bytes += offer.size
+        self._filled += offer.size
+        if self._filled >= self._batch_bytes_max:
+            self._cut()
         self._changed.set()
+
+    def _cut(self) -> None:
+        number, length = self._spool.cut()
+        self._complete[number] = length
+        self._filled = 0
 
     def ask(self) -> None:
         """Somebody waits for the end of what is offered: the trigger's time is not waited for."""
@@ -99,9 +117,12 @@ class OfferQueue:
         dropped = [offer for offer in self._waiting if offer.link == child.number]
         if dropped:
             self._waiting = [offer for offer in self._waiting if offer.link != child.number]
+            self._remove(dropped)
             for file in self._complete.keys() - {offer.spool for offer in self._waiting}:
                 del self._complete[file]
                 self._spool.path(file).unlink(missing_ok=True)
+        if child.page is not None:
+            self._spool.page(child.number, child.page).unlink(missing_ok=True)
         self._held_back = deque(held for held in self._held_back if held[0] is not child)
         size = sum(offer.size for offer in dropped)
         self._waiting_bytes -= size
@@ -158,7 +179,7 @@ class OfferQueue:
         else:
             self._asked = False
         if number not in self._complete:
-            _, self._complete[number] = self._spool.cut()
+            self._cut()
         return Taken(kept, offers, number, self._complete.pop(number))
 
     def keep(self, offers: Iterable[Offer], again_in_s: float) -> None:
@@ -169,6 +190,13 @@ class OfferQueue:
 
     def clear(self, taken: Taken) -> None:
         """The micro-batch is over: remove the files of which nothing is kept."""
+        kept = {(offer.link, offer.number) for offer in self._kept}
+        self._remove(offer for offer in (*taken.kept, *taken.new) if (offer.link, offer.number) not in kept)
         numbers = {offer.spool for offer in taken.kept} | ({taken.number} if taken.number is not None else set())
         for number in numbers - {offer.spool for offer in self._kept}:
             self._spool.path(number).unlink(missing_ok=True)
+
+    def _remove(self, offers: Iterable[Offer]) -> None:
+        for offer in offers:
+            if offer.is_page:
+                self._spool.page(offer.link, offer.number).unlink(missing_ok=True)

@@ -26,6 +26,7 @@ from processors.spark.batch.engine import Engine
 from processors.spark.batch.flight import Flight
 from processors.spark.batch.micro_batch import EMPTY, MicroBatch, Offer, plan
 from processors.spark.batch.outcome import BatchOutcome
+from processors.spark.batch.page_file import PageFile
 from processors.spark.batch.spool import Spool, SpoolError, open_spool
 from processors.spark.held_answers import hold_limits
 from processors.spark.high_water_marks import HighWaterMarks, StreamShard, fresh
@@ -252,7 +253,9 @@ class SessionHost:
         self._aligned.joined(child)
         bounds["align"] = self._settings.align_ms / 1000
         bounds["drain"] = self._settings.drain_timeout_s
-        child.ready({f"{name}Millis": int(1000 * seconds) for name, seconds in bounds.items()})
+        millis = {f"{name}Millis": int(1000 * seconds) for name, seconds in bounds.items()}
+        takes_pages = self._started is not None and self._started.engine.takes_pages
+        child.ready({**millis, "pageBytes": self._settings.page_bytes if takes_pages else 0})
 
     def admit(self, child: ChildConnection, size: int, span: ArrivalSpan | None) -> bool:
         return self._aligned.admit(child, size, span)
@@ -274,6 +277,16 @@ class SessionHost:
             child.fail(str(error))
             return
         child.accept(number, batch.last, near=self._offers.is_near(self._last_start))
+
+    def place_of(self, child: ChildConnection, number: int) -> Path:
+        return self._spool.page(child.number, number)
+
+    def offered_page(self, child: ChildConnection, number: int, page: PageFile, size: int) -> None:
+        assert child.shard is not None
+        self._aligned.offered(child.shard, page.millis_behind_latest)
+        self._offers.add_page(child, number, page, size)
+        self._lag_ms[child.shard] = page.millis_behind_latest
+        child.accept(number, page.last, near=self._offers.is_near(self._last_start))
 
     def flush(self, child: ChildConnection, *, shuts_down: bool) -> None:
         if shuts_down:
@@ -371,9 +384,9 @@ class SessionHost:
         batch = trigger.batch = plan(offers, marks)
         trigger.file = None
         if (number := trigger.taken.number) is not None:
-            pieces = [piece.offer for piece in batch.slices if piece.offer.spool == number]
-            exact = trigger.taken.length == sum(offer.stop - offer.start for offer in pieces)
-            trigger.file = self._spool.path(number) if exact else None
+            offered = [piece.offer for piece in batch.slices if piece.offer.spool == number]
+            length = sum(offer.stop - offer.start for offer in offered)
+            trigger.file = self._spool.path(number) if length and length == trigger.taken.length else None
 
     def _answer(self, batch: MicroBatch, outcome: BatchOutcome) -> None:
         kept = {

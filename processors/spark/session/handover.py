@@ -41,6 +41,8 @@ NAMED = (
 )
 """The columns of the frame, from those of `RAW`."""
 COLUMNS = tuple(text.split()[-1] for text in NAMED)
+MUST_BE_THERE = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+"""Whatever a user has set for tables of theirs."""
 PAYLOAD, REASON = "payload", "reason"
 APPLICATION, PIPELINE_ID, SINKS = "application", "pipelineId", "sinks"
 """Of a dead letter: who wrote it, and the sinks that miss the record, null where all do."""
@@ -139,13 +141,25 @@ class Handover:
     def reads_files(self) -> bool:
         return self._way is not Way.CLIENT
 
+    @property
+    def reads_pages(self) -> bool:
+        """Payloads whose schema is named by their frames go as lines."""
+        return self._way is Way.FILES and self._reader is None
+
     def of_file(self, path: Path) -> Handed:
         columns = RAW if self._reader is None else RAW + RAW_MORE
-        if self._way is Way.FILES:
-            raw = self._session.read.schema(columns).options(mode="FAILFAST", lineSep="\n").json(path.as_uri())
-        else:
-            raw = through_jvm(self._session, path, columns)
+        is_read = self._way is Way.FILES
+        raw = self._lines(path, columns) if is_read else through_jvm(self._session, path, columns)
         return self._handed(raw, () if self._reader is None else (path.read_bytes(),))
+
+    def of_pages(self, directory: Path, lines: Path | None) -> Handed:
+        """Of all pages in the directory (`batch.page_file`), and of a file of lines."""
+        raw = self._session.read.schema(RAW).options(**MUST_BE_THERE).parquet(directory.as_uri())
+        return self._handed(raw if lines is None else raw.unionAll(self._lines(lines, RAW)), ())
+
+    def _lines(self, path: Path, columns: str) -> DataFrame:
+        options = {**MUST_BE_THERE, "mode": "FAILFAST", "lineSep": "\n"}
+        return self._session.read.schema(columns).options(**options).json(path.as_uri())
 
     def of_lines(self, texts: Iterable[bytes]) -> Handed:
         lines = texts if self._reader is None else list(texts)

@@ -65,6 +65,11 @@ class StreamingEngine:
         self._patience.stop()
         self._leader.end()
 
+    @property
+    def takes_pages(self) -> bool:
+        """The inbox has lines."""
+        return False
+
     def mark_of(self, shard: StreamShard) -> RecordPosition | None:
         """What the queries are known to have committed of a shard."""
         return self._committed.get(shard)
@@ -126,9 +131,9 @@ class StreamingEngine:
 
 
 def _writer(source: BatchSource, missing: ShardSpans) -> Callable[[BinaryIO], None]:
-    found = source.file_of(missing)
-    if found is not None:
-        return lambda target: _copy(found[0], target)
+    found = source.files_of(missing)
+    if found is not None and (lines := found.lines) is not None:
+        return lambda target: _copy(lines, target)
     rows = source.part(missing)
 
     def write(target: BinaryIO) -> None:

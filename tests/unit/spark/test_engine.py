@@ -355,6 +355,7 @@ def test_whatever_sinks_do_each_holds_every_record_once(tmp_path_factory, data):
     """Two sinks and a dead letter with faults of all kinds; batches that come again; poison of one sink or of both."""
     dead = MemorySink("deadLetter")
     bed = two_sinks(tmp_path_factory.mktemp("bed"), dead=dead)
+    bed.is_page = lambda: data.draw(st.booleans(), label="page")
     poison = {name: data.draw(st.sets(st.integers(1, 30), max_size=3), label=name) for name in bed.sinks}
     bed.frames.poison = lambda one: False
     kinds = st.sampled_from([None, None, None, SinkError("not now"), JobFailed("a task was lost")])
@@ -622,6 +623,7 @@ def test_whatever_happens_with_two_batches_in_flight_each_record_is_there_once_a
     worker that takes the shard; the second batch is begun before, between and after them."""
     dead = MemorySink("deadLetter", faults=data.draw(st.lists(st.sampled_from([None, SinkError("full")]), max_size=3)))
     bed, out = staging_bed(tmp_path_factory.mktemp("bed"), *DEAD_OF_JSON, dead=dead)
+    bed.is_page = lambda: data.draw(st.booleans(), label="page")
     last = 40
     bad = data.draw(st.sets(st.integers(1, last), max_size=3), label="malformed")
     poison = data.draw(st.sets(st.integers(1, last), max_size=2), label="poison") - bad

@@ -91,6 +91,7 @@ class Worker:
         self.engine.start()
 
     offer, run = Bed.offer, Bed.run
+    is_page = staticmethod(lambda: False)
 
 
 @pytest.fixture

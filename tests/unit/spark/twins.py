@@ -7,9 +7,11 @@ from binascii import a2b_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from processors.spark.batch import page_file
 from processors.spark.batch.engine import Engine
 from processors.spark.batch.micro_batch import MicroBatch, Offer, plan
 from processors.spark.batch.outcome import BatchOutcome
@@ -142,7 +144,7 @@ class MemoryFrames:
     """Frames of the records of a file; data that starts with `{` but is no JSON is malformed."""
 
     def __init__(self, divert: bool = False, reads_files: bool = True) -> None:
-        self.reads_files = reads_files
+        self.reads_files = self.reads_pages = reads_files
         self.divert = divert
         self.handed = 0
         self.read = 0
@@ -152,6 +154,10 @@ class MemoryFrames:
 
     def of_file(self, path: Path) -> Handed:
         return self.of_lines(path.read_bytes().splitlines())
+
+    def of_pages(self, directory: Path, lines: Path | None) -> Handed:
+        pages = [page_file.lines(page) for page in sorted(directory.iterdir())]
+        return self.of_lines(b"".join([*pages, b"" if lines is None else lines.read_bytes()]).splitlines())
 
     def compute(self, frame: Frame) -> None:
         frame.on_write()
@@ -224,6 +230,8 @@ class Bed:
     dead: MemorySink | None = None
     sinks: Mapping[str, MemorySink] = field(default_factory=dict)
     kept: list[Offer] = field(default_factory=list)
+    is_page: Callable[[], bool] = lambda: False
+    """Whether the next offer is a page."""
 
     def __post_init__(self) -> None:
         self.spool = Spool(self.directory / "spool")
@@ -252,7 +260,7 @@ class Bed:
         self.frames.poison = self.sinks["out"].poison = is_poison
 
     def offer(self, shard: str, numbers: Iterable[int], data: Mapping[int, bytes] = {}) -> Offer:
-        return offer_to(self.spool, StreamShard(STREAM, shard), numbers, data)
+        return offer_to(self.spool, StreamShard(STREAM, shard), numbers, data, as_page=self.is_page())
 
     def run(self, *offers: Offer) -> BatchOutcome:
         """As a host does; `kept` are the offers that are to come again."""
@@ -271,13 +279,21 @@ class Bed:
         self.engine._destinations.due_now()
 
 
-def offer_to(spool: Spool, shard: StreamShard, numbers: Iterable[int], data: Mapping[int, bytes] = {}) -> Offer:
+OFFER_NUMBERS = count(1)
+
+
+def offer_to(
+    spool: Spool, shard: StreamShard, numbers: Iterable[int], data: Mapping[int, bytes] = {}, *, as_page: bool = False
+) -> Offer:
     """Records of these sequence numbers, as a host takes them from a child."""
-    line = line_of(numbers, data)
+    line, number = line_of(numbers, data), next(OFFER_NUMBERS)
+    if as_page:
+        page = page_file.write(spool.page(1, number), line, shard)
+        place = spool.number, 0, 0, 0.0, True
+        return Offer(1, number, shard, page.first, page.last, page.records, len(line), *place)
     batch = split(line, shard)
     assert batch.first and batch.last
-    file, start, stop = spool.append(batch.records)
-    return Offer(1, 1, shard, batch.first, batch.last, batch.count, len(line), file, start, stop)
+    return Offer(1, number, shard, batch.first, batch.last, batch.count, len(line), *spool.append(batch.records))
 
 
 def run_offers(engine: Engine | StreamingEngine, spool: Spool, *offers: Offer) -> BatchOutcome:
@@ -289,7 +305,7 @@ def plan_of(engine: Engine | StreamingEngine, spool: Spool, *offers: Offer) -> t
     batch = plan(offers, {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None})
     number, length = spool.cut()
     pieces = [piece.offer for piece in batch.slices if piece.offer.spool == number]
-    exact = length == sum(offer.stop - offer.start for offer in pieces)
+    exact = length and length == sum(offer.stop - offer.start for offer in pieces)
     return batch, spool.path(number) if exact else None
 
 
