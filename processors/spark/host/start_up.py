@@ -54,7 +54,7 @@ class Started:
     compactor: Compactor | None = None
 
     def triggered(self) -> None:
-        """A micro-batch has ended, and no job runs."""
+        """A micro-batch has ended; the next one may be in flight."""
         if self.compactor is not None:
             self.compactor.triggered()
 

@@ -1,9 +1,9 @@
 """Compacts sinks of files while the host runs: one directory at a time, on a thread of its own, most of the time idle.
 
 It is another writer of its sinks, with objects of its own, so the micro-batches never wait for it; a batch that commits
-meanwhile wins or loses a number, as beside any other worker. A round begins right after a trigger, when no job runs and
-the next one is farthest, takes one task, and is followed by a pause of several times its length. Nothing of it is worth
-a shard: what fails is said, left as it was, and tried again later.
+meanwhile wins or loses a number, as beside any other worker. A round begins right after a trigger, when the next one is
+farthest (in a backlog it may be in flight already), takes one task, and is followed by a pause of several times its
+length. Nothing of it is worth a shard: what fails is said, left as it was, and tried again later.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ import pytest
 
 from mld import sparkhosts
 from processors.spark import link
+from processors.spark.batch import page_file
 from processors.spark.child import properties_file
 from processors.spark.child.relay import ChildRelay
 from processors.spark.high_water_marks import RecordPosition, StreamShard
@@ -38,6 +40,17 @@ BOUND_S = PATIENCE_S
 TRIGGER_S = 0.5
 LOST = "ShutdownException"
 NOTHING_COMES_S = 0.2  # a short look: what is accepted by mistake would come at once
+PAGE_BYTES = {"lines": 0, "pages": 1}
+
+
+@pytest.fixture(autouse=True, params=PAGE_BYTES)
+def way(request, monkeypatch) -> str:
+    """How records get from a child to the host's batches; the fixture makes `serving` go that way."""
+    monkeypatch.setattr(f"{__name__}.WAY", request.param)
+    return request.param
+
+
+WAY = "lines"
 
 
 class Daemon:
@@ -98,7 +111,7 @@ class Daemon:
 @asynccontextmanager
 async def serving(tmp_path, *keys, start=None, env=DAEMON, **bed_more):
     """A host over twins; yields it with its bed and a way to make children."""
-    bed = Bed(tmp_path, settings_of(*keys, env=env), **bed_more)
+    bed = Bed(tmp_path, settings_of(f"mld.spark.pageBytes = {PAGE_BYTES[WAY]}", *keys, env=env), **bed_more)
     bed.spool.close()
     made = SimpleNamespace(
         engine=None, jvm_pid=None, close=lambda: None, triggered=lambda: None, about={"ui": "http://127.0.0.1:4040"}
@@ -139,6 +152,11 @@ async def serving(tmp_path, *keys, start=None, env=DAEMON, **bed_more):
 
 def numbers(bed, shard="a"):
     return [number for key, number, _ in bed.sinks["out"].rows if key == shard]
+
+
+def spooled(world):
+    """Files of records, but for those that a job reads."""
+    return [path.name for path in sorted(world.bed.spool.directory.iterdir()) if path.is_file()]
 
 
 def hold_publications(bed):
@@ -303,7 +321,7 @@ async def test_a_micro_batch_is_no_larger_than_asked_for_however_much_waits(tmp_
             await world.call(one.act, "shutdownRequested")
         assert [one.checkpoints for one in daemons] == [[("3", 0)]] * 4
         assert world.bed.sinks["out"].publications == 4
-        assert not list(world.bed.spool.directory.glob("*.jsonl"))
+        assert spooled(world) == []
 
 
 async def test_a_batch_that_nobody_waits_for_any_more_leaves_no_file(tmp_path):
@@ -315,7 +333,7 @@ async def test_a_batch_that_nobody_waits_for_any_more_leaves_no_file(tmp_path):
             await world.call(one.say, LINE)
         await world.call(waiting.end)
         async with asyncio.timeout(BOUND_S):
-            while len(list(world.bed.spool.directory.glob("*.jsonl"))) > 1:
+            while len(spooled(world)) > 1:
                 await asyncio.sleep(0)
         held.set()
         await world.call(running.act, "shutdownRequested")
@@ -377,7 +395,7 @@ async def test_the_next_batch_is_written_before_the_one_before_it_is_committed_a
         assert await world.call(daemon.act, "shutdownRequested") == "shutdownRequested"
         assert (daemon.checkpoints[-1], numbers(world.bed)) == (("9", 0), [*range(1, 10)])
         assert (out.stagings, out.publications, out.staged) == (3, 3, [])
-        assert not list(world.bed.spool.directory.glob("*.jsonl"))
+        assert spooled(world) == []
 
 
 async def test_little_is_not_begun_ahead_of_its_turn(tmp_path):
@@ -711,3 +729,95 @@ async def test_what_is_held_does_not_fill_the_memory_that_the_slow_shard_needs(t
         assert await world.call(slow.act, "shutdownRequested") == "shutdownRequested"
         assert [await page for page in pages] == 3 * ["processRecords"]
         assert numbers(world.bed, "b") == [*range(1_000, 11_000, 1_000)]
+
+
+# --- pages -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_batch_of_pages_and_lines_is_one_job(tmp_path, monkeypatch, way):
+    quoted = line_of([4, 5], lag=9).replace(b'"k"', rb'"\""')
+    async with serving(tmp_path, NEVER) as world:
+        one, other = await world.child("a"), await world.child("b")
+        await world.call(one.say, line_of([1]))
+        await until(lambda: world.bed.sinks["out"].publications == 1 and not spooled(world))
+        for daemon, line in ((one, line_of([2, 3], lag=9)), (other, quoted)):
+            assert await world.call(daemon.say, line) == "processRecords"
+        assert sorted(name.rpartition(".")[2] for name in spooled(world)) == (
+            ["jsonl", "parquet"] if way == "pages" else ["jsonl"]
+        )
+        for daemon in (one, other):
+            await world.call(daemon.act, "shutdownRequested")
+        assert (numbers(world.bed, "a"), numbers(world.bed, "b")) == ([1, 2, 3], [4, 5])
+        assert (one.checkpoints, other.checkpoints) == ([("1", 0), ("3", 0)], [("5", 0)])
+        assert (world.bed.frames.handed, list(world.bed.spool.directory.iterdir())) == (2, [])
+
+
+async def test_a_page_that_finds_no_room_on_the_disk_is_not_accepted(tmp_path, monkeypatch, way):
+    if way == "lines":
+        pytest.skip("is about pages")
+
+    def full(path, line, shard):
+        path.write_bytes(b"")
+        raise OSError(28, "No space left on device")
+
+    async with serving(tmp_path, NEVER) as world:
+        daemon = await world.child()
+        with monkeypatch.context() as patch:
+            patch.setattr(page_file, "_write", full)
+            assert await world.call(daemon.say, line_of([1])) is None
+        said = str(await world.call(daemon.end))
+        assert "No space left on device; nothing of them was accepted; make room, or name another directory" in said
+        assert (spooled(world), world.host._offers._in_flight_bytes) == ([], 0)
+        again = await world.child()
+        await world.call(again.say, line_of([1], lag=9))
+        await world.call(again.act, "shutdownRequested")
+        assert again.checkpoints == [("1", 0)]
+
+
+async def test_a_child_that_dies_while_it_writes_a_page_leaves_neither_file_nor_claim(tmp_path, way):
+    if way == "lines":
+        pytest.skip("is about pages")
+    async with serving(tmp_path, NEVER) as world:
+        child = await asyncio.to_thread(raw_child, world)
+        child.sendall(link.encode(link.ROOM, {"id": 1, "size": 1000}))
+        head = await asyncio.to_thread(frame_of, child, link.GO)
+        assert (head["stream"], head["shard"]) == (STREAM, "a")
+        Path(head["file"]).write_bytes(b"PAR1 and a part")
+        assert (len(spooled(world)), world.host._offers._in_flight_bytes) == (1, 1000)
+        child.close()
+        await until(lambda: not spooled(world) and not world.host._offers._in_flight_bytes)
+
+
+async def test_a_page_waits_for_room_before_it_is_written(tmp_path, way):
+    if way == "lines":
+        pytest.skip("is about pages")
+    small = "mld.spark.maxBatchBytes = 1000", "mld.spark.maxInFlightBytes = 1000"
+    async with serving(tmp_path, NEVER, *small) as world:
+        held = hold_publications(world.bed)
+        first = await world.child("b")
+        assert await world.call(first.say, line_of(range(1, 5), lag=9)) == "processRecords"
+        child = await asyncio.to_thread(raw_child, world)
+        child.sendall(link.encode(link.ROOM, {"id": 1, "size": 900}))
+        child.settimeout(NOTHING_COMES_S)
+        with pytest.raises(TimeoutError):
+            await asyncio.to_thread(child.recv, 1)
+        child.settimeout(BOUND_S)
+        held.set()
+        await asyncio.to_thread(frame_of, child, link.GO)
+        child.close()
+
+
+def raw_child(world):
+    """A link that has said HELLO and heard READY."""
+    child = world.connection()
+    child.settimeout(BOUND_S)
+    child.sendall(link.encode(link.HELLO, {"shard": "a", "stream": STREAM, "sequence": "1", "sub": 0, "pid": 1}))
+    assert frame_of(child, link.READY)["pageBytes"] == 1
+    return child
+
+
+def frame_of(child, kind):
+    with child.makefile("rb", 0) as file:
+        header = link.decode_header(file.read(link.HEADER.size))
+        assert header.kind == kind
+        return link.decode_head(file.read(header.head_bytes))
