@@ -52,7 +52,7 @@ mld.spark.conf.spark.driver.extraJavaOptions = {quiet} "{option}{archive}"
 
 
 def line() -> bytes:
-    """A `processRecords` line of click events, the last of which is malformed."""
+    """A `processRecords` line of click events as a daemon writes it; the last one is malformed."""
     events = [
         json.dumps({
             "event_id": number, "user": f"user-{number % 9}", "session": "s", "page": f"/product/{number}",
@@ -62,16 +62,17 @@ def line() -> bytes:
     ]  # fmt: skip
     records = [
         {
-            "action": "record",
             "data": b64encode(data).decode(),
             "partitionKey": "k",
-            "approximateArrivalTimestamp": 1_700_000_000_000,
             "sequenceNumber": str(number),
+            "approximateArrivalTimestamp": 1_700_000_000_000,
             "subSequenceNumber": 0,
+            "action": "record",
         }
         for number, data in enumerate([*events, b"{"], start=1)
     ]
-    return json.dumps({"action": "processRecords", "records": records, "millisBehindLatest": 0}).encode()
+    message = {"action": "processRecords", "records": records, "millisBehindLatest": 0}
+    return json.dumps(message, separators=(",", ":")).encode()
 
 
 def train(settings: SparkSettings, scratch: Path) -> None:
