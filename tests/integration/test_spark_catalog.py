@@ -27,7 +27,9 @@ BY_DAY = ("mld.spark.sink.out.format = parquet", "mld.spark.sink.out.partitionBy
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    yield session()
+    made = session()
+    yield made
+    made.stop()  # a test in the next file may start one of its own
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,9 @@ TYPE_KEY = "spark.sql.parquet.outputTimestampType"
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    yield session()
+    made = session()
+    yield made
+    made.stop()  # a test in the next file may start one of its own
 
 
 def event(n: int, text: str = "1") -> bytes:

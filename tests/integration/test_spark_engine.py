@@ -24,7 +24,9 @@ JSON = ("mld.spark.format = json", "mld.spark.schema = n INT, kind STRING")
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    yield session()
+    made = session()
+    yield made
+    made.stop()  # a test in the next file may start one of its own
 
 
 def event(n: int, kind: str = "human") -> bytes:

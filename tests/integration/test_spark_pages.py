@@ -30,7 +30,9 @@ PASS = "def transform(records, batch):\n    return records.select('shardId', 'se
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    yield session()
+    made = session()
+    yield made
+    made.stop()  # a test in the next file may start one of its own
 
 
 def records_of(count: int, size: int) -> tuple[Record, ...]:

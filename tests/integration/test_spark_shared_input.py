@@ -35,7 +35,9 @@ def transform(records, batch):
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    yield session()
+    made = session()
+    yield made
+    made.stop()  # a test in the next file may start one of its own
 
 
 def test_three_sinks_see_one_evaluation_of_what_they_share(spark: Any, tmp_path: Path) -> None:
