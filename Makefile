@@ -1,4 +1,4 @@
-# Two commands matter: `make quickstart` and `make test`; `make test-all` is what has to pass before a change lands. Each sets up what it needs inside this directory: the files whose
+# Two commands matter: `make quickstart` and `make test`, which has to pass before a change lands. Each sets up what it needs inside this directory: the files whose
 # hashes stand in locks/, and nothing else. PYTHON names the interpreter to build the environment with (3.11 or later).
 PYTHON ?= python3
 VENV   := .venv
@@ -69,9 +69,9 @@ test-checkers: $(DEV)
 test-deploy-tools: $(DEV)
 	$(BIN)/python -m tests.support.make_deploy_tools
 
-# `make test` is for while you work: what lives in memory and virtual time; then, file by file, what starts servers, daemons
-# and children, which mostly wait; then a slice of what starts a Spark session. `make test-all` adds what is marked `full`:
-# more seeds, cases and servers of the same promises. All of Spark: make test-spark.
+# `make test` has to pass before a change lands: what lives in memory and virtual time; then, file by file, what starts servers, daemons
+# and children, which mostly wait; then a slice of what starts a Spark session. `make test-all`, before a release, adds what is
+# marked `full`: more seeds, cases and servers of the same promises. All of Spark: make test-spark.
 IN_MEMORY := tests/unit tests/contract tests/simulation tests/scenarios
 BY_FILE   := --dist loadfile --no-loadscope-reorder
 PYTEST    := MLD_TEST_REQUIRE_ALL=1 $(BIN)/python -m pytest
