@@ -14,14 +14,19 @@ class Interruption:
     A cancellation by anybody else passes.
     """
 
-    __slots__ = ("_before", "_is_over", "_task")
+    __slots__ = ("_before", "_task", "is_over")
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[Any] | None = None
+        self.is_over = False
+        """Whether somebody has ended it."""
 
     def __enter__(self) -> Interruption:
         task = asyncio.current_task()
         assert task is not None, "only tasks are interrupted"
-        self._task: asyncio.Task[Any] | None = task
+        self._task = task
         self._before = task.cancelling()
-        self._is_over = False
+        self.is_over = False
         return self
 
     def __exit__(
@@ -29,12 +34,12 @@ class Interruption:
     ) -> bool:
         task, self._task = self._task, None
         assert task is not None
-        return self._is_over and task.uncancel() <= self._before and kind is asyncio.CancelledError
+        return self.is_over and task.uncancel() <= self._before and kind is asyncio.CancelledError
 
     def end(self, _: object = None) -> None:
         """A callback of the loop, so that the task is not running; without effect after the exit."""
-        if self._task is not None and not self._is_over:
-            self._is_over = True
+        if self._task is not None and not self.is_over:
+            self.is_over = True
             self._task.cancel()
 
 
@@ -79,3 +84,39 @@ class LazyTimer:
             return
         self._due_s = None
         self._on_due()
+
+
+class TimeLimit:
+    """Raises TimeoutError where what it surrounds takes longer than `of` says; for one wait at a time.
+
+    As `asyncio.timeout`, but for calls by the hundred: it is kept for the next wait, and sets no timer for each.
+    """
+
+    __slots__ = ("_interruption", "_seconds", "_timer")
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._interruption = Interruption()
+        self._timer = LazyTimer(self._interruption.end)
+
+    def of(self, seconds: float) -> TimeLimit:
+        """That of the next wait."""
+        self._seconds = seconds
+        return self
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time of this wait is over, or that of the last one was."""
+        return self._interruption.is_over
+
+    def __enter__(self) -> TimeLimit:
+        self._interruption.__enter__()
+        self._timer.begin(self._seconds)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._timer.end()
+        if self._interruption.__exit__(kind, error, traceback):
+            raise TimeoutError from error

@@ -131,8 +131,10 @@ class KinesisStreams:
         params: dict[str, Any] = {"ShardIterator": iterator, **self._arn}
         if limit is not None:
             params["Limit"] = limit
-        with stream_errors(self._stream_name):
+        try:
             return await self._service.fetch("GetRecords", params, self._page_read, timeout_s=RECORDS_TIMEOUT_S)
+        except (AwsError, AwsUnreachableError) as error:
+            raise stream_error(error, self._stream_name) from error
 
     def _stream(self) -> dict[str, Any]:
         return {"StreamName": self._stream_name, **self._arn}

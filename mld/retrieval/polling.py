@@ -33,7 +33,7 @@ from mld.retrieval.faults import PollingReaction, reaction_to
 from mld.retrieval.reader import ShardReader
 from mld.streams import IteratorType, Page, StartingPoint, Streams
 from mld.surviving import ours
-from mld.waits import Interruption, LazyTimer
+from mld.waits import TimeLimit
 
 logger = logging.getLogger(__name__)
 
@@ -73,8 +73,7 @@ class PollingReader(ShardReader):
         self._state: starting_points.ReadState | None = None
         self._iterator: str | None = None
         self._iterator_issued_s = 0.0
-        self._call = Interruption()
-        self._call_timer = LazyTimer(self._call.end)
+        self._call_limit = TimeLimit().of(CALL_TIMEOUT_S)
 
     @property
     def anchor_s(self) -> float | None:
@@ -201,13 +200,12 @@ class PollingReader(ShardReader):
         return {"action": action, "shard": self.shard_id, "took_ms": millis_since(self._clock, asked_s)}
 
     async def _bounded(self, call: Awaitable[T], operation: str) -> T:
-        with self._call:
-            self._call_timer.begin(CALL_TIMEOUT_S)
-            try:
+        try:
+            with self._call_limit:
                 return await ours(call, f"asking for {operation}", self.shard_id)
-            finally:
-                self._call_timer.end()
-        raise StreamUnavailableError(f"{operation} of shard {self.shard_id}: no answer within {CALL_TIMEOUT_S:g} s")
+        except TimeoutError:
+            reason = f"{operation} of shard {self.shard_id}: no answer within {CALL_TIMEOUT_S:g} s"
+            raise StreamUnavailableError(reason) from None
 
 
 def _result_of(error: StreamError) -> FetchResult:

@@ -23,7 +23,7 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import islice
 from operator import itemgetter, lt
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 from mld.retrieval.jsonscan import ARRAY, ARRAY_END, COMMA, OBJECT, QUOTE, Scan
 from mld.retrieval.layouts import (
@@ -48,6 +48,8 @@ PART_BYTES = PIECE_BYTES
 """What is read at a time of a body that comes in parts."""
 FRAME_BYTES = 200
 """Approximate size of a record besides payload and key, so that tiny ones count too."""
+EMPTY_BYTES_MAX = 4 * 1024
+"""Of an answer that may have no records: an iterator has 200 to 300, a child shard as many."""
 CUT_OFF_BYTES = PART_BYTES // 4
 """What is left of a part that was read fast, if it is less than this, is the beginning of a record that goes on."""
 VIEWED_CHARS_MIN = 4 * 1024
@@ -145,6 +147,8 @@ class BodyReader:
 
     def index(self, last: bytes = b"") -> Index:
         """What is in the body, which ends with `last`. Raises one of NOT_LEGAL."""
+        if not self._parts and self._records is None and (found := _without_records(last)) is not None:
+            return Index((), Sequences(), False, *self._besides(found), 0)
         scan = Scan(b"".join((*self._parts, last)) if self._parts else last)
         self._read(scan, more=False)
         scan.expect_end()
@@ -155,10 +159,16 @@ class BodyReader:
             tuple(records.pieces),
             records.sequences,
             records.bears_magic,
+            *self._besides(found),
+            records.by_pattern,
+        )
+
+    def _besides(self, found: dict[str, object]) -> tuple[str | None, int | None, list[object]]:
+        """What stands beside the records."""
+        return (
             _typed(found.get(self._going_on), str, self._going_on) or None,
             _typed(found.get("MillisBehindLatest"), int, "MillisBehindLatest"),
             _typed(found.get("ChildShards"), list, "ChildShards") or [],
-            records.by_pattern,
         )
 
     def _read(self, scan: Scan, *, more: bool) -> None:
@@ -342,6 +352,24 @@ class _Records:
             self._sources.add(source)
         if source in self._sources:
             self._layout = _recent[0] = compiled(source)
+
+
+def _without_records(body: bytes) -> dict[str, object] | None:
+    """The members of a body that surely has no records, in a fifth of the time; None if that is not sure."""
+    if len(body) > EMPTY_BYTES_MAX or body.count(b"Records") != 1 or b"\\" in body or b'"Records":[]' not in body:
+        return None
+    with contextlib.suppress(ValueError, RecursionError):
+        found = _strict_json.decode(body.decode())
+        if isinstance(found, dict) and found.get("Records") == []:
+            return found
+    return None
+
+
+def _refused(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_strict_json = json.JSONDecoder(parse_constant=_refused)
 
 
 def _typed(value: object, kind: type[T], name: str) -> T | None:

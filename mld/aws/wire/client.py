@@ -38,6 +38,7 @@ from mld.aws.wire.source import WireFrames
 from mld.aws.wire.threads import GivenUpError, Job, Workers
 from mld.aws.wire.wired import BODY_BYTES_MAX
 from mld.errors import AwsUnreachableError, StartupError
+from mld.waits import TimeLimit
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
@@ -90,6 +91,7 @@ class WireService:
         self._places = Places(calls_max)
         self._gate = threading.Lock()
         self._checks = asyncio.Semaphore(CHECKS_MAX)
+        self._limits: list[TimeLimit] = []  # of no call at the moment
         self._canned: Canned | None = None
         self._surprises = Surprises()
 
@@ -169,14 +171,13 @@ class WireService:
             extra={"action": "wire_client", "service": self._name, "reason": str(why)},
         )
 
-    async def _bounded(
-        self, operation: str, timeout_s: float | None, work: Callable[[asyncio.Timeout], Awaitable[T]]
-    ) -> T:
+    async def _bounded(self, operation: str, timeout_s: float | None, work: Callable[[TimeLimit], Awaitable[T]]) -> T:
         """What `work` makes within its time. The boundary: raises errors of our tree, or UnusualError."""
         limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
+        limit = self._limits.pop() if self._limits else TimeLimit()
         try:
-            async with asyncio.timeout(limit_s) as timer:
-                return await work(timer)
+            with limit.of(limit_s):
+                return await work(limit)
         except TimeoutError:
             raise AwsUnreachableError(operation, f"no answer within {limit_s:g} s") from None
         except (PlacesClosedError, GivenUpError):
@@ -188,14 +189,14 @@ class WireService:
             if is_surprise(error) and not isinstance(error, (BrokenAnswerError, NothingSentBackError)):
                 self._surprises.tell(operation, error)
             raise failure from error
+        finally:
+            self._limits.append(limit)
 
     async def _in_any_thread(self, work: Callable[[Job], T]) -> T:
         value: T = await self._awaited(self._submitted(Job(work)))
         return value
 
-    async def _placed(
-        self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], timer: asyncio.Timeout
-    ) -> T:
+    async def _placed(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], limit: TimeLimit) -> T:
         """The place goes back in any case, by the job if there is one; with a connection only if all was well."""
         usual = self._requests.usual(operation, params)
         place = await self._places.take(None if usual is None else usual.origin)
@@ -204,7 +205,7 @@ class WireService:
         kept: Origin | None = None
         try:
             if usual is not None:
-                begun = await self._on_loop(operation, params, place, usual, timer)
+                begun = await self._on_loop(operation, params, place, usual, limit)
             if not isinstance(begun, Answer) or begun.status >= 300 or len(begun.body) > BODY_BYTES_MAX:
                 kept = place.origin
                 place.lend()
@@ -223,12 +224,12 @@ class WireService:
             value: T = await self._awaited(job)
             return value
         except asyncio.CancelledError:
-            if timer.expired() and kept is not None:
+            if limit.is_over and kept is not None:
                 self._places.distrust(kept)  # at once: the next try may come before the thread has noticed
             raise
 
     async def _on_loop(
-        self, operation: str, params: dict[str, Any], place: WirePlace, usual: Usual, timer: asyncio.Timeout
+        self, operation: str, params: dict[str, Any], place: WirePlace, usual: Usual, limit: TimeLimit
     ) -> Answer | Incoming | None:
         """An answer, or the beginning of one; None if a thread has to send the request, on a new connection."""
         wired = place.wired
@@ -240,7 +241,7 @@ class WireService:
         try:
             found = await wired.exchange(request, timeout_s=self._read_timeout_s)
         except BaseException as error:
-            gave_up = not isinstance(error, Exception) and not timer.expired()
+            gave_up = not isinstance(error, Exception) and not limit.is_over
             if not gave_up or time.monotonic() - sent_at >= SILENCE_S_MIN:
                 place.silent = usual.origin
             place.drop()

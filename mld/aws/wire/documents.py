@@ -13,7 +13,7 @@ _BLOB, _BLOBS = "B", "BS"
 
 def encode(params: Mapping[str, Any]) -> bytes:
     """The body of a request. A time is rounded down to the millisecond, never up."""
-    return json.dumps(params, default=_plain, separators=(",", ":")).encode()
+    return _encode(params).encode()
 
 
 def _plain(value: object) -> object:
@@ -25,6 +25,9 @@ def _plain(value: object) -> object:
             return b64encode(value).decode()
         case _:
             raise TypeError(f"{type(value).__name__} is not part of the JSON protocol")
+
+
+_encode = json.JSONEncoder(default=_plain, separators=(",", ":")).encode
 
 
 def decode(body: bytes) -> dict[str, Any]:

@@ -31,10 +31,11 @@ class Signer:
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._cached: tuple[tuple[str, str], bytes] = (("", ""), b"")
+        self._stamped: tuple[int, str] = (-1, "")
 
     def headers(self, keys: Keys, at_s: float, *, content_type: str, host: str, target: str, body: bytes) -> str:
         """The headers to add, each with its line end; `at_s` is the service's time in epoch seconds."""
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s))
+        stamp = self._stamp(int(at_s))
         day = stamp[:8]
         token_line = f"x-amz-security-token:{keys.token}\n" if keys.token else ""
         signed = f"content-type;host;x-amz-date;{'x-amz-security-token;' if keys.token else ''}x-amz-target"
@@ -50,6 +51,13 @@ class Signer:
             f"X-Amz-Date: {stamp}\r\n{token_header}Authorization: AWS4-HMAC-SHA256 "
             f"Credential={keys.access_key}/{scope}, SignedHeaders={signed}, Signature={signature}\r\n"
         )
+
+    def _stamp(self, at_s: int) -> str:
+        known, stamp = self._stamped  # as below
+        if known != at_s:
+            stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s))
+            self._stamped = (at_s, stamp)
+        return stamp
 
     def _key(self, secret: str, day: str) -> bytes:
         wanted = (secret, day)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mld.positions import LATEST, TRIM_HORIZON, Position
-from mld.retrieval.rawbody import index_of
+from mld.retrieval.rawbody import BodyReader, index_of
 from mld.retrieval.rawpage import page_of
 from tests.support.bodies import BodyMaker, read_in_parts, reference_page
 from tests.support.pages import assert_same
@@ -115,6 +115,38 @@ def many(count: int, **changes: str) -> bytes:
     for place, text in changes.items():
         records[int(place.removeprefix("at"))] = text
     return ('{"Records":[' + ",".join(records) + "]}").encode()
+
+
+MEMBERS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [b"Records", b"Record\\u0073", b"NextShardIterator", b"MillisBehindLatest", b"ChildShards", b"X"]
+        ),
+        st.sampled_from(
+            [b"[]", b"[ ]", b"null", b'"A"', b"0", b"1.5", b"NaN", b'{"Records":[]}', b'"a\\"Records\\":[]"', b"\xff"]
+        ),
+    ),
+    max_size=5,
+)
+
+
+@given(MEMBERS, st.sampled_from([b"", b" ", b"x", b"}"]))
+def test_a_body_without_records_means_the_same_read_at_once_and_step_by_step(members, after) -> None:
+    body = b"{" + b",".join(b'"%s":%s' % member for member in members) + b"}" + after
+
+    def found(read):
+        try:
+            index = read()
+        except ValueError:
+            return None
+        return index.sequences.count, index.next_iterator, index.millis_behind_latest, index.child_shards, index.pieces
+
+    def step_by_step():
+        reader = BodyReader(part_bytes=len(body) + 1)
+        reader.feed(body)
+        return reader.index()
+
+    assert found(lambda: BodyReader().index(body)) == found(step_by_step)
 
 
 def test_records_that_are_written_alike_are_read_by_one_pattern() -> None:
