@@ -86,9 +86,11 @@ test test-all: test-tools
 # With PYTEST_ARGS="-k name" some of them may have nothing to do, which is exit code 5.
 NOTHING_SELECTED = { test $$? -eq 5 && test -n "$(PYTEST_ARGS)"; }
 
+# Each file in a process of its own: the JVM of a session, with its settings, stays until its process ends.
 .PHONY: test-spark
 test-spark: $(DEV)
-	$(BIN)/python -m pytest -m spark $(PYTEST_ARGS)
+	for file in $$($(BIN)/python -m pytest -m spark --collect-only -q $(PYTEST_ARGS) | sed -n 's/::.*//p' | sort -u); do \
+	  $(BIN)/python -m pytest -m spark --timeout 900 $$file $(PYTEST_ARGS) || $(NOTHING_SELECTED) || exit; done
 
 lint: $(DEV)
 	$(BIN)/ruff check .

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
@@ -146,6 +145,8 @@ def run(
         else:
             logs.name_worker(membership.worker_id)  # the remarks are its supervisor's
         if membership is None and not until_caught_up and loaded.settings.processes != 1:
+            import asyncio
+
             from mld.unit.program import run_unit, workers_wanted
 
             if (count := workers_wanted(loaded.settings)) > 1:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mld.fleet.heartbeat.heart import LOOKS_PER_DURATION
 from mld.fleet.leader.lock import HEARTBEAT_S
+from mld.fleet.values import HEARTBEATS_PER_LEASE, LOOKS_PER_DURATION
 from mld.fleet.watch.takeover import ALONE_SHARE, LOOK_PERIOD_S, LOOKERS, part_count, slow_period_s
-from mld.fleet.wiring import HEARTBEATS_PER_LEASE
 from mld.leases.carried import CONFIRM_SHARE
 from mld.leases.discovery import ALONE_PERIODS, PERIOD_S, QUERY_SPACING_S_MAX
 from mld.leases.lease import RENEWALS_PER_LEASE

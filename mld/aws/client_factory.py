@@ -235,10 +235,13 @@ class ClientFactory:
         """A session for `profile`; all share one loader, which keeps the service models it has read."""
         from botocore.session import Session
 
+        from mld.aws.models import LeanFileLoader
+
         session = Session(profile=profile)
         self.service_time.attach(session)
         if self._loader is None:
             self._loader = session.get_component("data_loader")
+            self._loader.file_loader = LeanFileLoader()
         else:
             session.register_component("data_loader", self._loader)
         return session

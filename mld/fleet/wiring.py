@@ -39,7 +39,14 @@ from mld.fleet.report.reports import ReportRules
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.report.stored_reports import StoredReports
 from mld.fleet.roster import Roster
-from mld.fleet.values import COORDINATOR_TABLE_KEY, REPORTS_TABLE_KEY, LeaderDecider, Place, WorkerReport
+from mld.fleet.values import (
+    COORDINATOR_TABLE_KEY,
+    HEARTBEATS_PER_LEASE,
+    REPORTS_TABLE_KEY,
+    LeaderDecider,
+    Place,
+    WorkerReport,
+)
 from mld.fleet.watch.lookout import Lookout, LookoutParts
 from mld.fleet.watch.takeover import TakeoverRules
 from mld.leases.discovery import LeaseDiscovery
@@ -55,7 +62,6 @@ from properties.values import AssignmentStrategy, ClientVersionConfig, MetadataL
 
 JAVA_DISCOVERY_SLACK_S = 1.0
 """A Java worker reads its leases every `leaseAssignmentIntervalMillis` / 2 and then renews them one after the other."""
-HEARTBEATS_PER_LEASE = 3  # as often as leases are renewed one by one
 
 DetectLoad = Callable[[], Awaitable[LoadSource | None]]
 

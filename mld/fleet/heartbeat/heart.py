@@ -25,7 +25,7 @@ from mld.errors import StartupError
 from mld.fleet.heartbeat import beats
 from mld.fleet.heartbeat.heartbeat_table import REQUEST_TIMEOUT_S_MAX, BeatRefusal, HeartbeatTable
 from mld.fleet.heartbeat.java_peers import JavaPeers
-from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, Place
+from mld.fleet.values import LEASE_TABLE_KEY, LOOKS_PER_DURATION, ClientVersion, Place
 from mld.leases.carried import Beat
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus
@@ -40,8 +40,6 @@ from mld.turns import in_turns
 
 log = logging.getLogger(__name__)
 
-LOOKS_PER_DURATION = 2
-"""Looks at the leader's lock. A new Java leader considers no lease expired before two lease durations have passed."""
 UNREPORTED_SHARE = 0.45
 """How long a leader may go without a report, as young mld workers do, as a share of the lease duration. A leader that
 is still without one at the next look is a Java worker."""
