@@ -11,8 +11,13 @@ from properties.redaction import Shown
 _CONF_EXACT = frozenset(
     {
         "spark.app.name",
+        "spark.blockManager.port",
         "spark.checkpoint.dir",
         "spark.default.parallelism",
+        "spark.driver.bindAddress",
+        "spark.driver.blockManager.port",
+        "spark.driver.host",
+        "spark.driver.port",
         "spark.eventLog.dir",
         "spark.eventLog.enabled",
         "spark.executor.cores",

@@ -72,12 +72,19 @@ def test_the_page_of_keys_holds_no_value_of_a_file() -> None:
         ("spark.sql.catalog.prod.token", "t", "***"),
         ("spark.hadoop.fs.s3a.endpoint", "http://127.0.0.1:9000", "http://127.0.0.1:9000"),
         ("spark.ui.port", "4040", "4040"),
+        ("spark.driver.host", "10.0.0.7", "10.0.0.7"),
         ("spark.driver.extraJavaOptions", "-Xmx2g -XX:+UseG1GC -Da.b=c", "-Xmx2g -XX:+UseG1GC -Da.b=***"),
         ("spark.whatever", "true", "***"),
     ],
 )
 def test_settings_of_spark_are_shown_if_they_are_known_to_be_harmless(name: str, value: str, shown: str) -> None:
     assert redacted(f"mld.spark.conf.{name}", conf_shown(name), value) == shown
+
+
+def test_the_address_of_a_driver_is_not_taken_out_of_the_log() -> None:
+    """Else no message about a cluster on the same machine names it."""
+    hidden = [*secrets_in("mld.spark.conf.spark.driver.host", conf_shown("spark.driver.host"), "127.0.0.1")]
+    assert Scrubber(hidden)("nobody answers at spark://127.0.0.1:7077") == "nobody answers at spark://127.0.0.1:7077"
 
 
 @pytest.mark.parametrize(
