@@ -126,6 +126,16 @@ class Heard:
         self.news.append("alone")
 
 
+@pytest.mark.parametrize("bad", [b"{", b"[]", b'{"ended": "a-2"}', b"\xff", b"null"])
+def test_a_bad_line_costs_a_worker_nothing_but_the_line(bad: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    heard = Heard()
+    with ours:
+        ours.sendall(bad + b"\n" + news_of_end("a-3", 1.0))
+    asyncio.run(hold_on(Membership("a-1", Path("/p"), theirs.detach()), heard))
+    assert heard.news == [("ended", "a-3", 1.0), "alone"]
+
+
 def test_a_worker_hears_of_siblings_and_of_the_end_of_its_supervisor() -> None:
     ours, theirs = socket.socketpair()
     heard = Heard()

@@ -15,6 +15,7 @@ from mld.fleet.leader.candidacy import (
     Action,
     Candidacy,
     Drop,
+    Ended,
     Event,
     Failed,
     GiveUp,
@@ -291,6 +292,23 @@ RELEASES = [
 )
 def test_each_event_has_its_consequences(case: Case) -> None:
     assert step(case.state, case.event, NOW) == (replace(case.state, **case.changes), case.actions)
+
+
+def test_the_locks_of_all_siblings_that_have_ended_are_claimed_at_once_while_that_is_sure() -> None:
+    state = FREE
+    for worker in ("a", "b"):
+        state, _ = step(state, Ended(worker, NOW + 3), NOW)
+    looking = replace(state, under_way=Reading.LOOK)
+
+    def actions(owner: str, at: float) -> tuple[Action, ...]:
+        return step(looking, Read(row("theirs", owner)), at)[1]
+
+    assert actions("a", NOW + 3) == (Claim(row("theirs", "a")),)
+    assert actions("b", NOW + 3) == (Claim(row("theirs", "b")),)
+    assert actions("a", NOW + 3.1) == (), "a new process may run under that name"
+    assert actions("c", NOW) == ()
+    state, _ = step(state, Ended("c", NOW + 9), NOW + 5)
+    assert state.ended == (Ended("c", NOW + 9),), "what is past is forgotten"
 
 
 def test_a_write_is_believed_for_its_duration() -> None:
