@@ -235,7 +235,7 @@ class ClientFactory:
         """A session for `profile`; all share one loader, which keeps the service models it has read."""
         from botocore.session import Session
 
-        from mld.aws.models import LeanFileLoader
+        from mld.aws.service_data import LeanFileLoader
 
         session = Session(profile=profile)
         self.service_time.attach(session)
