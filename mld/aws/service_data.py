@@ -41,7 +41,7 @@ def _lean(path: Path, data: Any) -> Any:
 
 
 def _without_documentation(found: dict[str, Any]) -> dict[str, Any]:
-    """A shape may have a member of that name, which is no text."""
+    """Empty, not absent: botocore asks for some of it. A shape may have a member of that name, which is no text."""
     if isinstance(found.get("documentation"), str):
-        del found["documentation"]
+        found["documentation"] = ""
     return found
