@@ -378,7 +378,12 @@ class WireService:
 
     def _connected(self, operation: str, origin: Origin) -> Connection:
         try:
-            return Connection(origin, connect_timeout_s=self._connect_timeout_s, read_timeout_s=self._read_timeout_s)
+            return Connection(
+                origin,
+                connect_timeout_s=self._connect_timeout_s,
+                read_timeout_s=self._read_timeout_s,
+                turn=self._gate,
+            )
         except OSError as error:
             reason = f"cannot connect to {origin}: {type(error).__name__}: {error}"
             raise AwsUnreachableError(operation, reason) from error

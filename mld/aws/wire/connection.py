@@ -12,8 +12,11 @@ import io
 import select
 import socket
 import ssl
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from mld.aws.wire.answers import Answer, Incoming, NothingSentBackError
 from mld.aws.wire.proxies import Proxy, authority_of, open_tunnel
@@ -27,6 +30,10 @@ KEEPALIVE_PROBES = 3
 """Without an answer: one may be lost on a good network."""
 GONE = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
 """What a socket raises that the other end has left."""
+LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""What a socket raises that does not wait."""
+
+T = TypeVar("T")
 
 
 class Origin(NamedTuple):
@@ -44,8 +51,8 @@ class Origin(NamedTuple):
 class _Rest(io.RawIOBase):
     """A body of `length` bytes: what has come of it, then what comes from the socket, and nothing after its end."""
 
-    def __init__(self, plain_or_tls: socket.socket, begun: bytes, length: int) -> None:
-        self._socket = plain_or_tls
+    def __init__(self, receive_into: Callable[[Any, int], int], begun: bytes, length: int) -> None:
+        self._receive_into = receive_into
         self._begun = memoryview(begun)
         self._left = length
 
@@ -58,15 +65,21 @@ class _Rest(io.RawIOBase):
             size = min(size, len(self._begun))
             buffer[:size], self._begun = self._begun[:size], self._begun[size:]
         else:
-            size = self._socket.recv_into(buffer, size) if size else 0
+            size = self._receive_into(buffer, size) if size else 0
         self._left -= size
         return size
 
 
 class Connection:
-    """Connects at once, through the proxy if there is one. Raises OSError, time-outs and TLS failures included."""
+    """Connects at once, through the proxy if there is one. Raises OSError, time-outs and TLS failures included.
 
-    def __init__(self, origin: Origin, *, connect_timeout_s: float, read_timeout_s: float) -> None:
+    Connections that share a `turn` receive large bodies one after the other, as far as they have come: while several
+    threads did so they took the interpreter from each other at every 16 KB of TLS, and all had half a body in memory.
+    """
+
+    def __init__(
+        self, origin: Origin, *, connect_timeout_s: float, read_timeout_s: float, turn: threading.Lock | None = None
+    ) -> None:
         nearest = origin.proxy or origin
         plain = socket.create_connection((nearest.host, nearest.port), timeout=connect_timeout_s)
         try:
@@ -86,6 +99,7 @@ class Connection:
             raise
         self.origin = origin
         self._read_timeout_s = read_timeout_s
+        self._turn = threading.Lock() if turn is None else turn
 
     def is_stale(self) -> bool:
         """Whether something has arrived although nothing was asked: the end of the connection."""
@@ -125,14 +139,15 @@ class Connection:
         """
         assert incoming.length is not None, "else nobody knows how much is left"
         begun = incoming.begun()
-        feed(begun)
         left = incoming.length - len(begun)
-        while left:
-            data = self._read(incoming, min(left, PART_BYTES))
-            if not data:
-                incoming.end()
-            left -= len(data)
-            feed(data)
+        with self._in_turn(incoming):
+            feed(begun)
+            while left:
+                data = self._received(self.socket.recv, min(left, PART_BYTES))
+                if not data:
+                    incoming.end()
+                left -= len(data)
+                feed(data)
         return incoming.passed_on()
 
     def let_go(self) -> None:
@@ -164,17 +179,48 @@ class Connection:
 
     def _exactly(self, incoming: Incoming, length: int) -> bytes:
         """A body, received into its place: pieces that are joined cost 20 to 50 % more CPU per GB of records."""
-        rest = _Rest(self.socket, incoming.begun(), length)
-        try:
+        rest = _Rest(partial(self._received, self.socket.recv_into), incoming.begun(), length)
+        with self._in_turn(incoming):
             return io.BufferedReader(rest, PLACED_BYTES).read(length)
+
+    def _read(self, incoming: Incoming) -> bytes:
+        try:
+            return self.socket.recv(READ_BYTES)
         except GONE as error:
             raise incoming.cut_off(f"{type(error).__name__}: {error}") from error
 
-    def _read(self, incoming: Incoming, bytes_max: int = READ_BYTES) -> bytes:
+    # --- in turn -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _in_turn(self, incoming: Incoming) -> Iterator[None]:
+        """To receive the rest of `incoming` in. Only `_received` waits there, and lets others go on meanwhile."""
+        self.socket.settimeout(0.0)
         try:
-            return self.socket.recv(bytes_max)
+            with self._turn:
+                yield
         except GONE as error:
             raise incoming.cut_off(f"{type(error).__name__}: {error}") from error
+        finally:
+            self.socket.settimeout(self._read_timeout_s)
+
+    def _received(self, receive: Callable[..., T], *given: Any) -> T:
+        """What `receive` returns as soon as there is something."""
+        while True:
+            try:
+                return receive(*given)
+            except LATER as why:
+                event = select.POLLOUT if isinstance(why, ssl.SSLWantWriteError) else select.POLLIN
+            self._turn.release()
+            try:
+                self._wait_for(event)
+            finally:
+                self._turn.acquire()
+
+    def _wait_for(self, event: int) -> None:
+        poll = select.poll()
+        poll.register(self.socket, event)
+        if not poll.poll(self._read_timeout_s * 1000):
+            raise TimeoutError("the read operation timed out")
 
 
 def mind_silence(plain: socket.socket, patience_s: float) -> None:

@@ -11,13 +11,12 @@ import ssl
 from collections.abc import Callable
 
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
-from mld.aws.wire.connection import GONE, Connection
+from mld.aws.wire.connection import GONE, LATER, Connection
 from mld.waits import LazyTimer
 
 BODY_BYTES_MAX = 8 * 1024
 """Of an answer that is made into values on the loop: 0.1 ms, and 1.5 ms where each record needs the slow way."""
 READ_BYTES = 2 * BODY_BYTES_MAX
-_LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Wired:
@@ -88,7 +87,7 @@ class Wired:
     def _send(self, request: bytes) -> None:
         try:
             sent = self._socket.send(request)
-        except _LATER:
+        except LATER:
             sent = 0
         except GONE as error:
             self.fail(NothingSentBackError(f"{type(error).__name__}: {error}"))
@@ -121,7 +120,7 @@ class Wired:
     def _read(self, answer: asyncio.Future[Answer | Incoming]) -> None:
         try:
             data = self._socket.recv(READ_BYTES)
-        except _LATER:
+        except LATER:
             return
         except GONE as error:
             raise self._incoming.cut_off(f"{type(error).__name__}: {error}") from error
@@ -134,7 +133,7 @@ class Wired:
     def _look_while_idle(self) -> None:
         try:
             self._socket.recv(1)
-        except _LATER:
+        except LATER:
             return  # TLS talks to itself
         except Exception:
             self._lost()

@@ -11,7 +11,8 @@ import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from email.utils import formatdate
 from itertools import pairwise
@@ -28,7 +29,7 @@ from botocore.credentials import Credentials, RefreshableCredentials
 from mld.aws.client import BotoService, keep_raw_body
 from mld.aws.servicetime import ServiceTime
 from mld.aws.wire import documents
-from mld.aws.wire.answers import Answer, NothingSentBackError
+from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
 from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
 from mld.aws.wire.client import WireService
 from mld.aws.wire.connection import Connection, Origin
@@ -166,6 +167,102 @@ def test_an_answer_is_read_to_its_end(sent: bytes, keep: bool) -> None:
         assert got.keep == keep and sent.endswith(b"\r\n\r\n" + got.body)
         if keep:
             assert connection.exchange(REQUEST).body == b"{}"
+
+
+BIG = answer(b"x" * 3_000_000)
+
+
+Script = bytes | Callable[[socket.socket], None]
+
+
+@pytest.fixture(params=["plain", "tls"])
+def contexts(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    """Of a server and of its client."""
+    if request.param == "plain":
+        return None, None
+    trusted, context = certificate(tmp_path, "127.0.0.1")
+    return context, ssl.create_default_context(cafile=str(trusted))
+
+
+@contextmanager
+def turn_takers(
+    contexts: tuple[ssl.SSLContext | None, ssl.SSLContext | None], *scripts: Script, read_timeout_s: float = HANG_S
+) -> Iterator[list[Connection]]:
+    """A connection for each script, to a server of its own; they take turns with large bodies."""
+    turn = threading.Lock()
+    with ExitStack() as stack:
+        servers = [stack.enter_context(Server(script, context=contexts[0])) for script in scripts]
+        origins = [Origin("127.0.0.1", server.port, contexts[1]) for server in servers]
+        made = [Connection(each, connect_timeout_s=2, read_timeout_s=read_timeout_s, turn=turn) for each in origins]
+        for connection in made:
+            stack.callback(connection.close)
+        yield made
+
+
+def received_whole(connection: Connection) -> int:
+    return len(connection.exchange(REQUEST).body)
+
+
+def received_in_parts(connection: Connection) -> int:
+    parts: list[bytes] = []
+    connection.socket.sendall(REQUEST)
+    incoming = Incoming()
+    assert incoming.feed(connection.socket.recv(1000)) is None
+    connection.receive_parts(incoming, parts.append)
+    return sum(map(len, parts))
+
+
+BOTH_WAYS = pytest.mark.parametrize("received", [received_whole, received_in_parts])
+
+
+@BOTH_WAYS
+def test_a_body_that_does_not_come_keeps_nobody_from_theirs(
+    contexts: Any, received: Callable[[Connection], int]
+) -> None:
+    half_came, may_go_on = threading.Event(), threading.Event()
+
+    def halting(peer: socket.socket) -> None:
+        peer.sendall(BIG[:2_000_000])
+        half_came.set()
+        assert may_go_on.wait(HANG_S)
+        peer.sendall(BIG[2_000_000:])
+
+    with turn_takers(contexts, halting, BIG) as (slow, fast), ThreadPoolExecutor(1) as threads:
+        later = threads.submit(received, slow)
+        try:
+            assert half_came.wait(HANG_S)
+            assert received(fast) == 3_000_000
+            assert not later.done()
+        finally:
+            may_go_on.set()
+        assert later.result(HANG_S) == 3_000_000
+
+
+@BOTH_WAYS
+def test_a_body_that_does_not_go_on_is_a_time_out_and_ends_the_turn(
+    contexts: Any, received: Callable[[Connection], int]
+) -> None:
+    over = threading.Event()
+
+    def halting(peer: socket.socket) -> None:
+        peer.sendall(BIG[:2_000_000])
+        over.wait(HANG_S)
+
+    with turn_takers(contexts, halting, BIG, read_timeout_s=0.2) as (slow, fast):
+        with pytest.raises(TimeoutError):
+            received(slow)
+        over.set()
+        assert received(fast) == 3_000_000
+
+
+@BOTH_WAYS
+def test_a_body_that_is_cut_off_is_a_broken_answer_and_ends_the_turn(
+    contexts: Any, received: Callable[[Connection], int]
+) -> None:
+    with turn_takers(contexts, then_close(BIG[:2_000_000]), BIG) as (broken, fast):
+        with pytest.raises(BrokenAnswerError):
+            received(broken)
+        assert received(fast) == 3_000_000
 
 
 @pytest.mark.parametrize("script", [then_close(b""), reset])
