@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -36,6 +35,7 @@ from mld.aws.wire.places import Places, PlacesClosedError, WirePlace
 from mld.aws.wire.requests import Requests, Usual
 from mld.aws.wire.source import WireFrames
 from mld.aws.wire.threads import GivenUpError, Job, Workers
+from mld.aws.wire.turns import Turn
 from mld.aws.wire.wired import BODY_BYTES_MAX
 from mld.errors import AwsUnreachableError, StartupError
 from mld.waits import TimeLimit
@@ -57,7 +57,7 @@ READS = frozenset({"GetRecords", "GetShardIterator", "GetItem", "Query", "Scan"}
 OPERATIONS = READS | {"UpdateItem", "PutItem", "DeleteItem"}
 """Those whose parameters and answers are JSON but for bytes and times that `documents` knows."""
 GATE_BYTES_MIN = 256 * 1024
-"""Bodies above this are taken apart one at a time: threads that all want the interpreter only hinder each other."""
+"""Bodies above this are taken apart one at a time (`turns`)."""
 SILENCE_S_MIN = 0.5
 """A caller who gives up sooner says nothing about the connection; a time-out or a reset does."""
 CHECKS_MAX = 2
@@ -87,9 +87,9 @@ class WireService:
         self._read_timeout_s = read_timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._requests = Requests(service_time)
+        self._turn = Turn()
         self._workers = Workers(threads_max=threads_max, name=name)
-        self._places = Places(calls_max)
-        self._gate = threading.Lock()
+        self._places = Places(calls_max, turn=self._turn)
         self._checks = asyncio.Semaphore(CHECKS_MAX)
         self._limits: list[TimeLimit] = []  # of no call at the moment
         self._canned: Canned | None = None
@@ -156,7 +156,7 @@ class WireService:
         """See `mld.aws.service.StreamService.in_thread`; one at a time, as with large bodies."""
 
         def gated(_: Job) -> T:
-            with self._gate:
+            with self._turn:
                 return work()
 
         async with self._checks:
@@ -310,7 +310,7 @@ class WireService:
         answer = self._answer(operation, params, exchange, answer)
         if len(answer.body) < GATE_BYTES_MIN:
             return read(answer.body)
-        with self._gate:
+        with self._turn:
             return read(answer.body)
 
     def _open_in_thread(self, job: Job, operation: str, params: dict[str, Any]) -> Taken:
@@ -382,7 +382,7 @@ class WireService:
                 origin,
                 connect_timeout_s=self._connect_timeout_s,
                 read_timeout_s=self._read_timeout_s,
-                turn=self._gate,
+                turn=self._turn,
             )
         except OSError as error:
             reason = f"cannot connect to {origin}: {type(error).__name__}: {error}"

@@ -12,7 +12,6 @@ import io
 import select
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from mld.aws.wire.answers import Answer, Incoming, NothingSentBackError
 from mld.aws.wire.proxies import Proxy, authority_of, open_tunnel
+from mld.aws.wire.turns import Turn
 
 READ_BYTES = 64 * 1024
 PART_BYTES = 128 * 1024
@@ -73,12 +73,11 @@ class _Rest(io.RawIOBase):
 class Connection:
     """Connects at once, through the proxy if there is one. Raises OSError, time-outs and TLS failures included.
 
-    Connections that share a `turn` receive large bodies one after the other, as far as they have come: while several
-    threads did so they took the interpreter from each other at every 16 KB of TLS, and all had half a body in memory.
+    Connections that share a `turn` receive large bodies one after the other, each as far as it has come.
     """
 
     def __init__(
-        self, origin: Origin, *, connect_timeout_s: float, read_timeout_s: float, turn: threading.Lock | None = None
+        self, origin: Origin, *, connect_timeout_s: float, read_timeout_s: float, turn: Turn | None = None
     ) -> None:
         nearest = origin.proxy or origin
         plain = socket.create_connection((nearest.host, nearest.port), timeout=connect_timeout_s)
@@ -99,7 +98,7 @@ class Connection:
             raise
         self.origin = origin
         self._read_timeout_s = read_timeout_s
-        self._turn = threading.Lock() if turn is None else turn
+        self._turn = Turn() if turn is None else turn
 
     def is_stale(self) -> bool:
         """Whether something has arrived although nothing was asked: the end of the connection."""

@@ -1,8 +1,9 @@
 """`Places`: how many calls of a service are under way at a time, and the connections that are kept between them.
 
-A call takes a place and gives it back; an idle place mostly has a connection. The first few places are there at once.
-More are made only once calls have waited for some time, at most twice as many then: sixty renewals that are due at the
-same moment need no twenty connections.
+A call takes a place and gives it back; an idle place mostly has a connection. A few calls go on at once. More may only
+once calls have waited for some time, at most twice as many then: sixty renewals that are due at the same moment need no
+twenty connections. And as few as at first go on while it is the processor that they wait for (`turns`): more would only
+have more bodies in memory.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from functools import partial
 
 from mld.aws.wire.connection import Connection, Origin
 from mld.aws.wire.threads import THREADS_AT_ONCE, WAIT_MAX_S
+from mld.aws.wire.turns import Turn, TurnWatch
 from mld.aws.wire.wired import Wired
 
 log = logging.getLogger(__name__)
 
 IDLE_MAX_S = 60.0
 """Of a connection before it is closed unused: below what load balancers and NATs keep (Amazon's: 350 s)."""
+
+MORE_BELOW_SHARE, FEWER_ABOVE_SHARE = 0.5, 0.9
+"""Of the time in which large bodies were read: callers wait for the network below, above for the processor."""
 
 
 class WirePlace:
@@ -61,10 +66,13 @@ class PlacesClosedError(Exception):
 
 
 class Places:
-    """At most `places_max`. Used on one loop only."""
+    """At most `places_max` are taken at a time. Used on one loop only."""
 
-    def __init__(self, places_max: int, *, wait_max_s: float = WAIT_MAX_S) -> None:
+    def __init__(self, places_max: int, *, wait_max_s: float = WAIT_MAX_S, turn: Turn | None = None) -> None:
+        self._watch = TurnWatch(turn)
         self._places_max = places_max
+        self._allowed = self._allowed_min = min(THREADS_AT_ONCE, places_max)
+        """Calls at a time."""
         self._wait_max_s = wait_max_s
         self._idle: list[WirePlace] = []
         self._busy: set[WirePlace] = set()
@@ -79,9 +87,9 @@ class Places:
         """A place, if possible with a connection to `origin` (None: to anywhere). Raises PlacesClosedError."""
         if self._is_closed:
             raise PlacesClosedError
-        place = self._idle_one(origin)
-        if place is None:
-            place = await self._next_free()
+        if len(self._busy) >= self._allowed:
+            return await self._next_free()
+        place = self._free_one(origin)
         self._busy.add(place)
         return place
 
@@ -96,7 +104,7 @@ class Places:
             self.distrust(silent)
         if place.connection is not None:
             self._wire(place)
-        while self._waiting:
+        while self._waiting and len(self._busy) < self._allowed:
             waiter, _ = self._waiting.popleft()
             if not waiter.done():
                 self._busy.add(place)
@@ -139,27 +147,28 @@ class Places:
         self._idle = []
         self._waiting.clear()
 
-    def _idle_one(self, origin: Origin | None) -> WirePlace | None:
-        """Used last, first; one to elsewhere if there may be no more; a new one if there may."""
+    def _free_one(self, origin: Origin | None) -> WirePlace:
+        """Used last, first; a new one if there may be more; else one to elsewhere."""
         limit_s = time.monotonic() - IDLE_MAX_S
-        while self._idle and self._idle[0].idle_since_s < limit_s:
-            self._idle.pop(0).drop()
+        if self._idle and self._idle[0].idle_since_s < limit_s:
+            while self._idle and self._idle[0].idle_since_s < limit_s:
+                self._idle.pop(0).drop()
+            self._allowed = max(self._allowed_min, min(self._allowed, len(self)))
         for index in range(len(self._idle) - 1, -1, -1):
             if origin is None or self._idle[index].origin == origin:
                 return self._idle.pop(index)
-        if len(self) < min(THREADS_AT_ONCE, self._places_max):
+        if not self._idle or len(self) < self._allowed:
             return WirePlace()
-        if self._idle:
-            place = self._idle.pop(0)
-            place.drop()
-            return place
-        return None
+        place = self._idle.pop(0)
+        place.drop()
+        return place
 
     async def _next_free(self) -> WirePlace:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[WirePlace] = loop.create_future()
         self._waiting.append((waiter, loop.time()))
-        if self._look is None and len(self) < self._places_max:
+        if self._look is None:
+            self._watch.begin()
             self._look = loop.call_later(self._wait_max_s, self._look_at_queue)
         try:
             return await waiter
@@ -169,18 +178,23 @@ class Places:
             raise
 
     def _look_at_queue(self) -> None:
-        """More places for those that have waited too long; and look again while anybody waits."""
+        """More calls at a time if some have waited too long, for the network; and look again while anybody waits."""
         self._look = None
         loop = asyncio.get_running_loop()
         limit_s = loop.time() - self._wait_max_s
         late = [waiter for waiter, since_s in self._waiting if since_s <= limit_s and not waiter.done()]
-        for waiter in late[: min(len(self), self._places_max - len(self))]:
-            place = WirePlace()
+        share = self._watch.share()
+        if share > FEWER_ABOVE_SHARE:
+            self._allowed = max(self._allowed_min, self._allowed // 2)
+        elif share < MORE_BELOW_SHARE:
+            self._allowed = min(self._places_max, self._allowed + min(len(late), self._allowed))
+        for waiter in late[: max(0, self._allowed - len(self._busy))]:
+            place = self._free_one(None)
             self._busy.add(place)
             waiter.set_result(place)
         while self._waiting and self._waiting[0][0].done():
             self._waiting.popleft()
-        if self._waiting and len(self) < self._places_max:
+        if self._waiting:
             self._look = loop.call_later(self._wait_max_s, self._look_at_queue)
 
     def _wire(self, place: WirePlace) -> None:

@@ -15,6 +15,7 @@ import pytest
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
 from mld.aws.wire.connection import Connection, Origin
 from mld.aws.wire.places import IDLE_MAX_S, Places, PlacesClosedError, WirePlace
+from mld.aws.wire.turns import Turn
 from mld.aws.wire.wired import BODY_BYTES_MAX, Wired
 from tests.support.certificates import write_certificate
 from tests.support.patience import PATIENCE_S
@@ -254,6 +255,25 @@ async def test_calls_that_wait_get_places_up_to_the_limit() -> None:
     assert not late.done() and len(places) == 7
     places.give_back(taken[0])
     assert await late is taken[0]
+
+
+async def test_calls_that_wait_for_the_processor_are_not_more_at_a_time() -> None:
+    turn = Turn()
+    places = Places(20, wait_max_s=SOON_S, turn=turn)
+    async with asyncio.timeout(PATIENCE_S):
+        taken = [await places.take(HERE) for _ in range(10)]
+    with turn:  # somebody reads a large body all the time
+        late = asyncio.create_task(places.take(HERE))
+        for _ in range(10):
+            await asyncio.sleep(SOON_S)
+        for place in taken[:6]:
+            places.give_back(place)
+        assert not late.done(), "four go on"
+        places.give_back(taken[6])
+        assert await late is taken[6]
+    waiting = [asyncio.create_task(places.take(HERE)) for _ in range(5)]
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(*waiting)
 
 
 async def test_who_gives_up_waiting_loses_no_place() -> None:

@@ -1,0 +1,58 @@
+"""`Turn`: large bodies are received and taken apart by one thread at a time, because the interpreter runs only one.
+
+While several threads did so they took the interpreter from each other at every 16 KB of TLS, and all had half a body in
+memory. For the same reason more threads and connections help only those who wait for the network: `TurnWatch` tells.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+
+class Turn:
+    """A lock that knows for how long it was taken."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._before_s = 0.0
+        self._since_s: float | None = None
+
+    def acquire(self) -> None:
+        self._lock.acquire()
+        self._since_s = time.monotonic()
+
+    def release(self) -> None:
+        since_s, self._since_s = self._since_s, None
+        assert since_s is not None, "it was taken"
+        self._before_s += time.monotonic() - since_s
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def taken_s(self) -> float:
+        """Seconds in which somebody had it. From any thread; approximate while it is passed on."""
+        since_s = self._since_s
+        return self._before_s + (0.0 if since_s is None else time.monotonic() - since_s)
+
+
+class TurnWatch:
+    """How much a turn is in demand, from `begin` on."""
+
+    def __init__(self, turn: Turn | None = None) -> None:
+        self._turn = Turn() if turn is None else turn
+        self.begin()
+
+    def begin(self) -> None:
+        self._begun_s = time.monotonic()
+        self._taken_s = self._turn.taken_s()
+
+    def share(self) -> float:
+        """Of the time, in which somebody had it: 0 to 1. Begins anew."""
+        begun_s, taken_s = self._begun_s, self._taken_s
+        self.begin()
+        return (self._taken_s - taken_s) / max(self._begun_s - begun_s, 1e-6)
