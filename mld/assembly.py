@@ -16,12 +16,13 @@ from mld.consumer.restarts import RestartPolicy
 from mld.consumer.shard_counters import status_of
 from mld.fleet.wiring import DetectLoad, FleetNeeds, make_fleet, no_load
 from mld.leases.keeper import LeaseKeeper
-from mld.leases.lease import RENEWALS_PER_LEASE, ShardStatus
+from mld.leases.lease import ShardStatus
 from mld.leases.table import LeaseTable
 from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeartbeatValidity, Validity
 from mld.metrics.registry import Metrics
+from mld.periods import RENEWALS_PER_LEASE
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.reader_factory import NewReader, ReaderShares, TakeDown, readers_of
 from mld.retrieval.buffer import Budget

@@ -29,9 +29,9 @@ from mld.consumer.naming import StreamNaming
 from mld.errors import MldError
 from mld.fleet.wiring import load_of_this_host
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.lease import RENEWALS_PER_LEASE
 from mld.leases.retries import renewal_timeout_s
 from mld.metrics.registry import Metrics
+from mld.periods import RENEWALS_PER_LEASE
 from mld.process.reload import Reloader
 from mld.process.signals import EXIT_FAILURE, hang_up_here, run_under_signals, warn_without_init
 from mld.process.streams_reader import StreamsReader

@@ -1,8 +1,8 @@
 """What a fleet at rest costs in DynamoDB, by its settings. Pure.
 
 The formula gives what `tests/benchmarks/bill.py` counts in virtual time over whole workers, and a test keeps the two
-together: L leases on W workers in 3.x mode, spread evenly, with idle shards. How much a loop reads and writes, and how
-often, stands in the loop's module; row sizes are those of an ordinary table. A checkpoint costs one write unit more.
+together: L leases on W workers in 3.x mode, spread evenly, with idle shards. How often loops read and write stands
+in `mld.periods`; row sizes are those of an ordinary table. A checkpoint costs one write unit more.
 """
 
 from __future__ import annotations
@@ -10,15 +10,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mld.fleet.leader.lock import HEARTBEAT_S
-from mld.fleet.values import HEARTBEATS_PER_LEASE, LOOKS_PER_DURATION
-from mld.fleet.watch.takeover import ALONE_SHARE, LOOK_PERIOD_S, LOOKERS, part_count, slow_period_s
-from mld.leases.carried import CONFIRM_SHARE
-from mld.leases.discovery import ALONE_PERIODS, PERIOD_S, QUERY_SPACING_S_MAX
-from mld.leases.lease import RENEWALS_PER_LEASE
-from mld.leases.packed_status import WIDTHS, Form
-from mld.leases.taker import EPSILON_S
-from mld.shards.auditor import INTERVAL_S as AUDIT_INTERVAL_S
+from mld.periods import (
+    ALONE_PERIODS,
+    ALONE_SHARE,
+    AUDIT_PERIOD_S,
+    CONFIRM_SHARE,
+    DISCOVERY_PERIOD_S,
+    EPSILON_S,
+    HEARTBEATS_PER_LEASE,
+    LEADER_HEARTBEAT_S,
+    LOOK_PERIOD_S,
+    LOOKERS,
+    LOOKS_PER_DURATION,
+    QUERY_SPACING_S_MAX,
+    RENEWALS_PER_LEASE,
+    STATUS_BYTES,
+    part_count,
+    slow_period_s,
+)
 from properties.settings import Settings
 from properties.values import HeartbeatSetting
 
@@ -33,8 +42,6 @@ CONSISTENT, EVENTUALLY_CONSISTENT = 1.0, 0.5
 """Read units per `READ_UNIT_BYTES`."""
 LEASE_ROW_BYTES = 350
 REPORT_ROW_BYTES = 400
-STATUS_BYTES = WIDTHS[Form.EXACT]
-"""What a report tells of a shard that the worker's heartbeat carries."""
 INDEX_ROW_BYTES = 75
 """A row of the owner index, which has the keys only: a shard's id and a worker id of 36 characters."""
 
@@ -81,16 +88,16 @@ def units(leases: int, workers: int, rates: Rates) -> Units:
         else leases * _per_hour(rates.lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S)
     )
     reports = workers * _per_hour(rates.report_period_s)
-    lock_beats = _per_hour(HEARTBEAT_S)
+    lock_beats = _per_hour(LEADER_HEARTBEAT_S)
 
     per_holder = _pages(math.ceil(leases / holders) * INDEX_ROW_BYTES)
     listings = holders * per_holder + (workers - holders) * _pages(0)
     discovery = listings / workers * _listings_per_hour(leases, workers, rates)
     looks = _looks_per_hour(leases, workers, rates)
-    scans = _per_hour(rates.assignment_interval_s) + _per_hour(AUDIT_INTERVAL_S)
+    scans = _per_hour(rates.assignment_interval_s) + _per_hour(AUDIT_PERIOD_S)
     told_bytes = leases * STATUS_BYTES if by_worker else 0
     scanning = (scans + looks) * _pages(leases * LEASE_ROW_BYTES + workers * REPORT_ROW_BYTES + told_bytes)
-    lock_looks = (workers - 1) * _per_hour(HEARTBEAT_S) * CONSISTENT
+    lock_looks = (workers - 1) * _per_hour(LEADER_HEARTBEAT_S) * CONSISTENT
     if by_worker:
         lock_looks += workers * _per_hour(rates.lease_duration_s / LOOKS_PER_DURATION) * CONSISTENT
     confirming = leases * _per_hour(CONFIRM_SHARE * rates.lease_duration_s) * CONSISTENT if by_worker else 0.0
@@ -115,12 +122,12 @@ def _listings_per_hour(leases: int, workers: int, rates: Rates) -> float:
     """How often workers query the index for their leases: a period after the last query or look at the table."""
     if workers == 1:
         look_s = _alone_look_s(rates)
-        between_looks = math.ceil(look_s / (ALONE_PERIODS * PERIOD_S)) - 1
+        between_looks = math.ceil(look_s / (ALONE_PERIODS * DISCOVERY_PERIOD_S)) - 1
         return between_looks * _per_hour(look_s) if between_looks else _per_hour(QUERY_SPACING_S_MAX)
     lookers = (
         min(LOOKERS, workers) if part_count(leases, is_carried=rates.heartbeat is HeartbeatSetting.WORKER) == 1 else 0
     )
-    return lookers * _per_hour(LOOK_PERIOD_S) + (workers - lookers) * _per_hour(PERIOD_S)
+    return lookers * _per_hour(LOOK_PERIOD_S) + (workers - lookers) * _per_hour(DISCOVERY_PERIOD_S)
 
 
 def checkpoint_dollars() -> float:

@@ -22,14 +22,6 @@ LEASES_MAX = 2**31 - 1
 """What maxLeasesForWorker is unless somebody sets it."""
 
 
-HEARTBEATS_PER_LEASE = 3
-"""In a lease's duration: as often as leases are renewed one by one."""
-
-LOOKS_PER_DURATION = 2
-"""At the leader's lock, in a lease's duration. A new Java leader considers no lease expired before two of those have
-passed."""
-
-
 class EntityType(Enum):
     """`entityType` of a row of the lease table."""
 

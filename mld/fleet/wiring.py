@@ -39,14 +39,7 @@ from mld.fleet.report.reports import ReportRules
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.report.stored_reports import StoredReports
 from mld.fleet.roster import Roster
-from mld.fleet.values import (
-    COORDINATOR_TABLE_KEY,
-    HEARTBEATS_PER_LEASE,
-    REPORTS_TABLE_KEY,
-    LeaderDecider,
-    Place,
-    WorkerReport,
-)
+from mld.fleet.values import COORDINATOR_TABLE_KEY, REPORTS_TABLE_KEY, LeaderDecider, Place, WorkerReport
 from mld.fleet.watch.lookout import Lookout, LookoutParts
 from mld.fleet.watch.takeover import TakeoverRules
 from mld.leases.discovery import LeaseDiscovery
@@ -56,6 +49,7 @@ from mld.leases.table import LeaseTable
 from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeartbeatValidity
 from mld.metrics.registry import Metrics
+from mld.periods import HEARTBEATS_PER_LEASE
 from properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN
 from properties.settings import Settings
 from properties.values import AssignmentStrategy, ClientVersionConfig, MetadataLayout

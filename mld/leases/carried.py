@@ -43,9 +43,6 @@ from statistics import fmean
 
 from mld.leases.lease import Lease
 
-CONFIRM_SHARE = 0.4
-"""How often carried rows are read, as a share of the lease duration; rows confirmed less than half of that ago are left
-out. So a row is read after 0.6 D at the latest: a request may time out and be repeated."""
 FRESH_SHARE = 0.5
 """Rows are marked only while this share of the heartbeat's validity has not passed: a mark gives the lease no more."""
 REFRESH_S = 600.0

@@ -21,20 +21,18 @@ from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable
 from mld.metrics.java import DISCOVERY
 from mld.metrics.registry import Metrics
+from mld.periods import ALONE_PERIODS, DISCOVERY_PERIOD_S, QUERY_SPACING_S_MAX
 from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 
-PERIOD_S = 1.0  # a Query of our own leases costs half a read unit; Java's 9.975 s are time without processing
 PENDING_POLL_S = 0.5  # the old owner may finish at any moment, and until we notice nobody reads the shard
 DUE_MARGIN_S = 0.001  # so that a timer that fires a hair early does not find everything a hair too early
-ALONE_PERIODS = 2
-QUERY_SPACING_S_MAX = 10.0  # Java's period: whatever was seen of the table, the index is asked that often
 GETS_CONCURRENT_MAX = 10  # leaves half of the renewals' requests to the renewals
 
 
 class LeaseDiscovery:
-    """Looks for new leases once per `PERIOD_S`, earlier when woken."""
+    """Looks for new leases once per `DISCOVERY_PERIOD_S`, earlier when woken."""
 
     def __init__(
         self,
@@ -104,7 +102,7 @@ class LeaseDiscovery:
 
     def _next_list_at(self) -> float:
         # Nobody assigns leases to a worker that is alone: all it can find is what it has lost itself.
-        period_s = PERIOD_S * (ALONE_PERIODS if self._is_alone else 1)
+        period_s = DISCOVERY_PERIOD_S * (ALONE_PERIODS if self._is_alone else 1)
         return min(self._listed_at + QUERY_SPACING_S_MAX, max(self._listed_at, self._shown_at) + period_s)
 
     async def _list(self) -> None:

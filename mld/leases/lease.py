@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from mld.positions import Position
 from mld.streams import HashRange
 
-RENEWALS_PER_LEASE = 3  # Java's: within its duration a lease survives a renewal that failed and one that is late
-
 
 @dataclass(frozen=True, slots=True)
 class PendingCheckpoint:

@@ -22,6 +22,7 @@ from enum import IntEnum
 from hashlib import blake2b
 
 from mld.leases.lease import ShardStatus
+from mld.periods import STATUS_BYTES
 from mld.steps import SLICE, Steps
 
 ACTIVITIES = ("idle", "processing", "failing", "parked", "ending", "paused")
@@ -52,7 +53,7 @@ class Form(IntEnum):
     SQUEEZED = 2
 
 
-WIDTHS: Mapping[int, int] = {Form.EXACT: 2, Form.COARSE: 1}
+WIDTHS: Mapping[int, int] = {Form.EXACT: STATUS_BYTES, Form.COARSE: 1}
 """Bytes a shard."""
 
 

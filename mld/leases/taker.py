@@ -23,11 +23,11 @@ from mld.leases.table import LeaseTable, Refusal, TableScan
 from mld.leases.take_counters import TakeCounters
 from mld.leases.take_plan import Choice, SeenRow, TakePlan, TakingRules, decide, observe
 from mld.metrics.registry import LeaseMove, Metrics
+from mld.periods import EPSILON_S
 from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 
-EPSILON_S = 0.025  # Java's epsilonMillis
 START_JITTER_S = 0.5  # keeps workers that start together from scanning together, and is short beside their start
 FAILED_PASS_RETRY_S = 1.0  # doubling up to the period: a scan that failed must not cost a dead worker's shards 20 s
 TAKES_CONCURRENT_MAX = 10

@@ -17,8 +17,9 @@ from mld.fleet.heartbeat.beats import epoch_of
 from mld.fleet.leader.lock import LockRow, SeenLock
 from mld.fleet.report.reports import ReportRules, average, is_default, is_expired, newest_of_each
 from mld.fleet.values import WorkerReport
-from mld.leases.lease import RENEWALS_PER_LEASE, Failing, Lease, ShardStatus
+from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.leases.packed_status import unpack
+from mld.periods import RENEWALS_PER_LEASE
 from mld.shards.graph import id_order
 from mld.shards.holes import hole_steps
 from mld.steps import SLICE, Steps, finish, in_order

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from mld.clock import Clock, wait_for_event
 from mld.errors import MldError, TableError, TableMissingError
 from mld.fleet.heartbeat.beats import beats_among
-from mld.leases.lease import RENEWALS_PER_LEASE, Lease
+from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.metrics.registry import Metrics, ShardActivity
+from mld.periods import RENEWALS_PER_LEASE
 from mld.positions import LATEST, InitialPosition, Position
 from mld.process.catching_up import (
     AtWork,

@@ -18,6 +18,7 @@ from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.metrics.java import AUDIT
 from mld.metrics.registry import Metrics
+from mld.periods import AUDIT_PERIOD_S
 from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.holes import Findings, abandoned, examine, is_urgent, ranges_to_fill, sightings
 from mld.shards.ports import ShardRows
@@ -28,7 +29,6 @@ from mld.turns import in_turns
 
 _log = logging.getLogger(__name__)
 
-INTERVAL_S = 120.0  # leasesRecoveryAuditorExecutionFrequencyMillis
 LEADERSHIP_POLL_S = 1.0  # as often as Java's run loop asks; the election remembers who leads
 RETRY_S = 10.0  # after an audit that could not be completed: one scan, far from every second
 FILLS_MAX = 1000  # rows of KCL before 2.3 that one audit completes; at some 5 ms each a few seconds
@@ -77,7 +77,7 @@ class Auditor:
         self._next_at_s: float | None = None  # None: does not lead
 
     async def run(self) -> None:
-        """Audit at once when leadership is won, then every `INTERVAL_S` while it lasts."""
+        """Audit at once when leadership is won, then every `AUDIT_PERIOD_S` while it lasts."""
         while True:
             await self.step(await self._is_leader())
             await self._clock.sleep(LEADERSHIP_POLL_S)
@@ -89,7 +89,7 @@ class Auditor:
             self._memory = _Memory()
         elif self.is_due(leads):
             completed = await self._audit_or_log()
-            self._next_at_s = self._clock.monotonic() + (INTERVAL_S if completed else RETRY_S)
+            self._next_at_s = self._clock.monotonic() + (AUDIT_PERIOD_S if completed else RETRY_S)
 
     def is_due(self, leads: bool) -> bool:
         """Whether `step` has something to do."""

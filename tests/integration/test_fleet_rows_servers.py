@@ -203,8 +203,8 @@ async def test_a_single_table_has_all_rows_and_a_java_follower_gets_its_share(ap
 
 
 async def test_a_java_leaders_handoff_is_completed(application: Application) -> None:
-    # Nobody renews the row that is java-1's in the end, so that it is taken back after the lease duration. It reports nothing,
-    # because w1, which leads here, would share out the leases itself when it saw a second worker.
+    # Nobody renews the row that is java-1's in the end, so that it is taken back after the lease duration. It reports
+    # nothing, because w1, which leads here, would share out the leases itself when it saw a second worker.
     w1 = application.start("w1", **V3X, failoverTimeMillis="20000")
     items = await application.until(lambda _: len(w1.held()) == 2)
     key = owned(items, "w1")[0]

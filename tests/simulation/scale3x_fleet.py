@@ -28,8 +28,9 @@ from mld.fleet.assign.loads import Move, Why
 from mld.fleet.report import reports
 from mld.fleet.roster import Roster, spread
 from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
-from mld.fleet.watch.takeover import LOOK_PERIOD_S, LOOKERS, SECOND_CHANCE_S, part_count
+from mld.fleet.watch.takeover import SECOND_CHANCE_S
 from mld.leases.lease import Lease
+from mld.periods import LOOK_PERIOD_S, LOOKERS, part_count
 from mld.positions import TRIM_HORIZON
 from mld.turns import a_few_at_a_time
 from tests.simulation.scale_table import Bill, LeanLeaseTable

@@ -16,10 +16,11 @@ from random import Random
 
 from mld.clock import LoopClock
 from mld.leases.keeper import LeaseKeeper
-from mld.leases.lease import RENEWALS_PER_LEASE, Lease
+from mld.leases.lease import Lease
 from mld.leases.take_plan import TakingRules
-from mld.leases.taker import EPSILON_S, LeaseTaker
+from mld.leases.taker import LeaseTaker
 from mld.leases.validity import Validity
+from mld.periods import EPSILON_S, RENEWALS_PER_LEASE
 from mld.positions import TRIM_HORIZON
 from tests.simulation.scale_table import Bill, LeanLeaseTable
 from tests.simulation.world.loop import Process

@@ -25,7 +25,7 @@ from mld.errors import StartupError
 from mld.fleet.heartbeat import beats
 from mld.fleet.heartbeat.heartbeat_table import REQUEST_TIMEOUT_S_MAX, BeatRefusal, HeartbeatTable
 from mld.fleet.heartbeat.java_peers import JavaPeers
-from mld.fleet.values import LEASE_TABLE_KEY, LOOKS_PER_DURATION, ClientVersion, Place
+from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, Place
 from mld.leases.carried import Beat
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus
@@ -34,6 +34,7 @@ from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.validity import HeartbeatValidity
 from mld.metrics.java import RENEW_ALL
 from mld.metrics.registry import Metrics
+from mld.periods import LOOKS_PER_DURATION
 from mld.steps import SLICE
 from mld.surviving import survived
 from mld.turns import in_turns

@@ -36,17 +36,8 @@ from enum import Enum
 from typing import TypeAlias
 
 from mld.fleet.leader import lock
-from mld.fleet.leader.lock import (
-    HEARTBEAT_S,
-    LEASE_S,
-    Claim,
-    DamagedLock,
-    HeldLock,
-    LockRow,
-    Observation,
-    SeenLock,
-    Versions,
-)
+from mld.fleet.leader.lock import LEASE_S, Claim, DamagedLock, HeldLock, LockRow, Observation, SeenLock, Versions
+from mld.periods import LEADER_HEARTBEAT_S
 
 UNKNOWN_RECHECK_S = 2.0  # a claim without an answer: until we know, the fleet may be waiting for us
 HEARTBEAT_RETRY_S = 5.0  # a failed heartbeat gets more than a dozen further attempts before the lock expires
@@ -212,7 +203,7 @@ class Candidacy:
     def beat_at(self) -> float:
         """When the next heartbeat is due, or the lock is lost."""
         assert self.holding is not None
-        due_at = max(self.holding.sent_at + HEARTBEAT_S, self.retry_at)
+        due_at = max(self.holding.sent_at + LEADER_HEARTBEAT_S, self.retry_at)
         return min(due_at, self.holding.valid_until)
 
 
@@ -239,7 +230,7 @@ def step(state: Candidacy, event: Event, now: float) -> Stepped:
                 return state, ()
             return replace(state, leads=True), (Notice.WON,)
         case News.CHECK_FAILED:
-            return _say_no(state, now, HEARTBEAT_S), ()
+            return _say_no(state, now, LEADER_HEARTBEAT_S), ()
         case News.MOVED:
             fresh = Versions(state.ours.owner)
             return replace(state, ours=fresh, is_claim_unknown=False, observation=None, no_until=LONG_AGO), ()
@@ -261,7 +252,7 @@ def _answered(state: Candidacy, request: Request | None, answer: Answer, now: fl
         case Reading.LOOK, Read(seen):
             return _heed(state, seen, now)
         case Reading.LOOK, _:
-            return _say_no(state, now, HEARTBEAT_S), ()
+            return _say_no(state, now, LEADER_HEARTBEAT_S), ()
         case Claim(), _:
             return _claimed(state, answer, now)
         case Renew(), _:
@@ -277,7 +268,7 @@ def _ask(state: Candidacy, now: float) -> Stepped:
     state, lost = _drop(state, "it expired without a heartbeat")
     resting_s = state.resting_until - now
     if resting_s > 0:
-        return _say_no(state, now, min(resting_s, HEARTBEAT_S)), lost
+        return _say_no(state, now, min(resting_s, LEADER_HEARTBEAT_S)), lost
     state, look = _request(state, Reading.LOOK)
     return state, (*lost, *look)
 
@@ -294,7 +285,7 @@ def _heed(state: Candidacy, seen: SeenLock, now: float, *, may_claim: bool = Tru
             damaged: tuple[Action, ...] = ()
             if isinstance(observation.lock, DamagedLock) and observation != state.observation:
                 damaged = (ReportDamage(observation.lock, observation.duration_s),)
-            wait_s = min(HEARTBEAT_S, observation.stale_at - now)
+            wait_s = min(LEADER_HEARTBEAT_S, observation.stale_at - now)
             return _say_no(replace(state, observation=observation), now, wait_s), damaged
         case Claim() as claim:
             if may_claim:

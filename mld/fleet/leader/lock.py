@@ -40,7 +40,6 @@ Request: TypeAlias = dict[str, Any]
 
 LOCK_KEY = "Leader"
 LEASE_S = 120.0  # Java's: long enough that a leader survives a few failed heartbeats
-HEARTBEAT_S = 30.0  # Java's; also how long a "no" is believed without looking again
 GIVEN_UP = float("-inf")
 SHOWN_MAX = 100  # of a value in a message: an attribute may have 400 KB
 VERSIONS_MAX = 32  # the writes of one lease duration that may still be on their way: a heartbeat each 5 s, and releases

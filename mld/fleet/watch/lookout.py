@@ -27,10 +27,11 @@ from mld.fleet.heartbeat.beats import beats_among
 from mld.fleet.report import reports
 from mld.fleet.roster import Roster
 from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
-from mld.fleet.watch.takeover import LOOK_PERIOD_S, Takeover, TakeoverRules
+from mld.fleet.watch.takeover import Takeover, TakeoverRules
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.metrics.registry import Metrics
+from mld.periods import LOOK_PERIOD_S
 from mld.surviving import survived
 from mld.turns import in_turns
 

@@ -41,21 +41,14 @@ from mld.fleet.assign.observations import STEP_LEASES, Observations
 from mld.fleet.roster import Roster, spread
 from mld.fleet.values import LEASES_MAX, WorkerReport
 from mld.leases.lease import Lease
+from mld.periods import ALONE_SHARE, LOOK_PERIOD_S, LOOKERS, part_count, slow_period_s
 from mld.steps import Steps
 
-LOOK_PERIOD_S = 1.5
-"""With `SECOND_CHANCE_S` and the writes this keeps a gap within the lease duration and 2 s."""
 SECOND_CHANCE_S = 0.3
 FREE_GRACE_S = 1.0
 FREE_AT_ONCE_MAX = 32
 """Free leases that one worker takes at once: more of them mean that a fleet starts, and others want their share."""
 FREE_WAIT_S_MAX = 5.0  # by then those who start together have seen each other renew; at most a lease duration
-LOOKERS = 3  # two may die together with an owner
-PART_LEASES = 500  # some 60 read units; a table of up to two parts is read in one
-ALONE_SHARE = 0.5
-"""How often a worker that has seen nobody else looks, as a share of the lease duration: nobody could fall silent."""
-SLOW_LEASES = 150
-"""A worker that is no looker reads so many leases once per lease duration, a larger table less often in proportion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,18 +268,6 @@ class Takeover:
         return self.has_ended(owner, now) or all(
             self._stands_still(lease, now) for lease in self._rows.values() if lease.actual_owner == owner
         )
-
-
-def slow_period_s(leases: int, lease_duration_s: float) -> float:
-    """How often a worker that is no looker looks at a table of so many leases."""
-    return max(LOOK_PERIOD_S, lease_duration_s * max(1.0, leases / SLOW_LEASES))
-
-
-def part_count(leases: int, *, is_carried: bool) -> int:
-    """Parts of a table with so many leases, a power of two; one where leases rest on heartbeats, which are rows too."""
-    if is_carried or leases <= 2 * PART_LEASES:
-        return 1
-    return 1 << math.ceil(math.log2(leases / PART_LEASES))
 
 
 def _rank(one: int | str, other: str) -> bytes:

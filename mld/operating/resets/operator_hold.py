@@ -20,9 +20,10 @@ from contextlib import asynccontextmanager
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.clock import Clock
 from mld.errors import TableError, TableThrottledError
-from mld.leases.lease import RENEWALS_PER_LEASE, Lease
+from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
 from mld.operating.acts.plan import ActRefusedError, Change, Fate, Outcome, WriteKind
+from mld.periods import RENEWALS_PER_LEASE
 from mld.positions import Position
 from mld.turns import a_few_at_a_time
 

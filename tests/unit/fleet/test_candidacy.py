@@ -32,23 +32,14 @@ from mld.fleet.leader.candidacy import (
     StepDown,
     step,
 )
-from mld.fleet.leader.lock import (
-    GIVEN_UP,
-    HEARTBEAT_S,
-    LEASE_S,
-    Claim,
-    DamagedLock,
-    HeldLock,
-    LockRow,
-    Observation,
-    Versions,
-)
+from mld.fleet.leader.lock import GIVEN_UP, LEASE_S, Claim, DamagedLock, HeldLock, LockRow, Observation, Versions
+from mld.periods import LEADER_HEARTBEAT_S
 
 NOW = 1000.0
 SENT = 990.0
 RETRY = NOW + HEARTBEAT_RETRY_S
 SOON = NOW + UNKNOWN_RECHECK_S
-NEXT_LOOK = NOW + HEARTBEAT_S
+NEXT_LOOK = NOW + LEADER_HEARTBEAT_S
 
 
 def ours(**sent_at: float) -> Versions:
@@ -319,7 +310,7 @@ def test_a_write_is_believed_for_its_duration() -> None:
 
 @pytest.mark.parametrize(
     ("retry_at", "beat_at"),
-    [(LONG_AGO, SENT + HEARTBEAT_S), (SENT + 35.0, SENT + 35.0), (SENT + LEASE_S + 3, SENT + LEASE_S)],
+    [(LONG_AGO, SENT + LEADER_HEARTBEAT_S), (SENT + 35.0, SENT + 35.0), (SENT + LEASE_S + 3, SENT + LEASE_S)],
     ids=["regularly", "after one that failed", "at the end at the latest"],
 )
 def test_heartbeats_are_due(retry_at: float, beat_at: float) -> None:

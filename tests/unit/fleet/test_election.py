@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from mld.clock import LoopClock
 from mld.errors import TableUnavailableError
 from mld.fleet.leader.election import AdaptiveElection
-from mld.fleet.leader.lock import HEARTBEAT_S, LEASE_S
+from mld.fleet.leader.lock import LEASE_S
 from mld.fleet.leader.lock_election import CLOSE_TIMEOUT_S, HOOK_TIMEOUT_S, LockElection
 from mld.fleet.leader.lock_table import LockTable
 from mld.fleet.leader.shuffle_election import (
@@ -29,6 +29,7 @@ from mld.fleet.leader.shuffle_election import (
     ShuffleElection,
 )
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, Place
+from mld.periods import LEADER_HEARTBEAT_S
 from tests.support.tables import make_table
 from tests.twins.dynamo import Fault, FaultChooser, MemoryDynamo, lost_reply, lost_request, throttled
 from tests.virtual_time import run_virtual
@@ -265,7 +266,7 @@ async def test_a_graceful_stop_lets_the_next_check_win_at_once() -> None:
     assert not await a.leads()
     won_at = await poll(b, 60)
     assert won_at is not None
-    assert won_at - 100 <= HEARTBEAT_S
+    assert won_at - 100 <= LEADER_HEARTBEAT_S
 
 
 @pytest.mark.parametrize("crash_at", [0.0, 29.5, 77.7])
@@ -280,7 +281,7 @@ def test_after_a_crash_leadership_moves_within_120_to_150_s_of_the_last_heartbea
         last_beat = dynamo.history[-1].at
         won_at = await polled
         assert won_at is not None
-        assert LEASE_S < won_at - last_beat <= LEASE_S + HEARTBEAT_S + ASK_S
+        assert LEASE_S < won_at - last_beat <= LEASE_S + LEADER_HEARTBEAT_S + ASK_S
         assert not a.holds()
 
     run_virtual(main())
@@ -310,9 +311,9 @@ async def test_a_lock_taken_by_force_is_lost_at_the_next_heartbeat() -> None:
     a = Elector(dynamo, "a")
     assert await a.leads()
     dynamo.put_row(LEASES.table, foreign_row())
-    await asyncio.sleep(HEARTBEAT_S + 0.1)
+    await asyncio.sleep(LEADER_HEARTBEAT_S + 0.1)
     assert not a.holds()
-    assert a.changes[-1] == (HEARTBEAT_S, False)
+    assert a.changes[-1] == (LEADER_HEARTBEAT_S, False)
     assert owner(dynamo) == "java"
     assert not await a.leads()
 
@@ -454,7 +455,7 @@ async def test_a_failing_hook_gives_the_lock_up() -> None:
     assert owner(dynamo) is None
     a.hook_error = None
     won_at = await poll(a, 60)
-    assert won_at == HEARTBEAT_S
+    assert won_at == LEADER_HEARTBEAT_S
     assert [leads for _, leads in a.changes] == [True, False, True]
 
 

@@ -16,9 +16,10 @@ from mld.fleet.report.reports import ReportRules
 from mld.fleet.roster import Roster
 from mld.fleet.values import WorkerReport
 from mld.fleet.watch.lookout import Lookout, LookoutParts
-from mld.fleet.watch.takeover import FREE_GRACE_S, LOOK_PERIOD_S, PART_LEASES, SECOND_CHANCE_S, TakeoverRules
+from mld.fleet.watch.takeover import FREE_GRACE_S, SECOND_CHANCE_S, TakeoverRules
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
+from mld.periods import LOOK_PERIOD_S, PART_LEASES
 from mld.positions import TRIM_HORIZON
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply
 from tests.unit.leases.support import TABLE, attribute, new_dynamo

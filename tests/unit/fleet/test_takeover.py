@@ -17,15 +17,12 @@ from mld.fleet.watch.takeover import (
     FREE_AT_ONCE_MAX,
     FREE_GRACE_S,
     FREE_WAIT_S_MAX,
-    LOOK_PERIOD_S,
-    LOOKERS,
-    PART_LEASES,
     SECOND_CHANCE_S,
     Takeover,
     TakeoverRules,
-    part_count,
 )
 from mld.leases.lease import Lease
+from mld.periods import LOOK_PERIOD_S, LOOKERS, PART_LEASES, part_count
 from mld.positions import TRIM_HORIZON
 from mld.steps import finish
 

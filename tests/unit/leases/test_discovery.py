@@ -11,9 +11,10 @@ import pytest
 
 from mld.clock import LoopClock
 from mld.errors import TableUnavailableError
-from mld.leases.discovery import GETS_CONCURRENT_MAX, PENDING_POLL_S, PERIOD_S, LeaseDiscovery
+from mld.leases.discovery import GETS_CONCURRENT_MAX, PENDING_POLL_S, LeaseDiscovery
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
+from mld.periods import DISCOVERY_PERIOD_S
 from mld.positions import TRIM_HORIZON
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request
 from tests.unit.leases.support import DURATION_S, TABLE, FaultPlan, Worker, new_dynamo
@@ -92,7 +93,7 @@ async def test_an_assigned_lease_is_held_within_one_period_and_renewed_at_once()
         await asyncio.sleep(3.3)
         await f.assigned("a")
         f.index.listed = ("a",)
-        assert await f.until(lambda: f.held() == {"a"}, PERIOD_S + 0.01) > 0.1
+        assert await f.until(lambda: f.held() == {"a"}, DISCOVERY_PERIOD_S + 0.01) > 0.1
         assert f.me.keeper.held()["a"].lease.counter == 2
         assert [applied.sender for applied in f.dynamo.history] == ["leader", "leader", "me"]
 
@@ -137,7 +138,7 @@ async def test_a_lagging_index_costs_reads_and_no_writes(caplog: pytest.LogCaptu
     await f.leader.create(Lease("free", TRIM_HORIZON))
     f.index.listed = ("theirs", "free", "deleted")
     async with f.running():
-        await asyncio.sleep(5 * PERIOD_S + 0.1)
+        await asyncio.sleep(5 * DISCOVERY_PERIOD_S + 0.1)
     assert f.reads() == 3 * 6
     assert "me" not in {applied.sender for applied in f.dynamo.history}
     assert f.held() == set()
@@ -220,9 +221,9 @@ async def test_an_error_costs_one_period(caplog: pytest.LogCaptureFixture) -> No
     async with f.running():
         await asyncio.sleep(0.1)
         f.index.listed = ("a", "b")
-        await asyncio.sleep(PERIOD_S)
+        await asyncio.sleep(DISCOVERY_PERIOD_S)
         assert f.held() == {"b"}
-        await asyncio.sleep(PERIOD_S)
+        await asyncio.sleep(DISCOVERY_PERIOD_S)
         assert f.held() == {"a", "b"}
     assert [getattr(r, "action", "") for r in caplog.records if r.levelno == logging.WARNING] == [
         "discovery_failed",
@@ -293,5 +294,5 @@ async def test_who_is_alone_asks_the_index_two_periods_after_it_was_asked_or_the
         before = f.index.queries
         for _ in range(10):
             f.discovery.saw_table((), is_alone=True)
-            await asyncio.sleep(5 * PERIOD_S)
+            await asyncio.sleep(5 * DISCOVERY_PERIOD_S)
         assert f.index.queries - before == 10 * 2
