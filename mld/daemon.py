@@ -140,6 +140,7 @@ async def run_daemon(
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         _keep_freed_memory()
         gc.set_threshold(COLLECT_EVERY)
+        _give_back_start_memory()
         gc.freeze()  # modules and service models stay: else every full collection walks them, 30 ms each time
         worker = build_worker(
             settings, command, worker_id, sources, dynamo, environment, clock, letters, metrics, schemas
@@ -175,6 +176,17 @@ def _keep_freed_memory() -> None:
     clears every piece of every line anew, which takes a fifth of the CPU time of a backlog.
     """
     bytes(KEPT_MEMORY_BYTES)
+
+
+def _give_back_start_memory() -> None:
+    """Give the kernel back what the start has freed: 2 MB of 61, most of it from reading the models of services."""
+    gc.collect()
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).malloc_trim(0)
+    except (ImportError, OSError, AttributeError):
+        pass  # another C library
 
 
 class _NewsOfUnit:
