@@ -12,7 +12,7 @@ HEARTBEATS_PER_LEASE = 3
 """Of a worker whose heartbeat carries its leases, in a lease's duration: as often as leases are renewed one by one."""
 CONFIRM_SHARE = 0.4
 """How often carried rows are read, as a share of the lease duration; rows confirmed less than half of that ago are left
-out. So a row is read after 0.6 D at the latest: a request may time out and be repeated."""
+out. So a row is read after 0.6 of it at the latest: a request may time out and be repeated."""
 STATUS_BYTES = 2
 """What the report of such a worker tells of each lease."""
 

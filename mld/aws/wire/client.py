@@ -56,7 +56,7 @@ READS = frozenset({"GetRecords", "GetShardIterator", "GetItem", "Query", "Scan"}
 """May be repeated on a new connection: they change nothing."""
 OPERATIONS = READS | {"UpdateItem", "PutItem", "DeleteItem"}
 """Those whose parameters and answers are JSON but for bytes and times that `documents` knows."""
-GATE_BYTES_MIN = 256 * 1024
+TURN_BYTES_MIN = 256 * 1024
 """Bodies above this are taken apart one at a time (`turns`)."""
 SILENCE_S_MIN = 0.5
 """A caller who gives up sooner says nothing about the connection; a time-out or a reset does."""
@@ -155,12 +155,12 @@ class WireService:
     async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
         """See `mld.aws.service.StreamService.in_thread`; one at a time, as with large bodies."""
 
-        def gated(_: Job) -> T:
+        def in_turn(_: Job) -> T:
             with self._turn:
                 return work()
 
         async with self._checks:
-            return await self._bounded(operation, None, lambda _: self._in_any_thread(gated))
+            return await self._bounded(operation, None, lambda _: self._in_any_thread(in_turn))
 
     def _give_way(self, why: UnusualError) -> None:
         self._canned = None
@@ -308,7 +308,7 @@ class WireService:
         else:
             answer = begun
         answer = self._answer(operation, params, exchange, answer)
-        if len(answer.body) < GATE_BYTES_MIN:
+        if len(answer.body) < TURN_BYTES_MIN:
             return read(answer.body)
         with self._turn:
             return read(answer.body)

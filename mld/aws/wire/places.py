@@ -150,9 +150,8 @@ class Places:
     def _free_one(self, origin: Origin | None) -> WirePlace:
         """Used last, first; a new one if there may be more; else one to elsewhere."""
         limit_s = time.monotonic() - IDLE_MAX_S
-        if self._idle and self._idle[0].idle_since_s < limit_s:
-            while self._idle and self._idle[0].idle_since_s < limit_s:
-                self._idle.pop(0).drop()
+        while self._idle and self._idle[0].idle_since_s < limit_s:
+            self._idle.pop(0).drop()
             self._allowed = max(self._allowed_min, min(self._allowed, len(self)))
         for index in range(len(self._idle) - 1, -1, -1):
             if origin is None or self._idle[index].origin == origin:

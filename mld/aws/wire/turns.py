@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 
 class Turn:
     """A lock that knows for how long it was taken."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.now = now
         self._lock = threading.Lock()
         self._before_s = 0.0
         self._since_s: float | None = None
 
     def acquire(self) -> None:
         self._lock.acquire()
-        self._since_s = time.monotonic()
+        self._since_s = self.now()
 
     def release(self) -> None:
         since_s, self._since_s = self._since_s, None
         assert since_s is not None, "it was taken"
-        self._before_s += time.monotonic() - since_s
+        self._before_s += self.now() - since_s
         self._lock.release()
 
     def __enter__(self) -> None:
@@ -34,10 +36,10 @@ class Turn:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def taken_s(self) -> float:
-        """Seconds in which somebody had it. From any thread; approximate while it is passed on."""
+    def taken_s(self, at_s: float) -> float:
+        """Seconds until `at_s` in which somebody had it. From any thread; approximate while it is passed on."""
         since_s = self._since_s
-        return self._before_s + (0.0 if since_s is None else time.monotonic() - since_s)
+        return self._before_s + (0.0 if since_s is None else max(0.0, at_s - since_s))
 
 
 class TurnWatch:
@@ -48,11 +50,11 @@ class TurnWatch:
         self.begin()
 
     def begin(self) -> None:
-        self._begun_s = time.monotonic()
-        self._taken_s = self._turn.taken_s()
+        self._begun_s = self._turn.now()
+        self._taken_s = self._turn.taken_s(self._begun_s)
 
     def share(self) -> float:
-        """Of the time, in which somebody had it: 0 to 1. Begins anew."""
+        """Of the time since then, in which somebody had it: 0 to 1, approximate. Begins anew."""
         begun_s, taken_s = self._begun_s, self._taken_s
         self.begin()
         return (self._taken_s - taken_s) / max(self._begun_s - begun_s, 1e-6)

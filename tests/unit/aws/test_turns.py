@@ -9,15 +9,20 @@ from tests.support.patience import PATIENCE_S
 
 
 def test_a_watch_says_which_share_of_the_time_somebody_had_the_turn() -> None:
-    turn = Turn()
+    now_s = 100.0
+    turn = Turn(lambda: now_s)
+    now_s += 1
     watch = TurnWatch(turn)
-    assert watch.share() == 0
+    now_s += 3
     with turn:
-        watch.begin()
-        assert 0.5 < watch.share() <= 1.5, "nearly all, but for the clock between two looks"
-    begun_s = turn.taken_s()
-    assert begun_s > 0 and turn.taken_s() == begun_s
-    assert watch.share() < 1
+        now_s += 1
+        assert watch.share() == pytest.approx(0.25)
+        now_s += 1
+        assert watch.share() == pytest.approx(1), "it begins anew with each look"
+        now_s += 1
+    now_s += 1
+    assert watch.share() == pytest.approx(0.5)
+    assert turn.taken_s(now_s) == 3
 
 
 def test_a_turn_is_one_threads() -> None:
