@@ -167,7 +167,9 @@ class ShardConsumer:
         try:
             await self._start_reader_and_child()
         except StreamError as error:
-            log.warning("cannot position in the shard: %s", error, extra=self._about("initialize_failed"))
+            is_said = self.counters.part.failed_reads.failed(error, self._parts.clock.wall())
+            level = logging.WARNING if is_said else logging.DEBUG
+            log.log(level, "cannot position in the shard: %s", error, extra=self._about("initialize_failed"))
             if self._processor is not None and not self._processor.initialized:
                 await self._dismiss_child()
             return await self._retry_later()
@@ -239,8 +241,15 @@ class ShardConsumer:
                 return ActivityOutcome.SHARD_ENDED
 
     async def _deliver(self, page: Page) -> ActivityOutcome:
-        """Give the child what is new to it in the page; in parts during a search for a record that kills it."""
-        self.counters.fetched(page.millis_behind_latest)
+        """Give the child what is new to it in the page."""
+        self.counters.took(page)
+        outcome = await self._deliver_new(page)
+        if outcome is ActivityOutcome.DONE:
+            self.counters.done()
+        return outcome
+
+    async def _deliver_new(self, page: Page) -> ActivityOutcome:
+        """Give the child what is new to it; in parts during a search for a record that kills it."""
         batch = await batch_of(page, self._delivered, self._lease.hash_range, self._source, self._stopping)
         if batch is None:
             return ActivityOutcome.DONE

@@ -55,6 +55,10 @@ class ShardValue:
     delivered: str | None
     last_error: str | None
     last_error_wall_s: float
+    unread_s: float
+    """How long reads have failed; 0 while they succeed."""
+    why: str | None
+    """Since when it is in trouble, and why, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +159,7 @@ def value_of(part: ShardMetrics, now: float, wall_s: float) -> ShardValue:
         shard_id=part.shard_id,
         stream_id=part.stream_id,
         stream_label=part.stream_label,
-        activity=part.activity,
+        activity=part.activity_at(wall_s),
         records=math.floor(part.batches.total),
         record_bytes=math.floor(part.record_bytes.total),
         batches=part.batches.count,
@@ -177,6 +181,8 @@ def value_of(part: ShardMetrics, now: float, wall_s: float) -> ShardValue:
         delivered=None if part.delivered is None else str(part.delivered),
         last_error=part.last_error,
         last_error_wall_s=part.last_error_wall_s,
+        unread_s=part.failed_reads.for_s(wall_s),
+        why=part.why_at(wall_s),
     )
 
 

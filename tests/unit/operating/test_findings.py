@@ -136,11 +136,11 @@ def test_rows_are_held_against_the_stream() -> None:
 @pytest.mark.parametrize(
     ("reports", "is_3x", "health", "words"),
     [
-        ([], True, Health.WARN, "all run Java 2.x (it never reports); this file says"),
-        ([], False, Health.OK, "all run Java 2.x"),
+        ([], True, Health.WARN, "all are workers that do not report (KCL 2.x, or gone); this file says"),
+        ([], False, Health.OK, "all are workers that do not report"),
         (["java"], True, Health.OK, "all run Java 3.x"),
         (["java", "mld 1"], True, Health.OK, "2 kinds share the table: Java 3.x, mld 1"),
-        (["mld 1", "mld 2"], False, Health.WARN, "3 kinds share the table: Java 2.x (it never reports), mld 1, mld 2"),
+        (["mld 1", "mld 2"], False, Health.WARN, "3 kinds share the table: mld 1, mld 2, workers that do not report"),
     ],
 )
 def test_who_shares_the_table(reports: list[str], is_3x: bool, health: Health, words: str) -> None:

@@ -19,19 +19,6 @@ from tests.support.fleet import BASIC, STREAM, TABLE, Fleet, in_fleet, settings_
 LOOKER = "looker"
 
 
-class Stuck(FleetReader):
-    """Sees one shard that falls back, and whose checkpoint moves only while `moves`."""
-
-    moves = False
-
-    async def look(self) -> FleetStatus:
-        now_s = self._clock.wall()
-        at = Position(str(int(now_s))) if self.moves else Position("100")
-        status = ShardStatus("processing", int(now_s), 90_000 + int(now_s) % 100_000, at)
-        lease = Lease("shardId-000000000000", at, owner="w1", status=status)
-        return fleet_status([lease], [], None, now_s, ViewRules(10.0))
-
-
 def looker_at(
     world: Fleet, is_ready: Callable[[], bool] = lambda: True, reader: type[FleetReader] = FleetReader
 ) -> DaemonStatus:
@@ -94,26 +81,6 @@ async def test_what_was_seen_stays_and_the_reason_is_told_while_the_table_cannot
     world.dynamo.forbidden.clear()
     await world.advance(LOOK_PERIOD_S + 1)
     assert (await data(status))["trouble"] is None
-
-
-@in_fleet(shard_count=1)
-async def test_a_shard_that_stands_still_is_stalled_from_the_fourth_look_on(world: Fleet) -> None:
-    status = looker_at(world, reader=Stuck)
-    verdicts = []
-    for _ in range(12):
-        verdicts.append((await data(status))["shards"][0]["verdict"])
-        await world.advance(LOOK_PERIOD_S)
-    assert verdicts[0] == "lagging"
-    assert set(verdicts[4:]) == {"stalled"}
-    Stuck.moves = True
-    try:
-        await data(status)
-        await world.advance(40)
-        await data(status)
-        await world.advance(LOOK_PERIOD_S)
-        assert (await data(status))["shards"][0]["verdict"] == "lagging"
-    finally:
-        Stuck.moves = False
 
 
 @in_fleet(shard_count=1)

@@ -73,7 +73,7 @@ def test_of_the_shards_of_others_it_knows_the_row() -> None:
     shard = the_shard(fleet(OTHERS))
     assert (shard["isHere"], shard["state"], shard["behindSeconds"], shard["verdict"]) == (
         False,
-        "processing",
+        "lagging",
         90,
         "lagging",
     )
@@ -89,18 +89,24 @@ def test_a_shard_that_went_to_another_worker_is_not_shown_by_what_is_left_of_it_
     [
         pytest.param(replace(OTHERS, owner=None), "stopped", None, id="nobody's"),
         pytest.param(replace(OTHERS, checkpoint=SHARD_END), "ended", None, id="ended"),
-        pytest.param(replace(OTHERS, status=None), "unknown", None, id="says nothing"),
+        pytest.param(replace(OTHERS, status=None), "unknown", "its worker does not tell", id="says nothing"),
         pytest.param(replace(OTHERS, paused="by ann, to look"), "paused", None, id="paused"),
         pytest.param(
             replace(OTHERS, failing=Failing(3, NOW_S - 60, Position("100"))),
             "failing",
-            "failed 3 times without a checkpoint",
+            "the log of its worker says why",
             id="failing",
+        ),
+        pytest.param(
+            replace(OTHERS, status=ShardStatus("unreadable", NOW_S, 0, why="since noon: forbidden")),
+            "unreadable",
+            "since noon: forbidden",
+            id="unreadable",
         ),
         pytest.param(
             replace(OTHERS, status=ShardStatus("parked", NOW_S)),
             "parked",
-            "parked: the log of its worker says why",
+            "the log of its worker says why",
             id="parked",
         ),
     ],
