@@ -347,6 +347,9 @@ def _why(
             return f"silent for {duration(age_s)}" + (f": {THROTTLED}" if is_throttled else "")
         case Verdict.UNKNOWN:
             return "not read yet"
+        case Verdict.FAILING if lease.failing_now is not None:
+            words = f"failed {lease.failing_now.failures} times without a checkpoint"
+            return words if status is None or status.why is None else f"{words}, {status.why}"
     return "the log of its worker says why" if status is None or status.why is None else status.why
 
 

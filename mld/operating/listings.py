@@ -79,8 +79,6 @@ def note(shard: ShardView) -> str:
         parts.append(f"goes to {shard.lease.handoff_to}")
     if shard.lease.paused is not None:
         parts.append(f"paused: {shard.lease.paused}")
-    if shard.failing is not None:
-        parts.append(f"failed {shard.failing.failures} times at {short(shard.failing.checkpoint)}")
     if shard.why is not None:
         parts.append(shard.why)
     if shard.is_probed:

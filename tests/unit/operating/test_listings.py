@@ -54,7 +54,7 @@ def fleet() -> FleetStatus:
             at,
             owner="a:2",
             hash_range=own[2],
-            status=told("failing", 0, why="since 12:00: it broke"),
+            status=told("failing", 0, why="noon: broke"),
             failing=Failing(7, NOW_S - 100, at),
         ),
         Lease(
@@ -88,7 +88,7 @@ LEASES = """\
 shard                 state       owner   behind   KB/s  checkpoint     note
 shardId-000000000006  stopped     b:3    unknown         …321519628402  its owner is dead
 shardId-000000000004  parked      a:2       0 ms         …321519628402  since 12:00: Kinesis does not know it
-shardId-000000000003  failing     a:2       0 ms         …321519628402  failed 7 times at …321519628402; since 12:00: it broke
+shardId-000000000003  failing     a:2       0 ms         …321519628402  failed 7 times without a checkpoint, noon: broke
 shardId-000000000005  unknown     java   unknown         TRIM_HORIZON   its worker does not tell
 shardId-000000000002  lagging     a:1        2 h         …321519628402
 shardId-000000000001  processing  a:1     340 ms  512.2  …321519628402  child of 0
@@ -108,7 +108,7 @@ LAG = """\
 shard                 verdict   behind  owner  note
 shardId-000000000006  stopped  unknown  b:3    its owner is dead
 shardId-000000000004  parked      0 ms  a:2    since 12:00: Kinesis does not know it
-shardId-000000000003  failing     0 ms  a:2    failed 7 times at …321519628402; since 12:00: it broke
+shardId-000000000003  failing     0 ms  a:2    failed 7 times without a checkpoint, noon: broke
 shardId-000000000005  unknown  unknown  java   its worker does not tell
 shardId-000000000002  lagging      2 h  a:1
 shardId-000000000001  ok        340 ms  a:1    child of 0

@@ -7,12 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.lease import Lease, ShardStatus
 from mld.metrics.registry import Metrics
 from mld.metrics.snapshot import Identity
 from mld.operating.fleet_reader import FleetReader, view_rules
-from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
-from mld.positions import Position
 from mld.serving.daemon_status import LOOK_PERIOD_S, DaemonStatus, StatusParts
 from tests.support.fleet import BASIC, STREAM, TABLE, Fleet, in_fleet, settings_of
 

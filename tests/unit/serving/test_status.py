@@ -94,7 +94,7 @@ def test_a_shard_that_went_to_another_worker_is_not_shown_by_what_is_left_of_it_
         pytest.param(
             replace(OTHERS, failing=Failing(3, NOW_S - 60, Position("100"))),
             "failing",
-            "the log of its worker says why",
+            "failed 3 times without a checkpoint",
             id="failing",
         ),
         pytest.param(
