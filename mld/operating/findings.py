@@ -12,8 +12,11 @@ from typing import Any
 
 from mld.aws.table_calls import MISSING_CODE, REFUSED_CODE, THROTTLING_CODES
 from mld.errors import AwsError, MldError
+from mld.fleet.report.reports import is_expired, newest_of_each
+from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease
-from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus
+from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ViewRules
+from mld.operating.verdicts import duration
 from mld.shards.identity import foreign_evidence
 from mld.steps import finish
 from mld.streams import Shard
@@ -221,6 +224,21 @@ def consumer_finding(name: str, consumers: int | None, error: MldError | None) -
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
+
+
+def missing_table(name: str, reports: Iterable[WorkerReport], now_s: float, rules: ViewRules) -> Diagnosis:
+    """Whether the lease table is yet to be made, or was taken from under a fleet, by the reports in another table."""
+    about = "lease table"
+    living = [one for one in newest_of_each(reports) if one.updated_at_s and not is_expired(one, now_s, rules.reports)]
+    if not living:
+        return ok(about, f"{name} does not exist; the first start makes it (dynamodb:CreateTable, not tried)")
+    last = max(living, key=lambda one: one.updated_at_s or 0)
+    ago = duration(max(0.0, now_s - (last.updated_at_s or 0)))
+    return fail(
+        about,
+        f"{name} does not exist, but its fleet lives: worker {last.worker} reported {ago} ago",
+        "its checkpoints are gone: stop it, then `mld restore` a backup, or start anew at initialPositionInStream",
+    )
 
 
 def table_findings(

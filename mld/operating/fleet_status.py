@@ -36,6 +36,7 @@ LAG_MAX_S = 60.0
 JAVA, UNREPORTED = "java", "unknown"
 """Kinds of workers that are not known to be of mld: one reports as Java's do, one does not report."""
 THROTTLED = "the lease table is throttled"
+NO_REPORT = "of KCL 2.x, which never reports, or gone"
 REPORT_RULES = ReportRules()
 
 
@@ -128,7 +129,7 @@ class WorkerView:
     drained: str | None = None
     """Who has drained it, when and why, in words; None if nobody has."""
     why: str | None = None
-    """Why it may live although it is silent."""
+    """Why nobody knows whether it lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,10 +389,16 @@ def _workers(
                 cpu_percent=_cpu(report),
                 behind_s=_furthest(own),
                 drained=None if report is None else report.mld.get("drain"),
-                why=THROTTLED if is_throttled and worker in silent else None,
+                why=_why_unsure(heard_at_s, is_excused=is_throttled and worker in silent),
             )
         )
     return tuple(views)
+
+
+def _why_unsure(heard_at_s: int | None, *, is_excused: bool) -> str | None:
+    if heard_at_s is None:
+        return NO_REPORT
+    return f"silent: {THROTTLED}" if is_excused else None
 
 
 def _kind(report: WorkerReport | None, *, tells: bool) -> str:

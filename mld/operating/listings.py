@@ -201,7 +201,7 @@ def _worker_row(worker: WorkerView) -> tuple[str, ...]:
     if worker.is_alive is False:
         notes.append("dead")
     if worker.why is not None:
-        notes.append(f"silent: {worker.why}")
+        notes.append(worker.why)
     if worker.drained is not None:
         notes.append(f"drained {worker.drained}")
     return (

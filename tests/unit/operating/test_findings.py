@@ -133,6 +133,15 @@ def test_rows_are_held_against_the_stream() -> None:
     assert healths(rows([], [shard])) == {"lease rows": Health.OK}
 
 
+def test_a_missing_table_is_well_only_where_no_fleet_reports() -> None:
+    old, young = WorkerReport("w-1", 900), WorkerReport("w-2", 990)
+    rules = ViewRules(10.0)
+    assert findings.missing_table("app", [], 1000.0, rules).health is Health.OK
+    assert findings.missing_table("app", [old], 1000.0, rules).health is Health.OK
+    found = findings.missing_table("app", [old, young], 1000.0, rules)
+    assert (found.health, "worker w-2 reported 10 s ago" in found.words) == (Health.FAIL, True)
+
+
 @pytest.mark.parametrize(
     ("reports", "is_3x", "health", "words"),
     [
