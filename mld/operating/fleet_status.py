@@ -15,7 +15,7 @@ from itertools import groupby
 from mld.errors import MldError
 from mld.fleet.heartbeat.beats import epoch_of
 from mld.fleet.leader.lock import LockRow, SeenLock
-from mld.fleet.report.reports import ReportRules, average, is_default, is_expired, newest_of_each
+from mld.fleet.report.reports import ReportRules, average, ends_of, is_default, is_expired, newest_of_each
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.leases.packed_status import unpack
@@ -36,6 +36,8 @@ LAG_MAX_S = 60.0
 JAVA, UNREPORTED = "java", "unknown"
 """Kinds of workers that are not known to be of mld: one reports as Java's do, one does not report."""
 THROTTLED = "the lease table is throttled"
+END_SHOWN_S = 3600.0
+"""How long a dead worker is shown that has no leases any more."""
 NO_REPORT = "of KCL 2.x, which never reports, or gone"
 REPORT_RULES = ReportRules()
 
@@ -129,7 +131,7 @@ class WorkerView:
     drained: str | None = None
     """Who has drained it, when and why, in words; None if nobody has."""
     why: str | None = None
-    """Why nobody knows whether it lives."""
+    """How it ended, or why nobody knows whether it lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,33 +374,51 @@ def _workers(
         if not shard.lease.is_complete:
             open_count += 1
             owned.setdefault(shard.owner, []).append(shard)
+    ends = {end: (at_s, by.worker) for by in reports.values() for end, at_s in ends_of(by).items()}
     views = []
-    for worker in sorted(name for name in owned if name is not None):
+    for worker in sorted({*ends, *(name for name in owned if name is not None)}):
         yield
-        report, own = reports.get(worker), owned[worker]
-        heard_at_s = heard.get(worker)
+        report, own = reports.get(worker), owned.get(worker, [])
+        heard_at_s, end = heard.get(worker), None if own else ends.get(worker)
+        is_silent = worker in silent
+        is_alive, why = _life(report, heard_at_s, end, now_s, is_silent=is_silent, is_throttled=is_throttled)
+        if is_alive is False and not own and now_s - max(heard_at_s or 0, end[0] if end else 0) > END_SHOWN_S:
+            continue
         views.append(
             WorkerView(
                 worker=worker,
                 kind=_kind(report, tells=any(shard.age_s is not None for shard in own)),
                 leases=len(own),
                 share=len(own) / open_count if open_count else 0.0,
-                is_alive=None if report is None or (is_throttled and worker in silent) else worker not in silent,
+                is_alive=is_alive,
                 is_leader=worker == leader,
                 heard_s=None if heard_at_s is None else now_s - heard_at_s,
                 cpu_percent=_cpu(report),
                 behind_s=_furthest(own),
                 drained=None if report is None else report.mld.get("drain"),
-                why=_why_unsure(heard_at_s, is_excused=is_throttled and worker in silent),
+                why=why,
             )
         )
     return tuple(views)
 
 
-def _why_unsure(heard_at_s: int | None, *, is_excused: bool) -> str | None:
-    if heard_at_s is None:
-        return NO_REPORT
-    return f"silent: {THROTTLED}" if is_excused else None
+def _life(
+    report: WorkerReport | None,
+    heard_at_s: int | None,
+    end: tuple[int, str] | None,
+    now_s: float,
+    *,
+    is_silent: bool,
+    is_throttled: bool,
+) -> tuple[bool | None, str | None]:
+    """(whether a worker lives, how it ended or why nobody knows). `end`: when it was found dead, and by whom."""
+    if is_silent and is_throttled:
+        return None, f"silent: {THROTTLED}"
+    if end is not None and (report is None or is_silent):
+        return False, f"found dead {duration(now_s - end[0])} ago by {end[1]}, which took its leases"
+    if report is None:
+        return None, NO_REPORT if heard_at_s is None else None
+    return not is_silent, None
 
 
 def _kind(report: WorkerReport | None, *, tells: bool) -> str:
