@@ -18,7 +18,7 @@ from mld.metrics.rings import History
 from mld.metrics.snapshot import Identity, ShardValue, value_of
 from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ShardView, rejudged, share_of
 from mld.operating.listings import shard_value, worker_value
-from mld.operating.verdicts import RANKS, Verdict
+from mld.operating.verdicts import Verdict
 from mld.steps import Steps
 
 SLICE = 20  # shards between two turns of the loop, 10 µs for each
@@ -73,7 +73,6 @@ class StatusView:
             "tableReadAt": None if fleet is None else fleet.taken_s,
             "trouble": moment.trouble,
             "historyStepSeconds": self.history.step_s,
-            "verdicts": list(RANKS),
             "spark": list(moment.spark),
         }
 

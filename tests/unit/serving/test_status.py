@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from mld.metrics.registry import Metrics, ShardActivity
 from mld.metrics.rings import History
 from mld.metrics.snapshot import Identity
 from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
+from mld.operating.verdicts import RANKS
 from mld.positions import SHARD_END, Position
 from mld.serving.status import Moment, StatusView, document, encoded
 from mld.serving.web_pages import page_and_policy, takes_gzip
@@ -174,3 +176,12 @@ def test_the_page_may_run_its_own_script_and_load_nothing() -> None:
     assert policy.count("'sha256-") == 2
     for outside in (b" src=", b"url(http", b"@import", b'<link rel="stylesheet', b"import("):
         assert outside not in page
+
+
+def test_the_page_has_the_verdicts_in_the_order_of_the_table_and_a_colour_for_each_state() -> None:
+    page, _ = page_and_policy()
+    (listed,) = re.findall(rb"const VERDICTS = (\[.*?\]);", page)
+    assert json.loads(listed) == list(RANKS)
+    for state in ({*RANKS} - {"ok"}) | {activity.value for activity in ShardActivity}:
+        assert page.count(f"--{state}: #".encode()) == 2, "light and dark"
+        assert f".{state} {{ fill: var(--{state}); background: var(--{state}); }}".encode() in page
