@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mld.metrics.instruments import SpreadValue
 from mld.metrics.registry import Metrics, ShardActivity, ShardMetrics
-from mld.steps import Steps, finish
+from mld.steps import Steps, at_once
 
 SLICE = 25  # shards between two turns of the loop, 30 µs for each
 
@@ -99,24 +99,6 @@ class Snapshot:
         return sum(shard.activity is activity for shard in self.shards)
 
 
-def take_snapshot(
-    metrics: Metrics,
-    identity: Identity,
-    now: float,
-    wall_s: float,
-    *,
-    prefetch_limit_bytes: int = 0,
-    fleet: FleetValue | None = None,
-) -> Snapshot:
-    """The values of now (`now` monotonic, `wall_s` epoch seconds). Changes nothing.
-
-    `fleet` replaces what this worker has seen of the table itself.
-    """
-    return finish(
-        snapshot_steps(metrics, identity, now, wall_s, prefetch_limit_bytes=prefetch_limit_bytes, fleet=fleet)
-    )
-
-
 def snapshot_steps(
     metrics: Metrics,
     identity: Identity,
@@ -126,7 +108,10 @@ def snapshot_steps(
     prefetch_limit_bytes: int = 0,
     fleet: FleetValue | None = None,
 ) -> Steps[Snapshot]:
-    """`take_snapshot` for many shards."""
+    """The values of now (`now` monotonic, `wall_s` epoch seconds). Changes nothing.
+
+    `fleet` replaces what this worker has seen of the table itself.
+    """
     shards = []
     for number, (_, part) in enumerate(sorted(metrics.shards.items())):
         if number % SLICE == 0:
@@ -149,6 +134,9 @@ def snapshot_steps(
         units=worker.units.value(),
         fleet=fleet or FleetValue(table.workers, table.unassigned, table.holes, table.corrupt),
     )
+
+
+take_snapshot = at_once(snapshot_steps)
 
 
 def value_of(part: ShardMetrics, now: float, wall_s: float) -> ShardValue:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from mld.aws.client_factory import client_factory
@@ -107,15 +108,15 @@ class FleetReader:
         if any(key == UNKNOWN_KEY for key, _ in scan.corrupt):
             name = self._settings.table_name
             raise TableError(f"table {name} is no lease table: it has rows without the attribute {LEASE_TABLE_KEY}")
-        return await in_turns(self.status_of(scan, legacy_reports, legacy_lock, is_throttled=is_throttled))
+        rules = replace(self._rules, is_throttled=is_throttled)
+        return await in_turns(self.status_of(scan, legacy_reports, legacy_lock, rules))
 
     def status_of(
         self,
         scan: TableScan,
         more_reports: Iterable[WorkerReport] = (),
         legacy_lock: SeenLock = None,
-        *,
-        is_throttled: bool = False,
+        rules: ViewRules | None = None,
     ) -> Steps[FleetStatus]:
         """The fleet as a scan shows it."""
         found = parse_rows(scan.others, LEASE_TABLE_KEY)
@@ -125,11 +126,10 @@ class FleetReader:
             (*found.reports, *more_reports),
             lock if lock is not None else legacy_lock,
             self._clock.wall(),
-            self._rules,
+            rules or self._rules,
             corrupt=scan.corrupt,
             carried=told_by_heartbeats(scan.leases, found.reports),
             labels=_labels(scan),
-            is_throttled=is_throttled,
         )
 
     async def _legacy(self) -> tuple[tuple[WorkerReport, ...], SeenLock]:

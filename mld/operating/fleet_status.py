@@ -23,7 +23,7 @@ from mld.operating.verdicts import Verdict, duration, judge, state_of
 from mld.periods import RENEWALS_PER_LEASE
 from mld.shards.graph import id_order
 from mld.shards.holes import hole_steps
-from mld.steps import SLICE, Steps, finish, in_order
+from mld.steps import SLICE, Steps, at_once, in_order
 from mld.stream_ids import stream_of_key
 from mld.streams import HASH_KEY_MAX, HashRange
 
@@ -53,6 +53,8 @@ class ViewRules:
     lease_duration_s: float
     reports: ReportRules = REPORT_RULES
     lag_max_s: float = LAG_MAX_S
+    is_throttled: bool = False
+    """Whether the table refuses writes for want of capacity, as far as is known: nobody is dead for being silent."""
 
     @property
     def fresh_s(self) -> float:
@@ -173,39 +175,6 @@ class FleetStatus:
         return sum(shard.verdict is verdict for shard in self.shards)
 
 
-def fleet_status(
-    leases: Iterable[Lease],
-    reports: Iterable[WorkerReport],
-    lock: SeenLock,
-    now_s: float,
-    rules: ViewRules,
-    *,
-    corrupt: Iterable[tuple[str, str]] = (),
-    carried: Mapping[str, ShardStatus] | None = None,
-    labels: Mapping[str, str] | None = None,
-    is_throttled: bool = False,
-) -> FleetStatus:
-    """The fleet of these rows at `now_s`, in epoch seconds of whoever looks.
-
-    `carried` has what workers tell of carried leases, by key; it replaces what is in their rows. `labels` are what
-    people call streams, by identifier; a stream without one is called by its identifier. While the table is throttled
-    nobody counts as dead for being silent.
-    """
-    return finish(
-        fleet_status_steps(
-            leases,
-            reports,
-            lock,
-            now_s,
-            rules,
-            corrupt=corrupt,
-            carried=carried,
-            labels=labels,
-            is_throttled=is_throttled,
-        )
-    )
-
-
 def fleet_status_steps(
     leases: Iterable[Lease],
     reports: Iterable[WorkerReport],
@@ -216,9 +185,12 @@ def fleet_status_steps(
     corrupt: Iterable[tuple[str, str]] = (),
     carried: Mapping[str, ShardStatus] | None = None,
     labels: Mapping[str, str] | None = None,
-    is_throttled: bool = False,
 ) -> Steps[FleetStatus]:
-    """`fleet_status` for many rows."""
+    """The fleet of these rows at `now_s`, in epoch seconds of whoever looks.
+
+    `carried` has what workers tell of carried leases, by key; it replaces what is in their rows. `labels` are what
+    people call streams, by identifier; a stream without one is called by its identifier.
+    """
     newest = {report.worker: report for report in newest_of_each(reports)}
     told = carried or {}
     known = labels or {}
@@ -239,14 +211,14 @@ def fleet_status_steps(
         for worker, report in newest.items()
         if is_expired(replace(report, updated_at_s=heard[worker]), now_s, rules.reports)
     )
-    dead = frozenset() if is_throttled else silent
+    dead = frozenset() if rules.is_throttled else silent
     shards = []
     for number, lease in enumerate(rows):
         if number % SLICE == 0:
             yield
-        view = _view_shard(lease, told.get(lease.key, lease.status), dead, now_s, rules, is_throttled=is_throttled)
+        view = _view_shard(lease, told.get(lease.key, lease.status), dead, now_s, rules)
         shards.append(view if lease.stream is None else replace(view, label=label_of(lease)))
-    workers = yield from _workers(shards, newest, heard, silent, _leader(lock), now_s, is_throttled=is_throttled)
+    workers = yield from _workers(shards, newest, heard, silent, _leader(lock), now_s, rules)
     unreadable = tuple(corrupt)
     # An unreadable row covers keys that nobody knows.
     unsure = {known.get(stream, stream) if (stream := stream_of_key(key)) else None for key, _ in unreadable}
@@ -264,6 +236,9 @@ def fleet_status_steps(
         leader=_leader(lock),
         labels=known,
     )
+
+
+fleet_status = at_once(fleet_status_steps)
 
 
 def of_stream(status: FleetStatus, name: str) -> FleetStatus | None:
@@ -319,24 +294,22 @@ def _view_shard(
     dead: Collection[str],
     now_s: float,
     rules: ViewRules,
-    *,
-    is_throttled: bool = False,
 ) -> ShardView:
     age_s = None if told is None else max(0.0, now_s - told.at_s)
     fresh = told if age_s is not None and age_s <= rules.fresh_s else None
     verdict = judge(lease, fresh, rules.lag_max_s, is_owner_dead=lease.actual_owner in dead)
-    return ShardView(lease, verdict, fresh, age_s, why=_why(lease, verdict, fresh, age_s, is_throttled=is_throttled))
+    return ShardView(lease, verdict, fresh, age_s, why=_why(lease, verdict, fresh, age_s, rules.is_throttled))
 
 
 def rejudged(view: ShardView, status: ShardStatus, lag_max_s: float, *, is_probed: bool = False) -> ShardView:
     """The view of a shard of a living worker, by what somebody knows better than its row."""
     verdict = judge(view.lease, status, lag_max_s, is_owner_dead=False)
-    why = _why(view.lease, verdict, status, 0.0)
+    why = _why(view.lease, verdict, status)
     return replace(view, verdict=verdict, status=status, age_s=0.0, why=why, is_probed=is_probed)
 
 
 def _why(
-    lease: Lease, verdict: Verdict, status: ShardStatus | None, age_s: float | None, *, is_throttled: bool = False
+    lease: Lease, verdict: Verdict, status: ShardStatus | None, age_s: float | None = None, is_throttled: bool = False
 ) -> str | None:
     """Why a shard is not well, or why nobody knows how it is."""
     match verdict:
@@ -363,8 +336,7 @@ def _workers(
     silent: Collection[str],
     leader: str | None,
     now_s: float,
-    *,
-    is_throttled: bool,
+    rules: ViewRules,
 ) -> Steps[tuple[WorkerView, ...]]:
     owned: dict[str | None, list[ShardView]] = {worker: [] for worker in reports}
     open_count = 0
@@ -381,7 +353,7 @@ def _workers(
         report, own = reports.get(worker), owned.get(worker, [])
         heard_at_s, end = heard.get(worker), None if own else ends.get(worker)
         is_silent = worker in silent
-        is_alive, why = _life(report, heard_at_s, end, now_s, is_silent=is_silent, is_throttled=is_throttled)
+        is_alive, why = _life(report, heard_at_s, end, now_s, is_silent=is_silent, is_throttled=rules.is_throttled)
         if is_alive is False and not own and now_s - max(heard_at_s or 0, end[0] if end else 0) > END_SHOWN_S:
             continue
         views.append(

@@ -232,6 +232,7 @@ class ShardReader(ABC):
             # Nothing waits for the child, so this is the lag of the shard; else the next page tells.
             self._metrics.saw_lag(page.millis_behind_latest, self._clock.wall())
             if self._is_awaited and self._is_newest_tip:
+                self._metrics.oldest_wall_s = None  # what a failed child had in hand is done, or was passed over
                 self._metrics.on_tip(self.shard_id, True)
         if verdict is AnswerVerdict.GOES_ON:
             return False

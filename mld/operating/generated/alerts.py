@@ -98,7 +98,7 @@ def alerts_of(settings: Settings, retention_s: int = RETENTION_DEFAULT_S) -> tup
             5 * MINUTE_S,
             "page",
             "A record processor has neither answered nor checkpointed for 6 minutes, with records in its hands.",
-            "mld leases shows its note; mld tap shows what its child says.",
+            "mld tap shows what its child says; set timeoutInSeconds if it should be ended.",
         ),
         Alert(
             "MldShardParked",
@@ -131,14 +131,6 @@ def alerts_of(settings: Settings, retention_s: int = RETENTION_DEFAULT_S) -> tup
             "ticket",
             "A child was restarted more than three times in 10 minutes.",
             "The daemon's log has its last words.",
-        ),
-        Alert(
-            "MldChildBusy",
-            "max by (stream, shard) (mld_child_busy_seconds{app}) > 600",
-            0,
-            "ticket",
-            "A child has had one batch in its hands for 10 minutes.",
-            "mld tap; set timeoutInSeconds if it should be ended.",
         ),
         Alert(
             "MldLeasesLost",

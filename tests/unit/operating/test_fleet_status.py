@@ -134,7 +134,7 @@ def test_a_worker_is_heard_by_whatever_it_writes() -> None:
 def test_while_the_table_is_throttled_the_silent_are_not_dead() -> None:
     silent = WorkerReport("w-1", NOW_S - 300, mld={"version": "0.2.0"})
     old = lease(status=ShardStatus("idle", NOW_S - 200, 0))
-    seen = fleet_status([old], [silent], None, NOW_S, RULES, is_throttled=True)
+    seen = fleet_status([old], [silent], None, NOW_S, replace(RULES, is_throttled=True))
     assert [(shard.verdict, shard.why) for shard in seen.shards] == [
         (Verdict.UNKNOWN, "silent for 3 min: the lease table is throttled")
     ]
