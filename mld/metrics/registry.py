@@ -204,8 +204,10 @@ class ShardMetrics:
                 since_s, why = self.failed_reads.since_s, self.failed_reads.last
             case ShardActivity.STALLED:
                 since_s, why = self.moved_wall_s, STALLED
-            case ShardActivity.FAILING | ShardActivity.PARKED if self.last_error is not None:
+            case ShardActivity.PARKED if self.last_error is not None:
                 since_s, why = self.last_error_wall_s, self.last_error
+            case ShardActivity.FAILING if self.last_error is not None:
+                return f"at {iso_time(self.last_error_wall_s)}: {self.last_error}"
             case _:
                 return None
         return f"since {iso_time(since_s or 0.0)}: {why}"
