@@ -87,7 +87,8 @@ class StatusView:
 
     def _workers(self) -> Iterator[Document]:
         for worker in () if self.fleet is None else self.fleet.workers:
-            yield worker_value(worker) | {"isHere": worker.worker == self.identity.worker}
+            is_here = worker.worker == self.identity.worker
+            yield worker_value(worker) | ({"isAlive": True, "why": None} if is_here else {}) | {"isHere": is_here}
 
     def _holes(self) -> Iterator[Document]:
         for label, holes in {}.items() if self.fleet is None else self.fleet.holes_of.items():

@@ -71,6 +71,14 @@ def test_of_its_own_shards_a_worker_knows_more_and_newer_than_the_row() -> None:
     assert (shard["from"], shard["to"], shard["checkpoint"]) == (0, 1, "100/0")
 
 
+def test_whoever_answers_is_alive_and_so_are_its_shards_however_old_the_table_is() -> None:
+    silent = [replace(report, updated_at_s=NOW_S - 300) for report in REPORTS]
+    old = replace(ROW, status=ShardStatus("idle", NOW_S - 300, 0))
+    value = shown(fleet(old, reports=silent), holding())
+    assert {one["worker"]: one["isAlive"] for one in value["workers"]} == {"w-1": True, "w-2": False}
+    assert [one["state"] for one in value["shards"]] == ["processing"]
+
+
 def test_of_the_shards_of_others_it_knows_the_row() -> None:
     shard = the_shard(fleet(OTHERS))
     assert (shard["isHere"], shard["state"], shard["behindSeconds"], shard["verdict"]) == (
