@@ -167,8 +167,7 @@ class ShardConsumer:
         try:
             await self._start_reader_and_child()
         except StreamError as error:
-            is_said = self.counters.part.failed_reads.failed(error, self._parts.clock.wall())
-            level = logging.WARNING if is_said else logging.DEBUG
+            level = self.counters.read_failed(error)
             log.log(level, "cannot position in the shard: %s", error, extra=self._about("initialize_failed"))
             if self._processor is not None and not self._processor.initialized:
                 await self._dismiss_child()
@@ -235,21 +234,14 @@ class ShardConsumer:
             case ShardMissing():
                 return ActivityOutcome.SHARD_MISSING
             case Records(page):
-                return await self._deliver(page)
+                self.counters.took(page)
+                return self.counters.over(await self._deliver(page))
             case EndOfShard(children):
                 self._children = children
                 return ActivityOutcome.SHARD_ENDED
 
     async def _deliver(self, page: Page) -> ActivityOutcome:
-        """Give the child what is new to it in the page."""
-        self.counters.took(page)
-        outcome = await self._deliver_new(page)
-        if outcome is ActivityOutcome.DONE:
-            self.counters.done()
-        return outcome
-
-    async def _deliver_new(self, page: Page) -> ActivityOutcome:
-        """Give the child what is new to it; in parts during a search for a record that kills it."""
+        """Give the child what is new to it in the page; in parts during a search for a record that kills it."""
         batch = await batch_of(page, self._delivered, self._lease.hash_range, self._source, self._stopping)
         if batch is None:
             return ActivityOutcome.DONE

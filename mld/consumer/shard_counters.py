@@ -5,11 +5,12 @@ Verbs for the consumer's shell, so that it says what happened and not which inst
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from enum import Enum
 
 from mld.clock import Clock
-from mld.consumer.lifecycle import ConsumerState
+from mld.consumer.lifecycle import ActivityOutcome, ConsumerState
 from mld.consumer.ports import ChildStartError
 from mld.leases.lease import ShardStatus
 from mld.metrics.registry import Metrics, ShardActivity, ShardMetrics
@@ -87,9 +88,15 @@ class ShardCounters:
             self.part.moved_wall_s = wall_s
             self.part.oldest_wall_s = wall_s if arrived_ms is None else arrived_ms / 1000
 
-    def done(self) -> None:
-        """The page that was taken last is done with."""
-        self.part.moved_wall_s = self.part.oldest_wall_s = None
+    def over(self, outcome: ActivityOutcome) -> ActivityOutcome:
+        """Note how the delivery of the page that was taken last ended."""
+        if outcome is ActivityOutcome.DONE:
+            self.part.moved_wall_s = self.part.oldest_wall_s = None
+        return outcome
+
+    def read_failed(self, error: Exception) -> int:
+        """Count a read that failed before there was a reader; returns the level to log it at."""
+        return logging.WARNING if self.part.failed_reads.failed(error, self._clock.wall()) else logging.DEBUG
 
     def _moved(self) -> None:
         if self.part.moved_wall_s is not None:

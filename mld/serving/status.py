@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from mld.leases.lease import ShardStatus
 from mld.metrics.registry import Metrics
 from mld.metrics.rings import History
 from mld.metrics.snapshot import Identity, ShardValue, value_of
-from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ShardView, rejudged, share_of
+from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ShardView, known_here, share_of
 from mld.operating.listings import shard_value, worker_value
 from mld.operating.verdicts import Verdict
 from mld.steps import Steps
@@ -111,7 +110,7 @@ class StatusView:
                 yield _of_table(view)
             else:
                 one = value_of(held, moment.now, moment.wall_s)
-                known = rejudged(view, _status_of(one, moment.wall_s), moment.lag_max_s)
+                known = known_here(view, one, moment.wall_s, moment.lag_max_s)
                 yield _shard_value(known) | _of_own(one, self.history)
 
 
@@ -182,11 +181,6 @@ def _shard_value(view: ShardView) -> Document:
         if value[name] is not None:
             value[name] = round(value[name], DIGITS_OF_SHARES)
     return value
-
-
-def _status_of(own: ShardValue, wall_s: float) -> ShardStatus:
-    behind_ms = None if own.behind_s is None else round(1000 * own.behind_s)
-    return ShardStatus(own.activity.value, int(wall_s), behind_ms, why=own.why)
 
 
 def _of_own(own: ShardValue, history: History) -> dict[str, Any]:
