@@ -188,8 +188,9 @@ def workers_listing(status: FleetStatus) -> Listing:
         ("last heard", True),
         ("note", False),
     )
-    alive = sum(worker.is_alive is not False for worker in status.workers)
-    workers = "worker" if alive == 1 else "workers"
+    unsure = sum(worker.is_alive is None and worker.why is not None for worker in status.workers)
+    alive = sum(worker.is_alive is not False for worker in status.workers) - unsure
+    workers = ("worker" if alive == 1 else "workers") + (f", {unsure} unknown" if unsure else "")
     leader = f"led by {status.leader}" if status.leader else "nobody leads"
     return Listing("", columns, tuple(map(_worker_row, status.workers)), (f"{alive} live {workers}, {leader}",))
 

@@ -102,7 +102,7 @@ a:1     mld 0.2.0       3    43%  42 %              2 h     2 s ago
 a:2     mld 0.2.0       2    29%                   0 ms     2 s ago  leader
 b:3     mld 0.2.0       1    14%                unknown    80 s ago  dead
 java    unknown         1    14%                unknown   no report  of KCL 2.x, which never reports, or gone
-3 live workers, led by a:2"""
+2 live workers, 1 unknown, led by a:2"""
 
 LAG = """\
 shard                 verdict   behind  owner  note
