@@ -6,6 +6,7 @@ Verbs for the consumer's shell, so that it says what happened and not which inst
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from enum import Enum
 
@@ -84,9 +85,8 @@ class ShardCounters:
         if page.millis_behind_latest is not None:
             self.part.saw_lag(page.millis_behind_latest, wall_s)
         if page.count:
-            arrived_ms = page.first_arrival_ms
             self.part.moved_wall_s = wall_s
-            self.part.oldest_wall_s = wall_s if arrived_ms is None else arrived_ms / 1000
+            self.part.oldest_wall_s = min(wall_s, (page.first_arrival_ms or math.inf) / 1000)  # of Kinesis's clock
 
     def over(self, outcome: ActivityOutcome) -> ActivityOutcome:
         """Note how the delivery of the page that was taken last ended."""

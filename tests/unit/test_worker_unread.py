@@ -6,16 +6,20 @@ import logging
 
 import pytest
 
+from mld.consumer.shard_counters import ShardCounters
 from mld.errors import StreamError
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.metrics.registry import UNREADABLE_AFTER_S, ShardActivity
+from mld.metrics.registry import UNREADABLE_AFTER_S, Metrics, ShardActivity
 from mld.metrics.snapshot import Identity
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.verdicts import Verdict
 from mld.serving.daemon_status import DaemonStatus, StatusParts
+from protocol.messages import Record
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet, in_fleet, settings_of
+from tests.support.pages import page_with
 from tests.twins.children import Recorder
+from tests.twins.streams import VirtualClock
 from tests.virtual_time import run_virtual
 
 READS = frozenset({"GetRecords", "SubscribeToShard"})
@@ -157,3 +161,20 @@ async def test_a_new_owner_says_how_old_the_oldest_record_is_not_how_near_the_ti
         known += [one.behind_s for one in (await look(world)).shards if one.owner == "w2" and one.behind_s is not None]
     assert known
     assert min(known) > HOUR_S - 30
+
+
+@pytest.mark.parametrize(("arrived_s_ago", "lag_ms"), [(40.0, 70_000), (-3600.0, 30_000)])
+def test_records_in_hand_are_as_old_as_their_arrival_and_never_younger_than_their_taking(
+    arrived_s_ago: float, lag_ms: int
+) -> None:
+    """The second arrival is by the clock of Kinesis, an hour ahead of ours."""
+
+    async def story() -> None:
+        clock, metrics = VirtualClock(), Metrics()
+        counters = ShardCounters(metrics, "a", clock)
+        record = Record(b"x", "k", "1", 0, round(1000 * (clock.wall() - arrived_s_ago)))
+        counters.took(page_with((record,), "next", 0))
+        await clock.sleep(30.0)
+        assert counters.part.lag_ms(clock.wall()) == lag_ms
+
+    run_virtual(story())
