@@ -61,7 +61,7 @@ def test_pauses_grow_have_a_bound_and_outlast_the_fence() -> None:
     ("code", "was_ready", "end"),
     [
         pytest.param(2, False, 2, id="a wrong file"),
-        pytest.param(2, True, 2, id="a file that has become wrong"),
+        pytest.param(2, True, None, id="a file that has become wrong"),
         pytest.param(1, False, 1, id="a start in vain"),
         pytest.param(-9, False, 137, id="killed while it started"),
         pytest.param(0, False, 1, id="an early end that looks good"),
@@ -69,7 +69,7 @@ def test_pauses_grow_have_a_bound_and_outlast_the_fence() -> None:
         pytest.param(-9, True, None, id="killed later"),
     ],
 )
-def test_a_unit_ends_with_a_worker_only_if_the_file_is_wrong_or_it_never_came_up(
+def test_a_unit_ends_with_a_worker_only_if_it_never_came_up(
     code: int, was_ready: bool, end: int | None
 ) -> None:
     assert unit_end(code, was_ready=was_ready) == end
@@ -77,6 +77,7 @@ def test_a_unit_ends_with_a_worker_only_if_the_file_is_wrong_or_it_never_came_up
 
 def test_ends_are_told_as_a_shell_and_as_people_have_them() -> None:
     assert (exit_code(-15), exit_code(3)) == (143, 3)
+    assert "properties file has an error" in said_of_end(2)
     assert said_of_end(3) == "ended with exit code 3"
     assert said_of_end(-9) == "was ended by SIGKILL"
     assert said_of_end(-63) == "was ended by signal 63"
