@@ -69,9 +69,7 @@ def test_pauses_grow_have_a_bound_and_outlast_the_fence() -> None:
         pytest.param(-9, True, None, id="killed later"),
     ],
 )
-def test_a_unit_ends_with_a_worker_only_if_it_never_came_up(
-    code: int, was_ready: bool, end: int | None
-) -> None:
+def test_a_unit_ends_with_a_worker_only_if_it_never_came_up(code: int, was_ready: bool, end: int | None) -> None:
     assert unit_end(code, was_ready=was_ready) == end
 
 
