@@ -199,9 +199,6 @@ class _NewsOfUnit:
         log.info("worker %s has ended", worker, extra={"action": "sibling_ended", "worker": worker})
         self._worker.fleet.ended(worker, until)
 
-    def all_leave(self, siblings: Sequence[str]) -> None:
-        self._worker.fleet.lookout.roster.leaving(siblings)
-
     def alone(self) -> None:
         self._worker.request_stop()
 

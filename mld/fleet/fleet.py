@@ -221,14 +221,16 @@ class Fleet:
         self._parts.child_adopter.stop()
         await self._loops.stop([TAKER, DISCOVERY, ASSIGNER, LOOKOUT, VERSIONS, INDEX, LATE_TABLES])
         if not self.takes_leases:
+            if self._reporter is not None:  # before we name receivers: who names some later names us not
+                await self._reporter.leave()
             await self._parts.departure.name_receivers()
         self._resigning = asyncio.ensure_future(self.leader.close())  # may take seconds; leases need not wait for it
 
     async def close(self) -> None:
-        """Nothing is held any more: give on what was assigned to us meanwhile, delete the report, end the loops."""
+        """Nothing is held any more: release what was assigned to us meanwhile, delete the report, end the loops."""
         try:
             if not self.takes_leases:
-                await self._parts.departure.give_on_late_leases()
+                await self._parts.departure.release_late_leases()
         finally:
             await self._loops.stop([HEARTBEAT])
             if self._reporter is not None:

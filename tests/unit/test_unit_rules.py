@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from mld.unit.membership import (
     claim_membership,
     hold_on,
     news_of_end,
-    news_of_leaving,
 )
 from mld.unit.rules import (
     FENCE_S,
@@ -118,9 +116,6 @@ class Heard:
     def sibling_ended(self, worker: str, until: float) -> None:
         self.news.append(("ended", worker, until))
 
-    def all_leave(self, siblings: Sequence[str]) -> None:
-        self.news.append(("leave", tuple(siblings)))
-
     def alone(self) -> None:
         self.news.append("alone")
 
@@ -139,6 +134,6 @@ def test_a_worker_hears_of_siblings_and_of_the_end_of_its_supervisor() -> None:
     ours, theirs = socket.socketpair()
     heard = Heard()
     with ours:
-        ours.sendall(news_of_end("a-2", 12.5) + json.dumps({"later": 1}).encode() + b"\n" + news_of_leaving(["a-3"]))
+        ours.sendall(news_of_end("a-2", 12.5) + json.dumps({"later": 1}).encode() + b"\n")
     asyncio.run(hold_on(Membership("a-1", Path("/p"), theirs.detach()), heard))
-    assert heard.news == [("ended", "a-2", 12.5), ("leave", ("a-3",)), "alone"]
+    assert heard.news == [("ended", "a-2", 12.5), "alone"]
