@@ -94,7 +94,7 @@ class LeaseKeeper:
         self._rows = RowsWritten()
         self._holdings: dict[str, Holding] = {}
         self._times_changed = asyncio.Event()
-        self._receiver_of: ReceiverOf = _nobody
+        self._receiver_of: ReceiverOf | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._confirmer = Confirmer(table, clock, rng, self, self._holdings, validity, self._slots)
         self.resumer = Resumer(
@@ -218,7 +218,7 @@ class LeaseKeeper:
 
     async def release(self, key: str, token: str) -> bool:
         """Give the lease to its receiver, or back to the table so that others may take it at once."""
-        receiver = await self._receiver_of(key)
+        receiver = None if self._receiver_of is None else await self._receiver_of(key)
         if receiver is not None:
             return await self.hand_over(key, token, receiver)
         return await self._part(key, token, self._parting.release, LeaseMove.RELEASED)
@@ -475,7 +475,3 @@ class LeaseKeeper:
 
     def _about(self, key: str, action: str) -> dict[str, str]:
         return {"action": action, "shard": key}
-
-
-async def _nobody(_key: str) -> None:
-    return None
