@@ -137,6 +137,7 @@ SUBROOMS: dict[str, set[str]] = {
     "values": set(),
     "loops": set(),
     "index_keeper": set(),
+    "table_keeper": set(),
     "child_adopter": {"loops"},
     "leader": {"values"},
     "report": {"values"},

@@ -13,7 +13,12 @@ from tests.twins.dynamo import Fault, lost_request
 from tests.unit.fleet.checklists.java import JavaWorker
 from tests.unit.fleet.checklists.wire import COMPATIBLE, LEASES, PHASE1, REPORTS, STATES, V3X, Stage, story
 
-ALWAYS = {"versions", "late tables", "lost table", "reports"}  # the loop of the reports is idle where nothing is reported
+ALWAYS = {
+    "versions",
+    "late tables",
+    "lost table",
+    "reports",
+}  # the loop of the reports is idle where nothing is reported
 
 
 def reported(stage: Stage, worker: str, age_s: float = 0.0) -> None:
