@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -57,3 +60,17 @@ async def wait_for_event(event: asyncio.Event, timeout_s: float | None) -> bool:
     except TimeoutError:
         return event.is_set()
     return True
+
+
+async def unless(event: asyncio.Event, work: Awaitable[T]) -> T | None:
+    """What `work` returns; None if `event` is set before: then `work` is cancelled, whatever it waits for."""
+    working = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        waiting.cancel()
+        if working.cancel():
+            await asyncio.wait({working})
+            _ = working.cancelled() or working.exception()  # of work that nobody wants any more

@@ -33,7 +33,7 @@ from mld.leases.retries import renewal_timeout_s
 from mld.metrics.registry import Metrics
 from mld.periods import RENEWALS_PER_LEASE
 from mld.process.reload import Reloader
-from mld.process.signals import EXIT_FAILURE, hang_up_here, run_under_signals, warn_without_init
+from mld.process.signals import EXIT_FAILURE, EXIT_OK, StopSignals, hang_up_here, warn_without_init
 from mld.process.streams_reader import StreamsReader
 from mld.process.systemd import ServiceManager, claim_supervision
 from mld.process.until_tip import CatchUpRules, RunUntilTip, UntilTip
@@ -85,6 +85,12 @@ async def run_daemon(
     Raises ConfigurationError if the record processor, or a package that the file asks for, cannot be found.
     """
     supervision = claim_supervision(os.environ, os.getpid())
+    worker: Worker | None = None
+
+    def reload() -> None:
+        _reload(worker, reloader, supervision.manager)
+
+    stop = StopSignals(hang_up_here(is_supervised=supervision.manager.is_there), reload)
     command = split_command(settings.executable_name)
     _check_command(command, settings.executable_name, properties_file)
     for one in settings.streams:
@@ -136,7 +142,8 @@ async def run_daemon(
     if settings.stream_arn is not None:
         environment["MLD_STREAM_ARN"] = settings.stream_arn
     try:
-        await asyncio.gather(*(one.open() for one in opened))
+        if not await stop.unless_asked(asyncio.gather(*(one.open() for one in opened))):
+            return EXIT_OK
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         _keep_freed_memory()
         gc.set_threshold(COLLECT_EVERY)
@@ -147,20 +154,15 @@ async def run_daemon(
         )
         pages = membership.pages if membership else None
         parts = SurfaceParts(settings, worker, worker_id, metrics, dynamo, factory, clock, supervision, pages)
-
-        def reload() -> None:
-            _reload(worker, reloader, supervision.manager)
-
-        hang_up = hang_up_here(is_supervised=supervision.manager.is_there)
         grace_s = settings.shutdown_grace_millis / 1000
         if until_tip is not None:
             rules = CatchUpRules(
                 settings.failover_time_millis / 1000, initial_position(settings), until_tip.time_max_s, properties_file
             )
             run = RunUntilTip(worker, metrics, worker_id, parts.clock, rules, around=lambda: surface(parts))
-            return await run_under_signals(run, grace_s, hang_up, reload)
+            return await stop.run(run, grace_s)
         async with surface(parts), _in_unit(membership, worker):
-            return await run_under_signals(worker, grace_s, hang_up, reload)
+            return await stop.run(worker, grace_s)
     except MldError as error:
         log.error("%s", error, extra={"action": "daemon_failed"})
         return EXIT_FAILURE
@@ -197,9 +199,6 @@ class _NewsOfUnit:
         log.info("worker %s has ended", worker, extra={"action": "sibling_ended", "worker": worker})
         self._worker.fleet.ended(worker, until)
 
-    def all_leave(self, siblings: Sequence[str]) -> None:
-        self._worker.fleet.lookout.roster.leaving(siblings)
-
     def alone(self) -> None:
         self._worker.request_stop()
 
@@ -217,9 +216,9 @@ async def _in_unit(membership: Membership | None, worker: Worker) -> AsyncIterat
         holding.cancel()
 
 
-def _reload(worker: Worker, reloader: Reloader | None, manager: ServiceManager) -> None:
+def _reload(worker: Worker | None, reloader: Reloader | None, manager: ServiceManager) -> None:
     """Read the properties file again, and let the worker go on with what it says."""
-    if not worker.is_ready:  # it starts with the file as it is, or it ends anyway
+    if worker is None or not worker.is_ready:  # it starts with the file as it is, or it ends anyway
         log.warning("not reloaded: the worker is starting or stopping", extra={"action": "reload_failed"})
         return
     manager.reloading(LoopClock().monotonic())

@@ -7,7 +7,7 @@ configuration).
 
 from __future__ import annotations
 
-import io
+import atexit
 import json
 import logging
 import os
@@ -19,10 +19,13 @@ from types import TracebackType
 from typing import TextIO
 
 from mld.log_levels import keep_quiet
+from mld.log_stream import QueuedStream
 from mld.loglines import Guarded, JsonLines, TextFormatter, WithPriority
 from properties.remarks import ConfigurationError, Level, Remark
 from properties.scrubbing import Scrubber, secrets_of_environment
 
+EXIT_FLUSH_S = 2.0
+"""How long the end of the process waits for a reader."""
 _LOGBACK_LEVELS = {"TRACE": "DEBUG", "WARN": "WARNING", "OFF": "CRITICAL", "ALL": "DEBUG"}
 
 
@@ -33,8 +36,6 @@ def configure(log_format: str, level: str, configuration_file: str | None, env: 
     be secret later. Raises ConfigurationError if the file cannot be read.
     """
     scrub = Scrubber(secrets_of_environment(env))
-    if isinstance(sys.stderr, io.TextIOWrapper):
-        sys.stderr.reconfigure(errors="backslashreplace")  # whatever the locale, no line is lost
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_formatter(log_format, scrub, env))
     logging.getLogger().handlers[:] = [handler]
@@ -42,6 +43,7 @@ def configure(log_format: str, level: str, configuration_file: str | None, env: 
     if configuration_file is not None:
         _apply_file(Path(configuration_file))
         _guard_handlers(scrub)
+    _queue_streams()
     _log_what_nobody_catches()
     return scrub
 
@@ -97,19 +99,45 @@ def _formatter(log_format: str, scrub: Scrubber, env: Mapping[str, str]) -> logg
 
 def is_journal(env: Mapping[str, str], stream: TextIO) -> bool:
     """Whether what is written to `stream` goes to the journal of systemd, which says so in JOURNAL_STREAM."""
-    try:
-        status = os.fstat(stream.fileno())
-    except (OSError, ValueError):  # closed, or no file
+    descriptor = _descriptor_of(stream)
+    if descriptor is None:
         return False
+    status = os.fstat(descriptor)
     return env.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
+def _descriptor_of(stream: TextIO) -> int | None:
+    try:
+        descriptor = stream.fileno()
+        os.fstat(descriptor)
+    except (OSError, ValueError, AttributeError):  # closed, or no file
+        return None
+    return descriptor
+
+
+def _all_handlers() -> set[logging.Handler]:
+    loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
+    return {handler for logger in loggers for handler in logger.handlers}
 
 
 def _guard_handlers(scrub: Scrubber) -> None:
     """Let a file's handlers keep their formats, but clean their events like ours."""
-    loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
-    for handler in {handler for logger in loggers for handler in logger.handlers}:
+    for handler in _all_handlers():
         if not isinstance(handler.formatter, TextFormatter | JsonLines | WithPriority):
             handler.setFormatter(Guarded(handler.formatter or logging.Formatter(), scrub))
+
+
+def _queue_streams() -> None:
+    """Let no handler wait for whoever reads our standard output or error."""
+    queued: dict[int, QueuedStream] = {}
+    for handler in _all_handlers():
+        if isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr):
+            descriptor = _descriptor_of(handler.stream)
+            if descriptor is not None:
+                if descriptor not in queued:
+                    queued[descriptor] = QueuedStream(descriptor, handler.stream.encoding)
+                    atexit.register(queued[descriptor].drain, EXIT_FLUSH_S)
+                handler.setStream(queued[descriptor])
 
 
 def _log_what_nobody_catches() -> None:

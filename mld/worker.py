@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from mld.clock import Clock, millis_since, wait_for_event
+from mld.clock import Clock, millis_since, unless
 from mld.consumer.consumer import ShardConsumer
 from mld.consumer.ports import ConsumerParts, ConsumerSettings
 from mld.consumer.taps import Taps
@@ -193,10 +193,13 @@ class Worker:
     # --- start -------------------------------------------------------------------------------------------------------
 
     async def _initialize(self) -> bool:
-        """Up to 20 attempts; False if a stop was asked for meanwhile. Raises StartupError after the last one."""
+        """Up to 20 attempts; False if a stop was asked for meanwhile, which ends whatever the start waits for.
+
+        Raises StartupError after the last one.
+        """
         start = self._parts.consumer_parts.metrics.worker.operation(START)
         with start.timed(self._parts.clock.monotonic, INITIALIZE):
-            return await self._initialize_patiently()
+            return bool(await unless(self._signals.stop_asked, self._initialize_patiently()))
 
     async def _initialize_patiently(self) -> bool:
         renewer = self._parts.consumer_parts.metrics.worker.operation(RENEWER_START)
@@ -204,7 +207,7 @@ class Worker:
             try:
                 await self._initialize_once()
                 renewer.note("Fault", 0)
-                return not self._signals.stop_asked.is_set()
+                return True
             except Exception as error:
                 renewer.note("Fault", 1)
                 last = survived(error, "starting")
@@ -213,8 +216,7 @@ class Worker:
                 log.warning(
                     "initialization failed: %s", last, extra={"action": "initialization_failed", "attempt": attempt}
                 )
-            if await wait_for_event(self._signals.stop_asked, self._settings.initialization_backoff_s):
-                return False
+            await self._parts.clock.sleep(self._settings.initialization_backoff_s)
         raise StartupError(f"gave up after {INITIALIZATION_ATTEMPTS_MAX} attempts to initialize; last: {last}")
 
     async def _initialize_once(self) -> None:

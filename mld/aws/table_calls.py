@@ -6,7 +6,7 @@ leaves as a `TableError`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from mld.aws.service import Service
@@ -61,10 +61,13 @@ class RefusedError(Exception):
 
 
 class TableCalls:
-    """A table as a place to send requests to."""
+    """A table as a place to send requests to; `on_missing` hears of each answer that there is no such table."""
 
-    def __init__(self, service: Service, table_name: str, timeout_s: float) -> None:
+    def __init__(
+        self, service: Service, table_name: str, timeout_s: float, on_missing: Callable[[], None] = lambda: None
+    ) -> None:
         self.table_name = table_name
+        self._on_missing = on_missing
         self._service = service
         self._timeout_s = timeout_s
 
@@ -90,4 +93,6 @@ class TableCalls:
         except AwsError as error:
             if error.code in refusals:
                 raise RefusedError(error) from error
+            if error.code == MISSING_CODE:
+                self._on_missing()
             raise table_error(error, self.table_name) from error

@@ -1,8 +1,10 @@
 """`Departure`: what becomes of the leases of a worker that stops.
 
-Rules: coordination#leaving-workers, leases#release-on-stop. A worker that stops gives each lease to a living worker as
-soon as its consumer is done (`LeaseKeeper.leave_to`), instead of leaving it to the next assignment run: one scan tells
-who is there. At the end it looks once more for leases that were assigned to it meanwhile.
+Rules: coordination#leaving-workers, leases#release-on-stop. Before this the worker says on its report that it leaves.
+It gives each lease to a living worker as soon as its consumer is done (`LeaseKeeper.leave_to`), instead of leaving it
+to the next assignment run: one scan tells who is there. Who leaves, is drained or is dead gets nothing (`Roster`), and
+as a consumer may take long to end, the receiver's report is read once more before each gift. At the end it releases the
+leases that were assigned to it meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from mld.errors import TableError
 from mld.fleet.report.stored_reports import StoredReports
 from mld.fleet.roster import Roster
 from mld.leases.keeper import LeaseKeeper
-from mld.leases.table import LeaseTable, Refusal, TableScan
+from mld.leases.table import LeaseTable, TableScan
 from mld.surviving import ours
 
 log = logging.getLogger(__name__)
@@ -47,21 +49,39 @@ class Departure:
         self._worker_id = worker_id
         self._leases_max = leases_max
         self._receivers: dict[str, str] = {}
+        self._asking: dict[str, asyncio.Future[bool]] = {}
 
     async def name_receivers(self) -> None:
         """Tell the keeper who gets each lease that is held; nobody does if that cannot be known in time."""
         try:
             async with asyncio.timeout(SCAN_TIMEOUT_S):
                 self._receivers = await ours(self._receivers_of_held(), "looking for receivers")
-                self._keeper.leave_to(self._receivers)
+                self._keeper.leave_to(self._receiver_now)
         except (TableError, TimeoutError) as error:
             log.warning("leases are released without receivers: %s", error, extra={"action": "heirs_unknown"})
 
-    async def give_on_late_leases(self) -> None:
-        """Leases that were assigned to us and never held go to the receivers of the others, else they are released."""
+    async def _receiver_now(self, key: str) -> str | None:
+        """Who gets this lease now; None if it left meanwhile, or cannot be asked for."""
+        receiver = self._receivers.get(key)
+        if receiver is None:
+            return None
+        if receiver not in self._asking:
+            self._asking[receiver] = asyncio.ensure_future(self._may_receive(receiver))
+            self._asking[receiver].add_done_callback(lambda _: self._asking.pop(receiver))
+        return receiver if await asyncio.shield(self._asking[receiver]) else None
+
+    async def _may_receive(self, receiver: str) -> bool:
+        try:
+            return await ours(self._reports.may_receive(receiver), "looking for a receiver")
+        except TableError as error:
+            log.info("receiver %s is not known to be there: %s", receiver, error, extra={"action": "heirs_unknown"})
+            return False
+
+    async def release_late_leases(self) -> None:
+        """Release the leases that were assigned to us and never held."""
         try:
             async with asyncio.timeout(LAST_LOOK_TIMEOUT_S):
-                await ours(self._give_on_late_leases(), "taking a last look")
+                await ours(self._release_late_leases(), "taking a last look")
         except (TableError, TimeoutError) as error:
             log.info("no last look for leases: %s", error, extra={"action": "last_look_failed"})
 
@@ -77,20 +97,8 @@ class Departure:
         found = await self._reports.beside(scan)
         return self._roster.receivers(keys, scan.leases, found, now, self._leases_max)
 
-    async def _give_on_late_leases(self) -> None:
+    async def _release_late_leases(self) -> None:
         found = [await self._table.get(key) for key in await self._table.keys_owned_by(self._worker_id)]
-        late = [lease for lease in found if lease is not None and lease.actual_owner == self._worker_id]
-        if not late:
-            return
-        others = sorted(set(self._receivers.values()))
-        receivers = {lease.key: others[number % len(others)] for number, lease in enumerate(late) if others}
-        if not others:  # nothing was held when we began to leave, so nobody was looked for
-            scan = await self._table.scan()
-            receivers = await self._find_receivers(scan, [lease.key for lease in late])
-        for lease in late:
-            receiver = receivers.get(lease.key)
-            if receiver is None:
-                await self._table.release(lease)
-            elif not isinstance(await self._table.assign(lease, receiver), Refusal):
-                fields = {"action": "late_lease", "shard": lease.key}
-                log.info("late lease %s given to %s", lease.key, receiver, extra=fields)
+        for lease in found:
+            if lease is not None and lease.actual_owner == self._worker_id and await self._table.release(lease):
+                log.info("late lease %s released", lease.key, extra={"action": "late_lease", "shard": lease.key})

@@ -27,14 +27,16 @@ from mld.fleet.migrate.table_migration import TableMigration
 from mld.fleet.migrate.version_machine import VersionMachine
 from mld.fleet.migrate.versions import Components
 from mld.fleet.report.reporter import Activity, Reporter
+from mld.fleet.table_keeper import TableKeeper
 from mld.fleet.values import ClientVersion, LeaderDecider, Place
 from mld.fleet.watch.lookout import Lookout
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.table import TableScan
 from mld.leases.taker import LeaseTaker
 
-TAKER, DISCOVERY, ASSIGNER, LOOKOUT, REPORTS, VERSIONS, INDEX, LATE_TABLES, HEARTBEAT = (
+TAKER, DISCOVERY, ASSIGNER, LOOKOUT, REPORTS, VERSIONS, INDEX, LATE_TABLES, HEARTBEAT, LOST_TABLE = (
     "taker", "discovery", "assigner", "lookout", "reports", "versions", "index", "late tables", "heartbeat",
+    "lost table",
 )  # fmt: skip
 
 
@@ -53,6 +55,7 @@ class FleetParts:
     lookout: Lookout
     new_reporter: Callable[[Place], Awaitable[Reporter]]
     index: IndexKeeper
+    table_keeper: TableKeeper
     heartbeat: Heartbeat
     java_peers: JavaPeers
     child_adopter: ChildAdopter
@@ -85,6 +88,7 @@ class Fleet:
                 INDEX: parts.index.run,
                 LATE_TABLES: self._watch_for_late_tables,
                 HEARTBEAT: parts.heartbeat.run,
+                LOST_TABLE: parts.table_keeper.run,
             },
             parts.clock,
         )
@@ -210,6 +214,7 @@ class Fleet:
             INDEX: components.index,
             LATE_TABLES: True,
             HEARTBEAT: self._parts.heartbeat.is_wanted,
+            LOST_TABLE: True,
         }
         await self._loops.want([name for name, on in wanted.items() if on])
 
@@ -219,16 +224,18 @@ class Fleet:
         """A stop was asked for: no more leases come to us, and the keeper learns who receives ours."""
         self._leaving = True
         self._parts.child_adopter.stop()
-        await self._loops.stop([TAKER, DISCOVERY, ASSIGNER, LOOKOUT, VERSIONS, INDEX, LATE_TABLES])
+        await self._loops.stop([TAKER, DISCOVERY, ASSIGNER, LOOKOUT, VERSIONS, INDEX, LATE_TABLES, LOST_TABLE])
         if not self.takes_leases:
+            if self._reporter is not None:  # before we name receivers: who names some later names us not
+                await self._reporter.leave()
             await self._parts.departure.name_receivers()
         self._resigning = asyncio.ensure_future(self.leader.close())  # may take seconds; leases need not wait for it
 
     async def close(self) -> None:
-        """Nothing is held any more: give on what was assigned to us meanwhile, delete the report, end the loops."""
+        """Nothing is held any more: release what was assigned to us meanwhile, delete the report, end the loops."""
         try:
             if not self.takes_leases:
-                await self._parts.departure.give_on_late_leases()
+                await self._parts.departure.release_late_leases()
         finally:
             await self._loops.stop([HEARTBEAT])
             if self._reporter is not None:

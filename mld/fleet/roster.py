@@ -46,7 +46,6 @@ class Roster:
         self._found_dead: dict[str, float] = {}
         self.ends: deque[tuple[str, float]] = deque(maxlen=reports.ENDS_MAX)
         """The workers found dead, with when, in epoch seconds: for people."""
-        self._leaving: frozenset[str] = frozenset()
 
     # --- what a look at the whole table showed ------------------------------------------------------------------------
 
@@ -96,10 +95,6 @@ class Roster:
         self._found_dead[worker] = wall_s
         self.ends.append((worker, wall_s))
 
-    def leaving(self, workers: Iterable[str]) -> None:
-        """These leave when we do: nothing of ours goes to them."""
-        self._leaving = frozenset(workers)
-
     def assignable(
         self, active: Iterable[WorkerReport], everything: Iterable[WorkerReport], now: float
     ) -> tuple[tuple[WorkerReport, ...], list[WorkerReport]]:
@@ -132,14 +127,14 @@ class Roster:
         wall_s: float,
         leases_max: int,
     ) -> dict[str, str]:
-        """Who of the others gets these leases when we leave; nobody who is seen to be silent, or was found dead.
+        """Who of the others gets these leases when we leave; nobody who leaves too, is silent, or was found dead.
 
         A report may be of a dead worker, whatever its time says. So those whom we saw renew or report come first.
         """
         active = reports.sort_out(found, wall_s, self._rules).active
         counts = Counter(lease.actual_owner for lease in leases)
         live = {report.worker for report in active if not self._is_found_dead(report)} - self.silent
-        live -= self._leaving | {self._me}
+        live -= {self._me}
         live = live - {report.worker for report in active if reports.is_drained(report)} or live
         chosen = live & self.showing_life or live
         return spread(keys, {worker: counts[worker] for worker in chosen}, leases_max)

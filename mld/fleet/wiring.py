@@ -39,6 +39,7 @@ from mld.fleet.report.reports import ReportRules
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.report.stored_reports import StoredReports
 from mld.fleet.roster import Roster
+from mld.fleet.table_keeper import TableKeeper
 from mld.fleet.values import COORDINATOR_TABLE_KEY, REPORTS_TABLE_KEY, LeaderDecider, Place, WorkerReport
 from mld.fleet.watch.lookout import Lookout, LookoutParts
 from mld.fleet.watch.takeover import TakeoverRules
@@ -193,6 +194,7 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
             lookout=lookout,
             new_reporter=_maker_of_reporter(settings, needs, heartbeat, drain, roster),
             index=IndexKeeper(needs.table, needs.clock),
+            table_keeper=TableKeeper(needs.table, needs.clock, needs.worker_id, lease_duration_s),
             heartbeat=heartbeat,
             java_peers=java_peers,
             child_adopter=ChildAdopter(needs.table, discovery, worker_id=needs.worker_id),

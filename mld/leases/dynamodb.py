@@ -1,13 +1,14 @@
 """The lease table in DynamoDB: carries out what `rows` and `writes` say, one request per call, no retries.
 
-Rules: leases#lease-table, leases#table-reads, leases#conditional-writes, leases#table-errors. Never writes without a
-condition and never hides an error: what is not a definite answer leaves as a `TableError`.
+Rules: leases#lease-table, leases#table-reads, leases#conditional-writes, leases#table-errors, leases#lost-table. Never
+writes without a condition and never hides an error: what is not a definite answer leaves as a `TableError`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +24,7 @@ from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.leases.owner_index import FORBIDDEN_CODES, OwnerIndex
 from mld.leases.rows import CorruptRowError
 from mld.leases.table import IndexStatus, Refusal, TableScan
-from mld.positions import Position
+from mld.positions import LATEST, Position
 from mld.streams import HashRange
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ SEGMENT_BYTES = 0.2 * 2**30  # one segment per 0.2 GiB
 TABLE_SIZE_VALID_S = 7200.0  # DynamoDB itself refreshes the figure only every six hours
 ROWS_PER_SLICE = 32  # rows parsed before the loop gets a turn: well below 2 ms
 GETS_PER_BATCH = 100  # DynamoDB's limit
+RESTORES_AT_ONCE = 20  # rows of a lost table; as renewals
 RELEASE_WRITES_MAX = 2  # the second one with the owners that the first one's refusal showed
 
 EXISTS_CODE = "ResourceInUseException"
@@ -70,7 +72,7 @@ class DynamoLeaseTable:
         renewal_timeout_s: float | None = None,
         scan_timeout_s: float = SCAN_TIMEOUT_S,
     ) -> None:
-        self._calls = TableCalls(service, table_name, request_timeout_s)
+        self._calls = TableCalls(service, table_name, request_timeout_s, self._note_missing)
         self._index = OwnerIndex(self._calls, clock, scan_timeout_s=scan_timeout_s)
         self._renewal_timeout_s = renewal_timeout_s
         self._clock = clock
@@ -86,6 +88,11 @@ class DynamoLeaseTable:
         self._told_no_batches = False
         self._size_segments = 1
         self._size_known_until = clock.monotonic()
+        self._known: dict[str, Lease] = {}
+        """The rows as seen last, of which the table is made again."""
+        self._lost_since: float | None = None
+        self._creates_from = -math.inf
+        """No rows for shards before this: as long after our part as we waited, all workers have done theirs."""
 
     # --- the table itself ---------------------------------------------------------------------------------------------
 
@@ -103,6 +110,29 @@ class DynamoLeaseTable:
             poll_s = await self._pause(poll_s, deadline, what)
         if self._point_in_time_recovery:
             await self._enable_backups(deadline)
+        return created
+
+    @property
+    def lost_since(self) -> float | None:
+        """See `LeaseTable.lost_since`."""
+        return self._lost_since
+
+    def _note_missing(self) -> None:
+        if self._known and self._lost_since is None:
+            self._lost_since = self._clock.monotonic()
+
+    async def restore(self, worker: str) -> int:
+        """See `LeaseTable.restore`. Raises TableError."""
+        await self.ensure()
+        known = self._known.values()
+        items = [writes.create(rows.reborn(lease)) for lease in known if may_restore(lease, worker)]
+        created = 0
+        for start in range(0, len(items), RESTORES_AT_ONCE):
+            answers = [self._try("PutItem", item) for item in items[start : start + RESTORES_AT_ONCE]]
+            created += sum(await asyncio.gather(*answers))
+        if self._lost_since is not None:
+            self._creates_from = 2 * self._clock.monotonic() - self._lost_since
+            self._lost_since = None
         return created
 
     async def _status(self) -> str | None:
@@ -169,6 +199,9 @@ class DynamoLeaseTable:
                 self._scan_segment(params | {"Segment": segment, "TotalSegments": segments}, found, timeout_s)
                 for segment in range(segments)
             )
+        if self._lost_since is None:  # else somebody may be making it again, row by row
+            seen = {lease.key: lease for lease in found.leases}
+            self._known = seen if part is None else self._known | seen
         for key, reason in found.corrupt:
             log.error("lease row %s ignored: %s", key, reason, extra={"action": "lease_row_corrupt", "shard": key})
         return TableScan(tuple(found.leases), tuple(found.corrupt), tuple(found.others))
@@ -233,7 +266,13 @@ class DynamoLeaseTable:
     # --- writes -------------------------------------------------------------------------------------------------------
 
     async def create(self, lease: Lease) -> bool:
-        return await self._try("PutItem", writes.create(lease))
+        """See `LeaseTable.create`. Raises TableMissingError while workers may still bring back rows of a lost table."""
+        if self._lost_since is not None or self._clock.monotonic() < self._creates_from:
+            raise TableMissingError(f"not all rows of table {self._table_name} are made again yet")
+        created = await self._try("PutItem", writes.create(lease))
+        if created:
+            self._known[lease.key] = lease
+        return created
 
     async def renew(
         self,
@@ -290,10 +329,16 @@ class DynamoLeaseTable:
         return await self._try("UpdateItem", writes.fill_hash_range(key, hash_range))
 
     async def delete_completed(self, key: str) -> bool:
-        return await self._try("DeleteItem", writes.delete_completed(key))
+        return await self._delete(key, writes.delete_completed(key))
 
     async def delete_unchanged(self, lease: Lease) -> bool:
-        return await self._try("DeleteItem", writes.delete_unchanged(lease))
+        return await self._delete(lease.key, writes.delete_unchanged(lease))
+
+    async def _delete(self, key: str, request: writes.Request) -> bool:
+        deleted = await self._try("DeleteItem", request)
+        if deleted:
+            self._known.pop(key, None)
+        return deleted
 
     # --- the owner index ----------------------------------------------------------------------------------------------
 
@@ -329,15 +374,27 @@ class DynamoLeaseTable:
         try:
             answer = await self._calls.send("UpdateItem", params, refusals=(REFUSED_CODE,), timeout_s=timeout_s)
         except RefusedError as refused:
-            return judge(await self._row_behind(refused, key))
+            judged = judge(await self._row_behind(refused, key))
+            if isinstance(judged, Refusal):
+                self._known.pop(key, None)
+            return judged
         lease = rows.parse_row(answer["Attributes"])
         if lease is None:
             raise TableUnavailableError(f"row {params['Key']} of {self._table_name} has stopped being a lease")
+        self._known[key] = lease
         return lease
 
     async def _row_behind(self, refused: RefusedError, key: str) -> Lease | None:
         """The row that refused a write: as the service sent it, else read (it may be gone, or the server cannot)."""
         return rows.parse_row(refused.row) if refused.row else await self.get(key)
+
+
+def may_restore(lease: Lease, worker: str) -> bool:
+    """Whether `worker` may make a lost row again as it saw it last.
+
+    An old position costs repeated records, except LATEST, which would skip what its owner has checkpointed since.
+    """
+    return lease.checkpoint != LATEST or lease.actual_owner == worker
 
 
 def segments_for(table_bytes: int) -> int:

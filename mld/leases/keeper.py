@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
 
 from mld.clock import Clock, wait_for_event
@@ -51,6 +51,7 @@ STARTS_PER_SLICE = 50  # renewal tasks started before the loop gets a turn
 EXPIRY_MARGIN_S = 0.001  # so that a timer that fires a hair early still finds the lease expired
 
 Send = Callable[[Lease, bool], Awaitable[Lease | Refusal]]
+ReceiverOf = Callable[[str], Awaitable[str | None]]
 Give = Callable[[Lease, float], Awaitable[bool]]
 
 
@@ -93,7 +94,7 @@ class LeaseKeeper:
         self._rows = RowsWritten()
         self._holdings: dict[str, Holding] = {}
         self._times_changed = asyncio.Event()
-        self._receivers: Mapping[str, str] = {}
+        self._receiver_of: ReceiverOf | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._confirmer = Confirmer(table, clock, rng, self, self._holdings, validity, self._slots)
         self.resumer = Resumer(
@@ -217,7 +218,7 @@ class LeaseKeeper:
 
     async def release(self, key: str, token: str) -> bool:
         """Give the lease to its receiver, or back to the table so that others may take it at once."""
-        receiver = self._receivers.get(key)
+        receiver = None if self._receiver_of is None else await self._receiver_of(key)
         if receiver is not None:
             return await self.hand_over(key, token, receiver)
         return await self._part(key, token, self._parting.release, LeaseMove.RELEASED)
@@ -230,9 +231,9 @@ class LeaseKeeper:
         """Give the lease to the live worker `to`; release it if that does not work."""
         return await self._part(key, token, lambda lease, until: self._parting.hand_over(lease, to, until))
 
-    def leave_to(self, receivers: Mapping[str, str]) -> None:
-        """This worker leaves its fleet: each lease that is released goes to its receiver, by key."""
-        self._receivers = receivers
+    def leave_to(self, receiver_of: ReceiverOf) -> None:
+        """This worker leaves its fleet: each lease that is released goes to its receiver, if it has one."""
+        self._receiver_of = receiver_of
 
     async def _part(self, key: str, token: str, give: Give, how: LeaseMove = LeaseMove.HANDED_OFF) -> bool:
         holding = self._holding(key, token)

@@ -138,7 +138,15 @@ def new_row(lease: Lease) -> dict[str, dict[str, Any]]:
         row[CHILDREN] = {"SS": sorted(lease.children)}
     if lease.hash_range is not None:
         row.update(_hash_attributes(lease.key, lease.hash_range))
+    if lease.paused is not None:
+        row[PAUSED] = {"S": lease.paused}
     return row
+
+
+def reborn(lease: Lease) -> Lease:
+    """What to create for a lease whose row is lost: its position, its place in the stream and its pause, for nobody."""
+    keeps = ("key", "checkpoint", "parents", "children", "hash_range", "paused", "stream")
+    return Lease(**{name: getattr(lease, name) for name in keeps})
 
 
 def number_text(value: float) -> str:

@@ -61,6 +61,15 @@ class LeaseTable(Protocol):
         """Create the table if it is missing and wait until it can be used; True if this call created it."""
         ...
 
+    @property
+    def lost_since(self) -> float | None:
+        """Since when a table that was there is gone, in monotonic seconds; None if it is not, or was made again."""
+        ...
+
+    async def restore(self, worker: str) -> int:
+        """Create a lost table, and in it, for nobody, the rows as `worker` saw them last; how many were not there."""
+        ...
+
     async def scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> TableScan:
         """Every row, in one eventually consistent pass of pages, in parallel segments where the table is large.
 

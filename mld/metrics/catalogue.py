@@ -326,6 +326,12 @@ CATALOGUE: tuple[Metric, ...] = (
         lambda snapshot: snapshot.unexpected_errors,
     ),
     _of_worker(
+        "mld_log_lines_dropped_total",
+        MetricKind.COUNTER,
+        "Lines of the log that were dropped because nobody read standard error.",
+        lambda snapshot: snapshot.log_lines_dropped,
+    ),
+    _of_worker(
         "mld_loop_delay_seconds",
         MetricKind.HISTOGRAM,
         "How late a timer of the event loop is.",

@@ -364,6 +364,8 @@ class WorkerMetrics:
         """Capacity units of DynamoDB, `read` and `write`."""
         self.unexpected_errors = 0
         """Exceptions that nobody expected and a loop survived."""
+        self.log_lines_dropped = 0
+        """Lines of the log for which nobody made room."""
         self.loop_delay = Spread()
         self.is_leader = False
         self.table = TableMetrics()

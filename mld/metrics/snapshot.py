@@ -80,6 +80,7 @@ class Snapshot:
     is_leader: bool
     leases_lost: int
     unexpected_errors: int
+    log_lines_dropped: int
     prefetch_limit_bytes: int
     loop_delay: SpreadValue
     lease_moves: Mapping[str, int] = field(default_factory=dict)
@@ -125,6 +126,7 @@ def snapshot_steps(
         is_leader=worker.is_leader,
         leases_lost=worker.leases_lost,
         unexpected_errors=worker.unexpected_errors,
+        log_lines_dropped=worker.log_lines_dropped,
         prefetch_limit_bytes=prefetch_limit_bytes,
         loop_delay=worker.loop_delay.value(),
         lease_moves=worker.lease_moves.value(),

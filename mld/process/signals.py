@@ -11,9 +11,11 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import TYPE_CHECKING
+
+from mld.clock import unless
 
 if TYPE_CHECKING:
     from mld.process.until_tip import RunUntilTip
@@ -68,43 +70,61 @@ def warn_without_init() -> None:
         )
 
 
-async def run_under_signals(
-    worker: Worker | RunUntilTip, grace_s: float, hang_up: HangUp, reload: Callable[[], None]
-) -> int:
-    """Run the worker until a signal stops it, or it ends by itself; the exit code."""
-    loop = asyncio.get_running_loop()
-    running = asyncio.ensure_future(worker.run(grace_s))
-    received: list[signal.Signals] = []
-    first_at = 0.0
+class StopSignals:
+    """Hears from its construction on that this process is to stop, so that each step of a start ends by it.
 
-    def on_signal(number: signal.Signals) -> None:
-        nonlocal first_at
-        if received and loop.time() - first_at < SIGNAL_ECHO_S:
+    The exit code is 0 if it stops in time, also before there is a worker.
+    """
+
+    def __init__(self, hang_up: HangUp, reload: Callable[[], None]) -> None:
+        self._asked = asyncio.Event()
+        self._received: list[signal.Signals] = []
+        self._first_at = 0.0
+        self._worker: Worker | RunUntilTip | None = None
+        self._running: asyncio.Future[bool] | None = None
+        loop = asyncio.get_running_loop()
+        stops = [signal.SIGTERM, signal.SIGINT]
+        match hang_up:
+            case HangUp.STOP:
+                stops.append(signal.SIGHUP)
+            case HangUp.RELOAD:
+                loop.add_signal_handler(signal.SIGHUP, reload)
+            case HangUp.NOTHING:
+                pass
+        for number in stops:
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._received and now - self._first_at < SIGNAL_ECHO_S:
             return
-        received.append(number)
-        log.info("%s received", number.name, extra={"action": "signal", "count": len(received)})
-        if len(received) == 1:
-            first_at = loop.time()
-            worker.request_stop()
-        else:
-            running.cancel()
+        self._received.append(number)
+        log.info("%s received", number.name, extra={"action": "signal", "count": len(self._received)})
+        if len(self._received) == 1:
+            self._first_at = now
+            self._asked.set()
+            if self._worker is not None:
+                self._worker.request_stop()
+        elif self._running is not None:
+            self._running.cancel()
 
-    stops = [signal.SIGTERM, signal.SIGINT]
-    match hang_up:
-        case HangUp.STOP:
-            stops.append(signal.SIGHUP)
-        case HangUp.RELOAD:
-            loop.add_signal_handler(signal.SIGHUP, reload)
-        case HangUp.NOTHING:
-            pass
-    for number in stops:
-        loop.add_signal_handler(number, on_signal, number)
-    try:
-        graceful = await running
-    except asyncio.CancelledError:
-        if not received:
-            raise
-        graceful = False
-    if worker.failure is not None:
-        return EXIT_FAILURE
-    return EXIT_OK if graceful else EXIT_SIGNAL_BASE + (received[0] if received else signal.SIGTERM)
+    async def unless_asked(self, step: Awaitable[object]) -> bool:
+        """Whether this step of the start was done before a stop was asked for, which ends it."""
+        await unless(self._asked, step)
+        return not self._asked.is_set()
+
+    async def run(self, worker: Worker | RunUntilTip, grace_s: float) -> int:
+        """Run the worker until a signal stops it, or it ends by itself; the exit code."""
+        self._worker = worker
+        self._running = asyncio.ensure_future(worker.run(grace_s))
+        if self._asked.is_set():
+            worker.request_stop()
+        try:
+            graceful = await self._running
+        except asyncio.CancelledError:
+            if not self._received:
+                raise
+            graceful = False
+        if worker.failure is not None:
+            return EXIT_FAILURE
+        return EXIT_OK if graceful else EXIT_SIGNAL_BASE + (self._received[0] if self._received else signal.SIGTERM)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
-from mld.clock import Clock, wait_for_event
+from mld.clock import Clock, unless, wait_for_event
 from mld.errors import MldError, TableError, TableMissingError
 from mld.fleet.heartbeat.beats import beats_among
 from mld.leases.lease import Lease
@@ -104,7 +104,7 @@ class RunUntilTip:
 
     async def run(self, grace_s: float) -> bool:
         """As `Worker.run`. Raises ConfigurationError if a run that ends would skip records."""
-        if await self._is_left_to_others():
+        if await unless(self._stopped, self._is_left_to_others()):
             return True
         if self._course.is_time_over(self._clock.monotonic()) or self._stopped.is_set():
             self._conclude(self._words())
@@ -129,7 +129,7 @@ class RunUntilTip:
         """Whether somebody is at work on the leases. A run that died is told by leases that stand still."""
         pause_s = self._rules.lease_duration_s / RENEWALS_PER_LEASE / 2
         failures = 0
-        while not self._stopped.is_set():
+        while True:
             try:
                 read_from, scan = await self._look()
             except TableMissingError:
@@ -140,7 +140,7 @@ class RunUntilTip:
                 if failures >= FAILURES_MAX:
                     raise
                 log.warning("the lease table cannot be read: %s", error, extra={"action": "catch_up_unknown"})
-                await wait_for_event(self._stopped, pause_s)
+                await self._clock.sleep(pause_s)
                 continue
             others = self._others.at_work(scan.leases, read_from)
             if others:
@@ -157,8 +157,7 @@ class RunUntilTip:
             if self._course.is_time_over(now):
                 return False
             left_s = self._course.time_left_s(now)
-            await wait_for_event(self._stopped, pause_s if left_s is None else min(pause_s, left_s))
-        return False
+            await self._clock.sleep(pause_s if left_s is None else min(pause_s, left_s))
 
     def _refuse_latest(self, leases: Sequence[Lease]) -> None:
         why = begins_at_latest(leases, self._rules.initial.sentinel == LATEST)

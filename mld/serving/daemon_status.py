@@ -14,6 +14,7 @@ from typing import Any
 from mld import surviving
 from mld.clock import Clock
 from mld.errors import MldError
+from mld.log_stream import QueuedStream
 from mld.metrics.liveness import LateLoop
 from mld.metrics.registry import Metrics
 from mld.metrics.rings import History
@@ -92,6 +93,7 @@ class DaemonStatus:
                 await self._clock.sleep(LOOP_STEP_S)
                 now = self._clock.monotonic()
                 self.metrics.worker.unexpected_errors = surviving.total()
+                self.metrics.worker.log_lines_dropped = QueuedStream.dropped_total
                 self.metrics.worker.loop_delay.note(max(0.0, now - asleep_at - LOOP_STEP_S))
                 self._sight.look()
                 if now - sampled_at >= self._history.step_s:

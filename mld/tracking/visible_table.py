@@ -49,6 +49,13 @@ class VisibleTable:
     async def ensure(self) -> bool:
         return await self._table.ensure()
 
+    @property
+    def lost_since(self) -> float | None:
+        return self._table.lost_since
+
+    async def restore(self, worker: str) -> int:
+        return await self._table.restore(worker)
+
     async def get(self, key: str, *, consistent: bool = True) -> Lease | None:
         return await self._table.get(key, consistent=consistent)
 

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import MutableMapping, Sequence
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -57,8 +57,6 @@ class UnitNews(Protocol):
     def sibling_ended(self, worker: str, until: float) -> None:
         """Nobody runs under its name until then, in monotonic seconds of this machine."""
 
-    def all_leave(self, siblings: Sequence[str]) -> None: ...
-
     def alone(self) -> None: ...
 
 
@@ -81,15 +79,8 @@ async def hold_on(membership: Membership, hears: UnitNews) -> None:
 def _pass_on(news: dict[str, Any], hears: UnitNews) -> None:
     if "ended" in news:
         hears.sibling_ended(news["ended"], news["until"])
-    elif "leaving" in news:
-        hears.all_leave(news["leaving"])
 
 
 def news_of_end(worker: str, until: float) -> bytes:
     """The line by which the others learn that `worker` has ended."""
     return json.dumps({"ended": worker, "until": until}).encode() + b"\n"
-
-
-def news_of_leaving(siblings: Sequence[str]) -> bytes:
-    """The line by which a worker learns that its siblings are asked to stop, too."""
-    return json.dumps({"leaving": list(siblings)}).encode() + b"\n"

@@ -42,11 +42,9 @@ def restart_pause_s(failures: int) -> float:
 def unit_end(code: int, *, was_ready: bool) -> int | None:
     """The exit code with which a unit ends because a worker ended with `code` unasked; None if it goes on.
 
-    Like a single daemon it ends if its file is wrong, or if not all workers have ever come up, so that whoever started
-    it learns of that. `code` is less than 0 if a signal ended the worker.
+    It ends if not all workers have ever come up, so that whoever started it learns of that; later a worker, whatever
+    ended it, is no reason to end the others. `code` is less than 0 if a signal ended the worker.
     """
-    if code == EXIT_CONFIGURATION:
-        return EXIT_CONFIGURATION
     return None if was_ready else exit_code(code) or EXIT_FAILURE
 
 
@@ -57,6 +55,8 @@ def exit_code(code: int) -> int:
 
 def said_of_end(code: int) -> str:
     """How a worker ended, in words."""
+    if code == EXIT_CONFIGURATION:
+        return "ended because its properties file has an error (exit code 2; mld check shows it)"
     if code >= 0:
         return f"ended with exit code {code}"
     try:

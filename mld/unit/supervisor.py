@@ -24,7 +24,7 @@ from mld.errors import StartupError
 from mld.process.signals import EXIT_FAILURE, SIGNAL_ECHO_S, HangUp
 from mld.process.systemd import KEEPALIVES_PER_WATCHDOG, SOCKET, WATCHDOG_MICROS, Supervision
 from mld.surviving import survived
-from mld.unit.membership import DEFINED, LIFELINE, PAGES, WORKER, news_of_end, news_of_leaving
+from mld.unit.membership import DEFINED, LIFELINE, PAGES, WORKER, news_of_end
 from mld.unit.rules import (
     FENCE_S,
     STEADY_S,
@@ -267,7 +267,6 @@ class Unit:
         self._code = self._code or code
         self._stop.set()
         for worker in self.workers:
-            _tell(worker, news_of_leaving([other.name for other in self.workers if other is not worker]))
             _send(worker, signal.SIGTERM)
 
     def _reload(self) -> None:

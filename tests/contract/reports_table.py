@@ -97,6 +97,14 @@ class ReportsTableContract:
         assert row is not None
         assert row["properties"] == planted["properties"]
 
+    async def test_who_leaves_says_so_until_its_next_report(self, reports_table: ReportsTable) -> None:
+        assert await reports_table.get(ME) is None
+        await reports_table.write(own_report(ME, {}, NOW, "0.2", leaving=True))
+        leaving = await reports_table.get(ME)
+        assert leaving is not None
+        assert leaving.mld == {"version": "0.2", "leaving": str(int(NOW))}
+        assert (await reports_table.write(report(1.0, now_s=NOW + 30))).mld == {"version": "0.2"}
+
     async def test_own_row_is_deleted(self, reports_table: ReportsTable, rows: RawRows) -> None:
         await reports_table.write(report(1.0))
         assert await reports_table.delete_own(ME, NOW)

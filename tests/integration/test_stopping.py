@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import sys
 import time
 
 import pytest
@@ -94,6 +97,26 @@ def test_a_stop_while_the_table_is_out_of_reach_ends_in_time(make_world: MakeWor
     assert daemon.stop() == 0
     assert daemon.with_action("release_failed")
     assert has_ended_all(daemon)
+
+
+def test_a_reader_of_the_log_that_stops_holds_up_neither_records_nor_leases_nor_the_stop(make_world: MakeWorld) -> None:
+    world = make_world(shards=2)
+    fifo = world.directory / "stderr"
+    os.mkfifo(fifo)
+    descriptor = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(descriptor, b"x" * 4096)
+        command = ["sh", "-c", 'exec "$@" 2>"$0"', str(fifo), sys.executable, "-m", "mld", "run"]
+        daemon = world.daemon(process={"command": command})
+        until_working(world)
+        before = {key: lease.counter for key, lease in world.leases().items()}
+        world.until(lambda: all(lease.counter > before[key] for key, lease in world.leases().items()), what="renewals")
+        assert daemon.stop() == 0
+        assert owners(world) == {None}
+    finally:
+        os.close(descriptor)
 
 
 def test_a_failing_child_ends_the_daemon_with_1_where_java_would(make_world: MakeWorld) -> None:

@@ -110,6 +110,26 @@ def test_what_is_wrong_with_the_file_is_said_once_and_ends_the_unit(make_world: 
     assert daemon.log().count("no executable file") == 1
 
 
+def test_a_file_that_has_become_wrong_costs_the_worker_that_died_and_no_other(make_world: MakeWorld) -> None:
+    world = make_world(shards=4)
+    daemon = unit(world)
+    until_shared(world, "w1-1", "w1-2")
+    daemon.wait_for_event("unit_ready")
+    right = daemon.file.read_text()
+    daemon.file.write_text(right + "failoverTimeMillis = soon\n")
+    os.kill(pids(daemon)["w1-1"], signal.SIGKILL)
+    told = daemon.wait_for_event("worker_restarts", worker="w1-1", exit_code=2)
+    assert told["level"] == "ERROR"
+    assert "properties file has an error" in told["message"]
+    world.until(lambda: set(owners(world).values()) == {"w1-2"}, what="all with the other")
+    world.put(40)
+    world.until_delivered()
+    daemon.file.write_text(right)
+    until_shared(world, "w1-1", "w1-2")
+    assert daemon.stop() == 0
+    records_are_whole(world)
+
+
 def test_a_unit_that_never_came_up_ends_as_a_daemon_would(make_world: MakeWorld) -> None:
     daemon = unit(make_world(), streamName="no-such-stream", schedulerInitializationBackoffTimeMillis=1)
     assert daemon.wait() == 1

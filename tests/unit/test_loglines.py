@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
 import unicodedata
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld import logs
+from mld import log_stream, logs
 from mld.aws.boundary import Surprises
 from mld.loglines import INDENT, Guarded, JsonLines, TextFormatter, WithPriority
 from mld.stream_ids import working_for
 from properties.scrubbing import Scrubber
+from tests.support.patience import PATIENCE_S
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT")
 FORGED = "2026-01-31T18:44:23.390Z ERROR mld.worker lease table deleted  action=forged"
@@ -146,21 +148,65 @@ def test_what_is_secret_shows_nowhere(formatter: type[TextFormatter] | type[Json
         assert secret not in text
 
 
-def test_a_line_that_the_locale_cannot_show_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    raw = io.BytesIO()
-    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(raw, "ascii", errors="strict", write_through=True))
+def test_a_line_that_the_locale_cannot_show_is_not_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    monkeypatch.setattr(sys, "stderr", path.open("w", encoding="ascii", errors="strict"))
     program = logging.getLogger()
     kept = program.handlers[:], program.level, sys.excepthook, sys.unraisablehook
     raise_exceptions = logging.raiseExceptions
     try:
         logs.configure("text", "info", None, {})
         logging.getLogger("mld.test").error("Grüße 世界 \ud800")
+        program.handlers[0].stream.drain(PATIENCE_S)
     finally:
         program.handlers[:], level, sys.excepthook, sys.unraisablehook = kept
         program.setLevel(level)
         logging.raiseExceptions = raise_exceptions
         logging.captureWarnings(False)
-    assert b"Gr\\xfc\\xdfe \\u4e16\\u754c \\ud800\n" in raw.getvalue()
+    assert b"Gr\\xfc\\xdfe \\u4e16\\u754c \\ud800\n" in path.read_bytes()
+
+
+def test_a_reader_that_stops_holds_up_nobody_and_hears_what_it_missed() -> None:
+    reading, writing = os.pipe()
+    stream = log_stream.QueuedStream(writing, "utf-8")
+    handler = logging.StreamHandler(stream)
+    log_stream.log.addHandler(handler)
+    try:
+        line = "x" * 1023 + "\n"
+        count = 2 * log_stream.QUEUED_BYTES_MAX // len(line)
+        for _ in range(count):
+            stream.write(line)
+        with os.fdopen(reading, encoding="utf-8") as log:
+            lines = iter(log.readline, "")
+            read = next(number for number, one in enumerate(lines) if one != line)
+            stream.write(line)
+            assert next(lines) == line, "it goes on"
+        assert 0 < log_stream.QueuedStream.dropped_total == count - read
+    finally:
+        log_stream.log.removeHandler(handler)
+        log_stream.QueuedStream.dropped_total = 0
+        os.close(writing)
+
+
+TALKS = """
+import logging, sys
+from mld import logs
+logs.configure("text", "info", sys.argv[1] or None, {})
+for number in range(5_000):
+    logging.getLogger("mld.test").info("%s of many", number)
+"""
+
+
+@pytest.mark.parametrize("stream", ["", "ext://sys.stderr", "ext://sys.stdout"])
+def test_the_end_of_the_process_waits_for_a_reader_but_not_for_ever(stream: str, tmp_path: Path) -> None:
+    file = tmp_path / "logging.json"
+    handlers = {"out": {"class": "logging.StreamHandler", "stream": stream}}
+    file.write_text(json.dumps({"version": 1, "handlers": handlers, "root": {"handlers": ["out"]}}))
+    command = [sys.executable, "-c", TALKS, str(file) if stream else ""]
+    read = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (read.stdout + read.stderr).count(" of many") == 5_000
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as unread:
+        assert unread.wait(PATIENCE_S) == 0
 
 
 CRASH = """

@@ -8,8 +8,8 @@ import pytest
 from mld.errors import StartupError, StreamThrottledError, StreamUnavailableError
 from tests.support.fleet import STREAM, TABLE, fleet, in_fleet
 from tests.twins.children import ChildExit, Recorder
-from tests.twins.dynamo import lost_reply, throttled
-from tests.virtual_time import virtual
+from tests.twins.dynamo import Fault, lost_reply, throttled
+from tests.virtual_time import run_virtual, virtual
 
 SHARD_0 = "shardId-000000000000"
 SHARD_1 = "shardId-000000000001"
@@ -490,3 +490,31 @@ async def test_a_worker_whose_rows_another_one_created_first_takes_of_them_at_on
     await world.advance(2)
     owners = {world.lease(shard.shard_id).owner for shard in world.shards()}
     assert owners >= {"w1", "w2"}  # not only after the first period of its taker
+
+
+@pytest.mark.parametrize("mode", ["CLIENT_VERSION_CONFIG_3X", "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"])
+@pytest.mark.parametrize(
+    ("operation", "fault"),
+    [
+        ("CreateTable", throttled()),
+        ("DescribeTable", throttled()),
+        ("Scan", Fault(delay_before_s=600.0)),
+        ("GetItem", Fault(delay_before_s=600.0)),
+        ("PutItem", throttled()),
+        ("PutItem", Fault(delay_before_s=600.0)),
+        ("ListShards", Fault(fail_before=StreamThrottledError("throttled"))),
+    ],
+)
+def test_a_start_that_waits_for_aws_ends_when_a_stop_is_asked_for(operation: str, fault: Fault, mode: str) -> None:
+    async def story() -> None:
+        async with fleet(2, clientVersionConfig=mode, failoverTimeMillis="3000") as world:
+            world.dynamo.faults = lambda _, asked, __: fault if asked == operation else None
+            running = world.start()
+            running.streams.faults = lambda asked: fault.fail_before if asked == operation else None
+            await world.advance(9)
+            assert not running.worker.is_ready
+            asked_at = world.clock.monotonic()
+            assert await running.stop()
+            assert world.clock.monotonic() - asked_at < 5
+
+    run_virtual(story())

@@ -95,6 +95,7 @@ class Reporter:
         self._reporting = _Switch()
         self._write_lock = asyncio.Lock()
         self._sent_at_s: int | None = None
+        self._leaving = False
         self._closed = False
         self._sample_fails = False
         self.switch(activity)
@@ -122,6 +123,12 @@ class Reporter:
         if self._samples and self._source is not None:
             rings = self._rings(self._ring_after(reports.mean(self._samples)))
         return await self._write(rings)
+
+    async def leave(self) -> None:
+        """Say on our row that nothing is to be given to us any more, if there is one."""
+        self._leaving = True
+        if self._sent_at_s is not None:
+            await self.report_now()
 
     async def close(self) -> None:
         """Stop, and delete our row, so that no leader gives us leases any more. May be called again."""
@@ -216,7 +223,8 @@ class Reporter:
         async with self._write_lock:
             if self._closed:
                 return False
-            report = reports.own_report(self._worker_id, rings, self._clock.wall(), self._version, tuple(self._ends))
+            now_s, ends = self._clock.wall(), tuple(self._ends)
+            report = reports.own_report(self._worker_id, rings, now_s, self._version, ends, leaving=self._leaving)
             self._sent_at_s = max(report.updated_at_s or 0, self._sent_at_s or 0)
             try:
                 with self._operation.timed(self._clock.monotonic):

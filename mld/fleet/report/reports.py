@@ -2,8 +2,8 @@
 
 Rules: coordination#worker-report-row, coordination#report-rhythm, coordination#report-judgement. A leader judges with
 its own settings and its own wall clock. Reading is tolerant row by row, writing is strict. An mld worker's row has
-attributes of ours, `mldVersion`, `mldHeartbeat` and `mldShards` (`heartbeat.beats`), and `mldDrain` if an operator
-drains it.
+attributes of ours, `mldVersion`, `mldHeartbeat` and `mldShards` (`heartbeat.beats`), `mldDrain` if an operator drains
+it, and `mldLeaving` while it stops.
 
 One rule differs from Java: samples `{}` with ranges make a default worker here, where Java takes it for the least
 loaded worker of all. A worker that measures nothing is judged by the throughput of its leases, whatever ranges it
@@ -34,11 +34,13 @@ HEARTBEAT = "mldHeartbeat"
 SHARDS = "mldShards"
 DRAIN = "mldDrain"
 """An operator's words, while the worker is to have no leases. Its own reports leave the attribute alone."""
+LEAVING = "mldLeaving"
+"""Since when the worker stops, in epoch seconds. Its next process takes it off with its first report."""
 ENDS = "mldEnds"
 """For people: the workers that this one has found dead lately and whose leases it took, as JSON."""
 ENDS_MAX = 5
 ENDS_CHARACTERS_MAX = 300
-OWN_MEMBERS = {"version": VERSION, "heartbeat": HEARTBEAT, "drain": DRAIN, "ends": ENDS}
+OWN_MEMBERS = {"version": VERSION, "heartbeat": HEARTBEAT, "drain": DRAIN, "leaving": LEAVING, "ends": ENDS}
 """Member of `WorkerReport.mld` -> attribute."""
 
 FAILED = -1.0
@@ -73,7 +75,10 @@ class ReportScan:
 
 @dataclass(frozen=True, slots=True)
 class SortedReports:
-    """The workers sorted out, one report for each. `stale` reports are for deletion, duplicates among them."""
+    """The workers sorted out, one report for each; who leaves counts as expired.
+
+    `stale` reports are for deletion, duplicates among them.
+    """
 
     active: tuple[WorkerReport, ...] = ()
     failing: tuple[WorkerReport, ...] = ()
@@ -85,6 +90,11 @@ class SortedReports:
 def is_drained(report: WorkerReport) -> bool:
     """Whether an operator wants the worker to have no leases."""
     return "drain" in report.mld
+
+
+def is_leaving(report: WorkerReport) -> bool:
+    """Whether the worker stops: nothing may be given to it any more."""
+    return "leaving" in report.mld
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -151,11 +161,8 @@ def attributes(report: WorkerReport) -> dict[str, dict[str, Any]]:
         SUPPORT: {"N": str(report.support_code)},
         SUPPORT_AT: {"N": str(report.support_at_s)},
     }
-    if "version" in report.mld:
-        written[VERSION] = {"S": report.mld["version"]}
-    if "ends" in report.mld:
-        written[ENDS] = {"S": report.mld["ends"]}
-    return written
+    told = {name: text for name, text in report.mld.items() if name in ("version", "leaving", "ends")}
+    return written | {OWN_MEMBERS[name]: {"S": text} for name, text in told.items()}
 
 
 def own_report(
@@ -164,6 +171,8 @@ def own_report(
     now_s: float,
     version: str,
     ends: Sequence[tuple[str, float]] = (),
+    *,
+    leaving: bool = False,
 ) -> WorkerReport:
     """What a worker says of itself at wall time `now_s`.
 
@@ -178,7 +187,11 @@ def own_report(
         ranges=dict.fromkeys(samples, (RANGE_PERCENT,)),
         support_code=SUPPORT_CODE,
         support_at_s=int(now_s),
-        mld={"version": version} | ({"ends": _ends_text(ends)} if ends else {}),
+        mld={
+            "version": version,
+            **({"ends": _ends_text(ends)} if ends else {}),
+            **({"leaving": str(int(now_s))} if leaving else {}),
+        },
     )
 
 
@@ -275,7 +288,7 @@ def sort_out(reports: Iterable[WorkerReport], now_s: float, rules: ReportRules) 
     for report in newest_of_each(everything):
         if not is_valid(report):
             invalid.append(report)
-        elif is_expired(report, now_s, rules):
+        elif is_leaving(report) or is_expired(report, now_s, rules):
             expired.append(report)
         elif is_failing(report):
             failing.append(report)

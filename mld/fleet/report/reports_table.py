@@ -49,12 +49,20 @@ class ReportsTable:
         """Write our own report over the row, or as a new row; the row as it is then. Raises TableError."""
         written = reports.attributes(report)
         update = "SET " + ", ".join(f"#{name} = :{name}" for name in written)
+        update += "" if reports.is_leaving(report) else f" REMOVE #{reports.LEAVING}"
         request = self._request(report.worker, None, {f":{name}": value for name, value in written.items()}, update)
         answer = await self._calls.send("UpdateItem", request | {"ReturnValues": "ALL_NEW"})
         try:
             return reports.parse_row(answer["Attributes"], self._place.key)
         except CorruptReportError as error:
             raise TableUnavailableError(f"own report {report.worker} cannot be read back: {error}") from error
+
+    async def get(self, worker: str) -> WorkerReport | None:
+        """One report as it is now; None if there is none that can be read. Raises TableError."""
+        key = {self._place.key: {"S": worker}}
+        row = (await self._calls.send("GetItem", {"Key": key, "ConsistentRead": True})).get("Item", {})
+        found = reports.parse_rows([row], self._place.key).reports
+        return found[0] if found else None
 
     async def delete_own(self, worker: str, written_until_s: int) -> bool:
         """Delete our row, unless somebody has written a later report under our name. Raises TableError."""

@@ -45,6 +45,12 @@ class StoredReports:
         """All reports, those of `scan` and those of the legacy table. Raises TableError."""
         return (*reports.parse_rows(scan.others, LEASE_TABLE_KEY).reports, *await self.legacy())
 
+    async def may_receive(self, worker: str) -> bool:
+        """Whether the worker has a report now and does not leave. Raises TableError."""
+        found = [await ReportsTable(self._service, place).get(worker) for place in self._places.report_read_places()]
+        there = reports.newest_of_each(report for report in found if report is not None)
+        return any(not reports.is_leaving(report) for report in there)
+
     async def delete_stale(self, stale: Iterable[WorkerReport]) -> None:
         """Delete left-over reports where they were read. Errors are logged."""
         places = {place.key != LEASE_TABLE_KEY: place for place in self._places.report_read_places()}

@@ -135,9 +135,8 @@ def test_drained_workers_are_no_lookers() -> None:
     assert it.possible_lookers == {"me", "w2"}
 
 
-def test_workers_that_leave_when_we_do_receive_nothing() -> None:
-    it, found = roster(), [report("sibling"), report("stays")]
-    it.leaving(["sibling"])
-    assert set(it.receivers(KEYS, MINE, found, WALL_S, 9).values()) == {"stays"}
-    it.leaving(["sibling", "stays"])
-    assert it.receivers(KEYS, MINE, found, WALL_S, 9) == {}
+def test_workers_that_leave_receive_nothing_even_if_nobody_else_is_there() -> None:
+    it, stays = roster(), report("stays")
+    leaves = own_report("leaves", {}, WALL_S, "1", leaving=True)
+    assert set(it.receivers(KEYS, MINE, [leaves, stays], WALL_S, 9).values()) == {"stays"}
+    assert it.receivers(KEYS, MINE, [leaves], WALL_S, 9) == {}

@@ -15,7 +15,7 @@ from properties.remarks import ConfigurationError
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, in_fleet
 from tests.support.kpl import User, aggregate
 from tests.twins.children import ChildExit, MemoryChild, Recorder
-from tests.twins.dynamo import lost_reply, lost_request, server_error, throttled
+from tests.twins.dynamo import Fault, lost_reply, lost_request, server_error, throttled
 
 SHARD_0 = "shardId-000000000000"
 V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
@@ -338,6 +338,17 @@ async def test_a_stop_before_the_tip_is_said(world) -> None:
     run = begin(world)
     await world.advance(2)
     await run.stop()
+    assert run.worker.failure == "stopped before it was done"
+
+
+@in_fleet(1)
+async def test_a_stop_ends_the_first_look_at_a_table_that_does_not_answer(world) -> None:
+    world.dynamo.faults = lambda _, operation, __: Fault(delay_before_s=600.0) if operation == "Scan" else None
+    run = world.start(until_tip=UntilTip())
+    await world.advance(1)
+    asked_at = world.clock.monotonic()
+    await run.stop()
+    assert world.clock.monotonic() - asked_at < 1
     assert run.worker.failure == "stopped before it was done"
 
 

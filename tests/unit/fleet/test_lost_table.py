@@ -1,0 +1,115 @@
+"""The lease table is deleted under a living fleet (leases#lost-table): nothing that was put is lost by that."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from mld.errors import TableMissingError, TableUnavailableError
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.lease import Lease
+from mld.positions import LATEST, TRIM_HORIZON
+from tests.support.fleet import TABLE, fleet
+from tests.twins.dynamo import Fault, lost_request
+from tests.virtual_time import run_virtual
+
+MODES = {
+    "2.x": {"clientVersionConfig": "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"},
+    "3.x": {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"},
+    "heartbeat": {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X", "mld__heartbeat": "worker"},
+}
+
+
+@pytest.mark.parametrize("position", ["TRIM_HORIZON", "LATEST"])
+@pytest.mark.parametrize("latency_s", [0.0, 0.05])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_fleet_makes_its_table_again_from_what_it_knows_and_reads_on(
+    mode: str, latency_s: float, position: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with fleet(4, initialPositionInStream=position, **MODES[mode]) as world:
+            workers = [world.start(f"w{number}", seed=number) for number in range(3)]
+            await world.until(lambda: sum(len(one.worker.held()) for one in workers) == 4, 400)
+            world.put(40)
+            await world.until(world.all_delivered)
+            world.split(world.shards()[0].shard_id)
+            world.put(40)
+            await world.until(world.all_delivered)
+            world.dynamo.faults = lambda *_: Fault(delay_before_s=latency_s)
+            await world.dynamo.call("DeleteTable", {"TableName": TABLE})
+            world.put(40)
+            await world.until(lambda: world.dynamo.has_table(TABLE), 25)
+            await world.until(world.all_delivered, 120)
+            assert len(world.recorder.deliveries) < 120 + 60, "from their checkpoints, not from the beginning"
+            await world.until(lambda: sum(len(one.worker.held()) for one in workers) >= 5, 400)
+            world.put(40)
+            await world.until(world.all_delivered, 60)
+            assert all([await one.stop() for one in workers])
+
+    with caplog.at_level(logging.ERROR):
+        run_virtual(story())
+    assert {"table_lost", "table_restored"} <= {getattr(record, "action", "") for record in caplog.records}
+
+
+def test_a_table_that_may_not_be_created_is_tried_again_and_said_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with fleet(2, **MODES["3.x"]) as world:
+            worker = world.start()
+            await world.until(lambda: len(worker.worker.held()) == 2)
+            world.dynamo.forbidden.add("CreateTable")
+            await world.dynamo.call("DeleteTable", {"TableName": TABLE})
+            await world.advance(60)
+            assert not worker.task.done()
+            assert worker.worker.held() == frozenset()
+            assert sum("cannot be made again" in record.getMessage() for record in caplog.records) >= 3
+            world.dynamo.forbidden.clear()
+            await world.until(lambda: len(worker.worker.held()) == 2, 60)
+
+    run_virtual(story())
+
+
+def test_a_worker_that_stops_does_not_make_the_table_again() -> None:
+    async def story() -> None:
+        async with fleet(2, **MODES["3.x"]) as world:
+            worker = world.start()
+            await world.until(lambda: len(worker.worker.held()) == 2)
+            await world.dynamo.call("DeleteTable", {"TableName": TABLE})
+            await world.advance(5)
+            await worker.stop()
+            assert not world.dynamo.has_table(TABLE)
+
+    run_virtual(story())
+
+
+def test_no_row_is_made_from_the_stream_before_those_of_a_lost_table_are_back() -> None:
+    async def story() -> None:
+        async with fleet(1) as world:
+            table = DynamoLeaseTable(world.dynamo.client("w1"), world.clock, table_name=TABLE)
+            await table.ensure()
+            assert await table.create(Lease("s0", LATEST, owner="w1", paused="by me"))
+            assert await table.create(Lease("s1", LATEST, owner="w2"))
+            assert await table.create(Lease("s2", TRIM_HORIZON, owner="w2"))
+            await world.dynamo.call("DeleteTable", {"TableName": TABLE})
+            with pytest.raises(TableMissingError):
+                await table.get("s0")
+            other = DynamoLeaseTable(world.dynamo.client("w2"), world.clock, table_name=TABLE)
+            await other.ensure()
+            await table.scan()
+            await world.advance(10)
+            with pytest.raises(TableMissingError, match="made again"):
+                await table.create(Lease("s3", LATEST))
+            world.dynamo.faults = lambda _, operation, __: lost_request() if operation == "PutItem" else None
+            with pytest.raises(TableUnavailableError):
+                await table.restore("w1")
+            world.dynamo.faults = None
+            assert await table.restore("w1") == 2
+            assert await table.restore("w1") == 0
+            rows = (await table.scan()).leases
+            assert set(rows) == {Lease("s0", LATEST, paused="by me"), Lease("s2", TRIM_HORIZON)}, "s1 is its owner's"
+            with pytest.raises(TableMissingError, match="made again"):
+                await table.create(Lease("s3", LATEST))
+            await world.advance(10)
+            assert await table.create(Lease("s3", LATEST))
+
+    run_virtual(story())
