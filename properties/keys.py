@@ -138,7 +138,7 @@ _LEASES = (
         minimum=FAILOVER_MILLIS_MIN),
     Key("leaseAssignmentIntervalMillis", LONG, Section.LEASES, "Interval of the leader's lease assignment.",
         default_text="twice failoverTimeMillis", minimum=1),
-    Key("maxLeasesForWorker", INT, Section.LEASES, "Most leases this worker takes.", default=INT_MAX, minimum=1),
+    Key("maxLeasesForWorker", INT, Section.LEASES, "Most leases of open shards this worker takes.", default=INT_MAX, minimum=1),
     Key("maxLeasesToStealAtOneTime", INT, Section.LEASES,
         "Most leases taken from a busier worker in one round (2.x-compatible taking).", default=1, minimum=1),
     Key("enablePriorityLeaseAssignment", BOOL, Section.LEASES,

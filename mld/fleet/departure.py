@@ -46,14 +46,12 @@ class Departure:
         self._clock = clock
         self._worker_id = worker_id
         self._leases_max = leases_max
-        self._receivers: dict[str, str] = {}
 
     async def name_receivers(self) -> None:
         """Tell the keeper who gets each lease that is held; nobody does if that cannot be known in time."""
         try:
             async with asyncio.timeout(SCAN_TIMEOUT_S):
-                self._receivers = await ours(self._receivers_of_held(), "looking for receivers")
-                self._keeper.leave_to(self._receivers)
+                self._keeper.leave_to(await ours(self._receivers_of_held(), "looking for receivers"))
         except (TableError, TimeoutError) as error:
             log.warning("leases are released without receivers: %s", error, extra={"action": "heirs_unknown"})
 
@@ -66,11 +64,15 @@ class Departure:
             log.info("no last look for leases: %s", error, extra={"action": "last_look_failed"})
 
     async def receivers_of(self, keys: Iterable[str]) -> dict[str, str]:
-        """Who of the others would get these leases, by key. Raises TableError."""
-        return await self._find_receivers(await self._table.scan(), keys)
+        """Return who of the others gets these leases while we stay, by key; no drained one, which would give them back.
+
+        Raises TableError.
+        """
+        found = await self._find_receivers(await self._table.scan(), keys)
+        return {key: worker for key, worker in found.items() if worker not in self._roster.drained}
 
     async def _receivers_of_held(self) -> dict[str, str]:
-        return await self.receivers_of(self._keeper.held())
+        return await self._find_receivers(await self._table.scan(), self._keeper.held())
 
     async def _find_receivers(self, scan: TableScan, keys: Iterable[str]) -> dict[str, str]:
         now = self._clock.wall()
@@ -82,11 +84,7 @@ class Departure:
         late = [lease for lease in found if lease is not None and lease.actual_owner == self._worker_id]
         if not late:
             return
-        others = sorted(set(self._receivers.values()))
-        receivers = {lease.key: others[number % len(others)] for number, lease in enumerate(late) if others}
-        if not others:  # nothing was held when we began to leave, so nobody was looked for
-            scan = await self._table.scan()
-            receivers = await self._find_receivers(scan, [lease.key for lease in late])
+        receivers = await self._find_receivers(await self._table.scan(), [lease.key for lease in late])
         for lease in late:
             receiver = receivers.get(lease.key)
             if receiver is None:

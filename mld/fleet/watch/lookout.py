@@ -29,6 +29,7 @@ from mld.fleet.roster import Roster
 from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
 from mld.fleet.watch.takeover import Takeover, TakeoverRules
 from mld.leases.lease import Lease
+from mld.leases.room import RoomWatch
 from mld.leases.table import TableScan
 from mld.metrics.registry import Metrics
 from mld.periods import LOOK_PERIOD_S
@@ -85,6 +86,7 @@ class Lookout:
         self._parts = parts
         self.roster = parts.roster
         self.takeover = Takeover(rules, worker_id, parts.roster)
+        self._room = RoomWatch(rules.leases_max, parts.metrics)
         self._writer = MoveWriter(
             table, self.takeover.observations, clock, worker_id, parts.discovery.wake, parts.fence
         )
@@ -168,6 +170,7 @@ class Lookout:
         self._parts.discovery.saw_table(scan.leases, is_alone=self.roster.is_alone)
         self._free &= {lease.key for lease in scan.leases if lease.actual_owner is None}
         self._tell_of_free(scan.leases)
+        self._room.saw(self.takeover.left(now), now)
 
     async def _read_legacy(self) -> None:
         """They say who is a Java worker. A table of theirs that does not answer must not keep us from looking."""
@@ -209,10 +212,9 @@ class Lookout:
             due_at = look_at
             if now - self._looked_at <= max(FRESH_S, self.takeover.whole_period_s() + LOOK_PERIOD_S):
                 taken, next_at = self.takeover.plan(now)
-                if taken and self.roster.is_needed:
+                if taken:
                     await self._take(taken)
                     continue
-                next_at = look_at if taken else next_at
                 due_at = min(look_at, next_at)
             await wait_for_event(self._woken, due_at - now + DUE_MARGIN_S)
 
