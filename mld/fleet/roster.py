@@ -36,6 +36,8 @@ class Roster:
         """The workers whose reports mld did not write. This and the next three are as of the last whole look."""
         self.silent: frozenset[str] = frozenset()
         """The owners none of whose leases had moved for a lease duration."""
+        self.unheard: frozenset[str] = frozenset()
+        """Who has leases, or had some and has not reported since."""
         self.showing_life: frozenset[str] = frozenset()
         """Who was seen to renew a lease, or owns none and was seen to report twice."""
         self.is_alone = True
@@ -60,9 +62,13 @@ class Roster:
     ) -> None:
         """Who owns leases, who of them has renewed one of them, and to whom a handoff promises one."""
         reporting = self._looks.moving(now, self._rules)
-        # A worker without leases shows life by its reports alone. One report is none: who wrote it may be dead.
+        # An owner shows life by its leases, a worker without any by its reports alone, by those since it had some. One
+        # report is none: who wrote it may be dead.
+        for worker in owning:
+            self._looks.doubt(worker)
         idle = {worker for worker in reporting.difference(owning) if self._looks.has_moved(worker)}
         self.silent = frozenset(owning).difference(renewing)
+        self.unheard = frozenset(worker for worker in self.unheard.union(owning) if not self._looks.has_moved(worker))
         self.showing_life = frozenset(renewing) | idle
         has_given = now - self._gave_at <= self._lease_duration_s
         self.is_alone = not has_given and not reporting.union(owning, promised) - {self._me}

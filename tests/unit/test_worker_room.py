@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -146,3 +147,42 @@ def test_where_those_that_look_often_are_full_others_with_room_look_in_their_pla
             assert await world.until(lambda: not unread(world, *workers.values()), 60) <= 12.0
 
     run_virtual(story())
+
+
+@pytest.mark.parametrize("late_s", [0.0, 20.0, 60.0])
+@pytest.mark.parametrize("heartbeat", ["lease", "worker"])
+def test_newcomers_have_work_within_two_lease_durations_of_a_killed_leader(heartbeat: str, late_s: float) -> None:
+    """Its lock is void after 120 s. They report 5 s after their start, and a handoff is found within a second."""
+
+    async def story() -> None:
+        async with fleet(12, mld__heartbeat=heartbeat, **V3X) as world:
+            workers = {name: world.start(name, seed=number) for number, name in enumerate("abcd")}
+            await world.until(lambda: sorted(len(one.worker.held()) for one in workers.values()) == [3] * 4, 300)
+            leader = world.dynamo.row(TABLE, "Leader")["ownerName"]["S"]
+            await workers.pop(leader).crash()
+            await world.advance(late_s)
+            newcomers = [world.start(f"new{number}", seed=10 + number) for number in range(2)]
+            await world.until(lambda: all(one.worker.held() for one in newcomers), 5 + 2 * 10 + 1)
+            assert world.dynamo.row(TABLE, "Leader")["ownerName"]["S"] == leader, "nobody leads yet"
+            await world.advance(1)
+            assert not unread(world, *workers.values(), *newcomers)
+
+    run_virtual(story())
+
+
+@in_fleet(6, **V3X)
+async def test_while_a_leader_lives_nobody_else_hands_leases_to_newcomers(world: Fleet) -> None:
+    workers = {name: world.start(name, seed=number) for number, name in enumerate("abc")}
+    await world.until(lambda: not unread(world, *workers.values()), 60)
+    await world.advance(90)
+    leader = world.dynamo.row(TABLE, "Leader")["ownerName"]["S"]
+    begun: list[str] = []
+
+    def note(sender: str, operation: str, params: Any) -> None:
+        if operation == "UpdateItem" and "checkpointOwner = :" in params["UpdateExpression"].replace("#", ""):
+            begun.append(sender)
+
+    world.dynamo.faults = note
+    new = world.start("new", seed=9)
+    await world.until(lambda: bool(new.worker.held()), 90)
+    assert set(begun) == {leader}

@@ -292,7 +292,7 @@ def _sort_out(
             view.waiting.append((-math.inf if moved_at is None else moved_at, lease.key, lease))
         elif lease.checkpoint_owner is not None:
             _sort_out_handoff(view, lease, weight, load, is_blocked=observations.is_blocked(lease, now))
-        elif load is not None and not lease.is_complete and not _is_pinned(lease, wall_s):
+        elif load is not None and not lease.is_complete and not is_pinned(lease, wall_s):
             load.movable.append(lease)
         if number % STEP_LEASES == STEP_LEASES - 1:
             yield
@@ -300,7 +300,7 @@ def _sort_out(
     return total
 
 
-def _is_pinned(lease: Lease, wall_s: float) -> bool:
+def is_pinned(lease: Lease, wall_s: float) -> bool:
     return lease.pinned_until_s is not None and wall_s < lease.pinned_until_s
 
 

@@ -26,7 +26,7 @@ from mld.fleet.assign.move_writer import AssignmentTable, Fence, MoveWriter, Wri
 from mld.fleet.heartbeat.beats import beats_among
 from mld.fleet.report import reports
 from mld.fleet.roster import Roster
-from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
+from mld.fleet.values import FleetSnapshot, WorkerReport
 from mld.fleet.watch.takeover import Takeover, TakeoverRules
 from mld.leases.lease import Lease
 from mld.leases.room import RoomWatch
@@ -57,6 +57,16 @@ class Discovery(Protocol):
     def saw_table(self, leases: Iterable[Lease], *, is_alone: bool) -> None: ...
 
 
+class Leader(Protocol):
+    """Who leads: `AdaptiveElection`."""
+
+    @property
+    def leads(self) -> bool: ...
+
+    @property
+    def leader(self) -> str | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class LookoutParts:
     """The collaborators."""
@@ -64,7 +74,7 @@ class LookoutParts:
     roster: Roster
     reports: Reports
     discovery: Discovery
-    leader: LeaderDecider
+    leader: Leader
     assigning_due: asyncio.Event
     """Wakes the assigner."""
     fence: Fence
@@ -171,6 +181,20 @@ class Lookout:
         self._free &= {lease.key for lease in scan.leases if lease.actual_owner is None}
         self._tell_of_free(scan.leases)
         self._room.saw(self.takeover.left(now), now)
+        leader = self._parts.leader.leader
+        if leader is not None and leader not in self.roster.showing_life and not self._parts.leader.leads:
+            await self._welcome(everybody)
+
+    async def _welcome(self, reports: Iterable[WorkerReport]) -> None:
+        """Nobody leads: a newcomer gets what we have above our share."""
+        wall_s = self._clock.wall()
+        move = self.takeover.gift(self.roster.living(reports, wall_s), self._clock.monotonic(), wall_s)
+        if move is not None and (await self._writer.write([move])).done:
+            self.gave()
+            fields = {"action": "newcomer_welcomed", "shard": move.lease.key, "worker": move.to_worker}
+            log.info(
+                "lease %s goes to %s, which has none: no leader lives", move.lease.key, move.to_worker, extra=fields
+            )
 
     async def _read_legacy(self) -> None:
         """They say who is a Java worker. A table of theirs that does not answer must not keep us from looking."""

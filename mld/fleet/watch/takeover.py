@@ -25,6 +25,9 @@ many more as have room for the leases of a full worker together: each worker cho
 workers that it sees to live, those with room first, drained ones after others. The rest looks once per lease duration,
 at tables of more than `SLOW_LEASES` less often in proportion. Large tables are looked at in parts, each with lookers of
 its own. Views that differ cost reads, or second chances.
+
+*Newcomers.* The lock of a leader that was killed is void after two minutes only. So whoever sees that the lock's owner
+shows no life hands a lease above its share to a worker that lives and has none, by a handoff of its own.
 """
 
 from __future__ import annotations
@@ -34,13 +37,16 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
+from mld.fleet.assign.loads import Move, Why, is_pinned
 from mld.fleet.assign.observations import STEP_LEASES, Observations
 from mld.fleet.roster import Roster, spread
 from mld.fleet.values import LEASES_MAX, WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.room import loads_of
+from mld.leases.take_plan import shares_of
 from mld.periods import ALONE_SHARE, LOOK_PERIOD_S, LOOKERS, part_count, slow_period_s
 from mld.steps import Steps
 
@@ -288,6 +294,29 @@ class Takeover:
             held = {worker: loads.get(worker, 0) for worker in self.lookers(min(part, self.part_count - 1))}
             dealt |= spread(of_part, held, self._rules.leases_max, self._roster.drained)
         return dealt
+
+    def gift(self, living: Iterable[str], now: float, wall_s: float) -> Move | None:
+        """Return the lease that we hand to a newcomer while nobody leads: one above our share, to a worker without any.
+
+        `living` are the others.
+        """
+        loads = loads_of(self._rows.values())
+        others = {worker for worker in living if loads[worker] or worker not in self._roster.unheard}
+        newcomers = sorted(worker for worker in others - self._roster.drained if not loads[worker])
+        mine = [
+            lease
+            for lease in self._rows.values()
+            if lease.owner == self._me
+            and lease.checkpoint_owner is None
+            and lease.is_load
+            and not is_pinned(lease, wall_s)
+            and not self._stands_still(lease, now)
+        ]
+        share = shares_of({worker: loads[worker] for worker in {*others, self._me}})[self._me]
+        if not newcomers or len(mine) <= max(1, share):
+            return None
+        lease = min(mine, key=lambda lease: _rank(self._me, lease.key))
+        return Move(lease, min(newcomers, key=partial(_rank, self._me)), graceful=True, why=Why.BALANCE)
 
     def tried(self, leases: Iterable[Lease], done: Mapping[str, Lease], now: float) -> None:
         """We wanted these, and `done` are the rows of those that are ours now. The others wait for the next look."""
