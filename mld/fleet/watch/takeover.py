@@ -284,14 +284,16 @@ class Takeover:
         return loads_of(lease for key, lease in self._rows.items() if key not in apart)
 
     def _deal(self, keys: Iterable[str], loads: Mapping[str, int]) -> dict[str, str]:
-        """Whom each of the due leases falls to, as every looker sees it."""
+        """Whom each of the due leases falls to, as every looker sees it: nobody else who has let one fall due."""
         by_part: dict[int, list[Lease]] = {}
         for key in keys:
             by_part.setdefault(self._parts[key], []).append(self._rows[key])
+        late = {lease.actual_owner for leases in by_part.values() for lease in leases} - {self._me}
         dealt: dict[str, str] = {}
         for part, of_part in by_part.items():
             # A row that was seen when the table had more parts has lookers again with the next whole look.
-            held = {worker: loads.get(worker, 0) for worker in self.lookers(min(part, self.part_count - 1))}
+            lookers = self.lookers(min(part, self.part_count - 1))
+            held = {worker: loads.get(worker, 0) for worker in lookers if worker not in late}
             dealt |= spread(of_part, held, self._rules.leases_max, self._roster.drained)
         return dealt
 
