@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from mld.fleet.watch.lookout import TIMEOUT_S, Lookout
 from mld.fleet.watch.takeover import SECOND_CHANCE_S
-from mld.leases.room import loads_of
 from mld.periods import LOOK_PERIOD_S
 from mld.worker import Worker
 from tests.simulation.checkers import SHARD_END, Violation
@@ -103,10 +102,13 @@ class Liveness:
                 more_s = JAVA_DISCOVERY_S
             self._check_gap(key, owner, self._world.now() - since, more_s, sound)
 
-    def _late(self) -> list[str]:
-        """The leases that may be due to be taken now."""
+    def _open(self) -> set[str]:
+        return {key for key, row in self._world.lease_rows().items() if row["checkpoint"]["S"] != SHARD_END}
+
+    def _late(self) -> set[str]:
+        """The open leases that may be due to be taken now."""
         since = self._world.now() - self._world.plan.failover_s / 2
-        return [key for key in self._world.lease_rows() if self._renewed.get(key, math.inf) < since]
+        return {key for key in self._open() if self._renewed.get(key, math.inf) < since}
 
     def _check_gap(
         self, key: str, owner: str | None, gap_s: float, more_s: float, sound: list[tuple[Any, float, float]]
@@ -147,8 +149,7 @@ class Liveness:
             return None
         if self._world.now() < self._world.dynamo.outage_until or not isinstance(worker, Worker):
             return None
-        open_leases = loads_of(one.lease for one in worker.held().values())
-        if open_leases[machine.worker_id] + len(self._late()) > self._world.settings.max_leases_for_worker:
+        if len((worker.held() & self._open()) | self._late()) > self._world.settings.max_leases_for_worker:
             return None  # it need not have room for all that has no reader now
         fleet = worker.fleet
         return fleet.lookout if "lookout" in fleet.running() and fleet.lookout.has_looked else None

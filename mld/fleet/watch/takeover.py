@@ -27,7 +27,8 @@ at tables of more than `SLOW_LEASES` less often in proportion. Large tables are 
 its own. Views that differ cost reads, or second chances.
 
 *Newcomers.* The lock of a leader that was killed is void after two minutes only. So whoever sees that the lock's owner
-shows no life hands a lease above its share to a worker that lives and has none, by a handoff of its own.
+shows no life hands a lease above its share to a worker that lives and has none, by a handoff of its own
+(coordination#newcomers-without-a-leader).
 """
 
 from __future__ import annotations
