@@ -1,11 +1,10 @@
-"""Fleets whose workers have just the room that their open shards need (`modes.limited`), and a daemon that miscounts."""
+"""Fleets whose workers have just the room that their open shards need (`modes.limited`), and one that miscounts."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.simulation.run import run_plan
-from tests.simulation.shrink import kind_of
 from tests.simulation.variants.patching import Patch, patched
 from tests.simulation.world.modes import draw_of
 
@@ -19,4 +18,4 @@ def test_room_for_the_open_shards_means_that_all_are_read(mode: str, seed: int, 
     assert "maxLeasesForWorker" in plan.settings
     assert run_plan(plan).violation == ""
     with patched((COUNTS_FINISHED,)):
-        assert kind_of(run_plan(plan).violation) == kind, "a daemon that counts finished shards is caught"
+        assert run_plan(plan).violation.startswith(kind), "a daemon that counts finished shards is caught"
