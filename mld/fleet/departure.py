@@ -86,11 +86,15 @@ class Departure:
             log.info("no last look for leases: %s", error, extra={"action": "last_look_failed"})
 
     async def receivers_of(self, keys: Iterable[str]) -> dict[str, str]:
-        """Who of the others would get these leases, by key. Raises TableError."""
-        return await self._find_receivers(await self._table.scan(), keys)
+        """Return who of the others gets these leases while we stay, by key; no drained one, which would give them back.
+
+        Raises TableError.
+        """
+        found = await self._find_receivers(await self._table.scan(), keys)
+        return {key: worker for key, worker in found.items() if worker not in self._roster.drained}
 
     async def _receivers_of_held(self) -> dict[str, str]:
-        return await self.receivers_of(self._keeper.held())
+        return await self._find_receivers(await self._table.scan(), self._keeper.held())
 
     async def _find_receivers(self, scan: TableScan, keys: Iterable[str]) -> dict[str, str]:
         now = self._clock.wall()

@@ -1,4 +1,4 @@
-"""`Drain`: a worker that an operator drains gives away what it holds, or is given, while others are there.
+"""`Drain`: a worker that an operator drains gives away what it holds, or is given, while others have room for it.
 
 The mark stands on the worker's report (`reports.DRAIN`), and each report that the worker writes reads it back. Leaders
 and lookouts of ours respect it, so mostly there is nothing to do here: the operator's command has begun the handoffs. A

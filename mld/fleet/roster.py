@@ -9,14 +9,15 @@ assigner, the lookout and a worker that leaves ask it about the others. What is 
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping
-from heapq import heapify, heappop, heapreplace
+from collections import deque
+from collections.abc import Collection, Container, Iterable, Mapping
+from heapq import heapify, heapreplace
 
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import LEASES_MAX, WorkerReport
 from mld.leases.lease import Lease
+from mld.leases.room import loads_of
 
 TRACE_S = 300.0  # a fleet that is deployed anew is not away for longer
 
@@ -31,11 +32,13 @@ class Roster:
         self._looks = reports.Sightings()
         self._mld: frozenset[str] = frozenset()
         self.drained: frozenset[str] = frozenset()
-        """The workers that an operator wants to have no leases, as of the last whole look."""
+        """The workers that get leases only if no others have room, as of the last whole look: an operator wants so."""
         self.java: frozenset[str] = frozenset()
         """The workers whose reports mld did not write. This and the next three are as of the last whole look."""
         self.silent: frozenset[str] = frozenset()
         """The owners none of whose leases had moved for a lease duration."""
+        self.unheard: frozenset[str] = frozenset()
+        """Who has leases, or had some and has not reported since."""
         self.showing_life: frozenset[str] = frozenset()
         """Who was seen to renew a lease, or owns none and was seen to report twice."""
         self.is_alone = True
@@ -61,9 +64,13 @@ class Roster:
     ) -> None:
         """Who owns leases, who of them has renewed one of them, and to whom a handoff promises one."""
         reporting = self._looks.moving(now, self._rules)
-        # A worker without leases shows life by its reports alone. One report is none: who wrote it may be dead.
+        # An owner shows life by its leases, a worker without any by its reports alone, by those since it had some. One
+        # report is none: who wrote it may be dead.
+        for worker in owning:
+            self._looks.doubt(worker)
         idle = {worker for worker in reporting.difference(owning) if self._looks.has_moved(worker)}
         self.silent = frozenset(owning).difference(renewing)
+        self.unheard = frozenset(worker for worker in self.unheard.union(owning) if not self._looks.has_moved(worker))
         self.showing_life = frozenset(renewing) | idle
         has_given = now - self._gave_at <= self._lease_duration_s
         self.is_alone = not has_given and not reporting.union(owning, promised) - {self._me}
@@ -75,13 +82,8 @@ class Roster:
 
     @property
     def possible_lookers(self) -> frozenset[str]:
-        """The mld workers that show life and are not drained, and this one."""
-        return self.showing_life & self._mld - self.drained | {self._me}
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether this worker may take leases: it is not drained, or no other worker that shows life is there."""
-        return self._me not in self.drained or not self.showing_life - self.drained - {self._me}
+        """The mld workers that show life, and this one."""
+        return self.showing_life & self._mld | {self._me}
 
     # --- who may get leases -------------------------------------------------------------------------------------------
 
@@ -119,42 +121,49 @@ class Roster:
         since = self._found_dead.get(report.worker)
         return since is not None and (report.updated_at_s or 0) <= since
 
+    def living(self, found: Iterable[WorkerReport], wall_s: float) -> set[str]:
+        """Return the others that report; nobody who is seen to be silent, was found dead, or leaves too."""
+        active = reports.sort_out(found, wall_s, self._rules).active
+        live = {report.worker for report in active if not self._is_found_dead(report)}
+        return live - self.silent - {self._me}
+
     def receivers(
         self,
         keys: Iterable[str],
         leases: Iterable[Lease],
-        found: Iterable[WorkerReport],
+        found: Collection[WorkerReport],
         wall_s: float,
         leases_max: int,
     ) -> dict[str, str]:
-        """Who of the others gets these leases when we leave; nobody who leaves too, is silent, or was found dead.
+        """Who of the others gets these of all `leases` when we leave; nobody beyond its limit.
 
         A report may be of a dead worker, whatever its time says. So those whom we saw renew or report come first.
         """
-        active = reports.sort_out(found, wall_s, self._rules).active
-        counts = Counter(lease.actual_owner for lease in leases)
-        live = {report.worker for report in active if not self._is_found_dead(report)} - self.silent
-        live -= {self._me}
-        live = live - {report.worker for report in active if reports.is_drained(report)} or live
+        by_key = {lease.key: lease for lease in leases}
+        loads = loads_of(by_key.values())
+        live = self.living(found, wall_s)
         chosen = live & self.showing_life or live
-        return spread(keys, {worker: counts[worker] for worker in chosen}, leases_max)
+        drained = {report.worker for report in found if reports.is_drained(report)}
+        given = [by_key[key] for key in keys if key in by_key]
+        return spread(given, {worker: loads[worker] for worker in chosen}, leases_max, drained)
 
 
-def spread(keys: Iterable[str], workers_by_count: Mapping[str, int], leases_max: int = LEASES_MAX) -> dict[str, str]:
-    """Deal leases over workers that hold so many already: each to the one with the fewest, then the smallest id.
+def spread(
+    leases: Iterable[Lease], loads: Mapping[str, int], leases_max: int = LEASES_MAX, drained: Container[str] = ()
+) -> dict[str, str]:
+    """Deal leases over workers with these loads: each to the one with the lowest, then the smallest id.
 
-    The answer is the new owner by key; keys for which nobody has room are absent.
+    A drained worker gets a lease that no other has room for. The answer is the new owner by key; keys for which nobody
+    has room are absent. Leases of finished shards need none.
     """
-    heap = [(count, worker) for worker, count in workers_by_count.items() if count < leases_max]
+    heap = [(load >= leases_max, worker in drained, load, worker) for worker, load in loads.items()]
     heapify(heap)
     dealt = {}
-    for key in sorted(keys):
-        if not heap:
-            break
-        count, worker = heap[0]
-        dealt[key] = worker
-        if count + 1 < leases_max:
-            heapreplace(heap, (count + 1, worker))
-        else:
-            heappop(heap)
+    for lease in sorted(leases, key=lambda lease: lease.key) if heap else ():
+        is_full, is_drained, load, worker = heap[0]
+        if not lease.is_load:
+            dealt[lease.key] = worker
+        elif not is_full:
+            dealt[lease.key] = worker
+            heapreplace(heap, (load + 1 >= leases_max, is_drained, load + 1, worker))
     return dealt

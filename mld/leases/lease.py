@@ -102,6 +102,11 @@ class Lease:
         return self.checkpoint.is_shard_end
 
     @property
+    def is_load(self) -> bool:
+        """Whether it counts against maxLeasesForWorker (leases#load-of-a-worker): its shard has a reader to come."""
+        return not self.is_complete
+
+    @property
     def failing_now(self) -> Failing | None:
         """The note of failures, unless there was progress since, made by a worker that does not know of notes."""
         return None if self.failing is None or self.failing.checkpoint != self.checkpoint else self.failing

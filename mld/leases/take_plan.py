@@ -84,6 +84,8 @@ class TakePlan:
     """Leases that are nobody's or expired."""
     very_old: int = 0
     """Those of `choices` that nobody has touched for very long."""
+    left: frozenset[str] = frozenset()
+    """Available leases of open shards for which this worker has no room."""
 
 
 def observe(previous: Mapping[str, SeenRow], leases: Iterable[Lease], now: float) -> dict[str, SeenRow]:
@@ -110,16 +112,17 @@ def decide(
     """What worker `me` should take. `seen` holds an observation of each lease."""
     if not leases:
         return TakePlan()
-    available, loads = _survey(leases, seen, me, now, rules.lease_duration_s)
-    target, spillover = _target(len(leases), len(loads), rules.leases_max)
+    available, ended, loads = _survey(leases, seen, me, now, rules.lease_duration_s)
+    target, spillover = _target(len(available) + sum(loads.values()), len(loads), rules.leases_max)
     needed = target - loads[me]
+    room = max(0, rules.leases_max - loads[me])
 
     very_old: list[Lease] = []
     if rules.very_old_first:  # owned or not, leases that nobody has touched for three lease durations
         before = now - VERY_OLD_LEASE_DURATIONS * rules.lease_duration_s
         touched = ((lease, seen[lease.key].changed_at) for lease in available)
         very_old = [lease for lease, changed_at in touched if changed_at is None or changed_at < before]
-    chosen = [Choice(lease) for lease in _some(very_old, rules.leases_max - loads[me], rng)]
+    chosen = [Choice(lease) for lease in _some(very_old, room, rng)]
     oldest = len(chosen)
     if available:
         taken = {choice.lease.key for choice in chosen}
@@ -127,27 +130,34 @@ def decide(
         chosen += [Choice(lease) for lease in _some(rest, needed - len(chosen), rng)]
     else:
         victim, count = _victim(loads, me, target, rng, rules)
-        stolen = (lease for lease in leases if lease.owner == victim) if count else ()
+        stolen = (lease for lease in leases if lease.owner == victim and lease.is_load) if count else ()
         chosen = [Choice(lease, is_steal=True) for lease in _some(stolen, count, rng)]
-    return TakePlan(tuple(chosen), target, needed, spillover, len(loads), len(available), oldest)
+    left = {lease.key for lease in available} if len(chosen) >= room else set()
+    left.difference_update(choice.lease.key for choice in chosen)
+    chosen += [Choice(lease) for lease in ended]
+    return TakePlan(
+        tuple(chosen), target, needed, spillover, len(loads), len(available) + len(ended), oldest, frozenset(left)
+    )
 
 
 def _survey(
     leases: Iterable[Lease], seen: Mapping[str, SeenRow], me: str, now: float, lease_duration_s: float
-) -> tuple[list[Lease], dict[str, int]]:
-    """(available leases, how many of the others each live worker has), in one walk over the table.
+) -> tuple[list[Lease], list[Lease], dict[str, int]]:
+    """(available leases, those of finished shards, the load of each live worker), in one walk over the table.
 
-    Available is a lease without an owner, or whose counter has not moved for more than a lease duration.
+    Available is a lease without an owner, or whose counter has not moved for more than a lease duration. One of a
+    finished shard costs nothing: whoever has it sees to its deletion.
     """
-    available = []
+    available: list[Lease] = []
+    ended: list[Lease] = []
     loads = {me: 0}
-    for lease in leases:  # a call per row would double the time
+    for lease in leases:
         owner, changed_at = lease.owner, seen[lease.key].changed_at
         if owner is None or changed_at is None or now - changed_at > lease_duration_s:
-            available.append(lease)
+            (available if lease.is_load else ended).append(lease)
         else:
-            loads[owner] = loads.get(owner, 0) + 1
-    return available, loads
+            loads[owner] = loads.get(owner, 0) + lease.is_load
+    return available, ended, loads
 
 
 def _target(leases: int, workers: int, leases_max: int) -> tuple[int, int]:

@@ -19,9 +19,10 @@ from mld.clock import Clock, wait_for_event
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.retries import may_be_applied, retry_delay_s
+from mld.leases.room import RoomWatch
 from mld.leases.table import LeaseTable, Refusal, TableScan
 from mld.leases.take_counters import TakeCounters
-from mld.leases.take_plan import Choice, SeenRow, TakePlan, TakingRules, decide, observe
+from mld.leases.take_plan import Choice, SeenRow, TakingRules, decide, observe
 from mld.metrics.registry import LeaseMove, Metrics
 from mld.periods import EPSILON_S
 from mld.surviving import survived
@@ -51,7 +52,9 @@ class LeaseTaker:
         rules: TakingRules,
         metrics: Metrics | None = None,
     ) -> None:
-        self._counters = TakeCounters(Metrics() if metrics is None else metrics, clock.monotonic)
+        metrics = Metrics() if metrics is None else metrics
+        self._counters = TakeCounters(metrics, clock.monotonic)
+        self._room = RoomWatch(rules.leases_max, metrics)
         self._table = table
         self._keeper = keeper
         self._clock = clock
@@ -117,7 +120,7 @@ class LeaseTaker:
         await self._resume_unknown_takes(scan.leases)
         plan = decide(scan.leases, self._seen, self._worker_id, now, self._rng, self._rules)
         self._counters.decided(plan, len(scan.leases), len(scan.corrupt))
-        self._report_spillover(plan)
+        self._room.saw(plan.left, now)
         held = self._keeper.held()
         wanted = [
             choice
@@ -224,12 +227,3 @@ class LeaseTaker:
             return None  # too late to count on it; the next pass resumes the row
         del self._unknown_takes[lease.key]
         return lease.key
-
-    def _report_spillover(self, plan: TakePlan) -> None:
-        if plan.spillover:
-            log.warning(
-                "%d leases per worker are needed, %d more than maxLeasesForWorker allows",
-                plan.target + plan.spillover,
-                plan.spillover,
-                extra={"action": "lease_spillover"},
-            )

@@ -305,6 +305,12 @@ CATALOGUE: tuple[Metric, ...] = (
         "LeaseAssignmentManager ExpiredLeases",
     ),
     _of_worker(
+        "mld_leases_without_room",
+        MetricKind.GAUGE,
+        "Leases of open shards that no worker has had room for (maxLeasesForWorker) for a minute.",
+        lambda snapshot: snapshot.fleet.without_room,
+    ),
+    _of_worker(
         "mld_lease_table_holes",
         MetricKind.GAUGE,
         "Gaps in the hash range that no lease covers, as the leader sees them.",

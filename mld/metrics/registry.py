@@ -327,6 +327,8 @@ class TableMetrics:
     def __init__(self) -> None:
         self.corrupt: int | None = None
         """Rows that cannot be read."""
+        self.without_room: int | None = None
+        """Open leases that have had no worker with room for a minute."""
         self.forget_leadership()
 
     def forget_leadership(self) -> None:

@@ -69,6 +69,7 @@ class FleetValue:
     unassigned: int | None = None
     holes: int | None = None
     corrupt: int | None = None
+    without_room: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ def snapshot_steps(
         requests=worker.requests.value(),
         framed_records=worker.framed_records.value(),
         units=worker.units.value(),
-        fleet=fleet or FleetValue(table.workers, table.unassigned, table.holes, table.corrupt),
+        fleet=fleet or FleetValue(table.workers, table.unassigned, table.holes, table.corrupt, table.without_room),
     )
 
 

@@ -11,7 +11,7 @@ from mld.aws.service import Service
 from mld.aws.table_calls import TableCalls
 from mld.clock import LoopClock
 from mld.fleet.report.reports import parse_rows
-from mld.fleet.values import LEASE_TABLE_KEY, Place
+from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, Place
 from mld.operating.acts.execution import carry_out, read_table
 from mld.operating.acts.plan import ActPlan, Fate
 from mld.operating.acts.steering import plan_drain, plan_move, plan_pause, plan_resume, plan_undrain
@@ -92,7 +92,7 @@ class SteeringContract:
         place = Place(table, LEASE_TABLE_KEY)
         before = await rows.get("a")
         assert before is not None
-        plan = plan_drain(await self.seen(calls), "a", place, "by me", is_3x=True)
+        plan = plan_drain(await self.seen(calls), "a", place, "by me", LEASES_MAX, is_3x=True)
         assert await self.fates(plan, calls) == [Fate.DONE, Fate.DONE]
         assert await rows.get("a") == before | {"mldDrain": {"S": "by me"}}
         plan = plan_undrain(await self.seen(calls), "a", place)

@@ -158,7 +158,7 @@ class FleetLedger:
         leads = self._may_lead(write.sender, sent_at) or not is_ours
         counted = _text(write.before, "leaseCounter") != _text(write.after, "leaseCounter")
         if new_pending is not None:
-            self._check_beginning(key, write, counted=counted, leads=leads)
+            self._check_beginning(key, write, counted=counted, leads=leads or me == actual)
             reason = "handoff begun"
         elif not counted:
             raise self._violation(11, f"{write.sender} changes the owner of {key} without counting")

@@ -102,6 +102,14 @@ class Liveness:
                 more_s = JAVA_DISCOVERY_S
             self._check_gap(key, owner, self._world.now() - since, more_s, sound)
 
+    def _open(self) -> set[str]:
+        return {key for key, row in self._world.lease_rows().items() if row["checkpoint"]["S"] != SHARD_END}
+
+    def _late(self) -> set[str]:
+        """The open leases that may be due to be taken now."""
+        since = self._world.now() - self._world.plan.failover_s / 2
+        return {key for key in self._open() if self._renewed.get(key, math.inf) < since}
+
     def _check_gap(
         self, key: str, owner: str | None, gap_s: float, more_s: float, sound: list[tuple[Any, float, float]]
     ) -> None:
@@ -141,6 +149,8 @@ class Liveness:
             return None
         if self._world.now() < self._world.dynamo.outage_until or not isinstance(worker, Worker):
             return None
+        if len((worker.held() & self._open()) | self._late()) > self._world.settings.max_leases_for_worker:
+            return None  # it need not have room for all that has no reader now
         fleet = worker.fleet
         return fleet.lookout if "lookout" in fleet.running() and fleet.lookout.has_looked else None
 

@@ -164,6 +164,9 @@ def _check_resources(world: World) -> None:
         if machine.spec.kind != "mld" or not isinstance(machine.worker, Worker) or machine.process is None:
             continue
         held = machine.worker.held()
+        load = len(held & _owners(world).keys())
+        if all(spec.kind == "mld" for spec in world.plan.workers) and load > world.settings.max_leases_for_worker:
+            raise Violation(f"checker 6: {machine.worker_id} holds {load} open leases at rest, more than it may")
         assert machine.host is not None
         living = [child.shard_id for child in machine.host.living()]
         if len(living) != len(set(living)) or not set(living) <= set(held):

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from mld.aws.table_calls import TableCalls
-from mld.fleet.values import LEASE_TABLE_KEY, Place
+from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, Place
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.operating.acts.execution import carry_out
 from mld.operating.acts.plan import ActPlan, ActRefusedError, Fate
@@ -127,9 +127,9 @@ class SteeredWorld:
             case "move":
                 return plan_move(seen, shard, worker, is_3x=True, now_s=self.fleet.clock.wall())
             case "release":
-                return plan_release(seen, [shard], is_3x=True)
+                return plan_release(seen, [shard], LEASES_MAX, is_3x=True)
             case "drain":
-                return plan_drain(seen, worker, place, "by somebody", is_3x=True)
+                return plan_drain(seen, worker, place, "by somebody", LEASES_MAX, is_3x=True)
             case "undo":
                 drained = [one.worker for one in seen.workers if one.drained is not None]
                 return plan_undrain(seen, self.rng.choice(drained or [worker]), place)

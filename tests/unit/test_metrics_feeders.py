@@ -227,7 +227,7 @@ async def a_day_of_a_fleet(seen: Seen) -> None:
         third = world.start("w3", seed=3)
         with faulty(world, "GetItem", key="shardId-"):
             await world.advance(100.0)
-        await world.advance(60.0)
+        await world.advance(200.0)
         await first.stop()
         await third.stop()
         sampling.cancel()

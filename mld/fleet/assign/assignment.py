@@ -141,8 +141,11 @@ def _assign(view: View, queue: Queue, leader: str) -> Steps[int]:
 
 
 def _receiver(view: View, queue: Queue, lease: Lease, leader: str) -> Load | None:
-    """Who gets a waiting lease, out of the queue; None if nobody has room."""
-    if lease.actual_owner is not None and (mine := view.loads.get(leader)) is not None and not view.is_full(mine):
+    """Return who gets a waiting lease, out of the queue; None if nobody has room, unless it needs none."""
+    mine = view.loads.get(leader)
+    if not lease.is_load:
+        return mine or next(iter(view.loads.values()), None)
+    if lease.actual_owner is not None and mine is not None and not (view.is_full(mine) or mine.is_drained):
         return mine
     return queue.pop()
 
@@ -155,7 +158,7 @@ def _force_stuck(view: View, queue: Queue) -> None:
     """Complete overdue handoffs. Where the next owner is gone or full, anybody may have the lease."""
     for lease in view.stuck:
         load = view.loads.get(lease.owner or "") or queue.pop()
-        if load is not None and view.is_full(load):
+        if load is not None and (view.is_full(load) or load.is_drained):
             load = queue.pop()
         if load is None:
             continue
@@ -281,6 +284,8 @@ def _recipient(view: View, queue: Queue, source: Load, weight: float) -> Load | 
 
 
 def _fits(view: View, load: Load, weight: float) -> bool:
+    if load.is_drained:
+        return False
     for metric, value in load.values.items():
         projected = value + weight * view.per_weight[metric]
         limit = load.limits.get(metric)
@@ -299,7 +304,8 @@ def _balance_count(view: View, order: Order) -> Steps[None]:
     """
     offered = {load.worker: iter(order(load.movable)) for load in view.loads.values()}
     fullest = [(load.leaving - load.count, load.worker) for load in view.loads.values()]
-    emptiest = [(load.count - load.leaving, load.worker) for load in view.loads.values() if not view.is_full(load)]
+    receiving = [load for load in view.loads.values() if not (view.is_full(load) or load.is_drained)]
+    emptiest = [(load.count - load.leaving, load.worker) for load in receiving]
     heapify(fullest)
     heapify(emptiest)
     moves = 0

@@ -9,8 +9,9 @@ Rules: coordination#lease-weights. What differs from Java:
   Java's range of 100 makes every worker a little above the average a source and so moves leases for ever.
 * A handoff that is on its way counts as load of its next owner already and as relief of its old one, so that neither
   is decided twice.
-* A worker that an operator drains gets nothing while there is another one. A lease that an operator has moved stays
-  where it is until the time on its row.
+* Only open leases count against `maxLeasesForWorker` (leases#load-of-a-worker); Java counts finished ones as well.
+* A worker that an operator drains gets a lease only if no other has room for it. A lease that an operator has moved
+  stays where it is until the time on its row.
 * A worker with a fresh report that renews none of its leases gets no others while somebody else is there: reports are
   believed for a minute, a lease for ten seconds.
 """
@@ -44,7 +45,7 @@ class LiveWorker:
     limits: Mapping[str, float] = field(default_factory=dict)
     """Operating ranges by metric, percent; a metric without one has no limit."""
     is_drained: bool = False
-    """An operator wants it to have no leases: it gets none while there is another."""
+    """An operator wants it to have no leases: it gets one only if no other worker has room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class Load:
     limits: Mapping[str, float] = field(default_factory=dict)
     weight: float = 0.0
     count: int = 0
-    """Leases it holds or is about to get."""
+    """Open leases it holds or is about to get."""
     movable: list[Lease] = field(default_factory=list)
     leaving: int = 0
     leaving_weight: float = 0.0
@@ -157,16 +158,16 @@ class View:
     moves: dict[str, Move] = field(default_factory=dict)
 
     def weight(self, lease: Lease) -> float:
+        if not lease.is_load:
+            return 0.0
         if not self.has_throughput:
             return 1.0
-        if lease.is_complete:
-            return 0.0
         kbps = lease.throughput_kbps
         return kbps if kbps is not None and is_amount(kbps) else self.mean_weight
 
     def is_full(self, load: Load) -> bool:
-        """At a limit of the settings, or to be emptied. The limit of throughput may be overshot by one lease."""
-        if load.is_drained or load.count >= self.rules.leases_max:
+        """At a limit of the settings. The limit of throughput may be overshot by one lease."""
+        if load.count >= self.rules.leases_max:
             return True
         return self.has_throughput and load.weight > self.rules.throughput_max_kbps
 
@@ -178,9 +179,9 @@ class View:
             return
         weight = self.weight(lease)
         if source is not None:
-            source.count -= 1
+            source.count -= lease.is_load
             source.weight -= weight
-        load.count += 1
+        load.count += lease.is_load
         load.weight += weight
         self.raise_values(load, weight)
 
@@ -199,12 +200,12 @@ class View:
 
 
 class Queue:
-    """The workers that may get leases, best first: by rank, then fewest leases, then id."""
+    """The workers that may get leases, best first: undrained ones, then by rank, then fewest leases, then id."""
 
     def __init__(self, view: View, *, by_headroom: bool) -> None:
         self._view = view
         self._by_headroom = by_headroom
-        self._heap: list[tuple[float, int, str, int]] = []
+        self._heap: list[tuple[bool, float, int, str, int]] = []
         self._tickets = 0
         for load in view.loads.values():
             self.push(load)
@@ -217,12 +218,12 @@ class Queue:
         self._tickets += 1
         load.ticket = self._tickets
         rank = -self._view.headroom(load) if self._by_headroom else 0.0
-        heappush(self._heap, (rank, load.count, load.worker, load.ticket))
+        heappush(self._heap, (load.is_drained, rank, load.count, load.worker, load.ticket))
 
     def pop(self) -> Load | None:
         """The best worker, out of the queue; None if there is none."""
         while self._heap:
-            _, _, worker, ticket = heappop(self._heap)
+            *_, worker, ticket = heappop(self._heap)
             load = self._view.loads[worker]
             if load.ticket == ticket:
                 load.ticket = -1
@@ -246,12 +247,8 @@ def survey(
 ) -> Steps[View]:
     """The view of the leases as scanned and observed. Of several entries of one worker the last counts."""
     by_id = {worker.worker: worker for worker in workers}
-    has_others = any(not worker.is_drained for worker in by_id.values())
-    view = View(
-        rules,
-        {name: Load(name, is_drained=has_others and by_id[name].is_drained) for name in sorted(by_id)},
-        leases=len(leases),
-    )
+    loads = {name: Load(name, is_drained=by_id[name].is_drained) for name in sorted(by_id)}
+    view = View(rules, loads, leases=len(leases))
     yield from _weigh(view, leases)
     total = yield from _sort_out(view, leases, observations, now, wall_s)
     _leave_out_the_silent(view)
@@ -287,7 +284,7 @@ def _sort_out(
         load = None if owner is None else view.loads.get(owner)
         if load is not None:
             load.weight += weight
-            load.count += 1
+            load.count += lease.is_load
             load.held += 1
             load.expired += expired
         if expired:
@@ -295,7 +292,7 @@ def _sort_out(
             view.waiting.append((-math.inf if moved_at is None else moved_at, lease.key, lease))
         elif lease.checkpoint_owner is not None:
             _sort_out_handoff(view, lease, weight, load, is_blocked=observations.is_blocked(lease, now))
-        elif load is not None and not lease.is_complete and not _is_pinned(lease, wall_s):
+        elif load is not None and not lease.is_complete and not is_pinned(lease, wall_s):
             load.movable.append(lease)
         if number % STEP_LEASES == STEP_LEASES - 1:
             yield
@@ -303,7 +300,7 @@ def _sort_out(
     return total
 
 
-def _is_pinned(lease: Lease, wall_s: float) -> bool:
+def is_pinned(lease: Lease, wall_s: float) -> bool:
     return lease.pinned_until_s is not None and wall_s < lease.pinned_until_s
 
 

@@ -44,6 +44,11 @@ class AdaptiveElection:
         return self._current is not None and self._current.leads
 
     @property
+    def leader(self) -> str | None:
+        """See `LockElection.leader`; None in the modes of 2.x."""
+        return self._current.leader if isinstance(self._current, LockElection) else None
+
+    @property
     def holds_lock(self) -> bool:
         """See `LockElection.holds_lock`; False in the modes of 2.x."""
         return isinstance(self._current, LockElection) and self._current.holds_lock

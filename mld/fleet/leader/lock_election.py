@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from mld.clock import Clock
 from mld.fleet.leader import candidacy
-from mld.fleet.leader.lock import LEASE_S, LOCK_KEY, Claim, Versions
+from mld.fleet.leader.lock import LEASE_S, LOCK_KEY, Claim, LockRow, Versions
 from mld.fleet.leader.lock_table import LockRefusal, LockTable
 from mld.leases.retries import may_be_applied
 from mld.surviving import survived
@@ -80,6 +80,12 @@ class LockElection:
     def leads(self) -> bool:
         """See `LeaderDecider`."""
         return self._state.leads
+
+    @property
+    def leader(self) -> str | None:
+        """Which other worker held the lock at the last look; None if that is not known."""
+        seen = None if self._state.observation is None else self._state.observation.lock
+        return seen.owner if isinstance(seen, LockRow) else None
 
     @property
     def holds_lock(self) -> bool:

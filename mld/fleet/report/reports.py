@@ -344,6 +344,11 @@ class Sightings:
         """Whether more than one report of the worker was seen."""
         return worker in self._seen and self._seen[worker].moves
 
+    def doubt(self, worker: str) -> None:
+        """Another report is needed to show that this worker lives."""
+        if (seen := self._seen.get(worker)) is not None:
+            self._seen[worker] = seen._replace(moves=False)
+
     def forget(self) -> None:
         self._seen.clear()
 

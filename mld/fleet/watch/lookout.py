@@ -26,9 +26,10 @@ from mld.fleet.assign.move_writer import AssignmentTable, Fence, MoveWriter, Wri
 from mld.fleet.heartbeat.beats import beats_among
 from mld.fleet.report import reports
 from mld.fleet.roster import Roster
-from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
+from mld.fleet.values import FleetSnapshot, WorkerReport
 from mld.fleet.watch.takeover import Takeover, TakeoverRules
 from mld.leases.lease import Lease
+from mld.leases.room import RoomWatch
 from mld.leases.table import TableScan
 from mld.metrics.registry import Metrics
 from mld.periods import LOOK_PERIOD_S
@@ -56,6 +57,16 @@ class Discovery(Protocol):
     def saw_table(self, leases: Iterable[Lease], *, is_alone: bool) -> None: ...
 
 
+class Leader(Protocol):
+    """Who leads: `AdaptiveElection`."""
+
+    @property
+    def leads(self) -> bool: ...
+
+    @property
+    def leader(self) -> str | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class LookoutParts:
     """The collaborators."""
@@ -63,7 +74,7 @@ class LookoutParts:
     roster: Roster
     reports: Reports
     discovery: Discovery
-    leader: LeaderDecider
+    leader: Leader
     assigning_due: asyncio.Event
     """Wakes the assigner."""
     fence: Fence
@@ -85,6 +96,7 @@ class Lookout:
         self._parts = parts
         self.roster = parts.roster
         self.takeover = Takeover(rules, worker_id, parts.roster)
+        self._room = RoomWatch(rules.leases_max, parts.metrics)
         self._writer = MoveWriter(
             table, self.takeover.observations, clock, worker_id, parts.discovery.wake, parts.fence
         )
@@ -168,6 +180,21 @@ class Lookout:
         self._parts.discovery.saw_table(scan.leases, is_alone=self.roster.is_alone)
         self._free &= {lease.key for lease in scan.leases if lease.actual_owner is None}
         self._tell_of_free(scan.leases)
+        self._room.saw(self.takeover.left(now), now)
+        leader = self._parts.leader.leader
+        if leader is not None and leader not in self.roster.showing_life and not self._parts.leader.leads:
+            await self._welcome(everybody)
+
+    async def _welcome(self, reports: Iterable[WorkerReport]) -> None:
+        """Nobody leads: a newcomer gets what we have above our share."""
+        wall_s = self._clock.wall()
+        move = self.takeover.gift(self.roster.living(reports, wall_s), self._clock.monotonic(), wall_s)
+        if move is not None and (await self._writer.write([move])).done:
+            self.gave()
+            fields = {"action": "newcomer_welcomed", "shard": move.lease.key, "worker": move.to_worker}
+            log.info(
+                "lease %s goes to %s, which has none: no leader lives", move.lease.key, move.to_worker, extra=fields
+            )
 
     async def _read_legacy(self) -> None:
         """They say who is a Java worker. A table of theirs that does not answer must not keep us from looking."""
@@ -209,10 +236,9 @@ class Lookout:
             due_at = look_at
             if now - self._looked_at <= max(FRESH_S, self.takeover.whole_period_s() + LOOK_PERIOD_S):
                 taken, next_at = self.takeover.plan(now)
-                if taken and self.roster.is_needed:
+                if taken:
                     await self._take(taken)
                     continue
-                next_at = look_at if taken else next_at
                 due_at = min(look_at, next_at)
             await wait_for_event(self._woken, due_at - now + DUE_MARGIN_S)
 

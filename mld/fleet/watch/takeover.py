@@ -20,10 +20,15 @@ worker takes leases for itself only, because it cannot know that another one liv
 has just died would stand still for another lease duration. If one gets more than its share, the leader evens that out.
 
 *Lookers.* With a look every `LOOK_PERIOD_S` a lease is without renewals for at most a lease duration, that period and
-the second chance. Reading the whole table so often is expensive where many workers do it, so only `LOOKERS` do: each
-worker chooses them by a hash of the ids of the workers that it sees to live. The others look once per lease duration,
+the second chance. Reading the whole table so often is expensive where many workers do it, so only `LOOKERS` do, or as
+many more as have room for the leases of a full worker together: each worker chooses them by a hash of the ids of the
+workers that it sees to live, those with room first, drained ones after others. The rest looks once per lease duration,
 at tables of more than `SLOW_LEASES` less often in proportion. Large tables are looked at in parts, each with lookers of
 its own. Views that differ cost reads, or second chances.
+
+*Newcomers.* The lock of a leader that was killed is void after two minutes only. So whoever sees that the lock's owner
+shows no life hands a lease above its share to a worker that lives and has none, by a handoff of its own
+(coordination#newcomers-without-a-leader).
 """
 
 from __future__ import annotations
@@ -34,13 +39,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from heapq import nsmallest
 from typing import NamedTuple
 
+from mld.fleet.assign.loads import Move, Why, is_pinned
 from mld.fleet.assign.observations import STEP_LEASES, Observations
 from mld.fleet.roster import Roster, spread
 from mld.fleet.values import LEASES_MAX, WorkerReport
 from mld.leases.lease import Lease
+from mld.leases.room import loads_of
+from mld.leases.take_plan import shares_of
 from mld.periods import ALONE_SHARE, LOOK_PERIOD_S, LOOKERS, part_count, slow_period_s
 from mld.steps import Steps
 
@@ -114,15 +121,35 @@ class Takeover:
         yield from self.saw_part(leases, 0, now)
         yield from self.observations.scanned(leases, now)
         owning, renewing = yield from self._owners(leases, now)
+        loads: Counter[str] = Counter()
+        for start in range(0, len(leases), STEP_LEASES):
+            loads.update(loads_of(leases[start : start + STEP_LEASES]))
+            yield
         promised = {lease.owner for lease in leases if lease.checkpoint_owner is not None and lease.owner is not None}
         self._roster.saw_owners(owning, renewing, promised, now)
         yield from self._end_patience(leases)
         living = [worker for worker in self._roster.possible_lookers if not self.has_ended(worker, now)]
         lookers = []
         for part in range(part_count(len(leases), is_carried=any(lease.heartbeat is not None for lease in leases))):
-            lookers.append(tuple(nsmallest(LOOKERS, living, key=partial(_rank, part))))
+            lookers.append(self._choose_lookers(part, living, loads))
             yield
         self._lookers = tuple(lookers)
+
+    def _choose_lookers(self, part: int, living: Iterable[str], loads: Mapping[str, int]) -> tuple[str, ...]:
+        """Return who looks at a part often: together they have room for all that one worker may have, if that is there.
+
+        If the one that dies is among them, what it had and its own room are one worker's, too.
+        """
+        room = {worker: max(0, self._rules.leases_max - loads.get(worker, 0)) for worker in living}
+        drained = self._roster.drained
+        chosen: list[str] = []
+        wanted = self._rules.leases_max
+        for worker in sorted(room, key=lambda worker: (not room[worker], worker in drained, _rank(part, worker))):
+            if len(chosen) >= LOOKERS and (wanted <= 0 or not room[worker]):
+                break
+            chosen.append(worker)
+            wanted -= room[worker]
+        return tuple(chosen)
 
     def saw_part(self, leases: Sequence[Lease], part: int, now: float) -> Steps[None]:
         """A look at one part that ended at `now`."""
@@ -228,32 +255,71 @@ class Takeover:
         next_at = min((at for at in self._due.values() if at >= now), default=math.inf)
         if not due:
             return [], next_at
-        counts = Counter(lease.owner for lease in self._rows.values())
-        dealt = self._deal(due, counts)
-        free_room = FREE_AT_ONCE_MAX - counts[self._me]
+        loads = self._loads_without(due)
+        dealt = self._deal(due, loads)
+        room = self._rules.leases_max - loads.get(self._me, 0)
+        free_room = FREE_AT_ONCE_MAX - loads.get(self._me, 0)
         taken: list[Lease] = []
-        for key in sorted(due, key=lambda key: _rank(self._me, key)):
+        for key in sorted(due, key=lambda key: (self._rows[key].owner != self._me, _rank(self._me, key))):
+            if self._rows[key].is_load and room <= 0:
+                continue
             ready_at = self._due[key] if dealt.get(key) == self._me else self._due[key] + SECOND_CHANCE_S
             if ready_at < now and key in self._free_since and free_room <= 0:
                 ready_at = self._free_since[key] + min(FREE_WAIT_S_MAX, self._rules.lease_duration_s)
             if ready_at < now:
                 taken.append(self._rows[key])
                 free_room -= 1
+                room -= self._rows[key].is_load
             else:
                 next_at = min(next_at, ready_at)
-        return taken[: max(0, self._rules.leases_max - counts[self._me])], next_at
+        return taken, next_at
 
-    def _deal(self, keys: Iterable[str], counts: Mapping[str | None, int]) -> dict[str, str]:
-        """Whom each of the due leases falls to, as every looker sees it."""
-        by_part: dict[int, list[str]] = {}
+    def left(self, now: float) -> list[str]:
+        """Return the open leases that are due and that we leave to others, because we have no room."""
+        due = [key for key, at in self._due.items() if at < now and self._rows[key].is_load]
+        return due if due and self._loads_without(due).get(self._me, 0) >= self._rules.leases_max else []
+
+    def _loads_without(self, due: Iterable[str]) -> Mapping[str, int]:
+        """Return how many leases each worker has, the due ones apart, which nobody reads."""
+        apart = set(due)
+        return loads_of(lease for key, lease in self._rows.items() if key not in apart)
+
+    def _deal(self, keys: Iterable[str], loads: Mapping[str, int]) -> dict[str, str]:
+        """Whom each of the due leases falls to, as every looker sees it: nobody else who has let one fall due."""
+        by_part: dict[int, list[Lease]] = {}
         for key in keys:
-            by_part.setdefault(self._parts[key], []).append(key)
+            by_part.setdefault(self._parts[key], []).append(self._rows[key])
+        late = {lease.actual_owner for leases in by_part.values() for lease in leases} - {self._me}
         dealt: dict[str, str] = {}
         for part, of_part in by_part.items():
             # A row that was seen when the table had more parts has lookers again with the next whole look.
-            held = {worker: counts[worker] for worker in self.lookers(min(part, self.part_count - 1))}
-            dealt |= spread(of_part, held, self._rules.leases_max)
+            lookers = self.lookers(min(part, self.part_count - 1))
+            held = {worker: loads.get(worker, 0) for worker in lookers if worker not in late}
+            dealt |= spread(of_part, held, self._rules.leases_max, self._roster.drained)
         return dealt
+
+    def gift(self, living: Iterable[str], now: float, wall_s: float) -> Move | None:
+        """Return the lease that we hand to a newcomer while nobody leads: one above our share, to a worker without any.
+
+        `living` are the others.
+        """
+        loads = loads_of(self._rows.values())
+        others = {worker for worker in living if loads[worker] or worker not in self._roster.unheard}
+        newcomers = sorted(worker for worker in others - self._roster.drained if not loads[worker])
+        mine = [
+            lease
+            for lease in self._rows.values()
+            if lease.owner == self._me
+            and lease.checkpoint_owner is None
+            and lease.is_load
+            and not is_pinned(lease, wall_s)
+            and not self._stands_still(lease, now)
+        ]
+        share = shares_of({worker: loads[worker] for worker in {*others, self._me}})[self._me]
+        if not newcomers or len(mine) <= max(1, share):
+            return None
+        lease = min(mine, key=lambda lease: _rank(self._me, lease.key))
+        return Move(lease, min(newcomers, key=partial(_rank, self._me)), graceful=True, why=Why.BALANCE)
 
     def tried(self, leases: Iterable[Lease], done: Mapping[str, Lease], now: float) -> None:
         """We wanted these, and `done` are the rows of those that are ours now. The others wait for the next look."""

@@ -15,6 +15,7 @@ from mld.fleet.roster import spread
 from mld.fleet.values import LEASE_TABLE_KEY, Place
 from mld.leases import writes
 from mld.leases.lease import Lease
+from mld.leases.room import loads_of
 from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, full_key, update
 from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ShardView, WorkerView
 from mld.operating.verdicts import Verdict
@@ -42,8 +43,8 @@ def plan_move(fleet: FleetStatus, shard: str, target: str, *, is_3x: bool, now_s
     return ActPlan(f"move {lease.key} to {target}", (change,), (kept,))
 
 
-def plan_release(fleet: FleetStatus, shards: Iterable[str], *, is_3x: bool) -> ActPlan:
-    """Give shards to the other workers with the fewest leases. Raises ActRefusedError."""
+def plan_release(fleet: FleetStatus, shards: Iterable[str], leases_max: int, *, is_3x: bool) -> ActPlan:
+    """Give shards to the other workers with the fewest leases, up to `leases_max` each. Raises ActRefusedError."""
     views = [_open_shard(fleet, shard) for shard in shards]
     owned = [view.lease for view in views if view.lease.actual_owner is not None]
     if not owned:
@@ -54,7 +55,9 @@ def plan_release(fleet: FleetStatus, shards: Iterable[str], *, is_3x: bool) -> A
         ]
         note = "the first worker that looks for leases takes it, perhaps the same one"
         return ActPlan(_title("release", owned), tuple(changes), (note,))
-    changes, notes = _spread(fleet, owned)
+    changes, notes = _spread(fleet, owned, leases_max)
+    if not changes:
+        raise ActRefusedError("; ".join(notes))
     return ActPlan(_title("release", owned), tuple(changes), notes)
 
 
@@ -67,12 +70,14 @@ def shards_of(fleet: FleetStatus, name: str) -> tuple[str, ...]:
     return keys
 
 
-def plan_drain(fleet: FleetStatus, name: str, report_place: Place, words: str, *, is_3x: bool) -> ActPlan:
-    """Mark a worker, so that it gets no leases, and give away those that it has. Raises ActRefusedError."""
+def plan_drain(
+    fleet: FleetStatus, name: str, report_place: Place, words: str, leases_max: int, *, is_3x: bool
+) -> ActPlan:
+    """Mark a worker, so that others get leases before it, and give away those that it has. Raises ActRefusedError."""
     _must_be_3x(is_3x)
     worker = _living(fleet, name)
     leases = [view.lease for view in fleet.open_shards if view.owner == name]
-    changes, notes = _spread(fleet, leases) if leases else ([], _need_others(fleet, {name}))
+    changes, notes = _spread(fleet, leases, leases_max) if leases else ([], _need_others(fleet, {name}))
     if worker.drained is None:
         changes.insert(0, _mark(worker, report_place, words))
     if worker.kind in (JAVA, UNREPORTED):
@@ -155,8 +160,9 @@ def _living(fleet: FleetStatus, name: str) -> WorkerView:
 
 
 def _receivers(fleet: FleetStatus, without: set[str]) -> dict[str, int]:
+    loads = loads_of(view.lease for view in fleet.shards)
     return {
-        worker.worker: worker.leases
+        worker.worker: loads[worker.worker]
         for worker in fleet.workers
         if worker.is_alive and worker.drained is None and worker.worker not in without
     }
@@ -171,14 +177,17 @@ def _need_others(fleet: FleetStatus, without: set[str]) -> tuple[str, ...]:
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
-def _spread(fleet: FleetStatus, leases: Sequence[Lease]) -> tuple[list[Change], tuple[str, ...]]:
+def _spread(fleet: FleetStatus, leases: Sequence[Lease], leases_max: int) -> tuple[list[Change], tuple[str, ...]]:
     owners = {lease.actual_owner for lease in leases if lease.actual_owner is not None}
     _need_others(fleet, owners)
     moving = {lease.key: lease for lease in leases if lease.handoff_to is None}
-    receivers = spread(moving, _receivers(fleet, owners))
-    changes = [_to(fleet, lease, receivers[key]) for key, lease in sorted(moving.items())]
+    receivers = spread(moving.values(), _receivers(fleet, owners), leases_max)
+    changes = [_to(fleet, lease, receivers[key]) for key, lease in sorted(moving.items()) if key in receivers]
     going = [lease for lease in leases if lease.handoff_to is not None]
-    return changes, tuple(f"{lease.key} is on its way to {lease.handoff_to} already" for lease in going)
+    notes = [f"{lease.key} is on its way to {lease.handoff_to} already" for lease in going]
+    if left := sorted(moving.keys() - receivers.keys()):
+        notes.append(f"no other worker has room for {', '.join(left)} (maxLeasesForWorker={leases_max})")
+    return changes, tuple(notes)
 
 
 def _to(fleet: FleetStatus, lease: Lease, target: str, pinned_until_s: int | None = None) -> Change:
@@ -201,7 +210,7 @@ def _title(verb: str, leases: Sequence[Lease]) -> str:
 def _mark(worker: WorkerView, place: Place, words: str) -> Change:
     condition = f"attribute_not_exists(#{reports.DRAIN})"
     request = _on_report(worker.worker, place, condition, f"SET #{reports.DRAIN} = :words", {":words": {"S": words}})
-    what = "gets no more leases"
+    what = "gets no more leases while others have room"
     return Change(worker.worker, what, update(worker.worker, what, request).kind, request, _table(place))
 
 

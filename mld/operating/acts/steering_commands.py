@@ -86,7 +86,7 @@ def release(
 
         fleet = await tools.reader.look()
         named = shards if of_worker is None else shards_of(fleet, of_worker)
-        return plan_release(fleet, named, is_3x=await tools.is_3x())
+        return plan_release(fleet, named, tools.settings.max_leases_for_worker, is_3x=await tools.is_3x())
 
     sys.exit(act("mld release", file, overrides, ActOptions(execute, backup_file, output), plan))
 
@@ -117,7 +117,7 @@ def drain(
     backup_file: str | None,
     output: str,
 ) -> None:
-    """Empty a worker: it gets no more leases, and those that it has go to others.
+    """Empty a worker: what it has goes to others, and it gets leases only if no other has room for them.
 
     It lasts until --undo, or until the worker stops.
     """
@@ -130,7 +130,8 @@ def drain(
         fleet, place = await tools.reader.look(), _report_place(tools, worker)
         if undo:
             return plan_undrain(fleet, worker, place)
-        return plan_drain(fleet, worker, place, _words(tools.clock.wall(), why), is_3x=await tools.is_3x())
+        most = tools.settings.max_leases_for_worker
+        return plan_drain(fleet, worker, place, _words(tools.clock.wall(), why), most, is_3x=await tools.is_3x())
 
     async def is_empty(tools: ActTools) -> bool:
         from mld.operating.acts.execution import until

@@ -125,6 +125,14 @@ def alerts_of(settings: Settings, retention_s: int = RETENTION_DEFAULT_S) -> tup
             "mld workers: is there a leader, and are there enough workers (maxLeasesForWorker)?",
         ),
         Alert(
+            "MldNoRoom",
+            "max(mld_leases_without_room{app}) > 0",
+            0,
+            "page",
+            "No worker has had room for a shard for a minute: nobody reads it.",
+            "Start another worker, or raise maxLeasesForWorker; mld leases names the shards.",
+        ),
+        Alert(
             "MldChildRestarts",
             "sum by (stream, shard) (increase(mld_child_restarts_total{app}[10m])) > 3",
             0,

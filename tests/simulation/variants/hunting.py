@@ -10,7 +10,7 @@ from tests.simulation.run import Result, run_plan
 from tests.simulation.variants.catalog import Variant
 from tests.simulation.variants.patching import patched
 from tests.simulation.world import plan3x
-from tests.simulation.world.modes import draw_of
+from tests.simulation.world.modes import MODES
 from tests.simulation.world.plan import Plan, in_order, special_of
 
 TIMES = 5
@@ -32,7 +32,7 @@ def plan_of(seed: int, needs: str = "", mode: str = "2x") -> Plan:
     `needs` names a rare combination of faults, which comes `TIMES` times on top. Arbitrary exceptions come only if
     they are needed, so that they hide no other fault.
     """
-    plan = draw_of(mode, seed)
+    plan = MODES[mode](seed)
     plan = replace(plan, rates=replace(plan.rates, surprise=0.0))
     if mode == "3x" and needs in plan3x.SPECIALS:
         return plan3x.with_special(plan, needs, TIMES)

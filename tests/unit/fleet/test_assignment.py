@@ -487,15 +487,18 @@ def test_laws_of_every_plan(
 
 
 def committed(leases: Iterable[Lease], moves: Mapping[str, Move]) -> Counter[str | None]:
-    """How many leases each worker has or is promised."""
-    return Counter(moves[one.key].to_worker if one.key in moves else one.actual_owner for one in leases)
+    """How many open leases each worker has or is promised."""
+    return Counter(
+        moves[one.key].to_worker if one.key in moves else one.actual_owner for one in leases if not one.is_complete
+    )
 
 
 def assert_nobody_above_the_cap(
     leases: Iterable[Lease], moves: Mapping[str, Move], live: Iterable[str], leases_max: int
 ) -> None:
     after = committed(leases, moves)
-    gaining = {move.to_worker for move in moves.values() if move.lease.actual_owner != move.to_worker}
+    gains = [move for move in moves.values() if move.lease.actual_owner != move.to_worker]
+    gaining = {move.to_worker for move in gains if not move.lease.is_complete}
     for worker in live:
         assert after[worker] <= leases_max or worker not in gaining
 
@@ -632,10 +635,28 @@ def test_a_pinned_lease_is_not_balanced_away(by: Callable[..., object], wall_s: 
 
 
 @pytest.mark.parametrize("by", [decide_by_variance, decide_by_count])
-def test_a_drained_worker_gets_nothing_while_there_is_another(by: Callable[..., object]) -> None:
+def test_a_drained_worker_gets_only_what_no_other_has_room_for(by: Callable[..., object]) -> None:
     leases = [*(lease(f"free{n}") for n in range(4)), lease("s", "b")]
     workers = [LiveWorker("a", is_drained=True), LiveWorker("b")]
-    plan = decide(leases, workers, by=by, leader="a")
-    assert set(targets(plan).values()) == {"b"}
+    assert set(targets(decide(leases, workers, by=by, leader="a")).values()) == {"b"}
+    limited = decide(leases, workers, by=by, leader="a", rules=AssignmentRules(leases_max=3))
+    assert Counter(targets(limited).values()) == {"a": 2, "b": 2}
     alone = [LiveWorker("a", is_drained=True), LiveWorker("c", is_drained=True)]
     assert set(targets(decide(leases[:4], alone, by=by)).values()) == {"a", "c"}
+
+
+@pytest.mark.parametrize("by", [decide_by_variance, decide_by_count])
+def test_nothing_is_balanced_towards_a_drained_worker(by: Callable[..., object]) -> None:
+    workers = [LiveWorker("a", is_drained=True), LiveWorker("b")]
+    assert not decide([lease(f"s{n}", "b") for n in range(6)], workers, by=by).moves
+
+
+@pytest.mark.parametrize("by", [decide_by_variance, decide_by_count])
+def test_the_leases_of_finished_shards_take_no_room_and_need_none(by: Callable[..., object]) -> None:
+    ended = [replace(lease(f"e{n}", "a"), checkpoint=SHARD_END) for n in range(4)]
+    free = replace(lease("e"), checkpoint=SHARD_END)
+    rules = AssignmentRules(leases_max=2)
+    plan = decide([*ended, free, lease("s", "a"), lease("u")], plain("a"), by=by, rules=rules, leader="a")
+    assert targets(plan) == {"e": "a", "u": "a"}
+    full = decide([*ended, free, lease("s", "a"), lease("t", "a"), lease("u")], plain("a"), by=by, rules=rules)
+    assert (targets(full), full.spillover) == ({"e": "a"}, 1)

@@ -104,6 +104,8 @@ class Worker:
     def saw_table(self, leases: Iterable[Lease], *, is_alone: bool) -> None:
         self.looked += 1
 
+    leader = None
+
     async def is_leader(self) -> bool:
         return self.leads
 

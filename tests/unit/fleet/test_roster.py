@@ -11,7 +11,7 @@ from mld.fleet.report.reports import ReportRules, own_report
 from mld.fleet.roster import Roster, spread
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease
-from mld.positions import TRIM_HORIZON
+from mld.positions import SHARD_END, TRIM_HORIZON
 
 WALL_S = 1_000_000.0
 PERIOD_S = ReportRules().report_period_s
@@ -76,9 +76,9 @@ def test_who_was_found_dead_gets_nothing_until_it_reports_anew() -> None:
 def test_who_was_found_dead_receives_nothing_from_one_that_leaves() -> None:
     it = roster()
     it.exclude_dead("dead", WALL_S)
-    assert it.receivers(["s1"], (), [report("dead")], WALL_S, 10) == {}
-    assert it.receivers(["s1"], (), [report("dead"), report("a")], WALL_S, 10) == {"s1": "a"}
-    assert it.receivers(["s1"], (), [report("dead", -1)], WALL_S, 10) == {"s1": "dead"}
+    assert it.receivers(["s1"], MINE, [report("dead")], WALL_S, 10) == {}
+    assert it.receivers(["s1"], MINE, [report("dead"), report("a")], WALL_S, 10) == {"s1": "a"}
+    assert it.receivers(["s1"], MINE, [report("dead", -1)], WALL_S, 10) == {"s1": "dead"}
 
 
 def test_a_report_that_stands_still_is_that_of_a_dead_worker_and_told_once() -> None:
@@ -94,13 +94,35 @@ def test_a_report_that_stands_still_is_that_of_a_dead_worker_and_told_once() -> 
 # --- spreading -------------------------------------------------------------------------------------------------------
 
 
+def free(*keys: str) -> list[Lease]:
+    return [Lease(key, TRIM_HORIZON) for key in keys]
+
+
 def test_spread_deals_to_the_fewest_then_by_id() -> None:
-    assert spread(["s3", "s1", "s2", "s4"], {"b": 0, "a": 2, "c": 0}) == {"s1": "b", "s2": "c", "s3": "b", "s4": "c"}
+    dealt = spread(free("s3", "s1", "s2", "s4"), {"b": 0, "a": 2, "c": 0})
+    assert dealt == {"s1": "b", "s2": "c", "s3": "b", "s4": "c"}
 
 
 def test_spread_respects_the_cap_and_an_empty_fleet() -> None:
-    assert spread(["s1", "s2", "s3"], {"a": 1, "b": 5}, leases_max=3) == {"s1": "a", "s2": "a"}
-    assert spread(["s1"], {}) == {}
+    assert spread(free("s1", "s2", "s3"), {"a": 1, "b": 5}, leases_max=3) == {"s1": "a", "s2": "a"}
+    assert spread(free("s1"), {}) == {}
+
+
+def test_the_lease_of_a_finished_shard_needs_no_room_and_takes_none() -> None:
+    ended = [Lease(key, SHARD_END) for key in ("e1", "e2")]
+    assert spread([*ended, *free("s1")], {"a": 2, "b": 3}, leases_max=3) == {"e1": "a", "e2": "a", "s1": "a"}
+    assert spread(ended, {"a": 3}, leases_max=3) == {"e1": "a", "e2": "a"}
+
+
+def test_what_a_receiver_holds_of_finished_shards_takes_none_of_its_room() -> None:
+    owned = [Lease("o1", TRIM_HORIZON, owner="a"), *(Lease(f"e{n}", SHARD_END, owner="a") for n in range(5))]
+    assert roster().receivers(KEYS, [*MINE, *owned], [report("a")], WALL_S, 3) == {"s0": "a", "s1": "a"}
+
+
+def test_a_lease_on_its_way_takes_room_of_both_workers() -> None:
+    going = Lease("g", TRIM_HORIZON, owner="b", checkpoint_owner="a")
+    found = [report("a"), report("b")]
+    assert roster().receivers(KEYS, [*MINE, going], found, WALL_S, 2) == {"s0": "a", "s1": "b"}
 
 
 # --- drained workers --------------------------------------------------------------------------------------------------
@@ -110,29 +132,11 @@ def drained(worker: str) -> WorkerReport:
     return replace(report(worker), mld={"version": "1", "drain": "by me"})
 
 
-def test_a_drained_worker_receives_nothing_from_one_that_leaves_while_there_is_another() -> None:
-    it = roster()
-    assert it.receivers(["a", "b"], [], [drained("w1"), report("w2")], WALL_S, 10) == {"a": "w2", "b": "w2"}
-    assert it.receivers(["a"], [], [drained("w1")], WALL_S, 10) == {"a": "w1"}
-
-
-def test_a_drained_worker_takes_nothing_unless_it_is_all_that_lives() -> None:
-    it = roster()
-    it.saw_reports([drained("me"), report("w2")], 0.0)
-    it.saw_owners({"w2"}, {"w2"}, (), 0.0)
-    assert not it.is_needed
-    it.saw_owners({"w2"}, (), (), 30.0)
-    assert it.is_needed
-    it.saw_reports([report("me"), report("w2")], 31.0)
-    it.saw_owners({"w2"}, {"w2"}, (), 31.0)
-    assert it.is_needed
-
-
-def test_drained_workers_are_no_lookers() -> None:
-    it = roster()
-    it.saw_reports([replace(report(name), mld={"version": "1"}) for name in ("me", "w2")] + [drained("w1")], 0.0)
-    it.saw_owners({"w1", "w2"}, {"w1", "w2"}, (), 0.0)
-    assert it.possible_lookers == {"me", "w2"}
+def test_a_drained_worker_receives_only_what_no_other_has_room_for() -> None:
+    it, found = roster(), [drained("w1"), report("w2")]
+    assert it.receivers(["s0", "s1"], MINE, found, WALL_S, 10) == {"s0": "w2", "s1": "w2"}
+    assert it.receivers(["s0", "s1"], MINE, found, WALL_S, 1) == {"s0": "w2", "s1": "w1"}
+    assert it.receivers(["s0"], MINE, [drained("w1")], WALL_S, 10) == {"s0": "w1"}
 
 
 def test_workers_that_leave_receive_nothing_even_if_nobody_else_is_there() -> None:

@@ -23,7 +23,7 @@ from mld.fleet.watch.takeover import (
 )
 from mld.leases.lease import Lease
 from mld.periods import LOOK_PERIOD_S, LOOKERS, PART_LEASES, part_count
-from mld.positions import TRIM_HORIZON
+from mld.positions import SHARD_END, TRIM_HORIZON
 from mld.steps import finish
 
 D = 10.0
@@ -129,7 +129,9 @@ def test_different_workers_begin_with_different_free_leases() -> None:
 
 def test_no_more_than_the_settings_allow() -> None:
     it = Seer(rules=replace(RULES, leases_max=3))
-    it.look(0.0, [lease("mine", "me"), *(lease(f"s{number}") for number in range(5))])
+    others = [lease(f"s{number}") for number in range(5)]
+    it.look(0.0, [lease("mine", "me"), *others])
+    it.look(D / 2, [lease("mine", "me", 6), *others])
     assert len(it.taken(D + 1)) == 2
 
 
@@ -231,6 +233,62 @@ def test_what_nobody_took_is_taken_by_anybody_a_moment_later() -> None:
     _, again_at = it.takeover.plan(D + SOON)
     assert again_at == D + SECOND_CHANCE_S
     assert len(it.taken(D + SECOND_CHANCE_S + SOON)) == 4
+
+
+def limited(me: str, leases_max: int, leases: Sequence[Lease], *drained: str) -> Seer:
+    """A view of a fleet in which everybody renews."""
+    it = Seer(me, replace(RULES, leases_max=leases_max))
+    owners = {row.owner for row in leases if row.owner is not None} | {me, *drained}
+    reports = [report(owner) for owner in sorted(owners)]
+    reports = [replace(one, mld={**one.mld, "drain": "by me"}) if one.worker in drained else one for one in reports]
+    it.look(0.0, leases, reports)
+    return it
+
+
+def test_those_with_room_look_before_those_without() -> None:
+    names = [f"w{number}" for number in range(9)]
+    leases = [lease(f"{name}-{n}", name) for name in names for n in range(1 if name in ("w3", "w4", "w5", "w6") else 2)]
+    assert set(limited("w3", 2, leases).takeover.lookers(0)) <= {"w3", "w4", "w5", "w6"}
+
+
+def test_lookers_have_room_for_a_full_worker_together() -> None:
+    leases = [lease(f"w{number}-{n}", f"w{number}") for number in range(9) for n in range(4)]
+    assert len(limited("w0", 5, leases).takeover.lookers(0)) == 5
+    assert len(limited("w0", 4, leases).takeover.lookers(0)) == LOOKERS, "nobody has room: more looks help nobody"
+    assert len(limited("w0", 99, leases).takeover.lookers(0)) == LOOKERS
+
+
+def test_lookers_of_the_parts_of_a_large_table_have_room() -> None:
+    full = [lease(f"full{number}-{n}", f"full{number}") for number in range(9) for n in range(130)]
+    takeover = limited("w1", 130, [*full, *(lease(f"w{number}", f"w{number}") for number in range(4))]).takeover
+    assert takeover.part_count > 1
+    assert all(worker.startswith("w") for part in range(takeover.part_count) for worker in takeover.lookers(part))
+
+
+def test_drained_workers_look_after_others_with_room_and_before_full_ones() -> None:
+    leases = [*(lease(f"{name}0", name) for name in "abc"), lease("c1", "c"), lease("d0", "d"), lease("d1", "d")]
+    assert limited("b", 2, leases, "a").takeover.lookers(0)[:2] == ("b", "a")
+
+
+def test_a_due_lease_falls_to_a_drained_worker_only_if_no_other_has_room() -> None:
+    for leases_max, falls_to in ((9, "other"), (1, "me")):
+        it = limited("me", leases_max, [lease("mine", "other"), lease("s", "dead")], "me")
+        it.look(9.0, [lease("mine", "other", 6), lease("s", "dead")], [report("other"), report("me")])
+        it.roster.drained = frozenset({"me"})
+        assert it.taken(D + SOON) == ([] if falls_to == "other" else ["s"])
+
+
+def test_the_lease_of_a_finished_shard_is_taken_without_room() -> None:
+    it = limited("me", 1, [lease("mine", "me"), replace(lease("e", "dead"), checkpoint=SHARD_END), lease("s", "dead")])
+    it.look(9.0, [lease("mine", "me", 6), replace(lease("e", "dead"), checkpoint=SHARD_END), lease("s", "dead")])
+    assert it.taken(D + SOON) == ["e"]
+    assert it.takeover.left(D + SOON) == ["s"]
+
+
+def test_a_due_lease_that_is_promised_to_us_takes_no_second_place() -> None:
+    promised = replace(lease("s", "me"), checkpoint_owner="dead")
+    it = limited("me", 1, [promised, lease("a", "dead")])
+    assert it.taken(D + SOON) == ["s"]
 
 
 @given(st.sets(st.text("abcdefgh", min_size=1, max_size=4), min_size=1, max_size=12))

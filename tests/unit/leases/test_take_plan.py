@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from mld.leases.lease import Lease
 from mld.leases.take_plan import SeenRow, TakePlan, TakingRules, decide, observe, shares_of
-from mld.positions import TRIM_HORIZON
+from mld.positions import SHARD_END, TRIM_HORIZON
 
 DURATION_S = 10.0
 NOW = 1000.0
@@ -108,6 +109,31 @@ def test_without_priority_new_leases_are_taken_up_to_the_target() -> None:
 
 
 # --- rules
+
+
+def ended(leases: list[Lease]) -> list[Lease]:
+    return [
+        replace(lease, key=f"{lease.owner}-ended-{number}", checkpoint=SHARD_END) for number, lease in enumerate(leases)
+    ]
+
+
+def test_the_leases_of_finished_shards_are_no_load() -> None:
+    rules = TakingRules(lease_duration_s=DURATION_S, leases_max=3)
+    decision = plan([*fleet(free=1, foo=2), *ended(fleet(foo=4))], rules)
+    assert (keys(decision), decision.target, decision.spillover, decision.left) == ({"free-0"}, 3, 0, frozenset())
+
+
+def test_free_leases_of_finished_shards_are_taken_without_room() -> None:
+    rules = TakingRules(lease_duration_s=DURATION_S, leases_max=2)
+    finished = [replace(lease, owner=None, key=f"ended{number}") for number, lease in enumerate(ended(fleet(foo=3)))]
+    decision = plan([*fleet(free=1, foo=2), *finished], rules, ages={"ended": None})
+    assert decision.left == {"free-0"}
+    assert keys(decision) == {lease.key for lease in finished}
+
+
+def test_no_lease_of_a_finished_shard_is_stolen() -> None:
+    decision = plan([*fleet(bar=2), *ended(fleet(bar=9))], EVEN)
+    assert {choice.lease.is_complete for choice in decision.choices} == {False}
 
 
 def test_an_empty_table_needs_nothing() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from mld.fleet.leader.lock import LockRow
-from mld.fleet.values import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place, WorkerReport
+from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, REPORTS_TABLE_KEY, Place, WorkerReport
 from mld.leases.lease import Lease
 from mld.operating.acts.plan import ActPlan, ActRefusedError
 from mld.operating.acts.steering import (
@@ -100,24 +101,28 @@ def test_what_cannot_be_moved_is_refused(shard: str, target: str, says: str) -> 
 
 def test_workers_of_2x_are_given_nothing() -> None:
     assert "rules of KCL 2.x" in refused(lambda: plan_move(fleet(lease(1, "a")), "1", "b", is_3x=False, now_s=NOW))
-    assert "rules of KCL 2.x" in refused(lambda: plan_drain(fleet(lease(1, "a")), "a", BESIDE, "by me", is_3x=False))
+    assert "rules of KCL 2.x" in refused(
+        lambda: plan_drain(fleet(lease(1, "a")), "a", BESIDE, "by me", LEASES_MAX, is_3x=False)
+    )
 
 
 # --- release ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_released_shard_goes_to_whom_has_the_fewest() -> None:
-    plan = plan_release(fleet(lease(1, "a"), lease(2, "b")), ["1"], is_3x=True)
+    plan = plan_release(fleet(lease(1, "a"), lease(2, "b")), ["1"], LEASES_MAX, is_3x=True)
     assert said(plan) == {"01": "handed by a to c"}
 
 
 def test_in_2x_a_released_shard_is_for_whoever_takes_it() -> None:
-    plan = plan_release(fleet(lease(1, "a")), ["1"], is_3x=False)
+    plan = plan_release(fleet(lease(1, "a")), ["1"], LEASES_MAX, is_3x=False)
     assert said(plan) == {"01": "taken from a, for nobody"}
 
 
 def test_a_shard_that_nobody_has_cannot_be_released() -> None:
-    assert "nobody owns shardId-000000000001" in refused(lambda: plan_release(fleet(lease(1)), ["1"], is_3x=True))
+    assert "nobody owns shardId-000000000001" in refused(
+        lambda: plan_release(fleet(lease(1)), ["1"], LEASES_MAX, is_3x=True)
+    )
 
 
 # --- drain ------------------------------------------------------------------------------------------------------------
@@ -125,32 +130,50 @@ def test_a_shard_that_nobody_has_cannot_be_released() -> None:
 
 def test_a_drained_worker_is_marked_first_and_its_shards_are_dealt_out() -> None:
     seen = fleet(*(lease(n, "a") for n in (1, 2, 3)), lease(4, "c", checkpoint_owner="a"), lease(5, "b"))
-    plan = plan_drain(seen, "a", BESIDE, "by me", is_3x=True)
+    plan = plan_drain(seen, "a", BESIDE, "by me", LEASES_MAX, is_3x=True)
     assert [change.key for change in plan.changes] == ["a", *(f"shardId-{n:012d}" for n in (1, 2, 3))]
     assert said(plan) == {
-        "a": "gets no more leases",
-        "01": "handed by a to c",
-        "02": "handed by a to b",
-        "03": "handed by a to c",
+        "a": "gets no more leases while others have room",
+        "01": "handed by a to b",
+        "02": "handed by a to c",
+        "03": "handed by a to b",
     }
     assert plan.notes == ("shardId-000000000004 is on its way to c already",)
     assert plan.changes[0].table is None
 
 
+def test_what_no_other_worker_has_room_for_stays_with_a_drained_one() -> None:
+    ended = [lease(n, "b") for n in (7, 8, 9)]
+    seen = fleet(
+        *(lease(n, "a") for n in (1, 2, 3)),
+        lease(5, "b"),
+        lease(6, "c"),
+        *(replace(one, checkpoint=SHARD_END) for one in ended),
+    )
+    plan = plan_drain(seen, "a", BESIDE, "by me", 2, is_3x=True)
+    assert said(plan).keys() == {"a", "01", "02"}
+    assert plan.notes == ("no other worker has room for shardId-000000000003 (maxLeasesForWorker=2)",)
+
+
+def test_a_release_that_nobody_has_room_for_is_refused() -> None:
+    seen = fleet(lease(1, "a"), lease(2, "b"), lease(3, "c"))
+    assert "no other worker has room" in refused(lambda: plan_release(seen, ["1"], 1, is_3x=True))
+
+
 def test_a_report_of_the_legacy_table_is_marked_there() -> None:
-    (change,) = plan_drain(fleet(), "a", LEGACY, "by me", is_3x=True).changes
+    (change,) = plan_drain(fleet(), "a", LEGACY, "by me", LEASES_MAX, is_3x=True).changes
     assert (change.table, change.request["Key"]) == (LEGACY.table, {"wid": {"S": "a"}})
 
 
 def test_asked_again_a_drain_gives_away_what_came_since() -> None:
     seen = fleet(lease(1, "a"), reports=(report("a", drain="by me"), report("b")))
-    assert said(plan_drain(seen, "a", BESIDE, "by you", is_3x=True)) == {"01": "handed by a to b"}
+    assert said(plan_drain(seen, "a", BESIDE, "by you", LEASES_MAX, is_3x=True)) == {"01": "handed by a to b"}
 
 
 @pytest.mark.parametrize("owned", [True, False])
 def test_the_last_worker_is_not_drained(owned: bool) -> None:
     seen = fleet(*([lease(1, "a")] if owned else []), reports=(report("a"), report("b", drain="by me")))
-    assert "no other worker lives" in refused(lambda: plan_drain(seen, "a", BESIDE, "by me", is_3x=True))
+    assert "no other worker lives" in refused(lambda: plan_drain(seen, "a", BESIDE, "by me", LEASES_MAX, is_3x=True))
 
 
 def test_a_drain_is_undone() -> None:
@@ -189,7 +212,7 @@ def test_the_shards_of_a_worker_are_those_that_it_keeps() -> None:
     seen = fleet(lease(1, "a"), lease(2, "b", checkpoint_owner="a"), lease(3, "a"), lease(4, "b"))
     keys = shards_of(seen, "a")
     assert [key[-1] for key in keys] == ["1", "3"]
-    assert sorted(said(plan_release(seen, keys, is_3x=True))) == ["01", "03"]
+    assert sorted(said(plan_release(seen, keys, LEASES_MAX, is_3x=True))) == ["01", "03"]
 
 
 def test_a_worker_without_shards_has_none_to_release() -> None:
