@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from typing import Any
 
 import pytest
 
 from mld.fleet.report import reports
+from mld.retrieval.buffer import PrefetchBuffer
+from mld.retrieval.reader import ShardReader
 from tests.support.fleet import TABLE, Fleet, fleet, in_fleet
-from tests.twins.children import MemoryChild
+from tests.twins.children import MemoryChild, Recorder
 from tests.twins.dynamo import Fault
 from tests.virtual_time import run_virtual
 
@@ -249,3 +253,40 @@ def test_a_lease_whose_counter_a_stranger_has_raised_is_read_again_after_its_dur
         assert took <= 10 + 2
 
     run()
+
+
+class Busy(Recorder):
+    """A child that does not come to an end with its first batch."""
+
+    async def process(self, child: MemoryChild, records: list[Any]) -> None:
+        await self.clock.sleep(3600)
+
+
+def test_a_hundred_moves_leave_one_reader_and_one_buffer() -> None:
+    """Not even where the figures of all of them wait for a publisher."""
+
+    async def story() -> tuple[int, int, int]:
+        async with fleet(1, **V3X) as world:
+            world.recorder = Busy(world.clock)
+            world.put(60)
+            one = world.start("w1")
+            one.metrics.is_published = True
+            key = world.shards()[0].shard_id
+            shards, before = one.metrics.shards, 0.0
+
+            def is_begun_anew() -> bool:
+                return key in shards and before < shards[key].since < (shards[key].busy_since or 0.0)
+
+            await world.until(is_begun_anew)
+            for _ in range(100):
+                before = shards[key].since
+                row = world.dynamo.row(TABLE, key)
+                del row["leaseOwner"]  # an operator, or a balance run
+                world.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(world.lease(key).counter + 1)}})
+                await world.until(is_begun_anew)
+            gc.collect()
+            living = [found for found in gc.get_objects() if isinstance(found, ShardReader | PrefetchBuffer)]
+            readers = sum(isinstance(found, ShardReader) for found in living)
+            return readers, len(living) - readers, len(one.metrics.ended)
+
+    assert run_virtual(story()) == (1, 1, 100)
