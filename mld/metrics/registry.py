@@ -267,6 +267,7 @@ class LeaseMove(Enum):
     HANDED_OFF = "handed_off"
     RELEASED = "released"
     LOST = "lost"
+    TWIN = "twin"
     EXPIRED = "expired"
 
 
