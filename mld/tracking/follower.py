@@ -78,6 +78,11 @@ class ListFollower:
         """Why streams of the settings are not in the list; empty if all are."""
         return "; ".join(f"stream {label}: {why}" for label, why in sorted(self._complaints.items()))
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether a list was published that has all that holds here."""
+        return bool(self.streams.version) and not self._own
+
     def wake(self) -> None:
         """Read the list now."""
         self._woken.set()
@@ -128,9 +133,7 @@ class ListFollower:
         A leader of ours lists every stream before it makes its leases, and lists as former what only the table has. So
         nobody publishes these: a Java leader made their leases, and will assign some to us.
         """
-        known = {one.stream for one in self._published}
-        there = {str(one) for one in in_table} | {one.stream for one in self._own}
-        unlisted = frozenset(there - known)
+        unlisted = frozenset(map(str, in_table)) - {one.stream for one in self._published}
         if not unlisted:
             return ()
         wanted = await self._read_wanted()

@@ -199,7 +199,7 @@ class ManyStreams:
             await self._follower.pause()
             try:
                 leads = await self._needs.fleet.leader.is_leader()
-                is_asked = leads or self._unknown or not self._follower.streams.version
+                is_asked = leads or self._unknown or not self._follower.is_complete
                 in_table = (await self._scans.rows()).streams if is_asked else frozenset()
                 streams = await self._follower.step(in_table, leads=leads)
                 await self._apply(streams)

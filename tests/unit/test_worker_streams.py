@@ -281,6 +281,12 @@ class JavaLeader:
         self.table = DynamoLeaseTable(world.dynamo.client("java-1"), world.clock, table_name=TABLE)
         self.assigned: Counter[str] = Counter()
 
+    async def publish_as_a_former_leader_did(self, name: str) -> None:
+        await self.table.ensure()
+        arn = (await ModelFanOut(self.world.kinesis, name, self.world.clock).describe()).arn
+        listed = ListedStream(f"123456789012:{name}:7", name, arn)
+        await ListTable(self.world.dynamo.client("java-1"), TABLE).write(TrackedList(1, (listed,)))
+
     async def lead(self) -> None:
         await self.table.ensure()
         for number in itertools.count():
@@ -305,10 +311,7 @@ class JavaLeader:
 async def test_under_a_java_leader_no_stream_of_the_settings_waits_for_a_list(world: ManyFleet, published) -> None:
     java = JavaLeader(world, "orders", "clicks")
     if published:
-        await java.table.ensure()
-        arn = (await ModelFanOut(world.kinesis, "orders", world.clock).describe()).arn
-        listed = ListedStream("123456789012:orders:7", "orders", arn)
-        await ListTable(world.dynamo.client("java-1"), TABLE).write(TrackedList(1, (listed,)))
+        await java.publish_as_a_former_leader_did(*published)
     leading = asyncio.create_task(java.lead())
     await world.advance(2.0)
     world.put_in("orders", 6)
@@ -340,15 +343,18 @@ async def test_who_leads_after_a_java_leader_lists_the_streams_as_its_leases_hav
     await world.until(world.all_delivered, 6.0)
 
 
-@in_many_fleet("orders")
-async def test_a_stream_that_only_the_java_leader_has_is_given_back(world: ManyFleet, caplog) -> None:
-    world.create("clicks")
-    java = JavaLeader(world, "orders", "clicks")
+@pytest.mark.parametrize("is_published", [False, True])
+@in_many_fleet("orders", "clicks")
+async def test_a_stream_that_only_the_java_leader_has_is_given_back(world: ManyFleet, is_published, caplog) -> None:
+    world.create("views")
+    java = JavaLeader(world, "orders", "clicks", "views")
+    if is_published:
+        await java.publish_as_a_former_leader_did("orders")
     leading = asyncio.create_task(java.lead())
     await world.advance(2.0)
     world.start("w1")
-    await world.advance(30.0)
+    await world.advance(90.0)
     given_back = {key for key, times in java.assigned.items() if times > 1}
-    assert given_back == {"123456789012:clicks:7:shardId-000000000000"}
+    assert given_back == {"123456789012:views:7:shardId-000000000000"}
     assert "neither the list of streams nor mld.streams here has its stream" in caplog.text
     leading.cancel()
