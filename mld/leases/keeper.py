@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
@@ -33,7 +32,7 @@ from mld.leases.confirmer import Confirmer
 from mld.leases.handoff import Parting
 from mld.leases.holding import HeldLease, Holding, RowsWritten
 from mld.leases.lease import Failing, Lease, ShardStatus
-from mld.leases.lease_counters import LeaseCounters
+from mld.leases.lease_counters import LeaseCounters, RenewalPace
 from mld.leases.resumer import Resumer
 from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
@@ -48,10 +47,6 @@ log = logging.getLogger(__name__)
 RENEWALS_CONCURRENT_MAX = 20  # Java's maxLeaseRenewalThreads
 CHECKPOINT_ATTEMPTS_MAX = 4  # the child waits for the answer and can retry by itself
 HANDOFF_TIMEOUT_S = 30.0  # Java's gracefulLeaseHandoffTimeoutMillis
-SLOW_S = 300.0
-"""How long leases are renewed at every other tick after the last tick at which renewals of the one before waited."""
-FRESH_SHARE = 1.5
-"""Of the renewal interval: what was confirmed since is passed over meanwhile. A third of the lease is left then."""
 STARTS_PER_SLICE = 50  # renewal tasks started before the loop gets a turn
 EXPIRY_MARGIN_S = 0.001  # so that a timer that fires a hair early still finds the lease expired
 
@@ -97,7 +92,7 @@ class LeaseKeeper:
         self._parting = Parting(table, clock, rng)
         self._rows = RowsWritten()
         self._holdings: dict[str, Holding] = {}
-        self._slow_until = -math.inf
+        self._pace = RenewalPace(renew_interval_s)
         self._times_changed = asyncio.Event()
         self._receivers: Mapping[str, str] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -305,11 +300,9 @@ class LeaseKeeper:
 
     async def _start_renewals(self, tasks: asyncio.TaskGroup) -> None:
         """A task per lease that has none, the most urgent first."""
-        now = self._clock.monotonic()
         urgent_first = sorted(self._holdings.values(), key=self._validity.until)
-        if self._slots.locked() and any(holding.renewing for holding in urgent_first):
-            self._renewals_are_slow(now)
-        fresh_since = now - FRESH_SHARE * self._renew_interval_s if now < self._slow_until else now
+        is_late = self._slots.locked() and any(holding.renewing for holding in urgent_first)
+        fresh_since = self._pace.fresh_since(self._clock.monotonic(), len(urgent_first), is_late=is_late)
         for number, holding in enumerate(urgent_first, start=1):
             is_busy = holding.renewing or holding.leaving or holding.confirmed_at > fresh_since
             if not is_busy and self._validity.is_renewal_due(holding):
@@ -317,18 +310,6 @@ class LeaseKeeper:
                 tasks.create_task(self._renew(holding))
             if number % STARTS_PER_SLICE == 0:
                 await asyncio.sleep(0)
-
-    def _renewals_are_slow(self, now: float) -> None:
-        """Some renewals of the tick before have not been sent: slow down, and say so once."""
-        if now >= self._slow_until:
-            log.warning(
-                "the lease table is too slow to renew %d leases every %.1f s; they are renewed half as often now. "
-                "Give the table more capacity, or set mld.heartbeat=worker: one write for the whole worker",
-                len(self._holdings),
-                self._renew_interval_s,
-                extra={"action": "renewals_slow", "leases": len(self._holdings)},
-            )
-        self._slow_until = now + SLOW_S
 
     async def _renew(self, holding: Holding) -> None:
         """Renew one lease, retrying until it is renewed, lost, or expired. What goes wrong concerns this lease only."""

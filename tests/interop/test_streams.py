@@ -146,7 +146,12 @@ def test_java_and_mld_take_over_several_streams_from_one_another(make_world: Mak
     streams.put()
     streams.until_delivered("what Java reads on, children of a split by mld among it", JAVA_START_S)
     fourth = streams.mld("mld-2")
-    world.until(lambda: {"java-2", "mld-2"} <= set(world.owned()), MOVE_S, "both own something")
+
+    def both_own_something() -> bool:
+        streams.put(5)  # Java moves leases by their throughput
+        return {"java-2", "mld-2"} <= set(world.owned())
+
+    world.until(both_own_something, MOVE_S, "both own something")
     streams.put()
     streams.until_delivered("what both read", READ_S)
     assert "the lease is given back" not in fourth.log()

@@ -272,7 +272,6 @@ def test_a_hundred_moves_leave_one_reader_and_one_buffer() -> None:
             world.recorder = Busy(world.clock)
             world.put(60)
             one = world.start("w1")
-            one.metrics.is_published = True
             key = world.shards()[0].shard_id
             shards, before = one.metrics.shards, 0.0
 
