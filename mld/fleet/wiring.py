@@ -124,7 +124,6 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
             leader=leader,
             assigning_due=assigning_due,
             fence=heartbeats.fence,
-            on_taken=needs.keeper.resumer.took,
             metrics=needs.metrics,
         ),
     )

@@ -32,7 +32,7 @@ from mld.leases.confirmer import Confirmer
 from mld.leases.handoff import Parting
 from mld.leases.holding import HeldLease, Holding, RowsWritten
 from mld.leases.lease import Failing, Lease, ShardStatus
-from mld.leases.lease_counters import LeaseCounters
+from mld.leases.lease_counters import LeaseCounters, RenewalPace
 from mld.leases.resumer import Resumer
 from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
@@ -93,6 +93,7 @@ class LeaseKeeper:
         self._parting = Parting(table, clock, rng)
         self._rows = RowsWritten()
         self._holdings: dict[str, Holding] = {}
+        self._pace = RenewalPace(renew_interval_s)
         self._times_changed = asyncio.Event()
         self._receiver_of: ReceiverOf | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -301,8 +302,11 @@ class LeaseKeeper:
     async def _start_renewals(self, tasks: asyncio.TaskGroup) -> None:
         """A task per lease that has none, the most urgent first."""
         urgent_first = sorted(self._holdings.values(), key=self._validity.until)
+        is_late = self._slots.locked() and any(holding.renewing for holding in urgent_first)
+        fresh_since = self._pace.fresh_since(self._clock.monotonic(), len(urgent_first), is_late=is_late)
         for number, holding in enumerate(urgent_first, start=1):
-            if not holding.renewing and not holding.leaving and self._validity.is_renewal_due(holding):
+            is_busy = holding.renewing or holding.leaving or holding.confirmed_at > fresh_since
+            if not is_busy and self._validity.is_renewal_due(holding):
                 holding.renewing = True
                 tasks.create_task(self._renew(holding))
             if number % STARTS_PER_SLICE == 0:
@@ -459,7 +463,7 @@ class LeaseKeeper:
     def lose(self, holding: Holding, refusal: Refusal) -> None:
         if self._holdings.get(holding.lease.key) is holding:
             self.resumer.note_loss(holding.lease.key, refusal)
-            self.forget(holding, LeaseMove.LOST)
+            self.forget(holding, LeaseMove.TWIN if refusal.by_twin else LeaseMove.LOST)
 
     def forget(self, holding: Holding, lost: LeaseMove | None = None) -> None:
         if self._holdings.get(holding.lease.key) is holding:

@@ -9,15 +9,14 @@ one guarded renewal makes it ours again, and it is valid from the sending of tha
 
 A write of ours may still be on its way then, or have lost its reply. Each write of a row waits for the one before
 (`RowsWritten`), and a row that is one step ahead of a counter over which we have sent a write of unknown outcome is
-taken for ours, and renewed in its turn. Anything else that has moved a row we have just read is a twin: another process
-with our worker id.
+taken for ours, and renewed in its turn. A row that has moved otherwise since somebody read it is read again: only who
+holds a lease knows each write of its row, and can tell a twin, another process with our worker id, from ourselves.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
@@ -99,14 +98,6 @@ class Resumer:
             refusal.why,
             extra=_about(key, "worker_id_twin"),
         )
-
-    def took(self, row: Lease) -> None:
-        """A lease that names us stood still for its duration, and we took it: `row` is what our write has made of it.
-
-        So no twin keeps it, though its counter has moved.
-        """
-        if row.key in self._contested:
-            self._contested[row.key] = (row.counter, -math.inf)
 
     def close(self) -> None:
         """This worker stops: what it does not hold now must not come back to it."""
@@ -221,8 +212,7 @@ class Resumer:
                 raise
             self._rows.settled(key)
             if isinstance(answer, Refusal):
-                # We have not read the row of a lapsed lease since it lapsed, so its writer need not be a twin.
-                self.note_loss(key, replace(answer, by_twin=answer.by_twin and not is_lapsed))
+                self.note_loss(key, replace(answer, by_twin=False))
                 return False
             if answer.checkpoint_owner is not None:
                 return False  # a handoff began meanwhile: nobody reads the shard, so let the lease expire and be taken

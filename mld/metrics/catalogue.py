@@ -202,7 +202,7 @@ CATALOGUE: tuple[Metric, ...] = (
     _by_name(
         "mld_lease_moves_total",
         ("how",),
-        "Leases that came (taken, assigned, resumed) or went (handed_off, released, lost, expired), by how.",
+        "Leases that came (taken, assigned, resumed) or went (handed_off, released, lost, expired, twin), by how.",
         lambda snapshot: snapshot.lease_moves,
     ),
     _by_name(

@@ -267,6 +267,7 @@ class LeaseMove(Enum):
     HANDED_OFF = "handed_off"
     RELEASED = "released"
     LOST = "lost"
+    TWIN = "twin"
     EXPIRED = "expired"
 
 
@@ -391,6 +392,8 @@ class Metrics:
         """That of every part that is begun."""
         self.stream_labels: Mapping[str, str] = {}
         """What people call each of several streams, by identifier."""
+        self.is_published = False
+        """Whether somebody takes the last values of shards whose leases are gone; else they are not kept."""
         self.ended: list[ShardMetrics] = []
         """Parts whose lease is gone and whose last values nobody has published; emptied by the publisher."""
 
@@ -408,5 +411,7 @@ class Metrics:
         """The lease is gone. A part that another one has followed has ended before."""
         if self.shards.get(part.key) is part:
             del self.shards[part.key]
-            self.ended.append(part)
-            del self.ended[:-ENDED_MAX]
+            part.waiting_bytes = _none_waits  # it holds the reader, and that its buffer
+            if self.is_published:
+                self.ended.append(part)
+                del self.ended[:-ENDED_MAX]

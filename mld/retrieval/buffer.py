@@ -107,6 +107,11 @@ class PrefetchBuffer(Generic[T]):
         self._records += records
         self._bytes += data_bytes
 
+    def clear(self) -> None:
+        """Forget what is inside."""
+        self._items.clear()
+        self._records = self._bytes = 0
+
     def take(self) -> T | None:
         """The oldest item, or None if there is none."""
         if not self._items:

@@ -168,6 +168,7 @@ class ShardReader(ABC):
             )
         elif not task.cancelled() and (bug := task.exception()) is not None:
             logger.error("fetching from shard %s had failed", self.shard_id, exc_info=bug)
+        self._buffer.clear()
 
     # --- for subclasses ----------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mld.clock import Clock, wait_for_event
 from mld.errors import StreamError
@@ -62,7 +62,14 @@ class ListFollower:
         self._turn = 0
         self._complaints: dict[str, str] = {}
         self._former_seen: dict[str, float] = {}
+        self._published: tuple[ListedStream, ...] = ()
+        """What the row had when it was there last."""
+        self._own: tuple[ListedStream, ...] = ()
+        """Streams of our own settings that have leases and that nobody publishes."""
+        self._own_for: tuple[frozenset[str], Sequence[WantedStream]] = (frozenset(), ())
+        """The unpublished streams and the settings that `_own` was made of."""
         self.streams = TrackedList()
+        """What holds: the row, and what it lacks of ours."""
         self.reads = 0
         """How often the list was read."""
 
@@ -71,13 +78,18 @@ class ListFollower:
         """Why streams of the settings are not in the list; empty if all are."""
         return "; ".join(f"stream {label}: {why}" for label, why in sorted(self._complaints.items()))
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether a list was published that has all that holds here."""
+        return bool(self.streams.version) and not self._own
+
     def wake(self) -> None:
         """Read the list now."""
         self._woken.set()
 
     async def pause(self) -> None:
         """Wait until it is time to read it again."""
-        await wait_for_event(self._woken, PERIOD_S if self.streams.version else FIRST_PERIOD_S)
+        await wait_for_event(self._woken, PERIOD_S if self.streams.version or self.streams.streams else FIRST_PERIOD_S)
         self._woken.clear()
 
     async def step(self, in_table: Collection[StreamId], *, leads: bool, may_begin: bool = False) -> TrackedList:
@@ -87,10 +99,14 @@ class ListFollower:
         """
         found = await self._table.read()
         if not found.version:  # deleted by hand, unless there never was one: a leader puts back what it remembers
-            found = TrackedList(0, self.streams.streams)
+            found = TrackedList(0, self._published)
         self.streams = found
         if leads or (may_begin and not found.version):
             await self._write(await self._read_wanted(), in_table)
+        self._published = self.streams.streams
+        if not leads:
+            self._own = await self._unpublished(in_table)
+            self.streams = replace(self.streams, streams=(*self._published, *self._own))
         self._note_former()
         self.reads += 1
         return self.streams
@@ -110,6 +126,31 @@ class ListFollower:
         after = without(self.streams, gone)
         if await self._table.write(after):
             self.streams = after
+
+    async def _unpublished(self, in_table: Collection[StreamId]) -> tuple[ListedStream, ...]:
+        """Streams with leases that the list does not have at all, as our own settings name them.
+
+        A leader of ours lists every stream before it makes its leases, and lists as former what only the table has. So
+        nobody publishes these: a Java leader made their leases, and will assign some to us.
+        """
+        unlisted = frozenset(map(str, in_table)) - {one.stream for one in self._published}
+        if not unlisted:
+            return ()
+        wanted = await self._read_wanted()
+        if (unlisted, wanted) == self._own_for:
+            return self._own
+        self._own_for = unlisted, wanted
+        answers = await self._ask(wanted)
+        by_name = _by_name(in_table)
+        own = []
+        for one in wanted:
+            found = _identified(one, answers[one.label], None, {}, by_name)
+            if isinstance(found, str):
+                self._complain(one.label, found)
+                self._own_for = frozenset(), ()  # it is asked about again
+            elif found.stream in unlisted:
+                own.append(found)
+        return tuple(own)
 
     async def _write(self, wanted: Sequence[WantedStream], in_table: Collection[StreamId]) -> None:
         listed = await self._listed(wanted, in_table)

@@ -120,7 +120,7 @@ class ManyStreams:
         in_table = (await sorted_by_stream(scan)).streams
         streams = await self._follower.step(in_table, leads=is_leader, may_begin=may_create)
         await self._apply(streams)
-        if not streams.version and not may_create:
+        if not streams.version and not streams.streams and not may_create:
             return False  # the leader is about to write the first list; this worker hears of it later
         if not self._consumed.ids:
             raise StreamNotFoundError(self._follower.sentence or "the list of streams is empty; see mld.streams")
@@ -147,7 +147,7 @@ class ManyStreams:
             return Standing.FORMER
         if self._follower.reads > self._unknown.setdefault(stream, self._follower.reads):
             log.warning(
-                "the lease is given back: the list of streams does not have its stream",
+                "the lease is given back: neither the list of streams nor mld.streams here has its stream",
                 extra={"action": "stream_not_listed", "shard": lease.key},
             )
             return Standing.FORMER
@@ -199,7 +199,8 @@ class ManyStreams:
             await self._follower.pause()
             try:
                 leads = await self._needs.fleet.leader.is_leader()
-                in_table = (await self._scans.rows()).streams if leads else frozenset()
+                is_asked = leads or self._unknown or not self._follower.is_complete
+                in_table = (await self._scans.rows()).streams if is_asked else frozenset()
                 streams = await self._follower.step(in_table, leads=leads)
                 await self._apply(streams)
                 if leads:

@@ -36,6 +36,7 @@ async def publishing(
         publisher = Publisher(
             lambda: take_datums(metrics, wanted, clock.wall()), outputs, clock, Random(), period_s=period_s
         )
+        metrics.is_published = True
         publisher.start()
         stack.push_async_callback(publisher.close)
         yield

@@ -19,6 +19,11 @@ from tests.interop.world import JAVA_START_S, MOVE_S, STOP_S, InteropWorld
 from tests.support.daemon import ROOT, Daemon
 from tests.support.servers import ACCOUNT
 
+READ_S = 20.0
+"""What a worker needs to begin with a lease that Java leads to it, a child process included."""
+TAKEN_S = READ_S + 15.0
+"""The same after a lease duration, a look, and the writes."""
+
 CHILD = """
 import json, os, sys
 from processors.sdk import RecordProcessor, run
@@ -141,12 +146,18 @@ def test_java_and_mld_take_over_several_streams_from_one_another(make_world: Mak
     streams.put()
     streams.until_delivered("what Java reads on, children of a split by mld among it", JAVA_START_S)
     fourth = streams.mld("mld-2")
-    world.until(lambda: {"java-2", "mld-2"} <= set(world.owned()), MOVE_S, "both own something")
+
+    def both_own_something() -> bool:
+        streams.put(5)  # Java moves leases by their throughput
+        return {"java-2", "mld-2"} <= set(world.owned())
+
+    world.until(both_own_something, MOVE_S, "both own something")
     streams.put()
-    streams.until_delivered("what both read")
+    streams.until_delivered("what both read", READ_S)
+    assert "the lease is given back" not in fourth.log()
     third.kill()
     streams.put()
-    streams.until_delivered("what is left to mld")
+    streams.until_delivered("what is left to mld", TAKEN_S)
     streams.check_order()
     assert complaints(first) == complaints(third) == []
     assert fourth.stop(timeout_s=STOP_S) == 0

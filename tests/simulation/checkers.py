@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from mld.metrics.instruments import Tally
+from mld.metrics.registry import LeaseMove
 from tests.simulation.beats import Beats
 from tests.simulation.world.plan import DRIFT_MAX
 from tests.twins.dynamo import Applied
@@ -108,6 +110,20 @@ class ShardRecord:
         """How many user records up to a place (None: all) nobody has got."""
         end = len(self.put) if place is None else bisect_right(self.put, place)
         return max(0, end - self.complete_to)
+
+
+class JudgedMoves(Tally):
+    """Counts the moves of one process's leases, and tells the ledger of those that were lost to a twin."""
+
+    def __init__(self, ledger: Ledger, process: str) -> None:
+        super().__init__()
+        self._ledger = ledger
+        self._process = process
+
+    def add(self, name: str, count: int = 1) -> None:
+        super().add(name, count)
+        if name == LeaseMove.TWIN.value:
+            self._ledger.accused_twin(self._process)
 
 
 class Ledger:
@@ -214,6 +230,10 @@ class Ledger:
 
     def accepted_too_much(self, process: str, shard: str) -> None:
         raise self._violation(1, f"{process} lets a child of {shard} checkpoint what it never got")
+
+    def accused_twin(self, process: str) -> None:
+        if not self.has_twins:
+            raise self._violation(4, f"{process} takes its own writes for those of a twin, and there is none")
 
     def check_beliefs(self, beliefs: Iterable[tuple[str, Iterable[str]]]) -> None:
         """Nobody believes for longer than a lease duration after sending its last accepted write."""

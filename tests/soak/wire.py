@@ -11,6 +11,7 @@ import asyncio
 import gc
 import json
 import logging
+import resource
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,8 @@ PROBE_TIMEOUT_S = 60.0
 CANCELLED_SHARE = 0.01
 UNREADABLE_SHARE = 0.01
 SERVER_S_MAX = 30.0
+RSS_GROWTH_MAX_BYTES = 64 * 1024 * 1024
+"""From before the client is made, so what it imports counts, too; it was 20 MiB."""
 UNREADABLE = (MemoryError, UnicodeError, ValueError, RuntimeError, OSError)
 
 
@@ -185,7 +188,7 @@ async def soaked(calls: int, seed: int, server: Server, trusted: Path | None) ->
     unheard: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(str(context)))
     gc.collect()
-    before = descriptors()
+    before, resident = descriptors(), resident_bytes()
     service = wire_to(server, trusted)
     await service.open()
     soak = Soak(service, Random(seed))
@@ -195,6 +198,8 @@ async def soaked(calls: int, seed: int, server: Server, trusted: Path | None) ->
             await asyncio.to_thread(server.say, "calm")
             await soak.probe()
             await asyncio.to_thread(server.say, "rough")
+            if (grown := resident_bytes() - resident) > RSS_GROWTH_MAX_BYTES:
+                raise SoakError(f"the process has grown by {grown / 2**20:.0f} MiB after {start + CALLS_PER_LEG} calls")
     finally:
         await service.close()
     del service
@@ -216,6 +221,11 @@ async def ended() -> None:
 
 def descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
 
 
 def run(calls: int, *, seed: int, tls: bool) -> Counter[str]:

@@ -119,6 +119,7 @@ class Fleet:
         host = MemoryHost(script or self.recorder)
         ports = self.ports(settings)
         metrics = Metrics()
+        metrics.is_published = True
         dynamo: Any = self.dynamo.client(worker_id)
         if self.counts_requests:
             dynamo = CountedService(dynamo, "dynamodb", metrics.worker)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections import Counter
+from random import Random
+from typing import Any
 
 import pytest
 
 from mld.fleet.report import reports
+from mld.retrieval.buffer import PrefetchBuffer
+from mld.retrieval.reader import ShardReader
 from tests.support.fleet import TABLE, Fleet, fleet, in_fleet
-from tests.twins.children import MemoryChild
-from tests.twins.dynamo import Fault
+from tests.twins.children import MemoryChild, Recorder
+from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled
 from tests.virtual_time import run_virtual
 
 V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
@@ -249,3 +255,96 @@ def test_a_lease_whose_counter_a_stranger_has_raised_is_read_again_after_its_dur
         assert took <= 10 + 2
 
     run()
+
+
+class Busy(Recorder):
+    """A child that does not come to an end with its first batch."""
+
+    async def process(self, child: MemoryChild, records: list[Any]) -> None:
+        await self.clock.sleep(3600)
+
+
+def test_a_hundred_moves_leave_one_reader_and_one_buffer() -> None:
+    """Not even where the figures of all of them wait for a publisher."""
+
+    async def story() -> tuple[int, int, int]:
+        async with fleet(1, **V3X) as world:
+            world.recorder = Busy(world.clock)
+            world.put(60)
+            one = world.start("w1")
+            key = world.shards()[0].shard_id
+            shards, before = one.metrics.shards, 0.0
+
+            def is_begun_anew() -> bool:
+                return key in shards and before < shards[key].since < (shards[key].busy_since or 0.0)
+
+            await world.until(is_begun_anew)
+            for _ in range(100):
+                before = shards[key].since
+                row = world.dynamo.row(TABLE, key)
+                del row["leaseOwner"]  # an operator, or a balance run
+                world.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(world.lease(key).counter + 1)}})
+                await world.until(is_begun_anew)
+            gc.collect()
+            living = [found for found in gc.get_objects() if isinstance(found, ShardReader | PrefetchBuffer)]
+            readers = sum(isinstance(found, ShardReader) for found in living)
+            return readers, len(living) - readers, len(one.metrics.ended)
+
+    assert run_virtual(story()) == (1, 1, 100)
+
+
+SLOW = {**V3X, "maxLeaseRenewalThreads": "6"}
+
+
+@in_fleet(90, **SLOW)
+async def test_a_table_slower_than_the_renewals_costs_no_shard_and_accuses_nobody(world, caplog) -> None:
+    """27 writes a second are due for 90 leases, and 14 are served, one after the other."""
+    caplog.set_level("INFO", logger="mld")
+    served_at = 0.0
+
+    def in_turn(_sender: str, operation: str, _params: object) -> Fault | None:
+        nonlocal served_at
+        if operation != "UpdateItem":
+            return None
+        now = world.clock.monotonic()
+        served_at = max(served_at, now) + 1 / 14
+        return Fault(delay_before_s=served_at - now)
+
+    world.dynamo.faults = in_turn
+    one = world.start("w1")
+    await world.until(lambda: len(one.worker.held()) == 90, 40)
+    await world.advance(120)
+    said = Counter(getattr(record, "action", "") for record in caplog.records)
+    assert (said["worker_id_twin"], said["own_leases_taken"], said["lease_expired"]) == (0, 0, 0)
+    (warning,) = (record for record in caplog.records if getattr(record, "action", "") == "renewals_slow")
+    assert "mld.heartbeat=worker" in warning.getMessage()
+
+
+@pytest.mark.parametrize("seed", [14])
+def test_a_lone_worker_is_never_accused_of_a_twin(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Requests are lost, refused and answered late for 40 s."""
+    caplog.set_level("INFO", logger="mld")
+
+    async def story() -> None:
+        rng = Random(seed)
+        async with fleet(6, **V3X) as world:
+            one = world.start("w0", seed=seed)
+            await world.until(lambda: len(one.worker.held()) == 6)
+            await world.advance(40 + rng.uniform(0, 10))
+            began_at = world.clock.monotonic()
+
+            def trouble(_sender: str, operation: str, _params: object) -> Fault | None:
+                passed_s = world.clock.monotonic() - began_at
+                if operation == "UpdateItem" and passed_s < 40.0:
+                    kind = rng.choice((lost_request, throttled, lost_reply, None))
+                    if kind is not None:
+                        return kind(operation)
+                slow = Fault(delay_before_s=rng.uniform(0.1, 1.0), delay_after_s=rng.uniform(0.1, 1.0))
+                return slow if passed_s < 60.0 else None
+
+            world.dynamo.faults = trouble
+            await world.advance(120)
+            assert len(one.worker.held()) == 6
+
+    run_virtual(story())
+    assert "another process" not in caplog.text

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+from collections import Counter
+
 import pytest
 
 from mld.errors import StartupError
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.lease import Lease
+from mld.positions import TRIM_HORIZON
 from mld.tracking.follower import WantedStream
-from mld.tracking.stream_list import KEY
+from mld.tracking.list_table import ListTable
+from mld.tracking.stream_list import KEY, ListedStream, TrackedList
 from tests.support.fleet import TABLE
 from tests.support.many import ManyFleet, in_many_fleet
 from tests.twins.kinesis_model import ModelFanOut
@@ -262,3 +270,91 @@ async def test_only_the_leader_asks_the_service_about_the_streams_of_a_new_fleet
         world.start(f"w{number}")
     await world.until(lambda: len(world.rows()) == 40, 60.0)
     assert world.described <= 40 + 20, "the leader: all of them, and twenty in turn"
+
+
+class JavaLeader:
+    """Makes the leases of streams with epochs of its own, and assigns every free one to `w1`. It knows no list."""
+
+    def __init__(self, world: ManyFleet, *names: str) -> None:
+        self.world = world
+        self.names = names
+        self.table = DynamoLeaseTable(world.dynamo.client("java-1"), world.clock, table_name=TABLE)
+        self.assigned: Counter[str] = Counter()
+
+    async def publish_as_a_former_leader_did(self, name: str) -> None:
+        await self.table.ensure()
+        arn = (await ModelFanOut(self.world.kinesis, name, self.world.clock).describe()).arn
+        listed = ListedStream(f"123456789012:{name}:7", name, arn)
+        await ListTable(self.world.dynamo.client("java-1"), TABLE).write(TrackedList(1, (listed,)))
+
+    async def lead(self) -> None:
+        await self.table.ensure()
+        for number in itertools.count():
+            version = {"S": f"00000000-0000-4000-8000-{number:012}"}
+            kind = {"leaseKey": {"S": "Leader"}, "entityType": {"S": "LEADER"}}
+            lock = {"ownerName": {"S": "java-1"}, "leaseDuration": {"S": "120000"}, "recordVersionNumber": version}
+            self.world.dynamo.put_row(TABLE, kind | lock)
+            for name in self.names:
+                stream = f"123456789012:{name}:7"
+                for shard in self.world.kinesis.list_shards(name, now=self.world.clock.wall()).shards:
+                    key = f"{stream}:{shard.shard_id}"
+                    await self.table.create(Lease(key, TRIM_HORIZON, hash_range=shard.hash_range, stream=stream))
+            for lease in (await self.table.scan()).leases:
+                if lease.owner is None:
+                    await self.table.assign(lease, "w1")
+                    self.assigned[lease.key] += 1
+            await self.world.advance(1.0)
+
+
+@pytest.mark.parametrize("published", [(), ("orders",)], ids=["no list", "a list of a former leader"])
+@in_many_fleet("orders", "clicks", shard_count=2)
+async def test_under_a_java_leader_no_stream_of_the_settings_waits_for_a_list(world: ManyFleet, published) -> None:
+    java = JavaLeader(world, "orders", "clicks")
+    if published:
+        await java.publish_as_a_former_leader_did(*published)
+    leading = asyncio.create_task(java.lead())
+    await world.advance(2.0)
+    world.put_in("orders", 6)
+    world.put_in("clicks", 6)
+    started_at = world.clock.monotonic()
+    first = world.start("w1")
+    await world.until(world.all_delivered, 6.0)
+    await world.until(lambda: len(first.worker.held()) == 4, 6.0)
+    assert world.clock.monotonic() - started_at < 6.0
+    await world.advance(60.0)
+    assert set(java.assigned.values()) == {1}, "none was given back"
+    asked = world.described
+    await world.advance(120.0)
+    assert world.described == asked, "the service is not asked again and again"
+    leading.cancel()
+
+
+@in_many_fleet("orders", "clicks", shard_count=2)
+async def test_who_leads_after_a_java_leader_lists_the_streams_as_its_leases_have_them(world: ManyFleet) -> None:
+    leading = asyncio.create_task(JavaLeader(world, "orders", "clicks").lead())
+    await world.advance(2.0)
+    world.start("w1")
+    world.put_in("clicks", 3)
+    await world.until(world.all_delivered, 6.0)
+    leading.cancel()
+    await world.until(lambda: world.dynamo.row(TABLE, KEY) is not None, 300.0)
+    assert {row["streamName"]["S"].rpartition(":")[2] for row in world.rows().values()} == {"7"}
+    world.put_in("orders", 3)
+    await world.until(world.all_delivered, 6.0)
+
+
+@pytest.mark.parametrize("is_published", [False, True])
+@in_many_fleet("orders", "clicks")
+async def test_a_stream_that_only_the_java_leader_has_is_given_back(world: ManyFleet, is_published, caplog) -> None:
+    world.create("views")
+    java = JavaLeader(world, "orders", "clicks", "views")
+    if is_published:
+        await java.publish_as_a_former_leader_did("orders")
+    leading = asyncio.create_task(java.lead())
+    await world.advance(2.0)
+    world.start("w1")
+    await world.advance(90.0)
+    given_back = {key for key, times in java.assigned.items() if times > 1}
+    assert given_back == {"123456789012:views:7:shardId-000000000000"}
+    assert "neither the list of streams nor mld.streams here has its stream" in caplog.text
+    leading.cancel()

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -78,8 +78,6 @@ class LookoutParts:
     assigning_due: asyncio.Event
     """Wakes the assigner."""
     fence: Fence
-    on_taken: Callable[[Lease], None]
-    """Gets each row that was taken, as it is then."""
     metrics: Metrics = field(default_factory=Metrics)
 
 
@@ -251,8 +249,6 @@ class Lookout:
         ]
         written = await self._writer.write(moves, counter_matters=True)
         self.takeover.tried(leases, written.done, self._clock.monotonic())
-        for row in written.done.values():
-            self._parts.on_taken(row)
         self._log(leases, written)
         # A worker that woke between the look and our writes refuses all of them, and is not gone.
         for owner in sorted(gone & {owners.get(key) for key in written.done}):

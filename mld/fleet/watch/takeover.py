@@ -11,8 +11,8 @@ was published and whatever happened before: *a worker that sees a lease stand st
     nobody's                                   `FREE_GRACE_S` after we first saw it free: its creator, its last owner or
                                                the leader may be about to give it to somebody; many not all at once
     its owner is known to have ended           at once
-    ours by the row                            as anybody's: usually discovery has long resumed it, but not one in
-                                               a handoff that a process with our id has begun
+    ours by the row                            never: discovery resumes it. But in a handoff that a process with our
+                                               id was to complete it is anybody's
 
 A due lease is dealt among the lookers, who all deal alike. The one it falls to takes it at once; any other takes it if
 it still stands still `SECOND_CHANCE_S` later. Each write is conditional on owners and counter, so any number may act. A
@@ -244,6 +244,8 @@ class Takeover:
         owner = lease.actual_owner
         if owner is None:
             return self._free_since[lease.key] + FREE_GRACE_S
+        if owner == self._me and lease.checkpoint_owner is None:
+            return math.inf
         patience_s = self._rules.lease_duration_s
         if owner in self._roster.java and self._given[lease.key].counter == lease.counter:
             patience_s += self._rules.java_discovery_s

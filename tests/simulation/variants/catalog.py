@@ -173,6 +173,11 @@ VARIANTS_2X: tuple[Variant, ...] = (
         ("leases.writes", "    if not position.is_shard_end:\n", "    if False:\n"),
     ),
     _variant(
+        "lost_reply_taken_for_twin",
+        "a renewal or checkpoint whose reply was lost is taken for a twin's write",
+        ("leases.keeper", "            resent = holding.unknown_since is not None\n", "            resent = False\n"),
+    ),
+    _variant(
         "twin_taken_for_resend",
         "a row that moved on by one is taken for the own lost write, although there was none",
         (

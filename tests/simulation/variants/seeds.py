@@ -64,6 +64,11 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(4, "checker 3"),
         Catch(3, "checker 3"),
     ),
+    "lost_reply_taken_for_twin": (
+        Catch(4, "checker 4"),
+        Catch(8, "checker 4"),
+        Catch(10, "checker 4"),
+    ),
     "twin_taken_for_resend": (
         Catch(9, "checker 4"),
         Catch(0, "checker 4"),

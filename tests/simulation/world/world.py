@@ -15,11 +15,12 @@ from mld.clock import Clock
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.local.kinesis import Kinesis, KinesisError
 from mld.local.kinesis.model import StateDelays
+from mld.metrics.registry import Metrics
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.worker import Worker
 from properties.settings import Settings
 from properties.values import HeartbeatSetting
-from tests.simulation.checkers import SHARD_END, Ledger, Violation
+from tests.simulation.checkers import SHARD_END, JudgedMoves, Ledger, Violation
 from tests.simulation.fleet_checkers import FleetLedger
 from tests.simulation.liveness import Liveness
 from tests.simulation.world.children import DrawnProcessor, SimulatedHost
@@ -160,7 +161,7 @@ class Machine:
         self.task.add_done_callback(self._on_end)
 
     async def _main(self, rng: Random) -> bool:
-        assert self.dynamo and self.kinesis and self.host
+        assert self.process and self.dynamo and self.kinesis and self.host
         settings = self.world.settings_with(self.config, migrates=self.migrates)
         if plan_beats := self.world.plan.fleet.beats if self.world.plan.fleet is not None else ():
             beats = plan_beats[(self.number + self.incarnation) % len(plan_beats)]
@@ -168,6 +169,8 @@ class Machine:
         table = DynamoLeaseTable(
             self.dynamo, self.clock, table_name=TABLE, request_timeout_s=settings.failover_time_millis / 3000
         )
+        metrics = Metrics()
+        metrics.worker.lease_moves = JudgedMoves(self.world.ledger, self.process.name)
         worker = assemble(
             settings,
             self.worker_id,
@@ -178,6 +181,7 @@ class Machine:
             self.clock,
             rng,
             detect_load=self._detect_load,
+            metrics=metrics,
         )
         self.worker = worker
         return await worker.run(GRACE_S)

@@ -76,7 +76,6 @@ class Worker:
                 leader=self,
                 assigning_due=self.assigning_due,
                 fence=self._fence,
-                on_taken=lambda _: None,
             ),
         )
         bed.report(name)

@@ -86,6 +86,14 @@ def test_what_is_ours_by_the_row_and_does_not_move_is_nobodys_too() -> None:
     assert it.taken(D + SOON) == ["s"]
 
 
+def test_what_is_ours_by_the_row_is_left_to_discovery() -> None:
+    """A take of ours would only cross the renewal that makes the lease held."""
+    it = Seer()
+    it.look(0.0, [lease("s", "me")])
+    it.look(3 * D, [lease("s", "me")])
+    assert it.taken(3 * D + SOON) == []
+
+
 def test_during_a_handoff_the_old_owner_counts() -> None:
     it = Seer()
     it.look(0.0, [replace(lease("s", "next"), checkpoint_owner="old")])

@@ -95,8 +95,11 @@ def test_a_lag_that_nobody_knows_is_not_zero() -> None:
 
 
 def test_a_series_ends_with_its_lease() -> None:
-    metrics = Metrics()
-    metrics.begin(SHARD, 0.0).batches.note(7)
-    metrics.end(metrics.shards[SHARD])
-    assert take_snapshot(metrics, ME, 1.0, 1.0).shards == ()
-    assert [part.key for part in metrics.ended] == [SHARD], "its last values wait for the publisher"
+    for is_published in (False, True):
+        metrics = Metrics()
+        metrics.is_published = is_published
+        metrics.begin(SHARD, 0.0).batches.note(7)
+        metrics.end(metrics.shards[SHARD])
+        assert take_snapshot(metrics, ME, 1.0, 1.0).shards == ()
+        kept = [part.key for part in metrics.ended]
+        assert kept == ([SHARD] if is_published else []), "its last values wait for the publisher, if there is one"

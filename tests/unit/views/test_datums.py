@@ -70,6 +70,7 @@ def test_nothing_is_sent_twice() -> None:
 
 def test_the_last_values_of_a_lease_that_is_gone_are_sent() -> None:
     metrics = busy()
+    metrics.is_published = True
     metrics.end(metrics.shards[SHARD])
     assert ("RecordsProcessed", ("ProcessTask", SHARD)) in taken(metrics)
     assert metrics.ended == []
