@@ -265,7 +265,8 @@ class Takeover:
         for key in sorted(due, key=lambda key: (self._rows[key].owner != self._me, _rank(self._me, key))):
             if self._rows[key].is_load and room <= 0:
                 continue
-            ready_at = self._due[key] if dealt.get(key) == self._me else self._due[key] + SECOND_CHANCE_S
+            is_ours = self._me in (dealt.get(key), self._rows[key].owner)
+            ready_at = self._due[key] if is_ours else self._due[key] + SECOND_CHANCE_S
             if ready_at < now and key in self._free_since and free_room <= 0:
                 ready_at = self._free_since[key] + min(FREE_WAIT_S_MAX, self._rules.lease_duration_s)
             if ready_at < now:

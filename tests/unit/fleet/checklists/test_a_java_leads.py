@@ -276,7 +276,7 @@ async def test_on_stop_it_gives_its_leases_to_live_workers_and_deletes_its_repor
     assert await worker.stop()
     assert stage.owned_by("java-1") == keys, "the only live worker"
     assert stage.row("w1") is None
-    gifts = [r for r in stage.requests.of("w1", "UpdateItem", since=begun_at) if "REMOVE checkpointOwner" in r.update]
+    gifts = [r for r in stage.requests.of("w1", "UpdateItem", since=begun_at) if "SET leaseOwner" in r.update]
     assert [r.update for r in gifts] == [
         "SET leaseOwner = java-1 REMOVE checkpointOwner ADD leaseCounter 1, ownerSwitchesSinceCheckpoint 1"
     ] * 2
