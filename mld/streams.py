@@ -112,6 +112,8 @@ class StreamSummary:
     status: str
     created_ms: int | None = None
     """When it was made, in milliseconds since the epoch; None from stand-ins that do not say."""
+    has_strategy: bool = False
+    """Whether it can distribute records over its shards by itself, whatever their keys (retrieval#hash-range-rule)."""
 
 
 class IteratorType(Enum):
@@ -235,8 +237,8 @@ class Page(Protocol):
     def after(self, position: Position, hash_range: HashRange | None = None) -> ChildBatch:
         """The user records strictly after `position`, in order.
 
-        `hash_range` is the lease's: an aggregate that was built for another shard yields nothing
-        (retrieval#hash-range-rule).
+        `hash_range` is the lease's, where producers choose the shards of records by their keys: an aggregate that was
+        built for another shard yields nothing (retrieval#hash-range-rule).
         """
         ...
 
