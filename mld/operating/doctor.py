@@ -434,13 +434,16 @@ def _client(factory: ClientFactory, name: ServiceName) -> Any:
 def endpoints_of(client: Any, stream_arn: str | None = None) -> list[str]:
     """Where the calls of a client go; with the ARN of a stream of Kinesis, first those that look, then those that read.
 
-    botocore resolves these by the ARN, into hosts under the number of the stream's account.
+    botocore resolves that ARN into hosts of the stream's account, and tables into one of the credentials' account.
     """
-    if stream_arn is None:
-        return [client.meta.endpoint_url]
-    calls = {"describe_stream_summary": {}, "get_records": {"ShardIterator": "none"}}
-    addresses = [client.generate_presigned_url(name, {**more, "StreamARN": stream_arn}) for name, more in calls.items()]
-    return list(dict.fromkeys(address.partition("?")[0] for address in addresses))
+    calls: dict[str, dict[str, str]] = {}
+    if stream_arn is not None:
+        reading = {"StreamARN": stream_arn, "ShardIterator": "none"}
+        calls = {"describe_stream_summary": {"StreamARN": stream_arn}, "get_records": reading}
+    elif client.meta.service_model.service_name == "dynamodb":
+        calls = {"describe_table": {"TableName": "none"}}
+    addresses = [client.generate_presigned_url(name, params).partition("?")[0] for name, params in calls.items()]
+    return list(dict.fromkeys(addresses)) or [client.meta.endpoint_url]
 
 
 async def _all_shards(streams: Any) -> tuple[Shard, ...]:

@@ -14,10 +14,10 @@ from mld.operating.doctor import endpoints_of
 ARN = "arn:aws:kinesis:eu-west-1:111111111111:stream/clicks"
 
 
-def client(**more: Any) -> Any:
+def client(service: str = "kinesis", **more: Any) -> Any:
     session = botocore.session.Session()
     return session.create_client(
-        "kinesis", region_name="eu-west-1", aws_access_key_id="a", aws_secret_access_key="b", **more
+        service, region_name="eu-west-1", aws_access_key_id="a", aws_secret_access_key="b", **more
     )
 
 
@@ -35,3 +35,9 @@ def test_a_stream_by_its_arn_is_at_two_hosts_of_its_account(config: Config | Non
 
 def test_an_endpoint_that_is_given_counts_for_all_calls() -> None:
     assert endpoints_of(client(endpoint_url="http://127.0.0.1:4567"), ARN) == ["http://127.0.0.1:4567/"]
+
+
+def test_a_table_is_at_a_host_of_the_account_that_the_credentials_name() -> None:
+    assert endpoints_of(client("dynamodb")) == ["https://dynamodb.eu-west-1.amazonaws.com/"]
+    own = client("dynamodb", aws_account_id="222222222222")
+    assert endpoints_of(own) == ["https://222222222222.ddb.eu-west-1.amazonaws.com/"]
