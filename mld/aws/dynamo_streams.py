@@ -62,7 +62,7 @@ QUIET_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class ChangePlace:
     """An iterator, and what it has to remember. `since_s`: older records are left out, as it stands for AT_TIMESTAMP.
 
     `quiet_pages` have come without a record, the first at `quiet_from_s` (monotonic seconds).
@@ -75,7 +75,7 @@ class _Place:
     quiet_from_s: float = 0.0
 
     @classmethod
-    def parse(cls, text: str) -> _Place:
+    def parse(cls, text: str) -> ChangePlace:
         shard_id, _, rest = text.partition(" ")
         *marks, token = rest.split(" ")
         since, pages, start = marks or ("", "0", "0")
@@ -87,7 +87,7 @@ class _Place:
         since = "" if self.since_s is None else self.since_s
         return f"{self.shard_id} {since} {self.quiet_pages} {self.quiet_from_s} {self.token}"
 
-    def after_nothing(self, now: float) -> _Place:
+    def after_nothing(self, now: float) -> ChangePlace:
         """The place after an empty page."""
         start = self.quiet_from_s if self.quiet_pages else now
         return replace(self, quiet_pages=self.quiet_pages + 1, quiet_from_s=start)
@@ -144,14 +144,14 @@ class DynamoDBStreams:
         iterator = answer.get("ShardIterator")
         if not isinstance(iterator, str) or not iterator:
             raise self._malformed("GetShardIterator", KeyError("ShardIterator"))
-        place = _Place(shard_id, iterator, start.timestamp_s)
+        place = ChangePlace(shard_id, iterator, start.timestamp_s)
         if start.type is IteratorType.LATEST:
             place = replace(place, quiet_pages=QUIET_PAGES, quiet_from_s=self._clock.monotonic() - QUIET_S)
         return str(place)
 
     async def get_records(self, iterator: str, limit: int | None) -> Page:
         """See `Streams.get_records`. The page that ends a shard names its children, if DescribeStream does by now."""
-        place = _Place.parse(iterator)
+        place = ChangePlace.parse(iterator)
         count = RECORDS_MAX if limit is None else min(limit, RECORDS_MAX)
         params: dict[str, Any] = {"ShardIterator": place.token, "Limit": count}
         with stream_errors(self._arn):
@@ -165,7 +165,7 @@ class DynamoDBStreams:
         except (KeyError, TypeError, ValueError) as error:
             raise self._malformed("GetRecords", error) from error
         if newest_s is not None:
-            place = _Place(place.shard_id, place.token, None if records else since_s)
+            place = ChangePlace(place.shard_id, place.token, None if records else since_s)
             body["MillisBehindLatest"] = max(1, round((self._clock.wall() - newest_s) * 1000))
         else:
             place = place.after_nothing(now := self._clock.monotonic())

@@ -31,7 +31,7 @@ from mld.leases.rows import KEY
 from mld.operating import findings
 from mld.operating.findings import Diagnosis, fail, ok, refusal, warn
 from mld.operating.fleet_reader import fleet_reader, view_rules
-from mld.operating.network_probe import endpoint_findings
+from mld.operating.network_probe import endpoint_findings, endpoints_of
 from mld.operating.stream_access import streams_of
 from mld.operating.stream_choice import settings_of_one
 from mld.operating.table_stream import examine_table_stream
@@ -429,21 +429,6 @@ def _client(factory: ClientFactory, name: ServiceName) -> Any:
     return factory.create_client(
         name, read_timeout_s=TIMEOUT_S, connect_timeout_s=TIMEOUT_S / 2, pool_connections_max=1
     )
-
-
-def endpoints_of(client: Any, stream_arn: str | None = None) -> list[str]:
-    """Where the calls of a client go; with the ARN of a stream of Kinesis, first those that look, then those that read.
-
-    botocore resolves that ARN into hosts of the stream's account, and tables into one of the credentials' account.
-    """
-    calls: dict[str, dict[str, str]] = {}
-    if stream_arn is not None:
-        reading = {"StreamARN": stream_arn, "ShardIterator": "none"}
-        calls = {"describe_stream_summary": {"StreamARN": stream_arn}, "get_records": reading}
-    elif client.meta.service_model.service_name == "dynamodb":
-        calls = {"describe_table": {"TableName": "none"}}
-    addresses = [client.generate_presigned_url(name, params).partition("?")[0] for name, params in calls.items()]
-    return list(dict.fromkeys(addresses)) or [client.meta.endpoint_url]
 
 
 async def _all_shards(streams: Any) -> tuple[Shard, ...]:
