@@ -1,4 +1,4 @@
-"""Where the calls of a client go, and is an endpoint there: name, connection and TLS, one after the other, each with its own sentence."""
+"""Where the calls of a client go, and whether they get there: name, connection and TLS, each with its own sentence."""
 
 from __future__ import annotations
 
