@@ -11,8 +11,9 @@ import asyncio
 import logging
 
 from mld.clock import Clock
-from mld.errors import StreamError
+from mld.errors import MldError
 from mld.streams import HashRange, Streams
+from mld.surviving import ours
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +45,8 @@ class Placement:
     async def _ask(self) -> bool:
         try:
             async with asyncio.timeout(ANSWER_S):
-                return not (await self._streams.describe()).has_strategy
-        except (StreamError, TimeoutError) as error:
+                return not (await ours(self._streams.describe(), "describing the stream")).has_strategy
+        except (MldError, TimeoutError) as error:
             log.warning(
                 "cannot tell whether records lie where their keys say, so all of KPL aggregates are delivered: %s",
                 error or f"no answer within {ANSWER_S:g} s",
