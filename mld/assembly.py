@@ -26,6 +26,7 @@ from mld.periods import RENEWALS_PER_LEASE
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.reader_factory import NewReader, ReaderShares, TakeDown, readers_of
 from mld.retrieval.buffer import Budget
+from mld.retrieval.placement import Placement
 from mld.shards.detector import ShardDetector
 from mld.streams import ChildBatch, FanOut, StreamKind, Streams, StreamSummary
 from mld.tracking.follower import ListFollower, WantedStream
@@ -242,6 +243,7 @@ class _Source:
     ) -> None:
         self._settings = settings
         self._worker_id = worker_id
+        self._clock = clock
         self._prepare = prepare
         self._shares = ReaderShares(clock, rng, budget=Budget(settings.prefetch_bytes_max), on_a_beat=polls_on_a_beat)
 
@@ -254,7 +256,8 @@ class _Source:
 
     def of(self, new_reader: NewReader, ports: StreamPorts, name: str, label: StreamLabel | None = None) -> ShardSource:
         sender = Sender(self._settings.application_name, name, self._worker_id)
-        return ShardSource(new_reader, self.initial_of(ports), sender, label, self._prepare)
+        placement = Placement(ports.streams, self._clock)
+        return ShardSource(new_reader, self.initial_of(ports), sender, label, self._prepare, placement)
 
 
 def _apart(rng: Random) -> Random:

@@ -112,6 +112,8 @@ class StreamSummary:
     status: str
     created_ms: int | None = None
     """When it was made, in milliseconds since the epoch; None from stand-ins that do not say."""
+    has_strategy: bool = False
+    """Whether it can distribute records over its shards by itself, whatever their keys (retrieval#hash-range-rule)."""
 
 
 class IteratorType(Enum):
@@ -224,7 +226,10 @@ class Page(Protocol):
     def next_iterator(self) -> str | None: ...
 
     @property
-    def millis_behind_latest(self) -> int | None: ...
+    def millis_behind_latest(self) -> int | None:
+        """How far behind the tip of the shard it ends; 0 at the tip. None where the service does not tell: then it is
+        not the tip, however empty the page (retrieval#empty-pages)."""
+        ...
 
     @property
     def child_shards(self) -> tuple[ChildShard, ...]: ...
@@ -232,8 +237,8 @@ class Page(Protocol):
     def after(self, position: Position, hash_range: HashRange | None = None) -> ChildBatch:
         """The user records strictly after `position`, in order.
 
-        `hash_range` is the lease's: an aggregate that was built for another shard yields nothing
-        (retrieval#hash-range-rule).
+        `hash_range` is the lease's, where producers choose the shards of records by their keys: an aggregate that was
+        built for another shard yields nothing (retrieval#hash-range-rule).
         """
         ...
 

@@ -3,6 +3,11 @@
 Rules: retrieval#dynamodb-streams. It asks another API and answers in the terms of Kinesis: shards without hash keys of
 their own, pages of records in the form that Kinesis has, the children of a closed shard beside its end. It never
 retries but for children that are not listed yet, and never decides what an error means.
+
+DynamoDB does not say how far behind its tip a page is, and pages may be empty in the middle of a shard. What is known
+is the age of the newest record of a page; after an empty one nothing is (None), until the shard was quiet for as long
+as `QUIET_PAGES` and `QUIET_S` say, or from the start where reading began at LATEST. That is evidence, not proof: a
+reader goes on all the same, and a shard that has ended is read to its end, whatever was taken for its tip before.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -51,8 +56,44 @@ CHILDREN_BACKOFF_MAX_S = 1.0
 PAGES_MAX = 10_000  # of 100 shards; a stream has a few hundred
 UNKNOWN_END = "9" * 40
 """Of a shard that is closed, as its child shows, and whose last number was not told: no position lies beyond it."""
-_SINCE = "since:"
-"""Before an iterator that stands for AT_TIMESTAMP: the time, a space, the iterator."""
+QUIET_PAGES = 10
+QUIET_S = 30.0
+"""So many pages in a row without a record, over so long a time, are taken for the tip of a shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePlace:
+    """An iterator, and what it has to remember. `since_s`: older records are left out, as it stands for AT_TIMESTAMP.
+
+    `quiet_pages` have come without a record, the first at `quiet_from_s` (monotonic seconds).
+    """
+
+    shard_id: str
+    token: str
+    since_s: float | None = None
+    quiet_pages: int = 0
+    quiet_from_s: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> ChangePlace:
+        shard_id, _, rest = text.partition(" ")
+        *marks, token = rest.split(" ")
+        since, pages, start = marks or ("", "0", "0")
+        return cls(shard_id, token, float(since) if since else None, int(pages), float(start))
+
+    def __str__(self) -> str:
+        if self.since_s is None and not self.quiet_pages:
+            return f"{self.shard_id} {self.token}"
+        since = "" if self.since_s is None else self.since_s
+        return f"{self.shard_id} {since} {self.quiet_pages} {self.quiet_from_s} {self.token}"
+
+    def after_nothing(self, now: float) -> ChangePlace:
+        """The place after an empty page."""
+        start = self.quiet_from_s if self.quiet_pages else now
+        return replace(self, quiet_pages=self.quiet_pages + 1, quiet_from_s=start)
+
+    def is_tip(self, now: float) -> bool:
+        return self.quiet_pages >= QUIET_PAGES and now - self.quiet_from_s >= QUIET_S
 
 
 @raises_only(StreamUnavailableError)
@@ -88,9 +129,9 @@ class DynamoDBStreams:
 
         A position whose record was trimmed leads to the oldest one there is, as it does in Kinesis.
         """
-        kind, since = start.type.value, ""
+        kind = start.type.value
         if start.type is IteratorType.AT_TIMESTAMP:
-            kind, since = IteratorType.TRIM_HORIZON.value, f"{_SINCE}{start.timestamp_s} "
+            kind = IteratorType.TRIM_HORIZON.value
         params = {"StreamArn": self._arn, "ShardId": shard_id, "ShardIteratorType": kind}
         if start.sequence is not None:
             params["SequenceNumber"] = start.sequence
@@ -103,34 +144,38 @@ class DynamoDBStreams:
         iterator = answer.get("ShardIterator")
         if not isinstance(iterator, str) or not iterator:
             raise self._malformed("GetShardIterator", KeyError("ShardIterator"))
-        return f"{shard_id} {since}{iterator}"
+        place = ChangePlace(shard_id, iterator, start.timestamp_s)
+        if start.type is IteratorType.LATEST:
+            place = replace(place, quiet_pages=QUIET_PAGES, quiet_from_s=self._clock.monotonic() - QUIET_S)
+        return str(place)
 
     async def get_records(self, iterator: str, limit: int | None) -> Page:
         """See `Streams.get_records`. The page that ends a shard names its children, if DescribeStream does by now."""
-        shard_id, _, token = iterator.partition(" ")
-        since_s = None
-        if token.startswith(_SINCE):
-            since, _, token = token.removeprefix(_SINCE).partition(" ")
-            since_s = float(since)
+        place = ChangePlace.parse(iterator)
         count = RECORDS_MAX if limit is None else min(limit, RECORDS_MAX)
-        params: dict[str, Any] = {"ShardIterator": token, "Limit": count}
+        params: dict[str, Any] = {"ShardIterator": place.token, "Limit": count}
         with stream_errors(self._arn):
             answer = await self._service.fetch("GetRecords", params, _read, timeout_s=RECORDS_TIMEOUT_S)
         try:
+            since_s = place.since_s
             records = [one for one in answer["Records"] if since_s is None or created_s(one) >= since_s]
             newest_s = created_s(answer["Records"][-1]) if answer["Records"] else None
             following = answer.get("NextShardIterator") or None
             body: dict[str, Any] = {"Records": [kinesis_record(one) for one in records]}
         except (KeyError, TypeError, ValueError) as error:
             raise self._malformed("GetRecords", error) from error
-        behind_s = 0.0 if newest_s is None else self._clock.wall() - newest_s
-        body["MillisBehindLatest"] = max(0, round(behind_s * 1000))
+        if newest_s is not None:
+            place = ChangePlace(place.shard_id, place.token, None if records else since_s)
+            body["MillisBehindLatest"] = max(1, round((self._clock.wall() - newest_s) * 1000))
+        else:
+            place = place.after_nothing(now := self._clock.monotonic())
+            if place.is_tip(now) or following is None:
+                body["MillisBehindLatest"] = 0
         if following is None:
-            children = await self._children_of(shard_id)
+            children = await self._children_of(place.shard_id)
             body["ChildShards"] = [_child_item(child) for child in children]
         else:
-            since = "" if since_s is None or records else f"{_SINCE}{since_s} "
-            body["NextShardIterator"] = f"{shard_id} {since}{following}"
+            body["NextShardIterator"] = str(replace(place, token=following))
         try:
             return self._page_of(json.dumps(body, separators=(",", ":")).encode())
         except ValueError as error:

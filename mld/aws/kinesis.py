@@ -109,6 +109,7 @@ class KinesisStreams:
                 arn=summary["StreamARN"],
                 status=summary["StreamStatus"],
                 created_ms=None if created is None else _millis(created),
+                has_strategy="RecordDistributionStrategy" in summary,
             )
         except (KeyError, TypeError) as error:
             raise self._malformed("DescribeStreamSummary", error) from error

@@ -26,6 +26,7 @@ from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.metrics.registry import Metrics, ShardMetrics
 from mld.positions import InitialPosition
+from mld.retrieval.placement import Placement
 from mld.retrieval.reader import ShardReader
 from mld.streams import ChildBatch, ChildShard
 from protocol.messages import Dialect, StreamLabel
@@ -178,6 +179,8 @@ class ShardSource:
     label: StreamLabel | None = None
     prepare: Callable[[ChildBatch], Awaitable[ChildBatch]] | None = None
     """Takes off what a schema registry put around records; None: nothing does."""
+    placement: Placement | None = None
+    """Whether records lie where their keys say; None: they do."""
 
     @property
     def stream_name(self) -> str | None:

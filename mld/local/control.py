@@ -17,6 +17,8 @@
                                    the table's stream, or its first open one, splits into two; ``{"children": [...]}``
 ``POST /_mld/dynamodb/roll``       the same: every open shard is succeeded by one child, as after four hours
 ``POST /_mld/dynamodb/trim``       the same: all records of the stream, or of the shard, go, as after 24 hours
+``POST /_mld/dynamodb/stretches``  ``{"pages": 3}``: so many empty pages before each page with records, in all streams
+                                   of tables
 ``POST /_mld/dynamodb/expire``     items of any table whose time to live is over go; ``{"expired": <number>}``
 =================================  ===================================================================================
 
@@ -140,6 +142,8 @@ def _act(server: Controlled, method: str, name: str, body: Any) -> Any:
             if not isinstance(body, dict) or not isinstance(body.get("enforce"), bool):
                 raise ControlError("the body has to be an object with enforce, true or false")
             server.set_enforce(body["enforce"])
+        case "POST", "dynamodb/stretches":
+            server.dynamo_streams.stretch_pages = int(_numbers(body, ("pages",))["pages"])
         case "POST", "dynamodb/split" | "dynamodb/roll" | "dynamodb/trim":
             return _change_stream(server.dynamo_streams, name.partition("/")[2], body, server.now())
         case _:

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -30,7 +31,7 @@ from mld.leases.rows import KEY
 from mld.operating import findings
 from mld.operating.findings import Diagnosis, fail, ok, refusal, warn
 from mld.operating.fleet_reader import fleet_reader, view_rules
-from mld.operating.network_probe import endpoint_findings
+from mld.operating.network_probe import endpoint_findings, endpoints_of
 from mld.operating.stream_access import streams_of
 from mld.operating.stream_choice import settings_of_one
 from mld.operating.table_stream import examine_table_stream
@@ -79,13 +80,16 @@ class Doctor:
 
     # --- services -----------------------------------------------------------------------------------------------------
 
-    async def _reach(self, name: ServiceName) -> tuple[list[Diagnosis], BotoService | None]:
-        """(credentials and endpoint, the service if both are there)."""
+    async def _reach(
+        self, name: ServiceName, stream_arn: str | None = None
+    ) -> tuple[list[Diagnosis], BotoService | None]:
+        """(credentials and endpoints, the service if all are there); an ARN of a stream leads to hosts of its own."""
         label = LABELS[name]
         service = BotoService(lambda: _client(self._factory, name), threads_max=1, name=label)
         try:
             await service.open()
-            url, proxy, region = await service.with_client(_whereabouts)
+            urls = await service.with_client(partial(endpoints_of, stream_arn=stream_arn))
+            proxies, region = await service.with_client(lambda client: (proxies_of(client), client.meta.region_name))
         except StartupError as error:
             await service.close()
             return [fail(f"{label} credentials", str(error), "see docs/use/configuration.md, credentials")], None
@@ -94,8 +98,10 @@ class Doctor:
             return [fail(label, str(error), "see the message")], None
         found = [self._credentials(name, label)]
         bundle = await asyncio.to_thread(self._factory.ca_bundle_of, name)
-        found += await endpoint_findings(f"{label} endpoint", url, proxy, bundle)
-        found[-1] = Diagnosis(found[-1].health, found[-1].about, f"{region}: {found[-1].words}", found[-1].remedy)
+        for url in urls:
+            proxy = proxies(url)
+            for one in await endpoint_findings(f"{label} endpoint", url, None if proxy is None else str(proxy), bundle):
+                found.append(Diagnosis(one.health, one.about, f"{region}: {one.words}", one.remedy))
         if not findings.is_well(found):
             await service.close()
             return found, None
@@ -163,7 +169,7 @@ class Doctor:
     async def _kinesis(self) -> list[Diagnosis]:
         if kind_of(self._settings.stream_arn) is StreamKind.DYNAMODB:
             return await self._table_stream()
-        found, service = await self._reach("kinesis")
+        found, service = await self._reach("kinesis", self._settings.stream_arn)
         if service is None:
             return found
         try:
@@ -423,13 +429,6 @@ def _client(factory: ClientFactory, name: ServiceName) -> Any:
     return factory.create_client(
         name, read_timeout_s=TIMEOUT_S, connect_timeout_s=TIMEOUT_S / 2, pool_connections_max=1
     )
-
-
-def _whereabouts(client: Any) -> tuple[str, str | None, str]:
-    """(endpoint, proxy, region)."""
-    url = client.meta.endpoint_url
-    proxy = proxies_of(client)(url)
-    return url, None if proxy is None else str(proxy), client.meta.region_name
 
 
 async def _all_shards(streams: Any) -> tuple[Shard, ...]:

@@ -1,4 +1,4 @@
-"""Is an endpoint there: name, connection and TLS, one after the other, each with its own sentence."""
+"""Where the calls of a client go, and whether they get there: name, connection and TLS, each with its own sentence."""
 
 from __future__ import annotations
 
@@ -6,12 +6,28 @@ import asyncio
 import os
 import socket
 import ssl
+from typing import Any
 from urllib.parse import urlsplit
 
 from mld.operating.findings import Diagnosis, fail, ok
 
 CONNECT_TIMEOUT_S = 5.0
 _PORTS = {"http": 80, "https": 443}
+
+
+def endpoints_of(client: Any, stream_arn: str | None = None) -> list[str]:
+    """Where the calls of a client go; with the ARN of a stream of Kinesis, first those that look, then those that read.
+
+    botocore resolves that ARN into hosts of the stream's account, and tables into one of the credentials' account.
+    """
+    calls: dict[str, dict[str, str]] = {}
+    if stream_arn is not None:
+        reading = {"StreamARN": stream_arn, "ShardIterator": "none"}
+        calls = {"describe_stream_summary": {"StreamARN": stream_arn}, "get_records": reading}
+    elif client.meta.service_model.service_name == "dynamodb":
+        calls = {"describe_table": {"TableName": "none"}}
+    addresses = [client.generate_presigned_url(name, params).partition("?")[0] for name, params in calls.items()]
+    return list(dict.fromkeys(addresses)) or [client.meta.endpoint_url]
 
 
 async def endpoint_findings(about: str, url: str, proxy: str | None, ca_bundle: str | None) -> list[Diagnosis]:

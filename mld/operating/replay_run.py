@@ -16,6 +16,7 @@ from mld.operating.points import Point
 from mld.operating.replaying import Replay, Replayed, Replayer
 from mld.operating.shard_choice import ChosenShard
 from mld.operating.stream_access import SpanError, initial_of, span_start, streams_of
+from mld.retrieval.placement import Placement
 from mld.stream_ids import StreamId
 from mld.streams import HashRange, Streams
 from mld.terminal import EXIT_FAILURE, EXIT_OK, say
@@ -69,7 +70,7 @@ async def run_replay(
                 span_start(start, shard_id, lease, initial_of(settings)),
                 until,
                 settings.max_records,
-                await _hash_range(streams, shard_id),
+                await Placement(streams, LoopClock()).range_of(await _hash_range(streams, shard_id)),
                 Dialect(settings.protocol_version),
                 settings.call_process_records_even_for_empty_record_list,
                 stream=None if shard.stream is None else await _label(streams, shard, lease),

@@ -25,6 +25,11 @@ ARRIVAL_UNKNOWN = b"0"
 
 Children compute with the field, so it must not be null; and 0 can be told from a real time, while a clock could not.
 """
+NO_KEY = b'""'
+"""JSON text, sent for a record without a partition key: Kinesis chose its shard, and the producer gave none.
+
+Children take the field for a text, and a real key has a character at least.
+"""
 MAGIC_IN_BASE64 = re.compile(rb"84maw[g-v]")
 """How the payload of a KPL aggregate begins: F3 89 9A C2 and the first two bits, or the padding, of what follows."""
 FRAME_IN_BASE64 = re.compile(rb"Aw[A-DU-X]")
@@ -74,10 +79,10 @@ def columns_of(body: bytes, members: dict[str, Member]) -> Columns:
             raise ValueError(f"{name} of a record is no text")
         return body[start:end]
 
-    time = members.get(_TIME)
+    time, key = members.get(_TIME), members.get("PartitionKey")
     return Columns(
         _data(text("Data")),
-        _key(text("PartitionKey")),
+        NO_KEY if key is None or body[key.start : key.end] == b"null" else _key(text("PartitionKey")),
         _digits(text("SequenceNumber")),
         ARRIVAL_UNKNOWN if time is None else _arrival_ms(body[time.start : time.end]),
     )
@@ -139,8 +144,8 @@ class RecordLayout:
     or a frame, `to_single` not before an aggregate; `to_end` goes through the end of the array, and `to_next` to where
     the next record begins. The groups of a match are columns of the record that ends there, then columns of the one
     that begins there: if those of all matches stand in a row, `head` included, the columns of the first record are at
-    `key`, `sequence` and `time`. An arrival time is `time_head`, then the group if it has `time_chars` characters, else
-    `time_fill` of it.
+    `key` (None: no record has one), `sequence` and `time`. An arrival time is `time_head`, then the group if it has
+    `time_chars` characters, else `time_fill` of it.
     """
 
     head: re.Pattern[bytes]
@@ -150,7 +155,7 @@ class RecordLayout:
     to_end: re.Pattern[bytes]
     to_next: re.Pattern[bytes]
     groups: int
-    key: int
+    key: int | None
     sequence: int
     time: int
     time_head: bytes
@@ -247,7 +252,7 @@ def compiled(source: LayoutSource) -> RecordLayout:
         to_end=re.compile(before + rb"[ \t\r\n]*\]" + b"()" * len(head)),
         to_next=re.compile(before + source.between),
         groups=groups,
-        key=place["PartitionKey"],
+        key=place.get("PartitionKey"),
         sequence=place["SequenceNumber"],
         time=place[_TIME],
         time_head=source.time_head,

@@ -29,6 +29,7 @@ from mld.retrieval.jsonscan import ARRAY, ARRAY_END, COMMA, OBJECT, QUOTE, Scan
 from mld.retrieval.layouts import (
     FRAME_IN_BASE64,
     MAGIC_IN_BASE64,
+    NO_KEY,
     Columns,
     LayoutSource,
     Member,
@@ -302,7 +303,7 @@ class _Records:
         self._flush_odd()
         step = layout.groups
         length = step * len(datas)
-        keys = columns[layout.key : layout.key + length : step]
+        keys = [NO_KEY] * len(datas) if layout.key is None else columns[layout.key : layout.key + length : step]
         sequences = columns[layout.sequence : layout.sequence + length : step]
         times = columns[layout.time : layout.time + length : step]
         chars, fill = layout.time_chars, layout.time_fill

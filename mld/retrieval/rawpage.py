@@ -19,7 +19,7 @@ from typing import ClassVar, TypeVar
 
 from mld.positions import Position
 from mld.retrieval.kpl import MalformedAggregateError, MisroutedAggregateError, UserRecords, Work, user_records
-from mld.retrieval.layouts import MAGIC_IN_BASE64, Columns
+from mld.retrieval.layouts import MAGIC_IN_BASE64, NO_KEY, Columns
 from mld.retrieval.pieces import Piece, RecordForm, RecordPlace, form_with, written
 from mld.retrieval.rawbody import CONTINUATION, NEXT_ITERATOR, NOT_LEGAL, PART_BYTES, BodyReader, Index, is_large_lately
 from mld.steps import Steps, finish
@@ -350,8 +350,9 @@ class RawAggregatesBatch:
         if number < self._floor[0] or not MAGIC_IN_BASE64.match(columns.data):
             return as_it_is
         payload = yield from _decoded(columns.data)
+        hash_range = None if columns.key == NO_KEY else self._hash_range
         try:
-            users = yield from user_records(payload, self._hash_range, self._work)
+            users = yield from user_records(payload, hash_range, self._work)
         except MalformedAggregateError as error:
             self.malformed[columns.sequence.decode()] = str(error)
             return as_it_is

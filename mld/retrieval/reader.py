@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 SAY_EVERY_S = 5.0
 """How often a reader says that it goes on; not with each of its polls, of which there may be hundreds a second."""
+TIP_MARGIN_S = 10.0
+"""How far our clock may be behind the service's before what is read after a reader's start is taken for newer."""
 STOP_TIMEOUT_S = 5.0
 """Ending the fetch task takes one turn of the loop, unless an adapter swallows its cancellation."""
 
@@ -36,7 +38,9 @@ STOP_TIMEOUT_S = 5.0
 class Records:
     """The next page. It may be empty, and still says how far the reader lags.
 
-    `is_tip`: there was nothing after it when it was read.
+    `is_tip`: there was nothing after it when it was read, or all of it arrived after the reader had begun, so that
+    what was there before is read. The second is for streams that are never quiet, and whose service does not say how
+    far behind its tip they are read.
     """
 
     page: Page
@@ -98,6 +102,7 @@ class ShardReader(ABC):
         self._room = asyncio.Event()  # the consumer took a delivery
         self._asked_again = asyncio.Event()  # the consumer wants more although the shard was reported missing
         self._missing_reported = False
+        self._began_s = math.inf  # epoch seconds
         self._over = False  # EndOfShard was handed out, or `stop` was called
         self._is_newest_tip = False  # the last answer
         self._is_taken_tip = False  # the last page that was taken
@@ -183,6 +188,7 @@ class ShardReader(ABC):
         return starting_point(checkpoint, initial, anchor)
 
     def _begin(self, fetching: Coroutine[None, None, None]) -> None:
+        self._began_s = self._clock.wall()
         self._task = asyncio.create_task(fetching, name=f"prefetch-{self.shard_id}")
         self._task.add_done_callback(self._fetching_ended)
         self._budget.join()
@@ -226,7 +232,7 @@ class ShardReader(ABC):
 
         `is_full`: it has as many records as were asked for. Some stand-ins say "0 ms behind" even then.
         """
-        self._is_newest_tip = page.millis_behind_latest == 0 and not is_full
+        self._is_newest_tip = (page.millis_behind_latest == 0 and not is_full) or self._is_newer_than_start(page)
         if page.count or (verdict is AnswerVerdict.GOES_ON and self._deliver_empty):
             self._deliver(Records(page, self._is_newest_tip), page)
         elif page.millis_behind_latest is not None and self._buffer.is_empty:
@@ -239,6 +245,10 @@ class ShardReader(ABC):
             return False
         self._deliver(EndOfShard(page.child_shards if verdict is AnswerVerdict.ENDED else ()))
         return True
+
+    def _is_newer_than_start(self, page: Page) -> bool:
+        arrived_ms = page.first_arrival_ms
+        return arrived_ms is not None and arrived_ms / 1000 >= self._began_s + TIP_MARGIN_S
 
     def _deliver(self, delivery: Delivery, page: Page | None = None) -> None:
         self._buffer.put(delivery, records=page.count if page else 0, data_bytes=page.data_bytes if page else 0)

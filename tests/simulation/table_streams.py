@@ -1,9 +1,9 @@
 """Random lives of fleets that read the stream of a DynamoDB table, in virtual time.
 
 An hour stands for a day (`short_lives`): shards are succeeded by themselves after ten minutes, and records last an
-hour. Shards split, new ones are listed late, answers fail, workers come, crash and go. The promises: every change is
-delivered, those of an item in their order, unless all workers were away for longer than records last; no shard ends
-before its last record; and the fleet catches up.
+hour. Shards split, new ones are listed late, pages are empty before those with records, answers fail, workers come,
+crash and go. The promises: every change is delivered, those of an item in their order, unless all workers were away for
+longer than records last; no shard ends before its last record; and the fleet catches up.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class TableStreamPlan:
     fault_share: float
     lists_late_s: float
     ends_disabled: bool
+    stretch_pages: int
 
 
 def draw(seed: int) -> TableStreamPlan:
@@ -55,6 +56,7 @@ def draw(seed: int) -> TableStreamPlan:
         rng.choice([0.0, 0.0, 0.05, 0.2]),
         rng.choice([0.0, 0.0, 3.0, 30.0]),
         rng.random() < 0.2,
+        rng.choice([0, 1, 3]),
     )
 
 
@@ -111,6 +113,7 @@ class TableStreamWorld:
         fleet, plan = self.fleet, self.plan
         fleet.service.fault_share = plan.fault_share
         fleet.service.lists_late_s = plan.lists_late_s
+        fleet.service.streams.stretch_pages = plan.stretch_pages
         if plan.fault_share:
             fleet.dynamo.faults = self.fault
         for event in ("start", "start", "put", *plan.steps):

@@ -61,7 +61,7 @@ def plain_page(answer: dict[str, Any]) -> PlainPage:
     """The page of an answer as the SDK has it."""
     return PlainPage(
         tuple(
-            Record(item["Data"], item["PartitionKey"], item["SequenceNumber"], 0, _arrival_ms(item))
+            Record(item["Data"], item.get("PartitionKey") or "", item["SequenceNumber"], 0, _arrival_ms(item))
             for item in answer["Records"]
         ),
         answer.get("NextShardIterator") or None,
@@ -127,6 +127,8 @@ class Style:
             self._order.insert(rng.randint(0, 4), "EncryptionType")
         if odd and rng.random() < 0.1:
             self._order.remove("ApproximateArrivalTimestamp")
+        if rng.random() < 0.1:
+            self._order.remove("PartitionKey")
         self._escapes = rng.choice((0.0, 0.0, 0.1, 0.9)) if odd else 0.0
         self._aggregates = rng.choice((0.0, 0.0, 0.3, 1.0))
         self._unknown = self.unknown() if odd and rng.random() < 0.2 else None

@@ -75,7 +75,7 @@ def records_of(batch: ChildBatch) -> list[Record]:
 
 def users_of(record: Record, hash_range: HashRange | None) -> list[Record] | None:
     """The user records of an aggregate, None if it is none. Raises what `user_records` raises."""
-    users = finish(user_records(record.data, hash_range, Work()))
+    users = finish(user_records(record.data, hash_range if record.partition_key else None, Work()))
     return (
         None
         if users is None

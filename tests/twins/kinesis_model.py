@@ -73,7 +73,9 @@ class ModelStreams:
 
     async def describe(self) -> StreamSummary:
         stream = await self._ask("DescribeStreamSummary", lambda now: self._model.stream(self._name, now))
-        return StreamSummary(stream.name, stream.arn, stream.status(self._clock.wall()), stream.created_ms)
+        return StreamSummary(
+            stream.name, stream.arn, stream.status(self._clock.wall()), stream.created_ms, stream.on_demand
+        )
 
     async def shard_iterator(self, shard_id: str, start: StartingPoint) -> str:
         return await self._ask(
@@ -166,7 +168,9 @@ class ModelSubscription:
 
 def page_of(page: LogPage, following: str | None) -> RawPage:
     """A page of the model as the port has it."""
-    records = tuple(Record(r.data, r.partition_key, r.sequence, 0, round(r.arrival_s * 1000)) for r in page.records)
+    records = tuple(
+        Record(r.data, r.partition_key or "", r.sequence, 0, round(r.arrival_s * 1000)) for r in page.records
+    )
     return page_with(
         records=records,
         next_iterator=following,

@@ -7,7 +7,7 @@ only if asked; limits of form always.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mld.local.dynamo_streams import errors
 from mld.local.dynamo_streams.changes import ItemChange, TableStreamKey, ViewType
@@ -31,24 +31,25 @@ _ITERATOR_KIND = "D"
 
 @dataclass(frozen=True, slots=True)
 class _ChangeIterator:
-    """`position` is the lowest number to deliver."""
+    """`position` is the lowest number to deliver; `walked` pages of the empty stretch before it were answered."""
 
     arn: str
     shard_id: str
     position: int
     issued_s: float
+    walked: int = 0
 
     def encode(self) -> str:
-        packed = pack(_ITERATOR_KIND, self.shard_id, self.position, f"{self.issued_s:.3f}")
+        packed = pack(_ITERATOR_KIND, self.shard_id, self.position, f"{self.issued_s:.3f}", self.walked)
         return f"{self.arn}|1|{packed}"
 
 
 def _decode(text: str) -> _ChangeIterator:
     arn, _, packed = text.partition("|1|")
-    fields = unpack(_ITERATOR_KIND, packed, 3)
+    fields = unpack(_ITERATOR_KIND, packed, 4)
     if fields is None:
         raise errors.invalid("Invalid ShardIterator")
-    return _ChangeIterator(arn, fields[0], int(fields[1]), float(fields[2]))
+    return _ChangeIterator(arn, fields[0], int(fields[1]), float(fields[2]), int(fields[3]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,15 @@ class DescribedShards:
 
 
 class TableStreams:
-    """Mutable; `enforce` may be changed at any time."""
+    """Mutable; `enforce` and `stretch_pages` may be changed at any time.
+
+    So many pages without records are answered before each one with records, and before the end of a shard: the service
+    leads through the parts of a shard in which nothing happened.
+    """
 
     def __init__(self, *, enforce: bool = False) -> None:
         self.enforce = enforce
+        self.stretch_pages = 0
         self._streams: dict[str, TableStream] = {}
 
     # --- what happens to the tables ----------------------------------------------------------------------------------
@@ -167,13 +173,14 @@ class TableStreams:
             shard.reads.take(1)
         if place.position <= shard.trimmed_through:
             raise errors.trimmed()
-        if empty:
-            return ChangePage([], None, False), _ChangeIterator(place.arn, place.shard_id, place.position, now).encode()
         page = shard.page(place.position, limit=limit or PAGE_RECORDS_MAX, bytes_max=PAGE_BYTES_MAX)
+        if empty or (place.walked < self.stretch_pages and (page.fragments or page.ended)):
+            return ChangePage([], None, False), replace(place, issued_s=now, walked=place.walked + 1).encode()
         if page.ended:
             return page, None
-        position = place.position if page.last is None else page.last + 1
-        return page, _ChangeIterator(place.arn, place.shard_id, position, now).encode()
+        if page.last is None:
+            return page, replace(place, issued_s=now).encode()
+        return page, _ChangeIterator(place.arn, place.shard_id, page.last + 1, now).encode()
 
 
 def _own_number(stream: TableStream, shard: ChangeShard, text: str | None) -> int:

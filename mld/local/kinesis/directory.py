@@ -108,6 +108,7 @@ class Directory:
         on_demand: bool = False,
         tags: Mapping[str, str] | None = None,
         record_kib_max: int | None = None,
+        distributes: bool = False,
     ) -> Stream:
         """`shard_count` is required unless `on_demand`, which starts with four shards."""
         if any(s.name == name for s in self.streams(now)):
@@ -116,6 +117,8 @@ class Directory:
             raise errors.validation("ShardCount must not be given for a stream in On-Demand mode.")
         if not on_demand and shard_count is None:
             raise errors.missing("shardCount")
+        if distributes and not on_demand:
+            raise _needs_on_demand(name)
         count = ON_DEMAND_SHARDS if on_demand else shard_count or 0
         self.require_room(count, now)
         stream = Stream(
@@ -129,6 +132,7 @@ class Directory:
         stream.tags.update(tags or {})
         if record_kib_max is not None:
             stream.record_kib_max = record_kib_max
+        stream.distributes = distributes
         self._streams[name] = stream
         return stream
 
@@ -172,7 +176,15 @@ class Directory:
     def set_mode(self, ref: str, *, on_demand: bool, now: float) -> None:
         stream = self.settled_stream(ref, now)
         stream.on_demand = on_demand
+        stream.distributes = stream.distributes and on_demand
         stream.updated_s = now + self.delays.update_s
+
+    def set_distribution(self, ref: str, *, distributes: bool, now: float) -> None:
+        """It takes effect at once."""
+        stream = self.settled_stream(ref, now)
+        if not stream.on_demand:
+            raise _needs_on_demand(stream.name)
+        stream.distributes = distributes
 
     def set_record_size(self, ref: str, kib: int, *, now: float) -> None:
         stream = self.settled_stream(ref, now)
@@ -180,3 +192,7 @@ class Directory:
             raise errors.validation(f"Value '{kib}' at 'maxRecordSizeInKiB' must be between 1024 and {RECORD_KIB_MAX}")
         stream.record_kib_max = kib
         stream.updated_s = now + self.delays.update_s
+
+
+def _needs_on_demand(name: str) -> errors.KinesisError:
+    return errors.invalid(f"Stream {name} is not in On-Demand mode: it has no record distribution strategy.")

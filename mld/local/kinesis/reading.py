@@ -26,7 +26,7 @@ class StoredRecord:
     sequence: str
     arrival_s: float
     data_base64: str
-    partition_key: str
+    partition_key: str | None
 
     @property
     def data(self) -> bytes:
@@ -51,7 +51,10 @@ class LogPage:
     def records(self) -> list[StoredRecord]:
         return [
             StoredRecord(
-                fields["SequenceNumber"], fields["ApproximateArrivalTimestamp"], fields["Data"], fields["PartitionKey"]
+                fields["SequenceNumber"],
+                fields["ApproximateArrivalTimestamp"],
+                fields["Data"],
+                fields.get("PartitionKey"),
             )
             for fields in map(json.loads, self.fragments)
         ]

@@ -20,14 +20,17 @@ PARTITION_KEY_CHARS_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class PutEntry:
-    """A record to put. `data_base64` is kept as it is; `explicit_hash_key` overrides the partition key's hash."""
+    """A record to put. `data_base64` is kept as it is; `explicit_hash_key` overrides the partition key's hash.
+
+    A stream that distributes records needs no key, and passes over both.
+    """
 
     data_base64: str
-    partition_key: str
+    partition_key: str | None
     explicit_hash_key: int | None = None
 
     @classmethod
-    def of(cls, data: bytes, partition_key: str, explicit_hash_key: int | None = None) -> PutEntry:
+    def of(cls, data: bytes, partition_key: str | None, explicit_hash_key: int | None = None) -> PutEntry:
         return cls(base64.b64encode(data).decode(), partition_key, explicit_hash_key)
 
 
@@ -59,7 +62,10 @@ def check_entries(stream: Stream, entries: Sequence[PutEntry]) -> list[int]:
 
 
 def _check_entry(stream: Stream, entry: PutEntry) -> int:
-    if not 1 <= len(entry.partition_key) <= PARTITION_KEY_CHARS_MAX:
+    key = entry.partition_key
+    if key is None and not stream.distributes:
+        raise errors.missing("partitionKey")
+    if key is not None and not 1 <= len(key) <= PARTITION_KEY_CHARS_MAX:
         raise errors.validation(
             "Value at 'partitionKey' failed to satisfy constraint: Member must have length between 1 and 256"
         )
@@ -70,7 +76,7 @@ def _check_entry(stream: Stream, entry: PutEntry) -> int:
         )
     # Both parts count together. Decoding the data here checks it once and for all.
     try:
-        size = len(binascii.a2b_base64(entry.data_base64, strict_mode=True)) + len(entry.partition_key.encode())
+        size = len(binascii.a2b_base64(entry.data_base64, strict_mode=True)) + len((key or "").encode())
     except ValueError as error:
         text = f"Data is not base64, or PartitionKey not Unicode: {error}"
         raise errors.KinesisError("SerializationException", text) from None
@@ -83,6 +89,8 @@ def _check_entry(stream: Stream, entry: PutEntry) -> int:
 
 
 def shard_of(stream: Stream, entry: PutEntry) -> ShardState:
+    if stream.distributes or entry.partition_key is None:
+        return stream.next_shard()
     key = entry.explicit_hash_key
     return stream.shard_for(hash_of(entry.partition_key) if key is None else key)
 
@@ -91,9 +99,11 @@ def store(stream: Stream, shard: ShardState, entry: PutEntry, size_bytes: int, n
     """Append to the shard. Arrival times of a shard never go back, even if `now` does."""
     number = stream.sequencer.take(shard.index)
     arrival = max(now, shard.log.last_arrival)
+    key = entry.partition_key
+    named = "" if key is None else f',"PartitionKey":{encode_basestring_ascii(key)}'
     text = (
         f'{{"SequenceNumber":"{number}","ApproximateArrivalTimestamp":{timestamp_text(arrival)},'
-        f'"Data":"{entry.data_base64}","PartitionKey":{encode_basestring_ascii(entry.partition_key)}}}'
+        f'"Data":"{entry.data_base64}"{named}}}'
     )
     shard.log.append(number, arrival, size_bytes, text.encode())
     return PutResult(shard.shard_id, str(number))

@@ -62,6 +62,8 @@ class Stream:
         self.on_demand = on_demand
         self.retention_h = DEFAULT_RETENTION_H
         self.record_kib_max = DEFAULT_RECORD_KIB
+        self.distributes = False
+        """Whether records go to the shards in turn, whatever their keys (RecordDistributionStrategy AUTO)."""
         self.tags: dict[str, str] = {}
         self.consumers: dict[str, Consumer] = {}
         self.metrics: tuple[str, ...] = ()
@@ -73,6 +75,7 @@ class Stream:
         self.sequencer = Sequencer(self.created_ms)
         self.shards: dict[int, ShardState] = {}
         self._next_index = 0
+        self._turn = 0
         self._changed_s = now
         self._closed: deque[tuple[float, int]] = deque()
         self._open: list[ShardState] = []
@@ -103,6 +106,11 @@ class Stream:
 
     def shard_for(self, hash_key: int) -> ShardState:
         return self._open[bisect_right(self._starts, hash_key) - 1]
+
+    def next_shard(self) -> ShardState:
+        """The shard whose turn it is."""
+        self._turn += 1
+        return self._open[self._turn % len(self._open)]
 
     def split(self, shard: ShardState, new_start: int, now: float) -> None:
         """Close the shard; its children meet at `new_start`, which belongs to the upper one."""

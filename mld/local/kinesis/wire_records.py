@@ -131,8 +131,7 @@ def put_records(kinesis: Kinesis, request: OperationRequest, now: float) -> Oper
 
 def _entry(request: OperationRequest) -> PutEntry:
     explicit = request.text("ExplicitHashKey", HASH_KEY)
-    data, key = request.required("Data"), request.required("PartitionKey")
-    return PutEntry(data, key, None if explicit is None else int(explicit))
+    return PutEntry(request.required("Data"), request.text("PartitionKey"), None if explicit is None else int(explicit))
 
 
 def _touching(kinesis: Kinesis, stream: Stream, fields: dict[str, Any], placed: list[PutResult]) -> OperationResult:

@@ -16,6 +16,7 @@ _LIST_STREAMS_DEFAULT = 100
 _DESCRIBE_DEFAULT = 100
 _TAGS_MAX = 50
 _STREAMS_TOKEN = "L"  # noqa: S105 - a kind of page token
+_STRATEGY = "RecordDistributionStrategy"
 _METRICS = (
     "IncomingBytes",
     "IncomingRecords",
@@ -32,6 +33,11 @@ class _Mode(Enum):
     ON_DEMAND = "ON_DEMAND"
 
 
+class _Strategy(Enum):
+    AUTO = "AUTO"
+    USER_PARTITION_KEY = "USER_PARTITION_KEY"
+
+
 @operation
 def create_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     mode = request.nested("StreamModeDetails")
@@ -42,6 +48,7 @@ def create_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> Op
         on_demand=mode is not None and _is_on_demand(mode),
         tags=_tags(request),
         record_kib_max=request.integer("MaxRecordSizeInKiB", 1024, 10_240),
+        distributes=request.text(_STRATEGY) is not None and _distributes(request),
     )
     return answer()
 
@@ -74,6 +81,8 @@ def describe_stream_summary(kinesis: Kinesis, request: OperationRequest, now: fl
         "ConsumerCount": len(kinesis.consumers(stream.arn, now=now)),
         "MaxRecordSizeInKiB": stream.record_kib_max,
     }
+    if stream.on_demand:
+        fields[_STRATEGY] = (_Strategy.AUTO if stream.distributes else _Strategy.USER_PARTITION_KEY).value
     return answer({"StreamDescriptionSummary": fields})
 
 
@@ -141,6 +150,18 @@ def update_stream_mode(kinesis: Kinesis, request: OperationRequest, now: float) 
 
 def _is_on_demand(mode: OperationRequest) -> bool:
     return mode.choice("StreamMode", _Mode, "streamModeDetails.streamMode") is _Mode.ON_DEMAND
+
+
+@operation
+def update_stream_record_distribution_strategy(
+    kinesis: Kinesis, request: OperationRequest, now: float
+) -> OperationResult:
+    kinesis.set_distribution(request.required("StreamARN"), distributes=_distributes(request), now=now)
+    return answer()
+
+
+def _distributes(request: OperationRequest) -> bool:
+    return request.choice(_STRATEGY, _Strategy) is _Strategy.AUTO
 
 
 @operation

@@ -32,8 +32,6 @@ READ_INTERVAL_S = 0.3
 BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0, 10.0)
 EMPTY_PAGES_MAX = 2_000
 """In a row. Kinesis leads through a long time without records by empty pages."""
-SILENT_PAGES_MAX = 3
-"""Empty pages of a server that does not say how far behind they are, until the tip is believed."""
 BACK_S = (1.0, 8.0, 64.0, 512.0, 4_096.0, 32_768.0, 262_144.0, 2_097_152.0)
 """How much earlier the record before a place is looked for, before all that is kept is read."""
 PAGE_RECORDS = 1_000
@@ -58,7 +56,6 @@ class ShardWalk:
         self._iterator: str | None = None
         self._last: str | None = None
         self._next_s = clock.monotonic()
-        self._silent = 0
         self.is_over = False
         """There is nothing more to read: the shard has ended, or this is the tip."""
 
@@ -87,9 +84,7 @@ class ShardWalk:
     def _note(self, page: Page) -> None:
         self._iterator = page.next_iterator
         self._last = page.last_sequence or self._last
-        self._silent = self._silent + 1 if page.millis_behind_latest is None and not page.count else 0
-        at_tip = page.millis_behind_latest == 0 or self._silent >= SILENT_PAGES_MAX
-        self.is_over = page.next_iterator is None or at_tip
+        self.is_over = page.next_iterator is None or page.millis_behind_latest == 0
 
     def _point(self) -> StartingPoint:
         if self._last is None:

@@ -25,8 +25,9 @@ from mld.operating.resets.boundary import ShardWalk
 from mld.operating.resets.files import forget, saved_file
 from mld.operating.resets.owners import Observed
 from mld.positions import LATEST_NAME, SUB_MAX, InitialPosition, Position
+from mld.retrieval.placement import Placement
 from mld.retrieval.starting_points import lacks_timestamp, starting_point
-from mld.streams import Page
+from mld.streams import HashRange, Page
 from protocol.framed import FramedRecord, Splitter
 
 _PAST = re.compile(r"(?P<sequence>[0-9]{1,129})(?:/(?P<sub>[0-9]{1,19}))?", re.ASCII)
@@ -91,10 +92,11 @@ async def pass_records(
     if there is less, or something else, than was asked for; StreamError."""
     _require_readable(lease, wanted, initial)
     walk = ShardWalk(app.streams, app.clock, lease.shard_id, starting_point(lease.checkpoint, initial))
+    hash_range = await Placement(app.streams, app.clock).range_of(lease.hash_range)
     count, first, last = 0, None, None
     is_complete = False
     while not is_complete and (page := await walk.page_with_records()) is not None:
-        for record in _for_child(page, lease):
+        for record in _for_child(page, lease.checkpoint, hash_range):
             if not wanted.covers(record, count):
                 is_complete = True
                 break
@@ -134,9 +136,9 @@ def _too_few(lease: Lease, wanted: SkipRange, last: Position | None, count: int)
     return f"shard {lease.key} has no record {str(wanted).removeprefix('up to ')} after its checkpoint; {ends}"
 
 
-def _for_child(page: Page, lease: Lease) -> list[FramedRecord]:
+def _for_child(page: Page, after: Position, hash_range: HashRange | None) -> list[FramedRecord]:
     splitter = Splitter()
-    batch = page.after(lease.checkpoint, lease.hash_range)
+    batch = page.after(after, hash_range)
     return [record for piece in batch.line() for record in splitter.feed(piece)]
 
 

@@ -19,6 +19,7 @@ from mld.metrics.registry import WorkerMetrics
 from mld.operating.fleet_reader import fleet_reader
 from mld.operating.stream_access import SpanError, SpanReader, streams_of
 from mld.positions import Position
+from mld.retrieval.placement import Placement
 from mld.retrieval.rawpage import RawPage
 from mld.schemas.opening import registry_of
 from mld.schemas.preparer import SchemaPreparer
@@ -66,6 +67,7 @@ class Fetcher:
 
     async def _open(self) -> None:
         self.streams = await self._stack.enter_async_context(streams_of(self._settings))
+        self._placement = Placement(self.streams, LoopClock())
         registry = registry_of(self._settings, client_factory(self._settings), LoopClock(), WorkerMetrics())
         if registry is not None:
             await registry.open()
@@ -171,7 +173,8 @@ class Fetcher:
                 assert last is not None
                 seen += sum(int(place.sequence) <= last for place in page.places())
             is_done = is_at_end(span, page)
-            batch: ChildBatch = page.after(span.after, span.hash_range)
+            hash_range = await self._placement.range_of(span.hash_range) if page.bears_frames else span.hash_range
+            batch: ChildBatch = page.after(span.after, hash_range)
             if self._preparer is not None and page.bears_frames:
                 batch = await self._preparer.prepare(batch)
             fields = json.loads(b"".join(batch.line()))["records"]

@@ -21,9 +21,9 @@ from mld.errors import (
     StreamThrottledError,
     StreamUnavailableError,
 )
-from mld.local.kinesis import Kinesis
+from mld.local.kinesis import Kinesis, KinesisError
 from mld.retrieval.rawpage import RawPage
-from mld.streams import IteratorType, StartingPoint
+from mld.streams import IteratorType, StartingPoint, StreamSummary
 from tests.simulation.checkers import ANSWER_LATE_MAX_S
 from tests.simulation.world.loop import later_in_world
 from tests.simulation.world.plan import Rates
@@ -31,7 +31,7 @@ from tests.simulation.world.surprises import Surprises
 from tests.twins.dynamo import Applied, Fault, MemoryDynamo
 from tests.twins.dynamo_expressions import Item, ValidationError
 from tests.twins.dynamo_tables import Table
-from tests.twins.kinesis_model import ModelStreams
+from tests.twins.kinesis_model import ModelStreams, stream_error
 
 SLOW_REPLY_MAX_S = ANSWER_LATE_MAX_S
 HANG_S = 60.0
@@ -258,6 +258,14 @@ class KinesisDoor(ModelStreams):
         if page.next_iterator is not None:
             self._shard_of[page.next_iterator] = shard_id
         return page
+
+    async def describe(self) -> StreamSummary:
+        """Always answered: while nobody knows who places records, aggregates that are sent again may come twice."""
+        try:
+            stream = self._model.stream(self._name, self._clock.wall())
+        except KinesisError as error:
+            raise stream_error("DescribeStreamSummary", error) from None
+        return StreamSummary(stream.name, stream.arn, stream.status(self._clock.wall()), stream.created_ms)
 
     async def _ask(self, operation: str, act: Any) -> Any:
         self.calls += 1

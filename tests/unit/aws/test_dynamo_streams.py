@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mld.aws.dynamo_streams import RECORDS_MAX, UNKNOWN_END, DynamoDBStreams
+from mld.aws.dynamo_streams import QUIET_PAGES, QUIET_S, RECORDS_MAX, UNKNOWN_END, DynamoDBStreams
 from mld.errors import (
     AwsError,
     InvalidStreamResponseError,
@@ -112,10 +112,82 @@ async def test_a_page_has_the_form_of_kinesis_and_lags_behind_its_newest_record(
     assert [one["sequenceNumber"] for one in line["records"]] == ["9"]
 
 
+EMPTY = {"Records": [], "NextShardIterator": "next"}
+
+
+async def lags(streams: DynamoDBStreams, clock: VirtualClock, iterator: str, count: int, apart_s: float) -> list[Any]:
+    """What the next pages, so far apart, tell of the lag."""
+    found = []
+    for _ in range(count):
+        page = await streams.get_records(iterator, None)
+        found.append(page.millis_behind_latest)
+        assert page.next_iterator is not None
+        iterator = page.next_iterator
+        await clock.sleep(apart_s)
+    return found
+
+
 @virtual
-async def test_an_empty_page_lags_by_nothing() -> None:
-    streams, _ = streams_over(ScriptedService(GetRecords=[{"Records": [], "NextShardIterator": "next"}]))
-    assert (await streams.get_records(f"{OLD} it", None)).millis_behind_latest == 0
+async def test_an_empty_page_does_not_tell_whether_it_is_the_tip() -> None:
+    streams, _ = streams_over(ScriptedService(GetRecords=[EMPTY]))
+    assert (await streams.get_records(f"{OLD} it", None)).millis_behind_latest is None
+
+
+@pytest.mark.parametrize(
+    ("apart_s", "first"), [(1.5, 20), (0.1, 300), (10.0, QUIET_PAGES - 1)], ids=["usual", "fast", "slow"]
+)
+def test_a_shard_is_at_its_tip_after_enough_pages_over_enough_time(apart_s: float, first: int) -> None:
+    @virtual
+    async def ask() -> None:
+        streams, clock = streams_over(ScriptedService(GetRecords=[EMPTY] * (first + 5)))
+        found = await lags(streams, clock, f"{OLD} it", first + 5, apart_s)
+        start = found.index(0)
+        assert found == [None] * start + [0] * (len(found) - start)
+        assert abs(start - first) <= 1
+        assert start * apart_s >= QUIET_S - apart_s and start >= QUIET_PAGES - 1
+
+    ask()
+
+
+@virtual
+async def test_a_record_ends_the_quiet() -> None:
+    with_record = {"Records": [record(7, 0)], "NextShardIterator": "next"}
+    streams, clock = streams_over(ScriptedService(GetRecords=[EMPTY] * 15 + [with_record] + [EMPTY] * 15))
+    found = await lags(streams, clock, f"{OLD} it", 31, 2.0)
+    assert found[:15] == [None] * 15 and found[16:] == [None] * 15
+    assert found[15] > 0
+
+
+@virtual
+async def test_a_page_with_records_is_never_the_tip_whatever_the_clocks_say() -> None:
+    streams, clock = streams_over(ScriptedService(GetRecords=[]))
+    service: Any = streams._service
+    service.answers["GetRecords"] = [{"Records": [record(7, clock.wall() + 3)], "NextShardIterator": "next"}]
+    assert (await streams.get_records(f"{OLD} it", None)).millis_behind_latest == 1
+
+
+@virtual
+async def test_reading_from_latest_begins_at_the_tip() -> None:
+    service = ScriptedService(GetShardIterator=[{"ShardIterator": "it"}], GetRecords=[EMPTY, EMPTY])
+    streams, clock = streams_over(service)
+    iterator = await streams.shard_iterator(OLD, StartingPoint(IteratorType.LATEST))
+    assert await lags(streams, clock, iterator, 2, 1.0) == [0, 0]
+
+
+@virtual
+async def test_a_time_is_remembered_through_empty_pages() -> None:
+    service = ScriptedService(
+        GetShardIterator=[{"ShardIterator": "it"}],
+        GetRecords=[EMPTY, EMPTY, {"Records": [record(1, SINCE_S - 2), record(2, SINCE_S)], "NextShardIterator": "c"}],
+    )
+    streams, _ = streams_over(service)
+    iterator = await streams.shard_iterator(OLD, StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=SINCE_S))
+    for _ in range(3):
+        page = await streams.get_records(iterator, None)
+        assert page.next_iterator is not None
+        iterator = page.next_iterator
+    assert page.first_sequence == "2"
+    assert [params["ShardIterator"] for name, params in service.asked if name == "GetRecords"] == ["it", "next", "next"]
 
 
 @virtual

@@ -419,3 +419,21 @@ def test_a_clock_set_back_keeps_records_and_their_order() -> None:
     (shard,) = streams.stream.shards(T0)
     assert isinstance(shard, ChangeShard) and isinstance(streams.stream, TableStream)
     assert streams.ids(streams.page(shard.shard_id, T0)) == ["a", "b"]
+
+
+def test_empty_stretches_lie_before_records_and_before_the_end() -> None:
+    world = Streams()
+    (shard,) = world.shards(T0)
+    world.write("a", T0)
+    world.model.stretch_pages = 2
+    iterator, seen = world.iterator(shard["ShardId"], T0), []
+    for step in range(9):
+        if step == 4:
+            world.write("b", T0)
+        if step == 7:
+            world.model.disable(KEY.arn, now=T0)
+        page = world.ask("GetRecords", T0, ShardIterator=iterator)
+        seen.append(len(page["Records"]))
+        iterator = page["NextShardIterator"]
+    assert seen == [0, 0, 1, 0, 0, 0, 1, 0, 0]
+    assert "NextShardIterator" not in world.ask("GetRecords", T0, ShardIterator=iterator)
