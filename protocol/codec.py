@@ -73,8 +73,12 @@ def encode_action(action: Initialize | LeaseLost | ShardEnded | ShutdownRequeste
             return _shutdown(ShutdownReason.ZOMBIE)
         case ShardEnded() if dialect is Dialect.KCL_1:
             return _shutdown(ShutdownReason.TERMINATE)
-        case LeaseLost() | ShardEnded() | ShutdownRequested():
-            return _line(f'{{"action":"{action.name.value}"}}')
+        case LeaseLost():
+            return _line('{"action":"leaseLost"}')
+        case ShardEnded():
+            return _line('{"action":"shardEnded","checkpoint":"SHARD_END"}')
+        case ShutdownRequested(checkpoint):
+            return _line(f'{{"action":"shutdownRequested","checkpoint":{_text(checkpoint)}}}')
 
 
 def encode_process_records(records: Iterable[Record], millis_behind_latest: int | None) -> Iterator[bytes]:

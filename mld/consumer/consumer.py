@@ -32,7 +32,7 @@ from mld.positions import Position
 from mld.retrieval.reader import EndOfShard, Records, ShardMissing, ShardReader
 from mld.streams import ChildBatch, ChildShard, Page
 from mld.surviving import ours
-from protocol.conversation import ProcessorError, ProcessorGoneError
+from protocol.conversation import ProcessorError
 from protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class ShardConsumer:
         self._anchor_s: float | None = None  # time of the start at LATEST, epoch seconds, for the next reader
         self._children: Sequence[ChildShard] = ()
         self._failures = Failures(held, parts, settings)
-        self._refused = False  # a checkpoint during this batch: the child may die of that, not of a record
+        self._refused = False  # a checkpoint since the last answer: the child may die of that, not of a record
         self._parked_poll_s = PARKED_POLL_FIRST_S
         self._retries = 0  # of an activity, in a row
         self._ends_doubted = 0  # since the last records
@@ -183,6 +183,7 @@ class ShardConsumer:
         if self._processor is None:
             self._range = CheckpointRange.starting_at(self._lease.checkpoint)
             self._delivered = self._lease.checkpoint
+            self._refused = False
         reader = self._source.new_reader(self._lease.shard_id, self.counters.part)
         self._reader = reader
         positioned, started = await asyncio.gather(
@@ -212,6 +213,7 @@ class ShardConsumer:
                 self.key,
                 self._settings.dialect,
                 self._parts.clock,
+                on_checkpoint=self._checkpoint,
                 reply_timeout_s=self._settings.reply_timeout_s,
                 warn_after_s=self._settings.warn_after_s,
                 metrics=self.counters.part,
@@ -224,9 +226,12 @@ class ShardConsumer:
         assert self._reader is not None and self._processor is not None
         gone = self._processor.gone
         delivery = await self._stopping.unless(self.gate.after(self._reader.next()), gone)
-        if delivery is None and gone.done() and self._stopping.stop is None:
+        if gone.done() and self._stopping.stop is None:
             # Restart it now, not with the next records, which may be hours away: some may be without a checkpoint.
-            return await self._child_failed(ProcessorGoneError("ended while there was nothing to do for it"))
+            try:
+                gone.result()
+            except ProcessorError as error:
+                return await self._child_failed(error)
         match delivery:
             case None:
                 return ActivityOutcome.DONE
@@ -265,18 +270,22 @@ class ShardConsumer:
     async def _hand_over(self, batch: ChildBatch, holding: Callable[[], dict[str, object]]) -> ActivityOutcome:
         """Give the child a batch, and wait for its answer. `holding` describes the batch, for a warning."""
         assert self._processor is not None
+
+        def written() -> None:
+            if batch.largest is not None:
+                self._range = self._range.deliver(batch.largest)
+
         before = self._delivered
-        self._refused = False
         if batch.largest is not None:
-            self._range = self._range.deliver(batch.largest)
             self._delivered = batch.largest
             self._ends_doubted = 0
         since = self.counters.handed_over()
         try:
-            await self._processor.process_records(batch.line(), self._checkpoint, holding)
+            await self._processor.process_records(batch.line(), written, holding)
         except ProcessorError as error:
             self.counters.answered(None, since)
             return await self._child_failed(error, None if self._refused else batch, before)
+        self._refused = False
         self.counters.answered(batch, since)
         self._failures.accepted(batch.largest)
         self.aggregates.note(batch, self._lease.hash_range)
@@ -318,9 +327,12 @@ class ShardConsumer:
 
     async def _send_shard_ended(self) -> ActivityOutcome:
         assert self._processor is not None
-        self._range = self._range.at_shard_end()
+
+        def written() -> None:
+            self._range = self._range.at_shard_end()
+
         try:
-            await self._processor.shard_ended(self._checkpoint)
+            await self._processor.shard_ended(written)
             if not self._range.is_complete:
                 raise ProcessorError(
                     "answered shardEnded without a successful checkpoint; it must call checkpoint() "
@@ -337,7 +349,7 @@ class ShardConsumer:
         """A suspect is next: let the child checkpoint what it has had before; a new child begins with that record."""
         assert self._processor is not None
         try:
-            await self._processor.shutdown_requested(self._checkpoint)
+            await self._processor.shutdown_requested(self._range.last.sequence)
             await self._processor.lease_lost()
         except ProcessorError as error:
             return await self._child_failed(error)
@@ -377,7 +389,7 @@ class ShardConsumer:
         await self._stop_reader()
         try:
             if self._processor is not None and self._processor.initialized:
-                await self._processor.shutdown_requested(self._checkpoint)
+                await self._processor.shutdown_requested(self._range.last.sequence)
         except ProcessorError as error:
             return await self._child_failed(error)
         return ActivityOutcome.DONE

@@ -61,7 +61,7 @@ async def hold_all(report: Report, timeout_s: float) -> None:
             return
         if report.verdict(Rule.INITIALIZE) is RuleVerdict.FAIL:
             return
-    for rule in (Rule.TURNS, Rule.CLEAN_OUTPUT, Rule.NO_EARLY_CHECKPOINT):
+    for rule in (Rule.TURNS, Rule.CLEAN_OUTPUT, Rule.NO_EARLY_CHECKPOINT, Rule.NAMED_BETWEEN):
         report.passed(rule)
 
 

@@ -49,6 +49,11 @@ async def start(command, **keys):
     return await host(command, **keys).start(SHARD)
 
 
+def conversing(child, on_checkpoint=None):
+    bounds = {"reply_timeout_s": None, "warn_after_s": NEVER_S}
+    return Processor(child, "s", Dialect.KCL_2, LoopClock(), on_checkpoint=on_checkpoint, **bounds)
+
+
 async def lines_until_eof(child):
     lines = []
     while (line := await child.read_line()) is not None:
@@ -273,7 +278,7 @@ async def test_a_flood_of_noise_on_stdout_leaves_the_loop_to_others(caplog, stal
     """
     with counted_turns(caplog) as turns:
         child = await start(python(code))
-        processor = Processor(child, "s", Dialect.KCL_2, LoopClock(), reply_timeout_s=None, warn_after_s=NEVER_S)
+        processor = conversing(child)
         await processor.initialize(Initialize("s", "1", 0))
         while stale and not child.last_words:
             await asyncio.sleep(0)
