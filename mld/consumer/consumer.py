@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 RETRY_DELAY_MAX_S = 20.0  # an iterator or a lease table that is refused is asked for again at least this often
 SHARD_END_RETRY_MAX_S = 2.0  # the child shards wait for it
 ENDS_DOUBTED_MAX = 6  # readings of an end that proves nothing, half a minute; then another worker may see more
+LAST_WORDS_LOGGED = 10  # lines of stderr, when a child has failed
 PARKED_POLL_FIRST_S = 2.0  # a shard that "is not found" is looked for again after this,
 PARKED_POLL_MAX_S = 60.0  # doubling up to this: somebody has to correct a name or a region
 
@@ -182,8 +183,8 @@ class ShardConsumer:
         self._failures.resume(self._lease)
         if self._processor is None:
             self._range = CheckpointRange.starting_at(self._lease.checkpoint)
-            self._delivered = self._lease.checkpoint
             self._refused = False
+            self._delivered = self._lease.checkpoint
         reader = self._source.new_reader(self._lease.shard_id, self.counters.part)
         self._reader = reader
         positioned, started = await asyncio.gather(
@@ -199,6 +200,7 @@ class ShardConsumer:
         if not processor.initialized:
             at = self._lease.checkpoint
             await processor.initialize(Initialize(self._lease.shard_id, at.sequence, at.sub, self._source.label))
+            self._note_answered(at)
             log.info("processing from %s", at, extra=self._about("consumer_started", child=processor.description))
 
     async def _ensure_child(self) -> None:
@@ -270,28 +272,42 @@ class ShardConsumer:
     async def _hand_over(self, batch: ChildBatch, holding: Callable[[], dict[str, object]]) -> ActivityOutcome:
         """Give the child a batch, and wait for its answer. `holding` describes the batch, for a warning."""
         assert self._processor is not None
+        before = self._delivered
+        begun: list[float] = []
+
+        def wanted() -> bool:
+            if self._stopping.stop is None:
+                begun.append(self.counters.handed_over())
+                self._delivered = batch.largest or self._delivered
+                self._ends_doubted = 0 if batch.largest else self._ends_doubted
+            return bool(begun)
 
         def written() -> None:
             if batch.largest is not None:
                 self._range = self._range.deliver(batch.largest)
 
-        before = self._delivered
-        if batch.largest is not None:
-            self._delivered = batch.largest
-            self._ends_doubted = 0
-        since = self.counters.handed_over()
         try:
-            await self._processor.process_records(batch.line(), written, holding)
+            await self._processor.process_records(batch.line(), wanted, written, holding)
         except ProcessorError as error:
-            self.counters.answered(None, since)
+            if not begun:
+                return await self._child_failed(error)
+            self.counters.answered(None, begun[0])
             return await self._child_failed(error, None if self._refused else batch, before)
+        if not begun:
+            return ActivityOutcome.DONE
         self._refused = False
-        self.counters.answered(batch, since)
+        self.counters.answered(batch, begun[0])
         self._failures.accepted(batch.largest)
+        self._note_answered(self._delivered)
         self.aggregates.note(batch, self._lease.hash_range)
         self._parts.keeper.record_delivery(self.key, batch.data_bytes)
         self._parked_poll_s = PARKED_POLL_FIRST_S
         return ActivityOutcome.DONE
+
+    def _note_answered(self, position: Position) -> None:
+        """The child has answered for everything up to there."""
+        if self._failures.caught_up(position, self._range.last):
+            self.counters.recovered()
 
     async def _end_shard(self) -> ActivityOutcome:
         try:
@@ -452,11 +468,15 @@ class ShardConsumer:
         processor, self._processor = self._processor, None
         ended = await processor.end() if processor is not None else "never started"
         words = processor.last_words if processor is not None else ()
-        self.counters.failed(error)
-        await self._failures.note(str(error), words, self._range.last, batch, before or self._delivered)
+        self.counters.failed(error, next((word for word in reversed(words) if word.strip()), None))
+        delivered = self._delivered
+        await self._failures.note(str(error), words, self._range.last, batch, before or delivered, delivered)
         log.error(
             "child failed: %s (%s)", error, ended, extra=self._about("child_failed", failures=self._failures.count)
         )
+        if words:
+            tail = "\n".join(list(words)[-LAST_WORDS_LOGGED:])
+            log.warning("its last words on stderr:\n%s", tail, extra=self._about("child_last_words"))
         return ActivityOutcome.CHILD_FAILED
 
     async def _dismiss_child(self) -> None:

@@ -56,9 +56,16 @@ CheckpointHandler = Callable[[CheckpointRequest], Awaitable[CheckpointErrorName 
 Written = Callable[[], None]
 """Called when the line of an action is in the child's pipe, and before anything is taken that the child says then."""
 
+Wanted = Callable[[], bool]
+"""Asked when the turn of an action has come, as that may take a checkpoint's time: is it still to be sent?"""
+
 
 def _no_matter() -> None:
     """Do nothing."""
+
+
+def _always() -> bool:
+    return True
 
 
 class Processor:
@@ -129,9 +136,11 @@ class Processor:
         self._metrics.initialize.note(self._clock.monotonic() - since)
         self.initialized = True
 
-    async def process_records(self, line: Iterable[bytes], written: Written, holds: Holds = dict) -> None:
+    async def process_records(
+        self, line: Iterable[bytes], wanted: Wanted = _always, written: Written = _no_matter, holds: Holds = dict
+    ) -> None:
         """`holds` describes the line, for a warning."""
-        await self._exchange(ActionName.PROCESS_RECORDS, line, written, holds)
+        await self._exchange(ActionName.PROCESS_RECORDS, line, wanted, written, holds)
 
     async def shutdown_requested(self, checkpoint: str) -> None:
         await self._send(ShutdownRequested(checkpoint))
@@ -171,14 +180,18 @@ class Processor:
     async def _send(
         self, action: Initialize | LeaseLost | ShardEnded | ShutdownRequested, written: Written = _no_matter
     ) -> None:
-        await self._exchange(action.name, [codec.encode_action(action, self._dialect)], written)
+        await self._exchange(action.name, [codec.encode_action(action, self._dialect)], _always, written)
 
-    async def _exchange(self, action: ActionName, line: Iterable[bytes], written: Written, holds: Holds = dict) -> None:
+    async def _exchange(
+        self, action: ActionName, line: Iterable[bytes], wanted: Wanted, written: Written, holds: Holds = dict
+    ) -> None:
         self._overdue.begin(action.value, holds)
         try:
             async with self._turn:
                 if self.gone.done():
                     self.gone.result()
+                if not wanted():
+                    return
                 self._conversation.begin(action)
                 self._action, self._answered = action, asyncio.get_running_loop().create_future()
                 self._writing = self._begin_write(_followed(line, written))

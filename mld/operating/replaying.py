@@ -134,7 +134,7 @@ class Replayer:
                 self._range = self._range.deliver(batch.largest)
 
         self._done.in_hand = f"the batch up to {batch.largest}"
-        await processor.process_records(batch.line(), written)
+        await processor.process_records(batch.line(), written=written)
         self._done.batches += 1
         self._done.records += batch.count
         self._done.last = batch.largest or self._done.last

@@ -160,7 +160,7 @@ async def _throttled(session: Session, report: Report) -> None:
     if any(one.action is first.action for one in later):
         report.passed(Rule.RETRIES_THROTTLED)
     else:
-        session.failed(Rule.RETRIES_THROTTLED, f"gave up at once during {first.action.value}")
+        session.failed(Rule.RETRIES_THROTTLED, f"gave up at once {first.during}")
 
 
 async def _refused(session: Session, report: Report) -> None:

@@ -63,6 +63,15 @@ class Answered:
     request: CheckpointRequest
     error: CheckpointErrorName | None
 
+    @property
+    def during(self) -> str:
+        return during(self.action)
+
+
+def during(action: ActionName | None) -> str:
+    """When a checkpoint was asked for, in words."""
+    return "between two actions" if action is None else f"during {action.value}"
+
 
 class Session:
     """Sends actions in the order the script calls for, answers checkpoints, and watches."""
@@ -174,25 +183,25 @@ class Session:
         raise ProcessorError(f"wrote {LINES_PER_ACTION_MAX} lines without an answer")
 
     async def _reply(self, asked: CheckpointAsked) -> None:
-        during = "between two actions" if asked.action is None else f"during {asked.action.value}"
+        when = during(asked.action)
         if asked.refused is not None:
-            self.failed(Rule.NO_EARLY_CHECKPOINT, f"asked {during}")
+            self.failed(Rule.NO_EARLY_CHECKPOINT, f"asked {when}")
             error: CheckpointErrorName | None = asked.refused
         else:
             if asked.action is None and asked.request.sequence_number is None:
                 self.failed(Rule.NAMED_BETWEEN, "asked without a position")
-            error = self._replies(len(self.answered)) or self._checkpoint(asked.request, during)
+            error = self._replies(len(self.answered)) or self._checkpoint(asked.request, when)
             self.answered.append(Answered(asked.action, asked.request, error))
         line = self._conversation.reply(error)
         await asyncio.wait_for(self._child.write([line]), self._timeout_s)
 
-    def _checkpoint(self, request: CheckpointRequest, during: str) -> CheckpointErrorName | None:
+    def _checkpoint(self, request: CheckpointRequest, when: str) -> CheckpointErrorName | None:
         error = self.lease.checkpoint(request)
         if error is None:
             self._report.passed(Rule.POSITIONS)
         else:
             position = f"{request.sequence_number}/{request.sub_sequence_number}"
-            self.failed(Rule.POSITIONS, f"asked for {codec.shorten(position)} {during}")
+            self.failed(Rule.POSITIONS, f"asked for {codec.shorten(position)} {when}")
         return error
 
     # --- watching
