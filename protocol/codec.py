@@ -42,7 +42,8 @@ REASON_CHARS_MAX = 80
 _INT64_MAX = 2**63 - 1
 _INT_TEXT_CHARS_MAX = 20
 """An int64 has at most 19 digits and a sign; longer texts are not converted at all."""
-_WHITESPACE = " \t\r\n"
+_WHITESPACE = " \t\r\n\ufeff"
+"""The mark that some systems write before UTF-8 included."""
 _OTHER_ACTIONS = frozenset(action.value for action in ActionName) | {"shutdown", "record"}
 
 _RECORD_HEAD = b'{"data":"'

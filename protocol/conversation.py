@@ -116,6 +116,9 @@ CHECKPOINT_REFUSED = frozenset({Phase.NEW, Phase.LEASE_LOST})
 _LEGACY_SHUTDOWN = frozenset({ActionName.LEASE_LOST, ActionName.SHARD_ENDED})
 
 
+HINT_OF_1X = ", which programs for KCL 1.x do not know: they need mld.protocolVersion = 1"
+
+
 # --- events ----------------------------------------------------------------------------------------------------------
 
 
@@ -234,7 +237,8 @@ class Conversation:
         self._step(ConversationTrigger.END_OF_OUTPUT)
         if awaited is None:
             return ProcessorGoneError("ended while there was nothing to do for it")
-        return ProcessorGoneError(f"closed its output before it answered {awaited.value}")
+        hint = HINT_OF_1X if self._dialect is Dialect.KCL_2 and awaited in _LEGACY_SHUTDOWN else ""
+        return ProcessorGoneError(f"closed its output before it answered {awaited.value}{hint}")
 
     def _done(self, action: ActionName) -> ActionDone:
         self._step(ConversationTrigger.STATUS)

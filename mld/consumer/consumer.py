@@ -32,8 +32,8 @@ from mld.positions import Position
 from mld.retrieval.reader import EndOfShard, Records, ShardMissing, ShardReader
 from mld.streams import ChildBatch, ChildShard, Page
 from mld.surviving import ours
-from protocol.conversation import ProcessorError
-from protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize
+from protocol.conversation import ProcessorError, ProcessorGoneError
+from protocol.messages import CheckpointErrorName, CheckpointRequest, Dialect, Initialize
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +183,6 @@ class ShardConsumer:
         self._failures.resume(self._lease)
         if self._processor is None:
             self._range = CheckpointRange.starting_at(self._lease.checkpoint)
-            self._refused = False
             self._delivered = self._lease.checkpoint
         reader = self._source.new_reader(self._lease.shard_id, self.counters.part)
         self._reader = reader
@@ -210,6 +209,7 @@ class ShardConsumer:
             child = await ours(starting, "starting a child", self.key)
             took_ms = millis_since(self._parts.clock, started_at)
             log.debug("child spawned", extra=self._about("child_spawned", child=child.description, took_ms=took_ms))
+            self._refused = False
             self._processor = Processor(
                 child,
                 self.key,
@@ -407,7 +407,9 @@ class ShardConsumer:
             if self._processor is not None and self._processor.initialized:
                 await self._processor.shutdown_requested(self._range.last.sequence)
         except ProcessorError as error:
-            return await self._child_failed(error)
+            if self._settings.dialect is not Dialect.KCL_1 or not isinstance(error, ProcessorGoneError):
+                return await self._child_failed(error)
+            await self._dismiss_child()  # it does not know the action, which came with KCL 1.8
         return ActivityOutcome.DONE
 
     async def _notify_lease_lost(self) -> ActivityOutcome:

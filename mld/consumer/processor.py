@@ -275,6 +275,8 @@ class Processor:
                 await self._answer(asked)
                 self._wait_for_child()
             case event:
+                if isinstance(event, Noise) and "action" in line:
+                    self._overdue.refused = codec.shorten(line)
                 self._note(event, line)
                 await self._give_way(line)
 

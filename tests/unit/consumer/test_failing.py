@@ -102,6 +102,26 @@ async def test_the_last_error_and_the_log_say_what_the_child_said_last(world, ca
     assert (said.levelname, said.getMessage()) == ("WARNING", "its last words on stderr:\nValueError: poison")
 
 
+@pytest.mark.parametrize(("version", "errors"), [("1", 0), ("2", 1)])
+@virtual
+async def test_a_child_of_the_first_generation_that_ends_at_a_stop_is_no_error(version, errors, caplog):
+    """`shutdownRequested` came late to KCL 1.x."""
+
+    class Old(Recorder):
+        async def act(self, child, message):
+            if message["action"] == "shutdownRequested":
+                raise ChildExit
+            await super().act(child, message)
+
+    async with fleet(1, mld__protocolVersion=version) as world:
+        world.recorder = Old(world.clock)
+        world.put(1)
+        worker = world.start()
+        await world.until(world.all_delivered)
+        assert await asyncio.wait_for(worker.stop(), 10)
+        assert [one.levelname for one in caplog.records].count("ERROR") == errors
+
+
 @in_fleet(2)
 async def test_a_poison_record_parks_its_shard_for_ever_and_all_others_go_on(world):
     world.recorder = Poisoned(world.clock)

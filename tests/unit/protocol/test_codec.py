@@ -129,6 +129,7 @@ def test_many_records_come_in_pieces_and_a_large_payload_in_slices_that_join_to_
     [
         ('{"action":"status","responseFor":"initialize"}', ActionStatus("initialize")),
         (' \t{ "responseFor" : "x" , "action" : "status" } ', ActionStatus("x")),
+        ('\ufeff{"action":"status","responseFor":"x"}', ActionStatus("x")),
         ('{"action":"status","responseFor":"a","responseFor":"b"}', ActionStatus("b")),
         ('{"action":"\\u0073tatus","responseFor":"x"}', ActionStatus("x")),
         ('{"action":"status","responseFor":"x"} and garbage }', ActionStatus("x")),
@@ -176,7 +177,6 @@ def test_lines_java_or_its_better_understands(line: str, message: ActionStatus |
         "null",
         "{'action':'status'}",
         '{"action":"status","responseFor":"x",}',
-        '\ufeff{"action":"status","responseFor":"x"}',
         '// comment {"action":"status","responseFor":"x"}',
         'garbage {"action":"status","responseFor":"x"}',
         '["status",{"responseFor":"x"}]',

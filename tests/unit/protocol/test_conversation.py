@@ -129,6 +129,14 @@ def test_the_end_of_output_is_the_fault_of_the_child_and_says_what_was_due() -> 
     assert str(ready().eof()) == "ended while there was nothing to do for it"
 
 
+@pytest.mark.parametrize("action", [LeaseLost(), ShardEnded()])
+def test_a_child_that_ends_at_what_kcl_1x_does_not_know_is_told_the_key(action: LeaseLost | ShardEnded) -> None:
+    for dialect, is_told in ((Dialect.KCL_2, True), (Dialect.KCL_1, False)):
+        conversation = ready(dialect)
+        conversation.send(action)
+        assert ("mld.protocolVersion = 1" in str(conversation.eof())) is is_told
+
+
 @pytest.mark.parametrize("action", [INITIALIZE, LeaseLost()])
 def test_a_checkpoint_is_refused_in_initialize_and_lease_lost(action: Initialize | LeaseLost) -> None:
     conversation = Conversation() if isinstance(action, Initialize) else ready()
