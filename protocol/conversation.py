@@ -1,6 +1,6 @@
 """The exchange between the daemon and one child, as a state machine without I/O.
 
-Rules: protocol#half-duplex-turns, protocol#phases-of-a-child, protocol#stale-and-held-lines. It knows nothing of pipes,
+Rules: protocol#half-duplex-turns, protocol#phases-of-a-child, protocol#stale-answers. It knows nothing of pipes,
 processes, clocks or leases: the caller writes the bytes it gets, feeds the lines it reads, and keeps the time.
 
 Theory of operation

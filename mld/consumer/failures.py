@@ -9,7 +9,7 @@ at all, because its database is down for example, costs few records.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from mld.consumer.bisecting import Bisecting
@@ -17,19 +17,16 @@ from mld.consumer.letters import letter_of
 from mld.consumer.parts import PlacedRecord, records_of
 from mld.consumer.ports import ConsumerParts, ConsumerSettings
 from mld.consumer.restarts import RestartPolicy
+from mld.consumer.shard_checkpoints import ShardCheckpoints
 from mld.consumer.stopping import Stopping
 from mld.errors import DeadLetterError
-from mld.leases.checkpoints import CheckpointRange, Write
+from mld.leases.checkpoints import Write
 from mld.leases.holding import HeldLease
 from mld.leases.lease import Failing, Lease
 from mld.positions import Position
 from mld.streams import ChildBatch
-from protocol.messages import CheckpointErrorName
 
 log = logging.getLogger(__name__)
-
-Store = Callable[[Position], Awaitable[CheckpointErrorName | None]]
-"""The fenced write of a checkpoint; None means that it is in the row."""
 
 
 class Failures:
@@ -169,7 +166,7 @@ class Failures:
             return None
         return self._search.take(positions)
 
-    async def set_aside_suspect(self, stopping: Stopping, range_: CheckpointRange, store: Store) -> bool:
+    async def set_aside_suspect(self, stopping: Stopping, checkpoints: ShardCheckpoints) -> bool:
         """Write the record that was found to the dead letter and move past it. False if there is none, or in doubt."""
         if self._suspect is None:
             return False
@@ -192,9 +189,9 @@ class Failures:
         except DeadLetterError as error:
             log.error("record %s stays: %s", position, error, extra=self._about("letter_failed", **about))
             return False
-        if place is None or range_.resolve(position.sequence, position.sub) != Write(position):
+        if place is None or checkpoints.range.resolve(position.sequence, position.sub) != Write(position):
             return False
-        if await store(position) is not None:
+        if await checkpoints.store(position) is not None:
             return False
         self._search = self._search.set_aside(position)
         self._suspect = None
