@@ -274,6 +274,7 @@ class Processor:
                 self._forget_timeout()
                 await self._answer(asked)
                 self._wait_for_child()
+                await self._give_way(line)
             case event:
                 if isinstance(event, Noise) and "action" in line:
                     self._overdue.refused = codec.shorten(line)
@@ -300,7 +301,7 @@ class Processor:
                 await _settle(replying)
 
     async def _give_way(self, line: str) -> None:
-        """A turn of the loop for others, after some lines that were no answer, or a few long ones."""
+        """A turn of the loop for others, after some lines that answered no action, or a few long ones."""
         self._noted += 1
         self._noted_characters += len(line)
         if self._noted >= NOTED_PER_STEP or self._noted_characters >= NOTED_CHARACTERS_PER_STEP:
