@@ -430,7 +430,7 @@ class ShardConsumer:
         ended = await processor.end() if processor is not None else "never started"
         words = processor.last_words if processor is not None else ()
         self.counters.failed(error, next((word for word in reversed(words) if word.strip()), None))
-        delivered = self._delivered
+        delivered = max(self._delivered, self._checkpoints.range.largest)  # the end of the shard included
         await self._failures.note(
             str(error), words, self._checkpoints.range.last, batch, before or delivered, delivered
         )
