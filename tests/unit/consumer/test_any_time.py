@@ -13,6 +13,7 @@ from mld.positions import Position
 from protocol.messages import Dialect, Initialize
 from tests.support.fleet import TABLE, fleet, in_fleet
 from tests.twins.children import ChildExit, MemoryChild, Recorder
+from tests.twins.dynamo import Fault
 from tests.virtual_time import virtual
 
 SHARD_0 = "shardId-000000000000"
@@ -141,6 +142,23 @@ async def test_a_batch_that_is_not_wholly_in_the_pipe_cannot_be_checkpointed_yet
     await processor.end()
     assert covered == [False, True]
     assert heard == ["processRecords", "checkpoint", "checkpoint"]
+
+
+@in_fleet(1, maxRecords="1")
+async def test_a_batch_that_waits_for_a_checkpoint_is_not_sent_after_a_stop(world):
+    """The table answers slowly; what was wanted when the wait began may not be any more."""
+    world.recorder = Free(world.clock, after)
+    worker = world.start()
+    await world.until(lambda: worker.host.living() != [])
+    world.dynamo.faults = lambda sender, operation, params: (
+        Fault(delay_before_s=3.0) if "checkpoint" in str(params.get("UpdateExpression")) else None
+    )
+    world.put(2)
+    await world.until(lambda: world.recorder.deliveries)
+    await world.advance(1)
+    assert await asyncio.wait_for(worker.stop(), 20)
+    actions = [action for _, action in world.recorder.actions]
+    assert actions == ["initialize", "processRecords", "checkpoint", "shutdownRequested", "leaseLost"]
 
 
 @in_fleet(1)
