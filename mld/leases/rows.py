@@ -55,8 +55,8 @@ PAUSED = "mldPaused"
 PINNED_UNTIL = "mldPinnedUntil"
 """Ours: until when no leader of ours moves the lease to even out the load, in epoch seconds."""
 
-STATUS = ("mldState", "mldBehindAt", "mldBehindMs", "mldDelivered")
-STATE, BEHIND_AT, BEHIND_MS, DELIVERED = STATUS
+STATUS = ("mldState", "mldBehindAt", "mldBehindMs", "mldDelivered", "mldWhy")
+STATE, BEHIND_AT, BEHIND_MS, DELIVERED, WHY = STATUS
 """Ours: what the holder tells people; see `lease.ShardStatus`. Java keeps these, too."""
 
 LEASE_ENTITY = "LEASE"
@@ -69,6 +69,7 @@ SHOWN_MAX = 100  # characters of a value that a message shows: an attribute may 
 PLAIN_DIGITS_MAX = 18  # a counter or time of that length is surely no exponent in disguise
 FAILURES_KEPT_MAX = 10**9  # more than a restart every 5 minutes for ever can count
 PAUSED_CHARACTERS_MAX = 200
+WHY_CHARACTERS_MAX = 200  # of an error, so that the row stays within one write unit
 SINCE_S_MAX = 253_402_300_799  # the end of the year 9999, the last that can be written back
 RANGES_KEPT_MAX = 16_384  # more than the leases of one table; some 3 MB when full
 
@@ -350,6 +351,8 @@ def status_values(status: ShardStatus) -> dict[str, dict[str, Any]]:
         values[BEHIND_MS] = {"N": str(status.behind_ms)}
     if status.delivered is not None:
         values[DELIVERED] = {"S": str(status.delivered)}
+    if status.why:
+        values[WHY] = {"S": status.why[:WHY_CHARACTERS_MAX]}
     return values
 
 
@@ -362,7 +365,10 @@ def _status(row: Row) -> ShardStatus | None:
             return None
         if behind_ms is not None and not 0 <= behind_ms <= INTEGER_MAX:
             return None
-        return ShardStatus(activity, at_s, behind_ms, _delivered(row))
+        why = row.get(WHY, {}).get("S")
+        return ShardStatus(
+            activity, at_s, behind_ms, _delivered(row), why[:WHY_CHARACTERS_MAX] if isinstance(why, str) else None
+        )
     except (KeyError, TypeError, ValueError):
         return None
 

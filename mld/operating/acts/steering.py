@@ -16,7 +16,8 @@ from mld.fleet.values import LEASE_TABLE_KEY, Place
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, full_key, update
-from mld.operating.fleet_status import JAVA, FleetStatus, ShardView, Verdict, WorkerView
+from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ShardView, WorkerView
+from mld.operating.verdicts import Verdict
 
 PIN_S = 3_600
 """How long our leaders leave a lease where an operator has put it, unless that worker stops or dies."""
@@ -74,7 +75,7 @@ def plan_drain(fleet: FleetStatus, name: str, report_place: Place, words: str, *
     changes, notes = _spread(fleet, leases) if leases else ([], _need_others(fleet, {name}))
     if worker.drained is None:
         changes.insert(0, _mark(worker, report_place, words))
-    if worker.kind == JAVA:
+    if worker.kind in (JAVA, UNREPORTED):
         notes = (*notes, "a Java worker gives away what it has now; a leader of Java does not know the mark")
     return ActPlan(f"drain {name}: it has {len(leases)} open shards", tuple(changes), notes)
 
@@ -98,9 +99,10 @@ def plan_pause(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
     if view.lease.paused is not None:
         raise ActRefusedError(f"{view.key} is paused already: {view.lease.paused}")
     owner = next((worker for worker in fleet.workers if worker.worker == view.owner), None)
-    if owner is not None and owner.kind == JAVA:
+    if owner is not None and owner.kind in (JAVA, UNREPORTED):
+        what = "a Java worker, which" if owner.kind == JAVA else "which never reports; a Java worker"
         raise ActRefusedError(
-            f"{view.key} belongs to {owner.worker}, a Java worker, which cannot pause: move it to a worker of mld first"
+            f"{view.key} belongs to {owner.worker}, {what} cannot pause: move it to a worker of mld first"
         )
     change = update(
         view.key, "nothing more is delivered after the batch in its child's hands", writes.pause(view.lease, words)
