@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mld import price, sparkhosts
+from mld.check_generation import generation_remarks
 from mld.check_metrics import metrics_prices_of, print_metrics_prices
 from mld.check_streams import print_streams, streams_of
 from mld.views import cloudwatch_price
@@ -52,7 +53,7 @@ def print_check(
     """Print to stdout; returns the exit code: 2 with errors, else 0. `leases` and `workers`: the fleet to be priced."""
     try:
         loaded = load(file, overrides, os.environ)
-        missing = missing_extras(loaded.settings, file)
+        missing = missing_extras(loaded.settings, file) + generation_remarks(loaded.settings, file, os.environ)
         if any(remark.level is Level.ERROR for remark in missing):
             errors = [remark for remark in missing if remark.level is Level.ERROR]
             raise ConfigurationError(errors, [*loaded.remarks, *missing])

@@ -86,6 +86,8 @@ def _message(value: dict[str, Any]) -> ReceivedAction | ReceivedReply:
             return ReceivedAction(ProcessRecords(records, value.get("millisBehindLatest")), name)
         case "shutdown":
             return ReceivedAction(_shutdown(ShutdownReason(value["reason"])), name)
+        case "shutdownRequested":
+            return ReceivedAction(ShutdownRequested(value.get("checkpoint")), name)
         case _:
             return ReceivedAction(_PLAIN[ActionName(name)], name)
 
@@ -117,8 +119,7 @@ def _shutdown(reason: ShutdownReason) -> LeaseLost | ShardEnded:
     return LeaseLost() if reason is ShutdownReason.ZOMBIE else ShardEnded()
 
 
-_PLAIN: dict[ActionName, LeaseLost | ShardEnded | ShutdownRequested] = {
+_PLAIN: dict[ActionName, LeaseLost | ShardEnded] = {
     ActionName.LEASE_LOST: LeaseLost(),
     ActionName.SHARD_ENDED: ShardEnded(),
-    ActionName.SHUTDOWN_REQUESTED: ShutdownRequested(),
 }

@@ -42,7 +42,8 @@ REASON_CHARS_MAX = 80
 _INT64_MAX = 2**63 - 1
 _INT_TEXT_CHARS_MAX = 20
 """An int64 has at most 19 digits and a sign; longer texts are not converted at all."""
-_WHITESPACE = " \t\r\n"
+_WHITESPACE = " \t\r\n\ufeff"
+"""The mark that some systems write before UTF-8 included."""
 _OTHER_ACTIONS = frozenset(action.value for action in ActionName) | {"shutdown", "record"}
 
 _RECORD_HEAD = b'{"data":"'
@@ -73,8 +74,12 @@ def encode_action(action: Initialize | LeaseLost | ShardEnded | ShutdownRequeste
             return _shutdown(ShutdownReason.ZOMBIE)
         case ShardEnded() if dialect is Dialect.KCL_1:
             return _shutdown(ShutdownReason.TERMINATE)
-        case LeaseLost() | ShardEnded() | ShutdownRequested():
-            return _line(f'{{"action":"{action.name.value}"}}')
+        case LeaseLost():
+            return _line('{"action":"leaseLost"}')
+        case ShardEnded():
+            return _line('{"action":"shardEnded","checkpoint":"SHARD_END"}')
+        case ShutdownRequested(checkpoint):
+            return _line(f'{{"action":"shutdownRequested","checkpoint":{_text(checkpoint)}}}')
 
 
 def encode_process_records(records: Iterable[Record], millis_behind_latest: int | None) -> Iterator[bytes]:

@@ -118,6 +118,9 @@ class ShardEnded:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownRequested:
+    """`checkpoint` is the sequence number of the lease's checkpoint, or a sentinel's name; None from older daemons."""
+
+    checkpoint: str | None = None
     name: ClassVar[ActionName] = ActionName.SHUTDOWN_REQUESTED
 
 

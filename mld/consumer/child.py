@@ -168,7 +168,6 @@ class PipeChild:
         self._splitter = LineSplitter()
         self._lines: deque[str] = deque()
         self._line_ready = asyncio.Event()
-        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stdout_closed = asyncio.Event()
         self._stderr_closed = asyncio.Event()
         self._exited = asyncio.Event()
@@ -222,10 +221,10 @@ class PipeChild:
         """Write all pieces in order without blocking the loop. Raises BrokenPipeError."""
         assert self._stdin is not None
         for piece in pieces:
+            if not piece or len(piece) >= LARGE_PIECE_BYTES:
+                await asyncio.sleep(0)  # framing and copying one takes some 0.2 ms; others get a turn of the loop
             if piece:
                 await self._stdin.write(piece)
-            if not piece or len(piece) >= LARGE_PIECE_BYTES:
-                await asyncio.sleep(0)  # framing and copying one takes some 0.2 ms; then others get a turn of the loop
 
     def _close_stdin(self) -> None:
         if self._stdin is not None:
@@ -264,7 +263,6 @@ class PipeChild:
             return
         self._add_lines(self._splitter.eof())
         self._stdout_closed.set()
-        self.gone.set_result(None)
         self._line_ready.set()
 
     def _add_lines(self, lines: Iterable[str]) -> None:

@@ -43,6 +43,12 @@ _NAMED = {
 }
 _SYSLOG = (CRITICAL, CRITICAL, CRITICAL, ERROR, WARNING, INFO, INFO, DEBUG)
 _PINO_OFFSET = 10  # pino and bunyan count trace 10, debug 20, info 30, … fatal 60
+_WORDED = re.compile(
+    r"(?:(?:[\w.-]+:|\[[^\]]*\]|\d[\w:.,/+-]*)\s+){0,3}\[?"
+    r"(TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|SEVERE|CRITICAL|FATAL)(?:\s|[]:]|\Z)"
+)
+"""A level in capitals at the beginning of a line, after times, names with a colon, and what stands in brackets."""
+_WORDED_CHARACTERS = 100
 _TELLING = re.compile(r"authori[sz]ation|signature|\A(?:auth|sig)\Z", re.IGNORECASE)
 
 
@@ -61,9 +67,11 @@ def event_of(line: str, *, as_fields: bool) -> ChildEvent:
         value = _parsed(line)
         if value is not None:
             return _event(value)
+    worded = _WORDED.match(line[:_WORDED_CHARACTERS]) if as_fields else None
+    level = INFO if worded is None else _NAMED[worded[1].lower()]
     if len(line) > LINE_CHARACTERS_MAX:
-        return ChildEvent(INFO, f"{line[:LINE_CHARACTERS_MAX]}… {len(line) - LINE_CHARACTERS_MAX} characters more")
-    return ChildEvent(INFO, line)
+        return ChildEvent(level, f"{line[:LINE_CHARACTERS_MAX]}… {len(line) - LINE_CHARACTERS_MAX} characters more")
+    return ChildEvent(level, line)
 
 
 def _parsed(line: str) -> dict[str, Any] | None:

@@ -23,23 +23,24 @@ from mld.consumer.lifecycle import ActivityOutcome, ConsumerState, StopReason, n
 from mld.consumer.parts import Part, holding_of, holding_part, records_of
 from mld.consumer.ports import ChildStartError, ConsumerParts, ConsumerSettings, EndVerdict, MissingVerdict
 from mld.consumer.processor import Processor
+from mld.consumer.shard_checkpoints import ShardCheckpoints
 from mld.consumer.shard_counters import ShardCounters
 from mld.consumer.stopping import PauseGate, Stopping
-from mld.errors import LeaseLostError, StreamError, TableError, TableMissingError, TableThrottledError
-from mld.leases.checkpoints import CheckpointRange, Illegal, Write
+from mld.errors import LeaseLostError, StreamError, TableError
 from mld.leases.holding import HeldLease
 from mld.positions import Position
 from mld.retrieval.reader import EndOfShard, Records, ShardMissing, ShardReader
 from mld.streams import ChildBatch, ChildShard, Page
 from mld.surviving import ours
 from protocol.conversation import ProcessorError, ProcessorGoneError
-from protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize
+from protocol.messages import Dialect, Initialize
 
 log = logging.getLogger(__name__)
 
 RETRY_DELAY_MAX_S = 20.0  # an iterator or a lease table that is refused is asked for again at least this often
 SHARD_END_RETRY_MAX_S = 2.0  # the child shards wait for it
 ENDS_DOUBTED_MAX = 6  # readings of an end that proves nothing, half a minute; then another worker may see more
+LAST_WORDS_LOGGED = 10  # lines of stderr, when a child has failed
 PARKED_POLL_FIRST_S = 2.0  # a shard that "is not found" is looked for again after this,
 PARKED_POLL_MAX_S = 60.0  # doubling up to this: somebody has to correct a name or a region
 
@@ -63,12 +64,18 @@ class ShardConsumer:
         self.gate = PauseGate(self.counters.paused)
         self._processor: Processor | None = None
         self._reader: ShardReader | None = None
-        self._range = CheckpointRange.starting_at(held.lease.checkpoint)
         self._delivered = held.lease.checkpoint  # to the running child; the filter for what it gets next
         self._anchor_s: float | None = None  # time of the start at LATEST, epoch seconds, for the next reader
         self._children: Sequence[ChildShard] = ()
         self._failures = Failures(held, parts, settings)
-        self._refused = False  # a checkpoint during this batch: the child may die of that, not of a record
+        self._checkpoints = ShardCheckpoints(
+            held,
+            parts.keeper,
+            parts.clock,
+            self.counters,
+            on_moved=self._failures.moved,
+            on_lost=self.lose_lease,
+        )
         self._parked_poll_s = PARKED_POLL_FIRST_S
         self._retries = 0  # of an activity, in a row
         self._ends_doubted = 0  # since the last records
@@ -103,7 +110,7 @@ class ShardConsumer:
             try:
                 await self._abandon()
             finally:
-                self._parts.taps.end(self._tap, self._stopping.stop, is_complete=self._range.is_complete)
+                self._parts.taps.end(self._tap, self._stopping.stop, is_complete=self._checkpoints.range.is_complete)
 
     def _enter(self, state: ConsumerState) -> None:
         if state is not self.state:
@@ -182,7 +189,7 @@ class ShardConsumer:
         await self._stop_reader()
         self._failures.resume(self._lease)
         if self._processor is None:
-            self._range = CheckpointRange.starting_at(self._lease.checkpoint)
+            self._checkpoints.begin(self._lease.checkpoint)
             self._delivered = self._lease.checkpoint
         reader = self._source.new_reader(self._lease.shard_id, self.counters.part)
         self._reader = reader
@@ -199,6 +206,7 @@ class ShardConsumer:
         if not processor.initialized:
             at = self._lease.checkpoint
             await processor.initialize(Initialize(self._lease.shard_id, at.sequence, at.sub, self._source.label))
+            self._note_answered(at)
             log.info("processing from %s", at, extra=self._about("consumer_started", child=processor.description))
 
     async def _ensure_child(self) -> None:
@@ -213,6 +221,7 @@ class ShardConsumer:
                 self.key,
                 self._settings.dialect,
                 self._parts.clock,
+                on_checkpoint=self._checkpoints.answer,
                 reply_timeout_s=self._settings.reply_timeout_s,
                 warn_after_s=self._settings.warn_after_s,
                 metrics=self.counters.part,
@@ -225,9 +234,12 @@ class ShardConsumer:
         assert self._reader is not None and self._processor is not None
         gone = self._processor.gone
         delivery = await self._stopping.unless(self.gate.after(self._reader.next()), gone)
-        if delivery is None and gone.done() and self._stopping.stop is None:
+        if gone.done() and self._stopping.stop is None:
             # Restart it now, not with the next records, which may be hours away: some may be without a checkpoint.
-            return await self._child_failed(ProcessorGoneError("ended while there was nothing to do for it"))
+            try:
+                gone.result()
+            except ProcessorError as error:
+                return await self._child_failed(error)
         match delivery:
             case None:
                 return ActivityOutcome.DONE
@@ -252,7 +264,7 @@ class ShardConsumer:
             return await self._hand_over(batch, lambda: holding_of(page, batch))
         rest = await records_of(batch)
         while rest and self._stopping.stop is None:
-            count = self._failures.next_part(self._range.last, self._delivered, rest)
+            count = self._failures.next_part(self._checkpoints.range.last, self._delivered, rest)
             if count is None:
                 return await self._end_life()
             part = Part(rest[:count], page.millis_behind_latest)
@@ -267,23 +279,38 @@ class ShardConsumer:
         """Give the child a batch, and wait for its answer. `holding` describes the batch, for a warning."""
         assert self._processor is not None
         before = self._delivered
-        self._refused = False
-        if batch.largest is not None:
-            self._range = self._range.deliver(batch.largest)
-            self._delivered = batch.largest
-            self._ends_doubted = 0
-        since = self.counters.handed_over()
+        begun: list[float] = []
+
+        def wanted() -> bool:
+            if self._stopping.stop is None:
+                begun.append(self.counters.handed_over())
+                self._delivered = batch.largest or self._delivered
+                self._ends_doubted = 0 if batch.largest else self._ends_doubted
+            return bool(begun)
+
+        written = partial(self._checkpoints.deliver, batch.largest)
         try:
-            await self._processor.process_records(batch.line(), self._checkpoint, holding)
+            await self._processor.process_records(batch.line(), wanted, written, holding)
         except ProcessorError as error:
-            self.counters.answered(None, since)
-            return await self._child_failed(error, None if self._refused else batch, before)
-        self.counters.answered(batch, since)
+            if not begun:
+                return await self._child_failed(error)
+            self.counters.answered(None, begun[0])
+            return await self._child_failed(error, None if self._checkpoints.refused else batch, before)
+        if not begun:
+            return ActivityOutcome.DONE
+        self._checkpoints.refused = False
+        self.counters.answered(batch, begun[0])
         self._failures.accepted(batch.largest)
+        self._note_answered(self._delivered)
         self.aggregates.note(batch, self._lease.hash_range)
         self._parts.keeper.record_delivery(self.key, batch.data_bytes)
         self._parked_poll_s = PARKED_POLL_FIRST_S
         return ActivityOutcome.DONE
+
+    def _note_answered(self, position: Position) -> None:
+        """The child has answered for everything up to there."""
+        if self._failures.caught_up(position, self._checkpoints.range.last):
+            self.counters.recovered()
 
     async def _end_shard(self) -> ActivityOutcome:
         try:
@@ -319,10 +346,9 @@ class ShardConsumer:
 
     async def _send_shard_ended(self) -> ActivityOutcome:
         assert self._processor is not None
-        self._range = self._range.at_shard_end()
         try:
-            await self._processor.shard_ended(self._checkpoint)
-            if not self._range.is_complete:
+            await self._processor.shard_ended(self._checkpoints.deliver_end)
+            if not self._checkpoints.range.is_complete:
                 raise ProcessorError(
                     "answered shardEnded without a successful checkpoint; it must call checkpoint() "
                     "without arguments there, else the child shards would wait for ever"
@@ -338,7 +364,7 @@ class ShardConsumer:
         """A suspect is next: let the child checkpoint what it has had before; a new child begins with that record."""
         assert self._processor is not None
         try:
-            await self._processor.shutdown_requested(self._checkpoint)
+            await self._processor.shutdown_requested(self._checkpoints.range.last.sequence)
             await self._processor.lease_lost()
         except ProcessorError as error:
             return await self._child_failed(error)
@@ -350,7 +376,7 @@ class ShardConsumer:
         if self._failures.is_too_much:
             self._parts.on_gave_up(self.key, self._failures.why)
             return ActivityOutcome.GAVE_UP
-        if not await self._failures.set_aside_suspect(self._stopping, self._range, self._store):
+        if not await self._failures.set_aside_suspect(self._stopping, self._checkpoints):
             await self._pause(self._failures.delay_s())
         return ActivityOutcome.DONE
 
@@ -378,9 +404,11 @@ class ShardConsumer:
         await self._stop_reader()
         try:
             if self._processor is not None and self._processor.initialized:
-                await self._processor.shutdown_requested(self._checkpoint)
+                await self._processor.shutdown_requested(self._checkpoints.range.last.sequence)
         except ProcessorError as error:
-            return await self._child_failed(error)
+            if self._settings.dialect is not Dialect.KCL_1 or not isinstance(error, ProcessorGoneError):
+                return await self._child_failed(error)
+            await self._dismiss_child()  # it does not know the action, which came with KCL 1.8
         return ActivityOutcome.DONE
 
     async def _notify_lease_lost(self) -> ActivityOutcome:
@@ -393,45 +421,6 @@ class ShardConsumer:
         await self._dismiss_child()
         return ActivityOutcome.DONE
 
-    # --- checkpoints -------------------------------------------------------------------------------------------------
-
-    async def _checkpoint(self, request: CheckpointRequest) -> CheckpointErrorName | None:
-        """Answer a checkpoint request; the error names are those of protocol#checkpoint-errors."""
-        error = None
-        match self._range.resolve(request.sequence_number, request.sub_sequence_number):
-            case Illegal(reason):
-                log.warning("checkpoint out of range: %s", reason, extra=self._about("checkpoint_illegal"))
-                error = CheckpointErrorName.ILLEGAL_ARGUMENT
-            case Write(position):
-                error = await self._store(position)
-                if error is None:
-                    self._failures.moved(self._range.last)
-        self._refused = self._refused or error is not None
-        return error
-
-    async def _store(self, position: Position) -> CheckpointErrorName | None:
-        since = self._parts.clock.monotonic()
-        try:
-            position = await self._parts.keeper.checkpoint(self.key, self.token, position)
-        except LeaseLostError as error:
-            self.counters.stored("refused", since)
-            log.warning("%s", error, extra=self._about("checkpoint_lease_lost"))
-            self.lose_lease()
-            return CheckpointErrorName.SHUTDOWN
-        except TableError as error:
-            self.counters.stored("error", since)
-            match error:
-                case TableThrottledError():
-                    return CheckpointErrorName.THROTTLING
-                case TableMissingError():
-                    return CheckpointErrorName.INVALID_STATE
-            log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))
-            return CheckpointErrorName.DEPENDENCY
-        self.counters.stored("stored", since, position)
-        self._range = self._range.written(position)
-        log.debug("checkpoint", extra=self._about("checkpoint", position=str(position)))
-        return None
-
     # --- the child and the reader ------------------------------------------------------------------------------------
 
     async def _child_failed(
@@ -441,11 +430,17 @@ class ShardConsumer:
         processor, self._processor = self._processor, None
         ended = await processor.end() if processor is not None else "never started"
         words = processor.last_words if processor is not None else ()
-        self.counters.failed(error)
-        await self._failures.note(str(error), words, self._range.last, batch, before or self._delivered)
+        self.counters.failed(error, next((word for word in reversed(words) if word.strip()), None))
+        delivered = max(self._delivered, self._checkpoints.range.largest)  # the end of the shard included
+        await self._failures.note(
+            str(error), words, self._checkpoints.range.last, batch, before or delivered, delivered
+        )
         log.error(
             "child failed: %s (%s)", error, ended, extra=self._about("child_failed", failures=self._failures.count)
         )
+        if words:
+            tail = "\n".join(list(words)[-LAST_WORDS_LOGGED:])
+            log.warning("its last words on stderr:\n%s", tail, extra=self._about("child_last_words"))
         return ActivityOutcome.CHILD_FAILED
 
     async def _dismiss_child(self) -> None:

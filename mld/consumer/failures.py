@@ -9,7 +9,7 @@ at all, because its database is down for example, costs few records.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from mld.consumer.bisecting import Bisecting
@@ -17,19 +17,16 @@ from mld.consumer.letters import letter_of
 from mld.consumer.parts import PlacedRecord, records_of
 from mld.consumer.ports import ConsumerParts, ConsumerSettings
 from mld.consumer.restarts import RestartPolicy
+from mld.consumer.shard_checkpoints import ShardCheckpoints
 from mld.consumer.stopping import Stopping
 from mld.errors import DeadLetterError
-from mld.leases.checkpoints import CheckpointRange, Write
+from mld.leases.checkpoints import Write
 from mld.leases.holding import HeldLease
 from mld.leases.lease import Failing, Lease
 from mld.positions import Position
 from mld.streams import ChildBatch
-from protocol.messages import CheckpointErrorName
 
 log = logging.getLogger(__name__)
-
-Store = Callable[[Position], Awaitable[CheckpointErrorName | None]]
-"""The fenced write of a checkpoint; None means that it is in the row."""
 
 
 class Failures:
@@ -47,6 +44,8 @@ class Failures:
         self._here = 0  # of these in our hands
         self._level = 0  # how long the pauses have become
         self._since_s = 0
+        self._is_noted = False  # on the row
+        self._owed: Position | None = None  # up to where failed processors had records
         self._asked_before: Position | None = None
         self._suspect: PlacedRecord | None = None
         self._last_words: Sequence[str] = ()
@@ -66,13 +65,13 @@ class Failures:
             return
         self._count = self._level = note.failures
         self._since_s = note.since_s
+        self._is_noted, self._owed = True, note.first
         if note.first is not None:
             self._search = self._search.resumed(note.first, note.attempts)
 
     def moved(self, checkpoint: Position) -> None:
         """The processor has checkpointed."""
-        if self._here > 1:
-            log.info("shard recovered", extra=self._about("shard_recovered", failures=self._count))
+        self._recover()
         self._count = self._here = self._level = 0
         self._asked_before = None
         self._search = self._search.moved(checkpoint)
@@ -82,10 +81,37 @@ class Failures:
         if last is not None:
             self._search = self._search.passed(last)
 
+    def caught_up(self, answered: Position, checkpoint: Position) -> bool:
+        """Whether a shard that failed works again: its new processor has answered for all that failed ones had.
+
+        What was counted stays until it checkpoints, so that one that dies whenever it is idle is not started without
+        pauses.
+        """
+        if not self._is_noted or (self._owed is not None and answered < self._owed):
+            return False
+        self._recover()
+        self._parts.keeper.note_failing(self._key, self._token, Failing(0, self._since_s, checkpoint))
+        return True
+
+    def _recover(self) -> None:
+        if self._is_noted and self._here > 1:
+            log.info("shard recovered", extra=self._about("shard_recovered", failures=self._count))
+        self._is_noted, self._owed = False, None
+
     async def note(
-        self, why: str, last_words: Sequence[str], checkpoint: Position, batch: ChildBatch | None, before: Position
+        self,
+        why: str,
+        last_words: Sequence[str],
+        checkpoint: Position,
+        batch: ChildBatch | None,
+        before: Position,
+        delivered: Position,
     ) -> None:
-        """The processor has failed while it had `batch`, which came after `before`; None: it had none."""
+        """The processor has failed while it had `batch`, which came after `before`; None: it had none.
+
+        `delivered` is the furthest record it was given.
+        """
+        self._is_noted, self._owed = True, max(delivered, self._owed or delivered)
         self.why, self._last_words, self._suspect = why, last_words, None
         self._since_s = self._since_s if self._count else int(self._parts.clock.wall())
         self._count += 1
@@ -140,7 +166,7 @@ class Failures:
             return None
         return self._search.take(positions)
 
-    async def set_aside_suspect(self, stopping: Stopping, range_: CheckpointRange, store: Store) -> bool:
+    async def set_aside_suspect(self, stopping: Stopping, checkpoints: ShardCheckpoints) -> bool:
         """Write the record that was found to the dead letter and move past it. False if there is none, or in doubt."""
         if self._suspect is None:
             return False
@@ -163,9 +189,9 @@ class Failures:
         except DeadLetterError as error:
             log.error("record %s stays: %s", position, error, extra=self._about("letter_failed", **about))
             return False
-        if place is None or range_.resolve(position.sequence, position.sub) != Write(position):
+        if place is None or checkpoints.range.resolve(position.sequence, position.sub) != Write(position):
             return False
-        if await store(position) is not None:
+        if await checkpoints.store(position) is not None:
             return False
         self._search = self._search.set_aside(position)
         self._suspect = None

@@ -44,6 +44,8 @@ class Overdue:
         self._timer: asyncio.TimerHandle | None = None
         self.is_storing = False
         """Its checkpoint is being written: the child waits for us."""
+        self.refused: str | None = None
+        """What it wrote last, since the request, that looks like a message and is none."""
 
     def adjust(self, first_s: float, *, is_bounded: bool) -> None:
         """Warn after `first_s` from now on; a request under way that was warned of is not warned of again for that."""
@@ -61,7 +63,7 @@ class Overdue:
 
     def begin(self, request: str, holds: Holds) -> None:
         """The child gets a request."""
-        self._request, self._holds = request, holds
+        self._request, self._holds, self.refused = request, holds, None
         self._began_s = self._heard_s = self._clock.monotonic()
         self._due_s = self._first_s
         if self._timer is None:
@@ -109,6 +111,8 @@ class Overdue:
             state = f"it is silent for {silent_s:.0f} s"
         else:
             state = f"it is silent for {silent_s:.0f} s, and without timeoutInSeconds nothing ends it"
+        if self.refused is not None:
+            state += f"; it wrote a line that is no message: {self.refused}"
         holding = f"; it holds {', '.join(f'{name} {value}' for name, value in held.items())}" if held else ""
         log.warning(
             "the child takes longer than %.0f s over %s: %s%s",

@@ -39,9 +39,6 @@ class ChildStartError(MldError):
 class ChildProcess(Protocol):
     """One running record processor. Lines are decoded and without their ends."""
 
-    gone: asyncio.Future[None]
-    """Done at the end of its stdout: no more answers will come."""
-
     @property
     def description(self) -> str:
         """How the log names it, for example ``pid 4711``."""
@@ -50,7 +47,8 @@ class ChildProcess(Protocol):
     def begin_write(self, pieces: Iterable[bytes]) -> asyncio.Future[None] | None:
         """Write all pieces in order without blocking the loop. None if the pipe has taken them at once.
 
-        Else what is done when it has; it raises BrokenPipeError if the child stopped reading.
+        Else what is done when it has; it raises BrokenPipeError if the child stopped reading. The next piece, or the
+        end, is asked for as soon as a piece is in the pipe.
         """
         ...
 

@@ -1,16 +1,19 @@
 """One record processor as the consumer sees it: perform an action, answer its checkpoints, end it.
 
 Joins the sans-I/O `protocol.conversation` with a `ports.ChildProcess`. Rules: protocol#half-duplex-turns,
-protocol#reply-timeout. The action's line is written while answers are read, so that a child that prints before it reads
-cannot block us. Every way in which a child can go wrong ends in `ProcessorError`, whose text names what happened and
-what to look at.
+protocol#checkpoints-at-any-time, protocol#reply-timeout. One task reads the child's output as long as the child lives:
+it answers checkpoint requests whenever they come, and wakes the action whose status has come. An action begins between
+two reads, so that what was read before is judged before. Its line is written while the output is read, so that a child
+that prints before it reads cannot block us. Every way in which a child can go wrong ends in `ProcessorError`, whose
+text names what happened and what to look at.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import NoReturn
 
 from mld.clock import Clock
 from mld.consumer.child_logger import ChildLogger
@@ -18,6 +21,7 @@ from mld.consumer.overdue import Holds, Overdue
 from mld.consumer.ports import ChildProcess
 from mld.consumer.taps import ShardTap
 from mld.metrics.registry import ShardMetrics
+from protocol import codec
 from protocol.conversation import (
     ActionDone,
     CheckpointAsked,
@@ -49,9 +53,23 @@ NOTED_CHARACTERS_PER_STEP = 16 * 1024  # a long line takes 2 ms to look through 
 # Carries out a checkpoint request; None means success.
 CheckpointHandler = Callable[[CheckpointRequest], Awaitable[CheckpointErrorName | None]]
 
+Written = Callable[[], None]
+"""Called when the line of an action is in the child's pipe, and before anything is taken that the child says then."""
+
+Wanted = Callable[[], bool]
+"""Asked when the turn of an action has come, as that may take a checkpoint's time: is it still to be sent?"""
+
+
+def _no_matter() -> None:
+    """Do nothing."""
+
+
+def _always() -> bool:
+    return True
+
 
 class Processor:
-    """A started child. Actions are performed one at a time.
+    """A started child. Actions are performed one at a time, and so are checkpoints, at any time after `initialize`.
 
     `reply_timeout_s` bounds each wait for a message; an action that takes longer than `warn_after_s` gets a warning.
     `shard_id` and `stream` are how the log names it.
@@ -64,6 +82,7 @@ class Processor:
         dialect: Dialect,
         clock: Clock,
         *,
+        on_checkpoint: CheckpointHandler,
         reply_timeout_s: float | None,
         warn_after_s: float,
         metrics: ShardMetrics | None = None,
@@ -80,11 +99,22 @@ class Processor:
         is_bounded = reply_timeout_s is not None
         self._overdue = Overdue(clock, shard_id, child.description, warn_after_s, is_bounded=is_bounded)
         self._shard_id = shard_id
+        self._dialect = dialect
         self._conversation = Conversation(dialect)
+        self._on_checkpoint = on_checkpoint
         self._reply_timeout_s = reply_timeout_s
         self.initialized = False
         self._noted = 0
         self._noted_characters = 0
+        self._turn = asyncio.Lock()  # held while lines are taken, and where an action begins
+        self._action: ActionName | None = None
+        self._answered: asyncio.Future[Exception | None] | None = None
+        self._writing: asyncio.Future[None] | None = None  # of the action's line
+        self._timeout: asyncio.TimerHandle | None = None
+        self._is_ending = False
+        self.gone = asyncio.ensure_future(self._read())
+        """Done once the child can no longer answer; its exception says why."""
+        self.gone.add_done_callback(_retrieve)
 
     def adjust(self, reply_timeout_s: float | None, warn_after_s: float) -> None:
         """Wait so long from the next wait on, and warn of the action under way by the new bound."""
@@ -100,158 +130,185 @@ class Processor:
         """The last lines of its stderr; complete once it has ended."""
         return self._child.last_words
 
-    @property
-    def gone(self) -> asyncio.Future[None]:
-        """Done once the child can no longer answer."""
-        return self._child.gone
-
     async def initialize(self, message: Initialize) -> None:
         since = self._clock.monotonic()
-        await self._send(message, None)
+        await self._send(message)
         self._metrics.initialize.note(self._clock.monotonic() - since)
         self.initialized = True
 
     async def process_records(
-        self, line: Iterable[bytes], on_checkpoint: CheckpointHandler, holds: Holds = dict
+        self, line: Iterable[bytes], wanted: Wanted = _always, written: Written = _no_matter, holds: Holds = dict
     ) -> None:
         """`holds` describes the line, for a warning."""
-        await self._discard_stale()
-        self._conversation.begin(ActionName.PROCESS_RECORDS)
-        await self._exchange(ActionName.PROCESS_RECORDS, line, on_checkpoint, holds)
+        await self._exchange(ActionName.PROCESS_RECORDS, line, wanted, written, holds)
 
-    async def shutdown_requested(self, on_checkpoint: CheckpointHandler) -> None:
-        await self._send(ShutdownRequested(), on_checkpoint)
+    async def shutdown_requested(self, checkpoint: str) -> None:
+        await self._send(ShutdownRequested(checkpoint))
 
-    async def shard_ended(self, on_checkpoint: CheckpointHandler) -> None:
-        await self._send_last(ShardEnded(), on_checkpoint)
+    async def shard_ended(self, written: Written) -> None:
+        await self._send_last(ShardEnded(), written)
 
     async def lease_lost(self) -> None:
-        await self._send_last(LeaseLost(), None)
+        await self._send_last(LeaseLost())
 
-    async def _send_last(self, action: LeaseLost | ShardEnded, on_checkpoint: CheckpointHandler | None) -> None:
+    async def _send_last(self, action: LeaseLost | ShardEnded, written: Written = _no_matter) -> None:
         since = self._clock.monotonic()
-        await self._send(action, on_checkpoint)
+        await self._send(action, written)
         self._metrics.shutdown.note(self._clock.monotonic() - since)
 
     async def end(self) -> str:
-        """End the child: close its stdin, wait, TERM, KILL. Says how it ended."""
+        """End the child: close its stdin, wait, TERM, KILL. Says how it ended. A checkpoint under way is stored."""
         self._overdue.close()
-        words = await self._child.end()
+        self._is_ending = True
+        try:
+            words = await self._child.end()
+            await asyncio.wait([self.gone])
+        finally:
+            self.gone.cancel()
         self._tap.ended(words)
         return words
 
     async def kill(self) -> str:
         self._overdue.close()
+        self.gone.cancel()
         words = await self._child.kill()
         self._tap.ended(words)
         return words
 
-    # --- one exchange ------------------------------------------------------------------------------------------------
+    # --- actions -----------------------------------------------------------------------------------------------------
 
     async def _send(
-        self,
-        action: Initialize | LeaseLost | ShardEnded | ShutdownRequested,
-        on_checkpoint: CheckpointHandler | None,
+        self, action: Initialize | LeaseLost | ShardEnded | ShutdownRequested, written: Written = _no_matter
     ) -> None:
-        await self._discard_stale()
-        await self._exchange(action.name, [self._conversation.send(action)], on_checkpoint)
+        await self._exchange(action.name, [codec.encode_action(action, self._dialect)], _always, written)
 
     async def _exchange(
-        self, action: ActionName, line: Iterable[bytes], on_checkpoint: CheckpointHandler | None, holds: Holds = dict
+        self, action: ActionName, line: Iterable[bytes], wanted: Wanted, written: Written, holds: Holds = dict
     ) -> None:
         self._overdue.begin(action.value, holds)
-        writing: asyncio.Future[None] | None = None
         try:
-            writing = self._begin_write(line)
-            while isinstance(event := await self._next_event(action), CheckpointAsked):
-                error = event.refused
-                if error is None:
-                    assert on_checkpoint is not None, "an action without a handler allows no checkpoint"
-                    error = await self._stored(event.request, on_checkpoint)
-                if writing is not None:
-                    await self._bounded_write(writing, action.value)
-                replying = self._begin_write([self._conversation.reply(error)])
-                if replying is not None:
-                    await self._bounded_write(replying, f"the reply to its checkpoint in {action.value}")
-            if writing is not None:
-                await self._bounded_write(writing, action.value)
+            async with self._turn:
+                if self.gone.done():
+                    self.gone.result()
+                if not wanted():
+                    return
+                self._conversation.begin(action)
+                self._action, self._answered = action, asyncio.get_running_loop().create_future()
+                self._writing = self._begin_write(_followed(line, written))
+            self._wait_for_child()
+            if (error := await self._answered) is not None:
+                raise error
+            await self._line_read()
         finally:
             self._overdue.end()
+            self._forget_timeout()
+            self._action = self._answered = None
+            writing, self._writing = self._writing, None
             if writing is not None:
                 await _settle(writing)
 
     def _begin_write(self, line: Iterable[bytes]) -> asyncio.Future[None] | None:
         return self._child.begin_write(self._tap.copied(line) if self._tap.listeners else line)
 
-    async def _stored(self, request: CheckpointRequest, on_checkpoint: CheckpointHandler) -> CheckpointErrorName | None:
-        """Carry out the checkpoint; meanwhile the child waits for us."""
-        self._overdue.heard()
-        self._overdue.is_storing = True
-        try:
-            return await on_checkpoint(request)
-        finally:
-            self._overdue.is_storing = False
-            self._overdue.heard()
-
-    async def _next_event(self, action: ActionName) -> ActionDone | CheckpointAsked:
-        """The next request or status. Each valid message restarts the clock; noise does not."""
-        while (held := self._conversation.next_event()) is not None:
-            if isinstance(held, ActionDone | CheckpointAsked):
-                return held
-        try:
-            async with asyncio.timeout(self._reply_timeout_s):
-                while True:
-                    line = await self._child.read_line()
-                    if line is None:
-                        self._conversation.eof()
-                        raise AssertionError("a conversation that awaits an answer cannot end quietly")
-                    if self._tap.listeners:
-                        self._tap.heard(line)
-                    event = self._conversation.receive_line(line)
-                    if isinstance(event, ActionDone | CheckpointAsked):
-                        return event
-                    self._note(event, line)
-                    await self._give_way(line)
-        except TimeoutError:
-            raise ProcessorSilentError(
-                f"did not answer {action.value} within {self._reply_timeout_s} s (key timeoutInSeconds)"
-            ) from None
+    async def _line_read(self) -> None:
+        """Wait until the action's line is written: until then nothing else may be."""
+        if self._writing is not None and self._action is not None:
+            await self._bounded_write(self._writing, self._action.value)
 
     async def _bounded_write(self, writing: asyncio.Future[None], what: str) -> None:
         """Wait until a write is done; the child gets as much time to read as to answer."""
+        done, _ = await asyncio.wait([writing], timeout=self._reply_timeout_s)
+        if not done:
+            raise ProcessorSilentError(f"did not read {what} within {self._reply_timeout_s} s (key timeoutInSeconds)")
+        error = None if writing.cancelled() else writing.exception()
+        if writing.cancelled() or isinstance(error, ConnectionError):
+            raise ProcessorGoneError(f"closed its stdin before it had read {what}")
+        if error is not None:
+            raise error
+
+    def _wait_for_child(self) -> None:
+        """Begin a wait for a message, if a status is due. Each valid message begins a new one; noise does not."""
+        self._forget_timeout()
+        if self._reply_timeout_s is not None and self._conversation.awaited is not None:
+            self._timeout = asyncio.get_running_loop().call_later(self._reply_timeout_s, self._give_up_waiting)
+
+    def _forget_timeout(self) -> None:
+        timeout, self._timeout = self._timeout, None
+        if timeout is not None:
+            timeout.cancel()
+
+    def _give_up_waiting(self) -> None:
+        assert self._action is not None
+        within = f"within {self._reply_timeout_s} s (key timeoutInSeconds)"
+        self._end_wait(ProcessorSilentError(f"did not answer {self._action.value} {within}"))
+
+    def _end_wait(self, error: Exception | None = None) -> None:
+        """The action is answered, or will never be."""
+        self._forget_timeout()
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_result(error)
+
+    # --- what the child says -----------------------------------------------------------------------------------------
+
+    async def _read(self) -> NoReturn:
+        """Take the child's lines in order, until it can no longer answer."""
         try:
-            async with asyncio.timeout(self._reply_timeout_s):
-                await asyncio.shield(writing)
-        except (BrokenPipeError, ConnectionError):
-            raise ProcessorGoneError(f"closed its stdin before it had read {what}") from None
-        except TimeoutError:
-            raise ProcessorSilentError(
-                f"did not read {what} within {self._reply_timeout_s} s (key timeoutInSeconds)"
-            ) from None
-        finally:
-            await _settle(writing)
+            while (line := await self._child.read_line()) is not None:
+                async with self._turn:
+                    for one in (line, *self._child.take_unread()):
+                        await self._take(one)
+            raise self._conversation.eof()
+        except Exception as error:
+            self._end_wait(error)
+            raise
 
-    # --- unsolicited lines -------------------------------------------------------------------------------------------
+    async def _take(self, line: str) -> None:
+        if self._is_ending:
+            return
+        if self._tap.listeners:
+            self._tap.heard(line)
+        match self._conversation.receive_line(line):
+            case ActionDone():
+                self._end_wait()
+            case CheckpointAsked() as asked:
+                self._forget_timeout()
+                await self._answer(asked)
+                self._wait_for_child()
+                await self._give_way(line)
+            case event:
+                if isinstance(event, Noise) and "action" in line:
+                    self._overdue.refused = codec.shorten(line)
+                self._note(event, line)
+                await self._give_way(line)
 
-    async def _discard_stale(self) -> None:
-        """What the child said since its last answer must not be taken for the answer to the next action."""
-        while (held := self._conversation.next_event()) is not None:
-            self._note(held)
-        for line in self._child.take_unread():
-            if self._tap.listeners:
-                self._tap.heard(line)
-            self._note(self._conversation.receive_line(line), line)
-            await self._give_way(line)
+    async def _answer(self, asked: CheckpointAsked) -> None:
+        """Reply to a request; meanwhile the child waits for us."""
+        error = asked.refused
+        if error is None:
+            self._overdue.heard()
+            self._overdue.is_storing = True
+            try:
+                error = await self._on_checkpoint(asked.request)
+            finally:
+                self._overdue.is_storing = False
+                self._overdue.heard()
+        await self._line_read()
+        replying = self._begin_write([self._conversation.reply(error)])
+        if replying is not None:
+            try:
+                await self._bounded_write(replying, "the reply to its checkpoint")
+            finally:
+                await _settle(replying)
 
     async def _give_way(self, line: str) -> None:
-        """A turn of the loop for others, after some lines that were no answer, or a few long ones."""
+        """A turn of the loop for others, after some lines that answered no action, or a few long ones."""
         self._noted += 1
         self._noted_characters += len(line)
         if self._noted >= NOTED_PER_STEP or self._noted_characters >= NOTED_CHARACTERS_PER_STEP:
             self._noted, self._noted_characters = 0, 0
             await asyncio.sleep(0)
 
-    def _note(self, event: Event, line: str = "") -> None:
+    def _note(self, event: Event, line: str) -> None:
         match event:
             case StaleAnswer():
                 log.warning(
@@ -267,6 +324,18 @@ class Processor:
                     event.reason,
                     extra={"action": "child_stdout", "shard": self._shard_id},
                 )
+
+
+def _followed(line: Iterable[bytes], written: Written) -> Iterator[bytes]:
+    """The pieces of the line, and then a call: whoever writes them asks for the next one when a piece is written."""
+    yield from line
+    written()
+
+
+def _retrieve(task: asyncio.Future[NoReturn]) -> None:
+    """Look at how the task has ended, so that asyncio does not report it."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def _settle(writing: asyncio.Future[None]) -> None:

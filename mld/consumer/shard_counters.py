@@ -138,15 +138,19 @@ class ShardCounters:
         if position is not None:
             part.checkpoint_at = now
             self._moved()
-            self._is_failing = False
-            self._tell()
+            self.recovered()
 
-    def failed(self, error: Exception) -> None:
-        """The child has failed, and is to be started again."""
+    def recovered(self) -> None:
+        """The child works again, or still does."""
+        self._is_failing = False
+        self._tell()
+
+    def failed(self, error: Exception, last_word: str | None) -> None:
+        """The child has failed, and is to be started again. `last_word` is the last line of its stderr."""
         self.part.moved_wall_s = None
         self.part.on_tip(self.part.key, False)
         self.part.restarts.add(reason_of(error).value)
-        self._note_error(str(error))
+        self._note_error(str(error) if last_word is None else f"{last_word} ({error})")
         self._metrics.worker.child_restarts += 1
         self._is_failing = True
         self._tell()

@@ -35,7 +35,7 @@ class Stopping:
         if self._waiter is not None:
             self._waiter.cancel()
 
-    async def unless(self, awaitable: Awaitable[T], over: asyncio.Future[None] | None = None) -> T | None:
+    async def unless(self, awaitable: Awaitable[T], over: asyncio.Future[Any] | None = None) -> T | None:
         """The awaitable's value, or None as soon as a stop is asked for or `over` is done."""
         assert self._interruption is None, "one wait at a time"
         with Interruption() as interruption:

@@ -27,7 +27,7 @@ class Failing:
     """
 
     failures: int
-    """Failures in a row without checkpoint progress."""
+    """Failures in a row without checkpoint progress; 0 takes the note off the row: the processor works again."""
     since_s: int
     """When the first of them happened, in epoch seconds."""
     checkpoint: Position
@@ -113,5 +113,7 @@ class Lease:
 
     def lacking(self, note: Failing | None) -> Failing | None:
         """`note` if it is about this row as it is now and not on it yet."""
-        is_due = note is not None and note != self.failing and note.checkpoint == self.checkpoint
-        return note if is_due else None
+        if note is None or note.checkpoint != self.checkpoint:
+            return None
+        is_there = note == self.failing if note.failures else self.failing is None
+        return None if is_there else note

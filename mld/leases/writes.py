@@ -62,7 +62,8 @@ def renew(
     """The heartbeat; carries the throughput if the lease has one.
 
     `heartbeat` is the epoch of a worker heartbeat that stands for the renewals from now on. None: no heartbeat does,
-    and a mark that says otherwise is taken away. `failing` is a note for the row; without one the row keeps its own.
+    and a mark that says otherwise is taken away. `failing` is a note for the row, one of no failure takes it off;
+    without one the row keeps its own.
     `status` is for people; without one the row keeps its own, which grows old.
     """
     update = "SET #leaseCounter = :next"
@@ -70,13 +71,14 @@ def renew(
     if lease.throughput_kbps is not None:
         update += ", #throughputKBps = :throughput"
         values[":throughput"] = {"N": rows.number_text(lease.throughput_kbps)}
-    if failing is not None:
+    if failing is not None and failing.failures:
         update += f", #{rows.FAILING} = :failing"
         values[":failing"] = rows.failing_value(failing)
     if heartbeat is not None:
         update += f", #{rows.HEARTBEAT} = :heartbeat"
         values[":heartbeat"] = {"S": heartbeat}
     gone = [rows.HEARTBEAT] if heartbeat is None and lease.heartbeat is not None else []
+    gone += [rows.FAILING] if failing is not None and not failing.failures else []
     if status is not None:
         told = rows.status_values(status)
         update += "".join(f", #{name} = :{name}" for name in told)

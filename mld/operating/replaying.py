@@ -104,6 +104,7 @@ class Replayer:
             replay.shard_id,
             replay.dialect,
             self._clock,
+            on_checkpoint=self._checkpoint,
             reply_timeout_s=None,
             warn_after_s=WARN_AFTER_S,
             logs_fields=False,
@@ -122,25 +123,30 @@ class Replayer:
             await self._end_shard(processor)
         else:
             self._done.in_hand = "shutdownRequested"
-            await processor.shutdown_requested(self._checkpoint)
+            await processor.shutdown_requested(self._range.last.sequence)
             await processor.lease_lost()
         self._processor = None
         self._done.ended = await processor.end()
 
     async def _deliver(self, processor: Processor, batch: ChildBatch) -> None:
-        if batch.largest is not None:
-            self._range = self._range.deliver(batch.largest)
+        def written() -> None:
+            if batch.largest is not None:
+                self._range = self._range.deliver(batch.largest)
+
         self._done.in_hand = f"the batch up to {batch.largest}"
-        await processor.process_records(batch.line(), self._checkpoint)
+        await processor.process_records(batch.line(), written=written)
         self._done.batches += 1
         self._done.records += batch.count
         self._done.last = batch.largest or self._done.last
 
     async def _end_shard(self, processor: Processor) -> None:
         self._done.is_over = True
+
+        def written() -> None:
+            self._range = self._range.at_shard_end()
+
         self._done.in_hand = "shardEnded"
-        self._range = self._range.at_shard_end()
-        await processor.shard_ended(self._checkpoint)
+        await processor.shard_ended(written)
         if not self._range.is_complete:
             raise ProcessorError("answered shardEnded without a successful checkpoint")
 

@@ -31,6 +31,12 @@ class ExaminedLease:
         return self._last == _END
 
     @property
+    def checkpointed(self) -> str:
+        """The sequence number of the last checkpoint, or the name of a sentinel."""
+        number = self._last[1]
+        return next((name for name, rank in _SENTINELS.items() if rank == number), str(number))
+
+    @property
     def caught_up(self) -> bool:
         """Whether the last record delivered is checkpointed."""
         return self._last == self._largest

@@ -30,7 +30,7 @@ class Rule(Enum):
 
     STARTS = ("starts", REQUIRED, "the command can be started")
     MESSAGES = ("messages", REQUIRED, "every message follows its JSON schema, without further keys")
-    TURNS = ("turns", REQUIRED, "speaks only while an action is unanswered, and answers it once")
+    TURNS = ("turns", REQUIRED, "answers every action once")
     INITIALIZE = ("initialize", REQUIRED, "answers initialize")
     PROCESS_RECORDS = ("processRecords", REQUIRED, "answers processRecords")
     SHUTDOWN_REQUESTED = ("shutdownRequested", REQUIRED, "answers shutdownRequested")
@@ -54,6 +54,11 @@ class Rule(Enum):
         "no-early-checkpoint",
         RECOMMENDED,
         "asks for no checkpoint during initialize and leaseLost",
+    )
+    NAMED_BETWEEN = (
+        "named-between",
+        RECOMMENDED,
+        "names the position if it asks for a checkpoint between two actions",
     )
     SHUTDOWN_CHECKPOINT = ("shutdown-checkpoint", RECOMMENDED, "has checkpointed by the end of shutdownRequested")
     SHARD_END_PLAIN = ("shard-end-plain", RECOMMENDED, "asks at shardEnded without a position, or for SHARD_END")

@@ -60,7 +60,7 @@ async def hold_all(report: Report, timeout_s: float) -> None:
             return
         if report.verdict(Rule.INITIALIZE) is RuleVerdict.FAIL:
             return
-    for rule in (Rule.TURNS, Rule.CLEAN_OUTPUT, Rule.NO_EARLY_CHECKPOINT):
+    for rule in (Rule.TURNS, Rule.CLEAN_OUTPUT, Rule.NO_EARLY_CHECKPOINT, Rule.NAMED_BETWEEN):
         report.passed(rule)
 
 
@@ -159,7 +159,7 @@ async def _throttled(session: Session, report: Report) -> None:
     if any(one.action is first.action for one in later):
         report.passed(Rule.RETRIES_THROTTLED)
     else:
-        session.failed(Rule.RETRIES_THROTTLED, f"gave up at once during {first.action.value}")
+        session.failed(Rule.RETRIES_THROTTLED, f"gave up at once {first.during}")
 
 
 async def _refused(session: Session, report: Report) -> None:

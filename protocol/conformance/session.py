@@ -57,11 +57,20 @@ class SessionOver(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A checkpoint request and what was replied."""
+    """A checkpoint request and what was replied. `action` is None if it came between two."""
 
-    action: ActionName
+    action: ActionName | None
     request: CheckpointRequest
     error: CheckpointErrorName | None
+
+    @property
+    def during(self) -> str:
+        return during(self.action)
+
+
+def during(action: ActionName | None) -> str:
+    """When a checkpoint was asked for, in words."""
+    return "between two actions" if action is None else f"during {action.value}"
 
 
 class Session:
@@ -92,7 +101,7 @@ class Session:
         await self._exchange(ActionName.PROCESS_RECORDS, codec.encode_process_records(records, millis_behind_latest))
 
     async def request_shutdown(self) -> None:
-        await self._perform(ShutdownRequested())
+        await self._perform(ShutdownRequested(self.lease.checkpointed))
 
     async def lose_lease(self) -> None:
         await self._perform(LeaseLost())
@@ -121,7 +130,8 @@ class Session:
         deadline_s = self._now_s() + self._timeout_s
         try:
             while (line := await self._child.read_line(deadline_s)) is not None:
-                self._look_at(line)
+                if isinstance(self._look_at(line), CheckpointAsked):
+                    self._conversation.reply(CheckpointErrorName.SHUTDOWN)  # which nobody reads any more
         except TimeoutError:
             return None
         return await self._child.wait(self._timeout_s)
@@ -149,8 +159,10 @@ class Session:
             writing.cancel()
         self._report.passed(rule)
         await asyncio.sleep(SETTLE_S)
-        while (line := self._child.waiting_line()) is not None:
-            self._look_at(line)
+        for line in list(iter(self._child.waiting_line, None)):
+            event = self._look_at(line)
+            if isinstance(event, CheckpointAsked):
+                await self._reply(event)
 
     async def _until_done(self) -> None:
         asked = 0
@@ -158,40 +170,38 @@ class Session:
         for _ in range(LINES_PER_ACTION_MAX):
             line = await self._child.read_line(deadline_s)
             if line is None:
-                self._conversation.eof()
+                raise self._conversation.eof()
+            event = self._look_at(line)
+            if isinstance(event, ActionDone):
                 return
-            event: Event | None = self._look_at(line)
-            while event is not None:
-                if isinstance(event, ActionDone):
-                    return
-                if isinstance(event, CheckpointAsked):
-                    asked += 1
-                    if asked > REQUESTS_PER_ACTION_MAX:
-                        raise ProcessorError(f"asked for more than {REQUESTS_PER_ACTION_MAX} checkpoints in one action")
-                    await self._reply(event)
-                    deadline_s = self._now_s() + self._timeout_s
-                event = self._conversation.next_event()
-                if event is not None:
-                    self._note(event)
+            if isinstance(event, CheckpointAsked):
+                asked += 1
+                if asked > REQUESTS_PER_ACTION_MAX:
+                    raise ProcessorError(f"asked for more than {REQUESTS_PER_ACTION_MAX} checkpoints in one action")
+                await self._reply(event)
+                deadline_s = self._now_s() + self._timeout_s
         raise ProcessorError(f"wrote {LINES_PER_ACTION_MAX} lines without an answer")
 
     async def _reply(self, asked: CheckpointAsked) -> None:
+        when = during(asked.action)
         if asked.refused is not None:
-            self.failed(Rule.NO_EARLY_CHECKPOINT, f"asked during {asked.action.value}")
+            self.failed(Rule.NO_EARLY_CHECKPOINT, f"asked {when}")
             error: CheckpointErrorName | None = asked.refused
         else:
-            error = self._replies(len(self.answered)) or self._checkpoint(asked)
+            if asked.action is None and asked.request.sequence_number is None:
+                self.failed(Rule.NAMED_BETWEEN, "asked without a position")
+            error = self._replies(len(self.answered)) or self._checkpoint(asked.request, when)
             self.answered.append(Answered(asked.action, asked.request, error))
         line = self._conversation.reply(error)
         await asyncio.wait_for(self._child.write([line]), self._timeout_s)
 
-    def _checkpoint(self, asked: CheckpointAsked) -> CheckpointErrorName | None:
-        error = self.lease.checkpoint(asked.request)
+    def _checkpoint(self, request: CheckpointRequest, when: str) -> CheckpointErrorName | None:
+        error = self.lease.checkpoint(request)
         if error is None:
             self._report.passed(Rule.POSITIONS)
         else:
-            position = f"{asked.request.sequence_number}/{asked.request.sub_sequence_number}"
-            self.failed(Rule.POSITIONS, f"asked for {codec.shorten(position)} during {asked.action.value}")
+            position = f"{request.sequence_number}/{request.sub_sequence_number}"
+            self.failed(Rule.POSITIONS, f"asked for {codec.shorten(position)} {when}")
         return error
 
     # --- watching
@@ -206,7 +216,7 @@ class Session:
         match event:
             case Noise(reason, quiet=False):
                 self.failed(Rule.CLEAN_OUTPUT, reason)
-            case StaleAnswer(_, reason):
+            case StaleAnswer(reason):
                 self.failed(Rule.TURNS, reason)
             case _:
                 pass

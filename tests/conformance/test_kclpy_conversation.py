@@ -124,7 +124,7 @@ def test_kclpy_gets_the_error_name_of_a_checkpoint_and_lives_to_lose_its_lease(c
     daemon.exchange(daemon.conversation.send(Initialize("shardId-000000000000", "LATEST", 0)))
     daemon.conversation.begin(ActionName.PROCESS_RECORDS)
     daemon.exchange(b"".join(encode_process_records(RECORDS, 0)), CheckpointErrorName.SHUTDOWN)
-    daemon.exchange(daemon.conversation.send(ShutdownRequested()))
+    daemon.exchange(daemon.conversation.send(ShutdownRequested("7")))
     daemon.exchange(daemon.conversation.send(LeaseLost()))
     assert daemon.conversation.phase is Phase.LEASE_LOST
     assert daemon.requests == [CheckpointRequest(None, None)] * 2
@@ -141,7 +141,7 @@ def test_kclpy_of_the_1x_generation_understands_the_1x_dialect(last: ShardEnded 
         daemon.exchange(daemon.conversation.send(Initialize("shardId-000000000000", "TRIM_HORIZON", 0)))
         daemon.conversation.begin(ActionName.PROCESS_RECORDS)
         daemon.exchange(b"".join(encode_process_records(RECORDS, 0)))
-        daemon.exchange(daemon.conversation.send(ShutdownRequested()))
+        daemon.exchange(daemon.conversation.send(ShutdownRequested("7")))
         daemon.exchange(daemon.conversation.send(last))
         calls = said_by(process)
     assert [call["call"] for call in calls] == ["initialize", "process_records", "shutdown_requested", "shutdown"]

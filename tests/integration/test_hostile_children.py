@@ -23,7 +23,7 @@ RESTARTED = (
     "exit_at_checkpoint",
     "grandchild",
 )
-HARMLESS = ("garbage", "long_stdout", "long_stderr", "checkpoint_ahead", "stubborn", "chatter")
+HARMLESS = ("garbage", "long_stdout", "long_stderr", "checkpoint_ahead", "stubborn", "chatter", "late")
 AT_SHARD_END = ("exit_at_shard_end", "shard_end_without_checkpoint")
 
 

@@ -167,7 +167,7 @@ class LeanLeaseTable:
                 counter=row.counter + 1,
                 throughput_kbps=kbps,
                 heartbeat=heartbeat,
-                failing=failing or row.failing,
+                failing=row.failing if failing is None else failing if failing.failures else None,
                 status=status or row.status,
             )
         )

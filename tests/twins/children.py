@@ -36,7 +36,6 @@ class MemoryChild:
     ) -> None:
         self.shard_id = shard_id
         self.number = number
-        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended = ""
         self.last_words: list[str] = []
         self._partial = b""
@@ -83,8 +82,6 @@ class MemoryChild:
             pass
         finally:
             self._closed = self._stdin_closed = True
-            if not self.gone.done():
-                self.gone.set_result(None)
             self._ready.set()
 
     # --- the daemon's side: ports.ChildProcess -----------------------------------------------------------------------

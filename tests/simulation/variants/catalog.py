@@ -225,13 +225,13 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "checkpoint_error_is_success",
         "a checkpoint that failed is answered as stored, and counts as stored",
         (
-            "consumer.consumer",
+            "consumer.shard_checkpoints",
             '            log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))\n'
             "            return CheckpointErrorName.DEPENDENCY\n",
             '            log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))\n',
         ),
         (
-            "consumer.consumer",
+            "consumer.shard_checkpoints",
             "            return CheckpointErrorName.THROTTLING\n",
             "            pass\n",
         ),
@@ -246,9 +246,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "a child that was started again may checkpoint what its predecessor had got",
         (
             "consumer.consumer",
-            "            self._range = CheckpointRange.starting_at(self._lease.checkpoint)\n"
-            "            self._delivered = ",
-            "            self._delivered = ",
+            "            self._checkpoints.begin(self._lease.checkpoint)\n",
+            "",
         ),
     ),
     # --- records ---

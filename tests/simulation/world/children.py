@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from random import Random
 from typing import Any, Protocol
+from zlib import crc32
 
 from mld.clock import Clock
 from mld.consumer.ports import ShardAddress
@@ -16,6 +17,8 @@ from tests.twins.children import ChildExit, MemoryChild, MemoryHost
 WORK_MAX_S = 1.5
 SLOW_WORK_MAX_S = 20.0
 TOO_MUCH = 10**6
+LATE_OF = 4
+"""One shard in so many has children that ask for checkpoints after their answers."""
 
 
 class Ledger(Protocol):
@@ -50,12 +53,16 @@ class DrawnProcessor:
     async def __call__(self, child: MemoryChild) -> None:
         at: tuple[str, int] = ("", 0)
         """What a checkpoint without arguments means."""
+        number = crc32(f"{self._process_name} {child.shard_id}".encode())
+        following: dict[str, Any] | None = None
         while True:
-            message = await child.receive()
+            message = following or await self._receive(child)
+            following = None
+            is_late = bool(self.rates.child_silent) and number % LATE_OF == 1
             if message["action"] == "processRecords":
                 last = message["records"][-1]
                 at = (last["sequenceNumber"], last["subSequenceNumber"] or 0)
-                await self._process(child, message["records"], at)
+                await self._process(child, message["records"], at, checkpoints=not is_late)
             elif message["action"] == "initialize":
                 at = (message["sequenceNumber"], message["subSequenceNumber"] or 0)
                 self._ledger.begins_at(child.number, child.shard_id, *at)
@@ -65,6 +72,26 @@ class DrawnProcessor:
             if self._rng.random() < self.rates.child_wrong:
                 child.send({"action": "status", "responseFor": "nonsense"})
             child.done(message)
+            if is_late and message["action"] == "processRecords":
+                following = await self._checkpoint_late(child, at)
+
+    async def _receive(self, child: MemoryChild) -> dict[str, Any]:
+        message = await child.receive()
+        if message["action"] == "processRecords":
+            self._ledger.batch_begins(self._worker, child.shard_id)
+            self._ledger.batch_begins_in(self._process_name, self._worker, child.shard_id)
+        return message
+
+    async def _checkpoint_late(self, child: MemoryChild, meant: tuple[str, int]) -> dict[str, Any] | None:
+        """Ask for a checkpoint between two actions; returns the next action if that comes before the reply."""
+        self._ledger.asked(self._process_name, child.shard_id, *meant)
+        child.send({"action": "checkpoint", "sequenceNumber": meant[0], "subSequenceNumber": meant[1]})
+        following = None
+        while (message := await self._receive(child))["action"] != "checkpoint":
+            following = message
+        if message["error"] is None:
+            self._ledger.answered(self._process_name, child.shard_id, *meant)
+        return following
 
     async def _checkpoint(self, child: MemoryChild, meant: tuple[str, int], *, plain: bool = True) -> None:
         """Ask for a checkpoint, and tell the ledger what was asked for and what was answered."""
@@ -77,10 +104,10 @@ class DrawnProcessor:
         if at[0].isdigit() and await child.checkpoint(str(int(at[0]) + TOO_MUCH), 0) is None:
             self._ledger.accepted_too_much(self._process_name, child.shard_id)
 
-    async def _process(self, child: MemoryChild, records: list[dict[str, Any]], at: tuple[str, int]) -> None:
+    async def _process(
+        self, child: MemoryChild, records: list[dict[str, Any]], at: tuple[str, int], *, checkpoints: bool
+    ) -> None:
         rng, rates = self._rng, self.rates
-        self._ledger.batch_begins(self._worker, child.shard_id)
-        self._ledger.batch_begins_in(self._process_name, self._worker, child.shard_id)
         places = [(int(record["sequenceNumber"]), record["subSequenceNumber"]) for record in records]
         if rng.random() < rates.child_dies / 2:
             raise ChildExit
@@ -100,7 +127,8 @@ class DrawnProcessor:
             await self._checkpoint(child, (record["sequenceNumber"], record["subSequenceNumber"] or 0), plain=False)
             if rng.random() < 0.5:
                 return
-        await self._checkpoint(child, at)
+        if checkpoints:
+            await self._checkpoint(child, at)
 
     async def _other(self, child: MemoryChild, action: str, at: tuple[str, int]) -> None:
         if action in ("initialize", "shutdownRequested") and self._rng.random() < self.rates.child_dies:

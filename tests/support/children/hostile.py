@@ -24,6 +24,7 @@ class Hostile(recorder.Recorder):
     misbehave = None
     is_stubborn = False
     repeats_status = False
+    asks_late = None  # for this position, after the answer to the batch
 
     def handle(self, message):
         if self.misbehave is not None:
@@ -35,6 +36,21 @@ class Hostile(recorder.Recorder):
             self.raw(2 * (json.dumps(message).encode() + b"\n"))  # in one write: the daemon sees both together
         else:
             super().say(message)
+        if self.asks_late and message["action"] == "status":
+            self.ask(*self.asks_late)
+
+    def ask(self, sequence, sub):
+        """Ask for a checkpoint between two actions; an action may come before the reply, and is kept."""
+        self.asks_late, asked = None, time.monotonic_ns()
+        self.say({"action": "checkpoint", "sequenceNumber": sequence, "subSequenceNumber": sub})
+        kept = []
+        while (reply := json.loads(line := self.stdin.readline()))["action"] != "checkpoint":
+            kept.append(line)
+        self.note({"kind": "checkpoint", "asked": asked, "sequence": sequence, "sub": sub, "error": reply["error"]})
+        for line in kept:
+            message = json.loads(line)
+            self.handle(message)
+            self.say({"action": "status", "responseFor": message["action"]})
 
     def raw(self, data):
         sys.stdout.buffer.write(data)
@@ -49,6 +65,14 @@ def mode_garbage(child, message):
     """Answers a batch with bytes that are no message, for ever, and goes on: only noise, no failure."""
     if processing(message):
         child.raw(b'\xff\xfe\x00 not a message\n{]\n\n[1,2]\n"text"\n')
+
+
+def mode_late(child, message):
+    """Asks for its checkpoints after its answers, never in between: no failure."""
+    child.options["checkpoint"] = "none"
+    if processing(message):
+        last = message["records"][-1]
+        child.asks_late = last["sequenceNumber"], last["subSequenceNumber"]
 
 
 def mode_half_line(child, message):

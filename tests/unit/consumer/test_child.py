@@ -26,6 +26,7 @@ from mld.consumer.child import (
 from mld.consumer.pipes import PIPE_BYTES, ChildInput
 from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.consumer.processor import NOTED_PER_STEP, Processor
+from protocol.conversation import ProcessorGoneError
 from protocol.lines import LINE_BYTES_MAX
 from protocol.messages import Dialect, Initialize, StreamLabel
 from tests.support.patience import PATIENCE_S
@@ -47,6 +48,11 @@ def host(command, stop_timeout_s=NEVER_S, **environment):
 
 async def start(command, **keys):
     return await host(command, **keys).start(SHARD)
+
+
+def conversing(child, on_checkpoint=None):
+    bounds = {"reply_timeout_s": None, "warn_after_s": NEVER_S}
+    return Processor(child, "s", Dialect.KCL_2, LoopClock(), on_checkpoint=on_checkpoint, **bounds)
 
 
 async def lines_until_eof(child):
@@ -273,7 +279,7 @@ async def test_a_flood_of_noise_on_stdout_leaves_the_loop_to_others(caplog, stal
     """
     with counted_turns(caplog) as turns:
         child = await start(python(code))
-        processor = Processor(child, "s", Dialect.KCL_2, LoopClock(), reply_timeout_s=None, warn_after_s=NEVER_S)
+        processor = conversing(child)
         await processor.initialize(Initialize("s", "1", 0))
         while stale and not child.last_words:
             await asyncio.sleep(0)
@@ -281,6 +287,48 @@ async def test_a_flood_of_noise_on_stdout_leaves_the_loop_to_others(caplog, stal
         await processor.end()
     assert sum(turns.logged.values()) >= 10_000
     assert max(turns.logged.values()) <= 2 * NOTED_PER_STEP
+
+
+async def test_a_child_that_asks_from_a_thread_between_two_actions_is_answered_at_once():
+    code = """
+        import sys, threading, time
+        def ask():
+            print('{"action": "checkpoint", "sequenceNumber": "7", "subSequenceNumber": null}')
+        sys.stdin.readline()
+        print('{"action": "status", "responseFor": "initialize"}')
+        threading.Timer(0.05, ask).start()
+        reply = sys.stdin.readline()
+        sys.stdin.readline()
+        print(reply, end="", file=sys.stderr)
+        print('{"action": "status", "responseFor": "leaseLost"}')
+    """
+    asked = asyncio.Queue()
+    child = await start(python(code))
+    processor = conversing(child, asked.put)
+    await processor.initialize(Initialize("s", "1", 0))
+    assert (await asked.get()).sequence_number == "7"
+    await processor.lease_lost()
+    await processor.end()
+    assert list(child.last_words) == [
+        '{"action":"checkpoint","sequenceNumber":"7","subSequenceNumber":null,"error":null}'
+    ]
+
+
+async def test_a_child_that_ends_while_nothing_is_asked_of_it_is_gone():
+    child = await start(
+        python("""
+        import sys
+        sys.stdin.readline()
+        print('{"action": "status", "responseFor": "initialize"}')
+    """)
+    )
+    processor = conversing(child)
+    await processor.initialize(Initialize("s", "1", 0))
+    with pytest.raises(ProcessorGoneError, match="ended while there was nothing to do"):
+        await processor.gone
+    with pytest.raises(ProcessorGoneError, match="ended while there was nothing to do"):
+        await processor.lease_lost()
+    assert await processor.end() == f"{child.description} exited with status 0"
 
 
 async def test_writing_to_a_child_that_closed_its_stdin_says_so():

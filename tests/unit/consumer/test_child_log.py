@@ -54,6 +54,28 @@ def test_any_other_line_stays_as_it_is(line: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("ERROR no room", ERROR),
+        ("spark: ERROR no room", ERROR),
+        ("[WARN] late", WARNING),
+        ("FATAL", CRITICAL),
+        ("WARNING:root:late", WARNING),
+        ("26/11/25 10:00:00 ERROR Executor: no room", ERROR),
+        ("2026-11-25T10:00:00.123Z [main] SEVERE: no room", ERROR),
+        ("DEBUG x", DEBUG),
+        ("it says ERROR", INFO),
+        ("ERRORS: 0", INFO),
+        ("error", INFO),
+        ("[" * 200 + "ERROR", INFO),
+    ],
+)
+def test_a_line_that_begins_with_a_level_keeps_it(line: str, expected: int) -> None:
+    assert fields_of(line) == ChildEvent(expected, line)
+    assert event_of(line, as_fields=False) == ChildEvent(INFO, line)
+
+
+@pytest.mark.parametrize(
     ("level", "expected"),
     [
         ('"level": "trace"', DEBUG),

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from mld.local.kinesis import PutEntry
+from mld.metrics.registry import ShardActivity
 from mld.positions import Position
 from tests.support.fleet import STREAM, TABLE, fleet, in_fleet
 from tests.support.kpl import User, aggregate
@@ -52,6 +53,73 @@ def lives(worker, shard: str = SHARD_0) -> int:
 
 
 # --- parked
+
+
+@in_fleet(1)
+async def test_a_quiet_shard_whose_child_was_killed_once_works_again_when_the_next_one_has_initialized(world):
+    """There is no record whose checkpoint could show it, and its lag must not grow with the clock."""
+    world.put(3)
+    worker = world.start()
+    await world.until(world.all_delivered)
+    await world.advance(RENEWAL_S)
+    await worker.host.children[0].kill()
+    await world.until(lambda: lives(worker) == 2)
+    await world.advance(2 * RENEWAL_S)
+    assert note(world) is None
+    part = worker.metrics.shards[SHARD_0]
+    assert part.activity is ShardActivity.IDLE
+    assert part.lag_ms(world.clock.wall()) == 0
+
+
+@in_fleet(1)
+async def test_a_shard_whose_child_was_killed_with_records_in_hand_works_again_when_they_are_answered(world):
+    """The processor does not checkpoint, so that this alone tells."""
+    world.recorder = Recorder(world.clock, checkpoint_every_batch=False)
+    world.put(3)
+    worker = world.start()
+    await world.until(world.all_delivered)
+    await worker.host.children[0].kill()
+    world.recorder.work_s = 60.0
+    await world.until(lambda: lives(worker) == 2)
+    await world.advance(30)
+    assert note(world) is not None
+    assert worker.metrics.shards[SHARD_0].activity is ShardActivity.FAILING
+    await world.until(lambda: len(world.recorder.deliveries) == 6)
+    await world.advance(RENEWAL_S)
+    assert note(world) is None
+    assert worker.metrics.shards[SHARD_0].activity is ShardActivity.IDLE
+
+
+@in_fleet(1)
+async def test_the_last_error_and_the_log_say_what_the_child_said_last(world, caplog):
+    world.recorder = Poisoned(world.clock)
+    poison(world)
+    worker = world.start()
+    await world.until(lambda: lives(worker) == 2)
+    part = worker.metrics.shards[SHARD_0]
+    assert part.last_error == "ValueError: poison (closed its output before it answered processRecords)"
+    said, *_ = [one for one in caplog.records if vars(one).get("action") == "child_last_words"]
+    assert (said.levelname, said.getMessage()) == ("WARNING", "its last words on stderr:\nValueError: poison")
+
+
+@pytest.mark.parametrize(("version", "errors"), [("1", 0), ("2", 1)])
+@virtual
+async def test_a_child_of_the_first_generation_that_ends_at_a_stop_is_no_error(version, errors, caplog):
+    """`shutdownRequested` came late to KCL 1.x."""
+
+    class Old(Recorder):
+        async def act(self, child, message):
+            if message["action"] == "shutdownRequested":
+                raise ChildExit
+            await super().act(child, message)
+
+    async with fleet(1, mld__protocolVersion=version) as world:
+        world.recorder = Old(world.clock)
+        world.put(1)
+        worker = world.start()
+        await world.until(world.all_delivered)
+        assert await asyncio.wait_for(worker.stop(), 10)
+        assert [one.levelname for one in caplog.records].count("ERROR") == errors
 
 
 @in_fleet(2)

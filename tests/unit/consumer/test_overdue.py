@@ -135,6 +135,25 @@ async def test_a_child_that_waits_for_the_lease_table_is_not_blamed(world, caplo
     assert "lease table" in warnings(caplog)[0].getMessage()
 
 
+@in_fleet()
+async def test_a_line_that_was_not_understood_is_quoted(world, caplog):
+    async def glued(child):
+        child.done(await child.receive())
+        await child.receive()
+        child.say('written: 7{"action":"status","responseFor":"processRecords"}')
+        child.say("at last")
+        await child.receive()
+
+    world.recorder = glued
+    world.put(1)
+    world.start()
+    await world.advance(70)
+    assert (
+        """no message: 'written: 7{"action":"status","responseFor":"processRecords"}'"""
+        in warnings(caplog)[0].getMessage()
+    )
+
+
 def test_the_intervals_double_up_to_an_hour():
     times = [60.0]
     while times[-1] < 5 * REPEAT_MAX_S:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -535,12 +536,17 @@ async def test_a_note_of_failures_rides_on_the_next_renewal_and_costs_no_write()
         await asyncio.sleep(INTERVAL_S)
         assert note_of(dynamo, "a") == NOTE
         await asyncio.sleep(2 * INTERVAL_S)
-        assert counter_of(dynamo, "a") == before + 3
+        me.keeper.note_failing("a", held.token, replace(NOTE, failures=0))
+        await asyncio.sleep(INTERVAL_S)
+        assert note_of(dynamo, "a") is None, "the processor works again"
+        me.keeper.note_failing("a", held.token, NOTE)
+        await asyncio.sleep(INTERVAL_S)
+        assert counter_of(dynamo, "a") == before + 5
         await me.keeper.checkpoint("a", held.token, LATER)
         assert note_of(dynamo, "a") is None
         await asyncio.sleep(2 * INTERVAL_S)
         assert note_of(dynamo, "a") is None, "it is about the checkpoint before"
-    assert counter_of(dynamo, "a") == before + 6
+    assert counter_of(dynamo, "a") == before + 8
 
 
 @virtual

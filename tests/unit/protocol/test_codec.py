@@ -47,11 +47,11 @@ from protocol.messages import (
             b'"streamArn":"arn:aws:kinesis:x:1:stream/orders","streamId":"1:orders:2"}\n',
         ),
         (LeaseLost(), b'{"action":"leaseLost"}\n'),
-        (ShardEnded(), b'{"action":"shardEnded"}\n'),
-        (ShutdownRequested(), b'{"action":"shutdownRequested"}\n'),
+        (ShardEnded(), b'{"action":"shardEnded","checkpoint":"SHARD_END"}\n'),
+        (ShutdownRequested("7"), b'{"action":"shutdownRequested","checkpoint":"7"}\n'),
     ],
 )
-def test_actions_are_the_bytes_of_the_java_daemon_with_flat_keys_for_one_of_several_streams(
+def test_actions_are_javas_with_flat_keys_for_one_of_several_streams_and_the_checkpoints_that_amazon_documents(
     action: Initialize, line: bytes
 ) -> None:
     assert codec.encode_action(action, Dialect.KCL_2) == line
@@ -62,7 +62,7 @@ def test_actions_are_the_bytes_of_the_java_daemon_with_flat_keys_for_one_of_seve
     [
         (LeaseLost(), b'{"action":"shutdown","reason":"ZOMBIE"}\n'),
         (ShardEnded(), b'{"action":"shutdown","reason":"TERMINATE"}\n'),
-        (ShutdownRequested(), b'{"action":"shutdownRequested"}\n'),
+        (ShutdownRequested("7"), b'{"action":"shutdownRequested","checkpoint":"7"}\n'),
     ],
 )
 def test_the_1x_dialect_says_shutdown_with_a_reason(action: LeaseLost | ShardEnded, line: bytes) -> None:
@@ -129,6 +129,7 @@ def test_many_records_come_in_pieces_and_a_large_payload_in_slices_that_join_to_
     [
         ('{"action":"status","responseFor":"initialize"}', ActionStatus("initialize")),
         (' \t{ "responseFor" : "x" , "action" : "status" } ', ActionStatus("x")),
+        ('\ufeff{"action":"status","responseFor":"x"}', ActionStatus("x")),
         ('{"action":"status","responseFor":"a","responseFor":"b"}', ActionStatus("b")),
         ('{"action":"\\u0073tatus","responseFor":"x"}', ActionStatus("x")),
         ('{"action":"status","responseFor":"x"} and garbage }', ActionStatus("x")),
@@ -176,7 +177,6 @@ def test_lines_java_or_its_better_understands(line: str, message: ActionStatus |
         "null",
         "{'action':'status'}",
         '{"action":"status","responseFor":"x",}',
-        '\ufeff{"action":"status","responseFor":"x"}',
         '// comment {"action":"status","responseFor":"x"}',
         'garbage {"action":"status","responseFor":"x"}',
         '["status",{"responseFor":"x"}]',

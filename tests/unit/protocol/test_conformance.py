@@ -110,6 +110,11 @@ async def test_a_child_that_trips_over_a_new_key_of_records_conforms_but_that_is
             LOOP.replace("    status(action)", "    status(action)\n    status(action)"), Rule.TURNS, id="answers twice"
         ),
         pytest.param(
+            LOOP.replace("    status(action)", "    status(action)\n    if action == 'processRecords': checkpoint()"),
+            Rule.NAMED_BETWEEN,
+            id="asks between two actions without a position",
+        ),
+        pytest.param(
             LOOP.replace("    status(action)", "    send(action='status', responseFor=action, extra=1)"),
             Rule.MESSAGES,
             id="extra key",
@@ -188,6 +193,15 @@ async def test_a_child_that_breaks_one_rule_is_blamed_for_it(tmp_path: Path, bod
     report = await report_on(tmp_path, body)
     assert rule in broken(report)
     assert report.findings[rule].reasons
+
+
+async def test_a_child_that_names_what_it_checkpoints_after_its_answer_keeps_every_rule(tmp_path: Path) -> None:
+    after = """status(action)
+    if action == "processRecords":
+        last = message["records"][-1]
+        checkpoint(last["sequenceNumber"], last["subSequenceNumber"])"""
+    report = await report_on(tmp_path, LOOP.replace("status(action)", after))
+    assert broken(report) == set()
 
 
 async def test_giving_up_with_an_error_in_an_invalid_state_is_allowed(tmp_path: Path) -> None:

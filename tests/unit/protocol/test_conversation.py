@@ -7,13 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from protocol.conversation import (
-    HELD_MESSAGES_MAX,
     PHASES,
     ActionDone,
     CheckpointAsked,
     Conversation,
     ConversationState,
-    MessageHeld,
     Noise,
     Phase,
     ProcessorError,
@@ -59,7 +57,7 @@ def test_a_whole_life_from_initialize_to_lease_lost() -> None:
     conversation.begin(ActionName.PROCESS_RECORDS)
     assert conversation.awaited is ActionName.PROCESS_RECORDS
     assert conversation.receive_line(status("processRecords")) == ActionDone(ActionName.PROCESS_RECORDS)
-    assert conversation.send(ShutdownRequested()) == b'{"action":"shutdownRequested"}\n'
+    assert conversation.send(ShutdownRequested("7")) == b'{"action":"shutdownRequested","checkpoint":"7"}\n'
     assert conversation.receive_line(status("shutdownRequested")) == ActionDone(ActionName.SHUTDOWN_REQUESTED)
     assert conversation.send(LeaseLost()) == b'{"action":"leaseLost"}\n'
     assert conversation.receive_line(status("leaseLost")) == ActionDone(ActionName.LEASE_LOST)
@@ -75,39 +73,30 @@ def test_any_number_of_checkpoints_fits_into_one_action() -> None:
         assert conversation.reply() == (
             b'{"action":"checkpoint","sequenceNumber":"7","subSequenceNumber":1,"error":null}\n'
         )
-        assert conversation.next_event() is None
     assert conversation.receive_line(status("processRecords")) == ActionDone(ActionName.PROCESS_RECORDS)
 
 
-def test_what_the_child_says_while_a_reply_is_due_waits_for_the_reply() -> None:
+def test_a_line_is_taken_after_the_reply_to_the_request_before_it() -> None:
     conversation = processing()
     conversation.receive_line(REQUEST)
-    assert conversation.receive_line('{"action":"checkpoint"}') == MessageHeld()
-    assert conversation.receive_line(status("processRecords")) == MessageHeld()
-    assert conversation.next_event() is None
+    with pytest.raises(ProtocolMisuse, match="before the reply"):
+        conversation.receive_line(status("processRecords"))
     conversation.reply()
-    second = conversation.next_event()
-    assert second == CheckpointAsked(CheckpointRequest(None, None), ActionName.PROCESS_RECORDS)
-    assert conversation.next_event() is None
-    conversation.reply()
-    assert conversation.next_event() == ActionDone(ActionName.PROCESS_RECORDS)
-    assert conversation.next_event() is None
+    assert conversation.receive_line(status("processRecords")) == ActionDone(ActionName.PROCESS_RECORDS)
 
 
-def test_a_child_that_never_waits_for_replies_is_stopped_at_a_bound() -> None:
-    conversation = processing()
-    conversation.receive_line(REQUEST)
-    for _ in range(HELD_MESSAGES_MAX):
-        assert conversation.receive_line(REQUEST) == MessageHeld()
-    with pytest.raises(ProcessorError, match="without waiting"):
-        conversation.receive_line(REQUEST)
-    assert conversation.state is ConversationState.CLOSED
-
-
-@pytest.mark.parametrize("line", [status("initialize"), REQUEST])
-def test_what_is_said_while_no_answer_is_due_is_stale_and_does_not_answer_the_next_action(line: str) -> None:
+def test_a_checkpoint_may_be_asked_for_between_two_actions_and_answered_in_the_next() -> None:
     conversation = ready()
-    assert isinstance(conversation.receive_line(line), StaleAnswer)
+    assert conversation.receive_line(REQUEST) == CheckpointAsked(CheckpointRequest("7", 1), None)
+    assert conversation.state is ConversationState.IDLE
+    conversation.begin(ActionName.PROCESS_RECORDS)
+    assert b'"sequenceNumber":"7"' in conversation.reply()
+    assert conversation.receive_line(status("processRecords")) == ActionDone(ActionName.PROCESS_RECORDS)
+
+
+def test_a_status_that_nobody_waits_for_is_stale_and_does_not_answer_the_next_action() -> None:
+    conversation = ready()
+    assert isinstance(conversation.receive_line(status("initialize")), StaleAnswer)
     assert conversation.state is ConversationState.IDLE
     conversation.begin(ActionName.PROCESS_RECORDS)
     assert conversation.state is ConversationState.AWAITING_STATUS
@@ -117,9 +106,7 @@ def test_what_is_said_while_no_answer_is_due_is_stale_and_does_not_answer_the_ne
     ("line", "is_quiet"), [("hello", False), ("null", False), ('{"action":"leaseLost"}', False), ("", True)]
 )
 def test_noise_changes_nothing_in_any_state(line: str, is_quiet: bool) -> None:
-    pending = processing()
-    pending.receive_line(REQUEST)
-    for conversation in (ready(), processing(), pending):
+    for conversation in (ready(), processing()):
         before = conversation.state
         noise = conversation.receive_line(line)
         assert isinstance(noise, Noise) and noise.quiet is is_quiet
@@ -135,25 +122,19 @@ def test_a_wrong_status_is_the_fault_of_the_child(line: str) -> None:
     assert conversation.awaited is None
 
 
-@pytest.mark.parametrize(
-    ("lines", "fault"),
-    [([], "closed its output before it answered processRecords$"), ([REQUEST], "with a checkpoint request open$")],
-)
-def test_the_end_of_output_while_an_answer_is_due_is_the_fault_of_the_child(lines: list[str], fault: str) -> None:
+def test_the_end_of_output_is_the_fault_of_the_child_and_says_what_was_due() -> None:
     conversation = processing()
-    for line in lines:
-        conversation.receive_line(line)
-    with pytest.raises(ProcessorError, match=fault):
-        conversation.eof()
+    assert str(conversation.eof()) == "closed its output before it answered processRecords"
     assert conversation.state is ConversationState.CLOSED
+    assert str(ready().eof()) == "ended while there was nothing to do for it"
 
 
-def test_the_end_of_output_may_be_reported_twice_and_then_an_action_fails_as_the_fault_of_the_child() -> None:
-    conversation = ready()
-    conversation.eof()
-    conversation.eof()
-    with pytest.raises(ProcessorError, match="closed its output before processRecords"):
-        conversation.begin(ActionName.PROCESS_RECORDS)
+@pytest.mark.parametrize("action", [LeaseLost(), ShardEnded()])
+def test_a_child_that_ends_at_what_kcl_1x_does_not_know_is_told_the_key(action: LeaseLost | ShardEnded) -> None:
+    for dialect, is_told in ((Dialect.KCL_2, True), (Dialect.KCL_1, False)):
+        conversation = ready(dialect)
+        conversation.send(action)
+        assert ("mld.protocolVersion = 1" in str(conversation.eof())) is is_told
 
 
 @pytest.mark.parametrize("action", [INITIALIZE, LeaseLost()])
@@ -166,6 +147,16 @@ def test_a_checkpoint_is_refused_in_initialize_and_lease_lost(action: Initialize
         conversation.reply()
     conversation.reply(CheckpointErrorName.INVALID_STATE)
     assert conversation.receive_line(status(action.name.value)) == ActionDone(action.name)
+
+
+@pytest.mark.parametrize("path", [[], [INITIALIZE, LeaseLost()]])
+def test_a_checkpoint_is_refused_before_initialize_and_after_lease_lost(path: list[Initialize | LeaseLost]) -> None:
+    conversation = Conversation()
+    for action in path:
+        conversation.send(action)
+        conversation.receive_line(status(action.name.value))
+    asked = conversation.receive_line(REQUEST)
+    assert asked == CheckpointAsked(CheckpointRequest("7", 1), None, CheckpointErrorName.INVALID_STATE)
 
 
 def test_shard_ended_may_be_repeated_for_a_second_chance_to_checkpoint() -> None:
@@ -229,6 +220,7 @@ class AnyTraffic(RuleBasedStateMachine):
         super().__init__()
         self.conversation = Conversation()
         self.open = 0
+        self.asked: CheckpointAsked | None = None
 
     @rule(action=st.sampled_from(ActionName))
     def begin(self, action: ActionName) -> None:
@@ -236,33 +228,30 @@ class AnyTraffic(RuleBasedStateMachine):
         allowed = idle and (self.conversation.phase, action) in PHASES
         try:
             self.conversation.begin(action)
-        except (ProtocolMisuse, ProcessorError):
+        except ProtocolMisuse:
             assert not allowed
         else:
             assert allowed
             self.open += 1
 
+    @precondition(lambda self: self.asked is None)
     @rule(line=st.sampled_from(["", "x", REQUEST, "{}", *(status(action.value) for action in ActionName)]))
     def child_says(self, line: str) -> None:
         try:
-            self.count(self.conversation.receive_line(line))
+            event = self.conversation.receive_line(line)
         except ProcessorError:
             assert self.conversation.state is ConversationState.CLOSED
             self.open = 0
+        else:
+            self.open -= isinstance(event, ActionDone)
+            self.asked = event if isinstance(event, CheckpointAsked) else None
 
-    @precondition(lambda self: self.conversation.state is ConversationState.CHECKPOINT_PENDING)
+    @precondition(lambda self: self.asked is not None)
     @rule()
     def daemon_replies(self) -> None:
-        assert self.conversation.reply(CheckpointErrorName.INVALID_STATE).endswith(b"\n")
-        try:
-            while (event := self.conversation.next_event()) is not None:
-                self.count(event)
-        except ProcessorError:
-            self.open = 0
-
-    def count(self, event: object) -> None:
-        if isinstance(event, ActionDone):
-            self.open -= 1
+        assert self.asked is not None
+        assert self.conversation.reply(self.asked.refused).endswith(b"\n")
+        self.asked = None
 
     @invariant()
     def at_most_one_action_is_open(self) -> None:

@@ -51,7 +51,7 @@ ACTIONS = (
     )
     | st.just(LeaseLost())
     | st.just(ShardEnded())
-    | st.just(ShutdownRequested())
+    | st.builds(ShutdownRequested, POSITIONS)
 )
 INITIALIZE = {"action": "initialize", "shardId": "s", "sequenceNumber": "1", "subSequenceNumber": 0}
 OUT = {Dialect.KCL_1: "daemon-to-child-1", Dialect.KCL_2: "daemon-to-child"}

@@ -1,0 +1,100 @@
+"""The checkpoints of one shard's child: what it may checkpoint, and what is stored of it.
+
+Rules: protocol#checkpoint-range and protocol#checkpoint-errors.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from mld.clock import Clock
+from mld.consumer.shard_counters import ShardCounters
+from mld.errors import LeaseLostError, TableError, TableMissingError, TableThrottledError
+from mld.leases.checkpoints import CheckpointRange, Illegal, Write
+from mld.leases.holding import HeldLease
+from mld.leases.keeper import LeaseKeeper
+from mld.positions import Position
+from protocol.messages import CheckpointErrorName, CheckpointRequest
+
+log = logging.getLogger(__name__)
+
+
+class ShardCheckpoints:
+    """One for each consumer. `on_moved` hears of the child's checkpoints, `on_lost` that the lease is gone."""
+
+    def __init__(
+        self,
+        held: HeldLease,
+        keeper: LeaseKeeper,
+        clock: Clock,
+        counters: ShardCounters,
+        *,
+        on_moved: Callable[[Position], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self.range = CheckpointRange.starting_at(held.lease.checkpoint)
+        self.refused = False
+        """A request since the last batch that was answered: the child may die of that, not of a record."""
+        self._key = held.lease.key
+        self._token = held.token
+        self._keeper = keeper
+        self._clock = clock
+        self._counters = counters
+        self._on_moved = on_moved
+        self._on_lost = on_lost
+
+    def begin(self, checkpoint: Position) -> None:
+        """Another child begins, after this checkpoint."""
+        self.range = CheckpointRange.starting_at(checkpoint)
+        self.refused = False
+
+    def deliver(self, largest: Position | None) -> None:
+        """The child has a whole batch up to `largest`."""
+        if largest is not None:
+            self.range = self.range.deliver(largest)
+
+    def deliver_end(self) -> None:
+        """The child has `shardEnded`."""
+        self.range = self.range.at_shard_end()
+
+    async def answer(self, request: CheckpointRequest) -> CheckpointErrorName | None:
+        """Judge a request of the child by what it has now, and store it; None if that is in the row."""
+        error = None
+        match self.range.resolve(request.sequence_number, request.sub_sequence_number):
+            case Illegal(reason):
+                log.warning("checkpoint out of range: %s", reason, extra=self._about("checkpoint_illegal"))
+                error = CheckpointErrorName.ILLEGAL_ARGUMENT
+            case Write(position):
+                error = await self.store(position)
+                if error is None:
+                    self._on_moved(self.range.last)
+        self.refused = self.refused or error is not None
+        return error
+
+    async def store(self, position: Position) -> CheckpointErrorName | None:
+        """Write the position to the row, fenced; None means that it is there."""
+        since = self._clock.monotonic()
+        try:
+            position = await self._keeper.checkpoint(self._key, self._token, position)
+        except LeaseLostError as error:
+            self._counters.stored("refused", since)
+            log.warning("%s", error, extra=self._about("checkpoint_lease_lost"))
+            self._on_lost()
+            return CheckpointErrorName.SHUTDOWN
+        except TableError as error:
+            self._counters.stored("error", since)
+            match error:
+                case TableThrottledError():
+                    return CheckpointErrorName.THROTTLING
+                case TableMissingError():
+                    return CheckpointErrorName.INVALID_STATE
+            log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))
+            return CheckpointErrorName.DEPENDENCY
+        self._counters.stored("stored", since, position)
+        self.range = self.range.written(position)
+        log.debug("checkpoint", extra=self._about("checkpoint", position=str(position)))
+        return None
+
+    def _about(self, action: str, **fields: object) -> dict[str, object]:
+        return {"action": action, "shard": self._key, **fields}
