@@ -172,6 +172,23 @@ def test_a_reset_row_is_as_a_new_one_but_for_its_counter(acted: Acted) -> None:
     assert int(row["leaseCounter"]["N"]) > 0
 
 
+def test_a_stream_that_was_recreated_is_read_after_a_reset(acted: Acted) -> None:
+    world = acted.world
+    world.put(20)
+    acted.run_through()
+    world.kinesis.delete_stream(StreamName=world.stream, EnforceConsumerDeletion=True)
+    world.kinesis.get_waiter("stream_not_exists").wait(StreamName=world.stream)
+    world.kinesis.create_stream(StreamName=world.stream, ShardCount=3)
+    world.until_active()
+
+    said = acted.done("reset", "--to", "trim-horizon", "--execute")
+
+    assert "all rows are replaced, because the lease table belongs to another stream" in said
+    assert set(acted.checkpoints().values()) == {TRIM_HORIZON}
+    new = names(world.put(20))
+    assert acted.run_through(wanted=new) == new
+
+
 def test_reset_to_latest_skips_what_is_there_and_nothing_that_comes(acted: Acted) -> None:
     acted.run_through(initialPositionInStream="TRIM_HORIZON")
     skipped = acted.world.put(20)
@@ -432,10 +449,10 @@ def test_a_place_that_is_not_there_is_named(acted: Acted, arguments: tuple[str, 
 
 
 def test_rows_of_another_stream_are_left_alone(acted: Acted) -> None:
-    acted.world.put(4)
-    acted.run_through()
     other = f"{acted.world.stream}-other"
     acted.world.kinesis.create_stream(StreamName=other, ShardCount=1)
+    acted.world.put(4)
+    acted.run_through()
 
     said = acted.refused("reset", "--to", "trim-horizon", "--execute", streamName=other)
 
