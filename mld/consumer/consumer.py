@@ -20,7 +20,7 @@ from mld.consumer.aggregates import AggregateReports
 from mld.consumer.batches import batch_of
 from mld.consumer.failures import Failures
 from mld.consumer.lifecycle import ActivityOutcome, ConsumerState, StopReason, next_state
-from mld.consumer.parts import Part, holding_of, holding_part, records_of
+from mld.consumer.parts import Part, has_marked, holding_of, holding_part, records_of, without_marked
 from mld.consumer.ports import ChildStartError, ConsumerParts, ConsumerSettings, EndVerdict, MissingVerdict
 from mld.consumer.processor import Processor
 from mld.consumer.shard_counters import ShardCounters
@@ -28,6 +28,7 @@ from mld.consumer.stopping import PauseGate, Stopping
 from mld.errors import LeaseLostError, StreamError, TableError, TableMissingError, TableThrottledError
 from mld.leases.checkpoints import CheckpointRange, Illegal, Write
 from mld.leases.holding import HeldLease
+from mld.leases.lease import Lease
 from mld.positions import Position
 from mld.retrieval.reader import EndOfShard, Records, ShardMissing, ShardReader
 from mld.streams import ChildBatch, ChildShard, Page
@@ -60,7 +61,10 @@ class ShardConsumer:
         self._settings = settings
         self._stopping = Stopping(parts.clock)
         self._pause = self._stopping.pause
-        self.gate = PauseGate(self.counters.paused)
+        self._gate = PauseGate(self.counters.paused)
+        self._left_out: frozenset[str] = frozenset()
+        self._restart = held.lease.restart  # whoever asked before has a new child by now
+        self._restart_asked = asyncio.Event()
         self._processor: Processor | None = None
         self._reader: ShardReader | None = None
         self._range = CheckpointRange.starting_at(held.lease.checkpoint)
@@ -72,6 +76,8 @@ class ShardConsumer:
         self._parked_poll_s = PARKED_POLL_FIRST_S
         self._retries = 0  # of an activity, in a row
         self._ends_doubted = 0  # since the last records
+        self._killing: asyncio.Task[str] | None = None
+        self.heed(held.lease)
 
     # --- from outside ------------------------------------------------------------------------------------------------
 
@@ -86,6 +92,22 @@ class ShardConsumer:
     def lose_lease(self) -> None:
         """The lease is gone: nothing more is delivered; the child gets `leaseLost`."""
         self._stopping.ask(StopReason.LEASE_LOST)
+
+    def heed(self, lease: Lease) -> None:
+        """Do what an operator wants, as the row of the lease says: pause, leave records out, start a new child."""
+        if self._gate.turn(lease.paused is not None):
+            action = "shard_resumed" if lease.paused is None else "shard_paused"
+            log.info("resumed" if lease.paused is None else f"paused: {lease.paused}", extra=self._about(action))
+        is_unblocked = not lease.left_out <= self._left_out and self.state is ConsumerState.BACKING_OFF
+        self._left_out = lease.left_out
+        is_asked = lease.restart is not None and lease.restart != self._restart
+        self._restart = lease.restart
+        if is_asked:
+            log.info("a new child is wanted: %s", lease.restart, extra=self._about("child_restart_asked"))
+        if is_asked or is_unblocked:
+            self._restart_asked.set()
+        if is_asked and self._processor is not None:
+            self._killing = asyncio.ensure_future(self._processor.kill())
 
     def adjust(self, settings: ConsumerSettings) -> None:
         """Go on with other bounds and pauses. A wait that is under way keeps those that it began with."""
@@ -202,6 +224,7 @@ class ShardConsumer:
 
     async def _ensure_child(self) -> None:
         if self._processor is None:
+            self._restart_asked.clear()
             started_at = self._parts.clock.monotonic()
             starting = self._parts.host.start(self._source.address_of(self._lease))
             child = await ours(starting, "starting a child", self.key)
@@ -223,7 +246,7 @@ class ShardConsumer:
     async def _process(self) -> ActivityOutcome:
         assert self._reader is not None and self._processor is not None
         gone = self._processor.gone
-        delivery = await self._stopping.unless(self.gate.after(self._reader.next()), gone)
+        delivery = await self._stopping.unless(self._gate.after(self._reader.next()), gone)
         if delivery is None and gone.done() and self._stopping.stop is None:
             # Restart it now, not with the next records, which may be hours away: some may be without a checkpoint.
             return await self._child_failed(ProcessorGoneError("ended while there was nothing to do for it"))
@@ -247,9 +270,14 @@ class ShardConsumer:
         if batch.largest is None and not self._settings.deliver_empty_batches:
             self.aggregates.note(batch, self._lease.hash_range)
             return ActivityOutcome.DONE
-        if batch.largest is None or not self._failures.is_searching:
+        left_out = has_marked(batch, self._left_out, self._delivered)
+        if batch.largest is None or not (self._failures.is_searching or left_out):
             return await self._hand_over(batch, lambda: holding_of(page, batch))
         rest = await records_of(batch)
+        if left_out:
+            rest, passed = without_marked(rest, self._left_out)
+            for record in passed:
+                log.warning("record %s is left out, as asked", record, extra=self._about("record_left_out"))
         while rest and self._stopping.stop is None:
             count = self._failures.next_part(self._range.last, self._delivered, rest)
             if count is None:
@@ -349,8 +377,10 @@ class ShardConsumer:
         if self._failures.is_too_much:
             self._parts.on_gave_up(self.key, self._failures.why)
             return ActivityOutcome.GAVE_UP
+        if self._restart_asked.is_set():
+            return ActivityOutcome.DONE
         if not await self._failures.set_aside_suspect(self._stopping, self._range, self._store):
-            await self._pause(self._failures.delay_s())
+            await self._pause(self._failures.delay_s(), self._restart_asked)
         return ActivityOutcome.DONE
 
     async def _judge_missing(self) -> ActivityOutcome:
@@ -438,8 +468,14 @@ class ShardConsumer:
     ) -> ActivityOutcome:
         """The child had `batch`, which came after `before`; it is gone now."""
         processor, self._processor = self._processor, None
-        ended = await processor.end() if processor is not None else "never started"
+        killing, self._killing = self._killing, None
+        ended = "never started"
+        if processor is not None:
+            ended = await (processor.end() if killing is None else killing)
         words = processor.last_words if processor is not None else ()
+        if self._restart_asked.is_set():
+            log.info("child ended, as asked: %s", ended, extra=self._about("child_ended"))
+            return ActivityOutcome.CHILD_FAILED
         self.counters.failed(error)
         await self._failures.note(str(error), words, self._range.last, batch, before or self._delivered)
         log.error(
@@ -466,6 +502,8 @@ class ShardConsumer:
         processor, self._processor = self._processor, None
         if processor is not None:
             log.warning("child killed: %s", await processor.kill(), extra=self._about("child_killed"))
+        if self._killing is not None:
+            await asyncio.wait({self._killing})
         await self._stop_reader()
 
     async def _retry_later(self, delay_max_s: float = RETRY_DELAY_MAX_S) -> ActivityOutcome:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mld.errors import MldError
-from mld.operating.acts.act_options import acting
+from mld.operating.acts.act_options import ActOptions, act, acting
 from mld.operating.point_option import PointType
 from mld.operating.points import PointKind
 from mld.terminal import (
@@ -33,6 +33,7 @@ from mld.terminal import (
 )
 
 if TYPE_CHECKING:
+    from mld.operating.acts.act_options import ActTools, Planner
     from mld.operating.acts.plan import ActPlan, Outcome, Row
     from mld.operating.points import Point
     from mld.operating.resets.application import Doors
@@ -103,6 +104,9 @@ def reset(
 @define_option
 @click.option("--records", type=click.IntRange(min=1), metavar="N", help="Skip so many user records.")
 @click.option("--past", metavar="SEQUENCE[/SUB]", help="Skip all records up to this one, and this one.")
+@click.option(
+    "--only", metavar="SEQUENCE[/SUB]", help="Leave this record out, and keep those before it; no lease is taken."
+)
 @click.option("--to", "path", type=NEW_FILE, required=True, metavar="FILE", help="New file for what is skipped.")
 @acting
 def skip(
@@ -112,6 +116,7 @@ def skip(
     overrides: Sequence[str],
     records: int | None,
     past: str | None,
+    only: str | None,
     path: Path,
     execute: bool,
     backup_file: str | None,
@@ -122,8 +127,11 @@ def skip(
     The file has one record a line, in JSON, as the record processor would have got it. A worker that has the lease
     loses it, and begins after the skipped records when it has it back.
     """
-    if (records is None) == (past is None):
-        raise click.UsageError("give either --records or --past")
+    if [records, past, only].count(None) != 2:
+        raise click.UsageError("give one of --records, --past and --only")
+    if only is not None:
+        file, options = _only(option_file, files), ActOptions(execute, backup_file, output)
+        sys.exit(act("mld skip", file, overrides, options, _leaving_out(shard_name, only, path if execute else None)))
     stream_name, bare_name = stream_and_shard(None, shard_name)
 
     async def work(doors: Doors) -> int:
@@ -320,6 +328,32 @@ def teardown(
         return EXIT_FAILURE if any(what.startswith("failed") for _, what in outcomes) else EXIT_OK
 
     run_with_doors(chosen_file(option_file, argument_file), overrides, work, of_whole=True)
+
+
+def _leaving_out(shard_name: str, only: str, path: Path | None) -> Planner:
+    """The plan of `skip --only`, which saves the record in `path` first."""
+
+    async def plan(tools: ActTools) -> ActPlan:
+        from mld.operating.acts.plan import full_key
+        from mld.operating.acts.steering import plan_leave_out
+        from mld.operating.resets.application import application_of
+        from mld.operating.resets.files import saved_file
+        from mld.operating.resets.skipping import parse_past, records_at, saved_line
+        from mld.operating.stream_choice import only_stream
+
+        wanted, fleet = parse_past(only), await tools.reader.look()
+        planned = plan_leave_out(fleet, shard_name, str(wanted).removeprefix("up to "))
+        leases = {view.key: view.lease for view in fleet.shards}
+        lease = leases[full_key(leases, shard_name, fleet.labels)]
+        label = None if lease.stream is None else fleet.labels.get(lease.stream, lease.stream)
+        async with application_of(tools.settings, only_stream(tools.settings, label)) as doors:
+            found = await records_at(doors.app, lease, wanted)
+        if path is not None and planned.changes:
+            with saved_file(path) as file:
+                file.writelines(saved_line(lease, record) for record in found)
+        return replace(planned, notes=(*map(_short, found), *planned.notes))
+
+    return plan
 
 
 # --- what they share ------------------------------------------------------------------------------------------------

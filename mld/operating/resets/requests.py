@@ -24,6 +24,7 @@ _STALE = (
     rows.THROUGHPUT,
     rows.HEARTBEAT,
     rows.FAILING,
+    rows.LEFT_OUT,
     *rows.STATUS,
 )
 """What a row says about a place that it leaves."""
