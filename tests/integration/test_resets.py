@@ -20,7 +20,7 @@ from mld.positions import LATEST, TRIM_HORIZON, Position
 from tests.acceptance.commands import mld
 from tests.integration import history
 from tests.integration.history import Put
-from tests.integration.world import ENVIRONMENT, SHORT_LEASE, MakeWorld, World
+from tests.integration.world import ASSIGNED, ENVIRONMENT, SHORT_LEASE, MakeWorld, World
 from tests.support.kpl import User, aggregate
 from tests.support.servers import ServerProcess
 
@@ -290,6 +290,32 @@ def test_skip_saves_the_records_and_a_running_worker_goes_on_after_them(acted: A
         lambda: any(life.position == Position(str(puts[2].sequence)) for life in world.history.lives(SHARD_0)),
         what="a child that starts after what was skipped",
     )
+
+
+def test_one_record_is_left_out_while_its_worker_goes_on(acted: Acted) -> None:
+    world = acted.world
+    before = world.put(20)
+    poison = world.kinesis.put_record(StreamName=world.stream, Data=b"poison", PartitionKey="k", ExplicitHashKey="0")
+    after = world.put(20)
+    daemon = world.daemon("w0", world.hostile("poison", lives=1_000_000), **SHORT_LEASE, **ASSIGNED)
+    world.until(lambda: acted.rows().get(SHARD_0, {}).get("mldFailing"), what="a note of failures")
+    out, number = acted.cwd / "poison.jsonl", poison["SequenceNumber"]
+
+    said = acted.done("skip", SHARD_0, "--only", number, "--to", out)
+    assert f"{number} is not delivered; what comes before and after it is" in said
+    assert not out.exists()
+    acted.done("skip", SHARD_0, "--only", number, "--to", out, "--execute")
+
+    assert [json.loads(line)["sequenceNumber"] for line in out.read_text().splitlines()] == [number]
+    world.until_delivered([*before, *after])
+    assert not [event for event in daemon.events if event.get("action") == "lease_lost"]
+    assert f", past {number}" in acted.refused("skip", SHARD_0, "--only", number, "--to", out)
+    lives = len(world.history.lives(SHARD_1))
+    acted.done("restart-child", "1", "--why", "to see", "--execute")
+    world.until(lambda: len(world.history.lives(SHARD_1)) > lives, what="a new child")
+    assert "to see" in acted.rows()[SHARD_1]["mldRestart"]["S"]
+    assert daemon.stop() == 0
+    history.in_order_without_gaps([*before, *after], world.history.lives(SHARD_1))
 
 
 def test_skip_ends_inside_an_aggregate(acted: Acted) -> None:
