@@ -2,9 +2,8 @@
 
 Rules: shards#consumer-life-cycle, shards#checkpoints-by-the-child, retrieval#order-of-preparation,
 protocol#order-of-actions and protocol#failed-children. One consumer serves one holding of one lease (key and token). It
-never advances a checkpoint by itself: a checkpoint is what the child asked for, inside the range of what was delivered
-to it; the one exception is a record that is safe in the dead letter, which is off by default. Whatever fails, the next
-child starts again from the last checkpoint.
+never advances a checkpoint by itself: a checkpoint is what the child asked for, inside the range of what was delivered;
+the one exception is a record that is safe in the dead letter. The next child starts again from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -20,11 +19,12 @@ from mld.consumer.aggregates import AggregateReports
 from mld.consumer.batches import batch_of
 from mld.consumer.failures import Failures
 from mld.consumer.lifecycle import ActivityOutcome, ConsumerState, StopReason, next_state
-from mld.consumer.parts import Part, has_marked, holding_of, holding_part, records_of, without_marked
+from mld.consumer.parts import Part, holding_of, holding_part, records_of
 from mld.consumer.ports import ChildStartError, ConsumerParts, ConsumerSettings, EndVerdict, MissingVerdict
-from mld.consumer.processor import Processor
+from mld.consumer.processor import Processor, processor_of
 from mld.consumer.shard_counters import ShardCounters
-from mld.consumer.stopping import PauseGate, Stopping
+from mld.consumer.stopping import Stopping
+from mld.consumer.wishes import Wishes
 from mld.errors import LeaseLostError, StreamError, TableError, TableMissingError, TableThrottledError
 from mld.leases.checkpoints import CheckpointRange, Illegal, Write
 from mld.leases.holding import HeldLease
@@ -61,10 +61,7 @@ class ShardConsumer:
         self._settings = settings
         self._stopping = Stopping(parts.clock)
         self._pause = self._stopping.pause
-        self._gate = PauseGate(self.counters.paused)
-        self._left_out: frozenset[str] = frozenset()
-        self._restart = held.lease.restart  # whoever asked before has a new child by now
-        self._restart_asked = asyncio.Event()
+        self._wishes = Wishes(held.lease, self.counters.paused)
         self._processor: Processor | None = None
         self._reader: ShardReader | None = None
         self._range = CheckpointRange.starting_at(held.lease.checkpoint)
@@ -76,8 +73,6 @@ class ShardConsumer:
         self._parked_poll_s = PARKED_POLL_FIRST_S
         self._retries = 0  # of an activity, in a row
         self._ends_doubted = 0  # since the last records
-        self._killing: asyncio.Task[str] | None = None
-        self.heed(held.lease)
 
     # --- from outside ------------------------------------------------------------------------------------------------
 
@@ -94,20 +89,9 @@ class ShardConsumer:
         self._stopping.ask(StopReason.LEASE_LOST)
 
     def heed(self, lease: Lease) -> None:
-        """Do what an operator wants, as the row of the lease says: pause, leave records out, start a new child."""
-        if self._gate.turn(lease.paused is not None):
-            action = "shard_resumed" if lease.paused is None else "shard_paused"
-            log.info("resumed" if lease.paused is None else f"paused: {lease.paused}", extra=self._about(action))
-        is_unblocked = not lease.left_out <= self._left_out and self.state is ConsumerState.BACKING_OFF
-        self._left_out = lease.left_out
-        is_asked = lease.restart is not None and lease.restart != self._restart
-        self._restart = lease.restart
-        if is_asked:
-            log.info("a new child is wanted: %s", lease.restart, extra=self._about("child_restart_asked"))
-        if is_asked or is_unblocked:
-            self._restart_asked.set()
-        if is_asked and self._processor is not None:
-            self._killing = asyncio.ensure_future(self._processor.kill())
+        """Do what an operator wants, as the row of the lease says."""
+        if self._wishes.heed(lease, is_waiting=self.state is ConsumerState.BACKING_OFF) and self._processor:
+            self._processor.kill_soon()
 
     def adjust(self, settings: ConsumerSettings) -> None:
         """Go on with other bounds and pauses. A wait that is under way keeps those that it began with."""
@@ -224,29 +208,19 @@ class ShardConsumer:
 
     async def _ensure_child(self) -> None:
         if self._processor is None:
-            self._restart_asked.clear()
+            self._wishes.restart_asked.clear()
             started_at = self._parts.clock.monotonic()
             starting = self._parts.host.start(self._source.address_of(self._lease))
             child = await ours(starting, "starting a child", self.key)
             took_ms = millis_since(self._parts.clock, started_at)
             log.debug("child spawned", extra=self._about("child_spawned", child=child.description, took_ms=took_ms))
-            self._processor = Processor(
-                child,
-                self.key,
-                self._settings.dialect,
-                self._parts.clock,
-                reply_timeout_s=self._settings.reply_timeout_s,
-                warn_after_s=self._settings.warn_after_s,
-                metrics=self.counters.part,
-                tap=self._tap,
-                logs_fields=self._settings.logs_fields,
-                stream=self._source.stream_name,
-            )
+            clock, part, stream = self._parts.clock, self.counters.part, self._source.stream_name
+            self._processor = processor_of(child, self.key, clock, self._settings, part, self._tap, stream)
 
     async def _process(self) -> ActivityOutcome:
         assert self._reader is not None and self._processor is not None
         gone = self._processor.gone
-        delivery = await self._stopping.unless(self._gate.after(self._reader.next()), gone)
+        delivery = await self._stopping.unless(self._wishes.gate.after(self._reader.next()), gone)
         if delivery is None and gone.done() and self._stopping.stop is None:
             # Restart it now, not with the next records, which may be hours away: some may be without a checkpoint.
             return await self._child_failed(ProcessorGoneError("ended while there was nothing to do for it"))
@@ -270,14 +244,9 @@ class ShardConsumer:
         if batch.largest is None and not self._settings.deliver_empty_batches:
             self.aggregates.note(batch, self._lease.hash_range)
             return ActivityOutcome.DONE
-        left_out = has_marked(batch, self._left_out, self._delivered)
-        if batch.largest is None or not (self._failures.is_searching or left_out):
+        if batch.largest is None or not (self._failures.is_searching or self._wishes.concern(batch, self._delivered)):
             return await self._hand_over(batch, lambda: holding_of(page, batch))
-        rest = await records_of(batch)
-        if left_out:
-            rest, passed = without_marked(rest, self._left_out)
-            for record in passed:
-                log.warning("record %s is left out, as asked", record, extra=self._about("record_left_out"))
+        rest = self._wishes.kept(await records_of(batch))
         while rest and self._stopping.stop is None:
             count = self._failures.next_part(self._range.last, self._delivered, rest)
             if count is None:
@@ -377,10 +346,9 @@ class ShardConsumer:
         if self._failures.is_too_much:
             self._parts.on_gave_up(self.key, self._failures.why)
             return ActivityOutcome.GAVE_UP
-        if self._restart_asked.is_set():
-            return ActivityOutcome.DONE
-        if not await self._failures.set_aside_suspect(self._stopping, self._range, self._store):
-            await self._pause(self._failures.delay_s(), self._restart_asked)
+        asked = self._wishes.restart_asked
+        if not asked.is_set() and not await self._failures.set_aside_suspect(self._stopping, self._range, self._store):
+            await self._pause(self._failures.delay_s(), asked)
         return ActivityOutcome.DONE
 
     async def _judge_missing(self) -> ActivityOutcome:
@@ -468,12 +436,9 @@ class ShardConsumer:
     ) -> ActivityOutcome:
         """The child had `batch`, which came after `before`; it is gone now."""
         processor, self._processor = self._processor, None
-        killing, self._killing = self._killing, None
-        ended = "never started"
-        if processor is not None:
-            ended = await (processor.end() if killing is None else killing)
+        ended = await processor.end() if processor is not None else "never started"
         words = processor.last_words if processor is not None else ()
-        if self._restart_asked.is_set():
+        if self._wishes.restart_asked.is_set():
             log.info("child ended, as asked: %s", ended, extra=self._about("child_ended"))
             return ActivityOutcome.CHILD_FAILED
         self.counters.failed(error)
@@ -502,8 +467,6 @@ class ShardConsumer:
         processor, self._processor = self._processor, None
         if processor is not None:
             log.warning("child killed: %s", await processor.kill(), extra=self._about("child_killed"))
-        if self._killing is not None:
-            await asyncio.wait({self._killing})
         await self._stop_reader()
 
     async def _retry_later(self, delay_max_s: float = RETRY_DELAY_MAX_S) -> ActivityOutcome:

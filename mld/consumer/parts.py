@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from mld.positions import SUB_MAX, Position
+from mld.positions import Position
 from mld.steps import Steps
 from mld.streams import ChildBatch, Misrouted, Page
 from protocol.codec import RECORDS_HEAD, records_tail
@@ -107,26 +107,6 @@ async def records_of(batch: ChildBatch) -> list[PlacedRecord]:
             records.append(PlacedRecord(position, framed))
         await asyncio.sleep(0)
     return records if is_ordered else sorted(records, key=lambda record: record.position)
-
-
-def has_marked(batch: ChildBatch, marks: frozenset[str], after: Position) -> bool:
-    """Whether one of the records ``SEQUENCE`` or ``SEQUENCE/SUB`` may be in a batch of what comes after a position."""
-    if batch.largest is None:
-        return False
-    firsts = (Position(sequence, int(sub or 0)) for sequence, _, sub in (mark.partition("/") for mark in marks))
-    return any(first <= batch.largest and Position(first.sequence, SUB_MAX) > after for first in firsts)
-
-
-def without_marked(records: Sequence[PlacedRecord], marks: frozenset[str]) -> tuple[list[PlacedRecord], list[Position]]:
-    """The records but for the marked ones, and the positions of these."""
-    kept, passed = [], []
-    for record in records:
-        sequence, sub = record.framed.sequence, record.framed.sub
-        if sequence in marks or f"{sequence}/{sub}" in marks:
-            passed.append(record.position)
-        else:
-            kept.append(record)
-    return kept, passed
 
 
 def holding_of(page: Page, batch: ChildBatch) -> dict[str, object]:

@@ -174,9 +174,9 @@ def _parse(row: Row, key: str | None) -> Lease:
         throughput_kbps=_throughput(row),
         heartbeat=_heartbeat(row),
         failing=_failing(row),
-        paused=_words(row, PAUSED),
+        paused=_words(row, PAUSED, "paused"),
         left_out=_left_out(row),
-        restart=_words(row, RESTART),
+        restart=_words(row, RESTART, "asked for"),
         pinned_until_s=_pinned_until(row),
         stream=_stream(row, key),
         status=_status(row),
@@ -300,12 +300,12 @@ def _heartbeat(row: Row) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _words(row: Row, name: str) -> str | None:
+def _words(row: Row, name: str, otherwise: str) -> str | None:
     """An operator's words; whatever else the attribute holds, somebody meant it."""
     if name not in row:
         return None
     text = row[name].get("S")
-    return text[:WORDS_CHARACTERS_MAX] if isinstance(text, str) and text else "by somebody"
+    return text[:WORDS_CHARACTERS_MAX] if isinstance(text, str) and text else otherwise
 
 
 def _left_out(row: Row) -> frozenset[str]:

@@ -105,7 +105,7 @@ class SteeringContract:
         row = await rows.get(SHARD)
         assert row is not None
         assert set(row["mldLeftOut"]["SS"]) == {"20/3", "30"}
-        with pytest.raises(ActRefusedError, match="is 15.*, past 14"):
+        with pytest.raises(ActRefusedError, match=r"is 15.*, past 14"):
             plan_leave_out(await self.seen(calls), "1", "14")
 
     async def test_a_child_is_asked_for_again_and_again(self, calls: TableCalls, rows: RawRows) -> None:

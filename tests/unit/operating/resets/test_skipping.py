@@ -92,7 +92,7 @@ async def test_one_record_is_found_wherever_the_checkpoint_is() -> None:
     assert await found(packed) == [(packed, 0), (packed, 1), (packed, 2)]
     assert await found(f"{packed}/1") == [(packed, 1)]
     for absent in (f"{packed}/3", str(int(numbers[3]) + 1)):
-        with pytest.raises(ActRefusedError, match="has no record|does not have this place"):
+        with pytest.raises(ActRefusedError, match=r"has no record|does not have this place"):
             await found(absent)
 
 
