@@ -22,11 +22,12 @@ import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
-from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
+from mld.aws.table_calls import TableCalls
 from mld.clock import Clock
-from mld.errors import TableError, TableThrottledError
+from mld.errors import TableError
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
+from mld.operating.acts.execution import write_change
 from mld.operating.acts.plan import ActRefusedError, Change, Fate, Outcome, WriteKind
 from mld.periods import RENEWALS_PER_LEASE
 from mld.positions import Position
@@ -34,7 +35,7 @@ from mld.turns import a_few_at_a_time
 
 OPERATOR_PREFIX = "mld-operator-"
 TRIES_MAX = 6
-"""How often a lease is taken whose row moves at the same moment, and a throttled request is sent."""
+"""How often a lease is taken that changes hands at the same moment, and a request is sent."""
 PAUSE_S = 0.2
 
 
@@ -133,7 +134,7 @@ class OperatorHold:
         A lease that was stolen meanwhile is taken back first. Raises ActRefusedError, TableError.
         """
         for _ in range(TRIES_MAX):
-            outcome = await self._write(change)
+            outcome = await write_change(change, self._calls, self._clock)
             row = await self._row(change.key)
             if outcome.fate is Fate.REFUSED:
                 outcome = await self._after_refusal(outcome, row)
@@ -164,7 +165,7 @@ class OperatorHold:
     async def advance(self, change: Change, position: Position) -> Outcome:
         """Write a change that was made from the row as it is and moves it to `position`: once, or not at all."""
         for _ in range(TRIES_MAX):
-            outcome = await self._write(change)
+            outcome = await write_change(change, self._calls, self._clock)
             if outcome.fate is Fate.DONE:
                 break
             row = await self._row(change.key)
@@ -173,24 +174,6 @@ class OperatorHold:
             if outcome.fate is Fate.REFUSED:
                 break
         return outcome
-
-    async def _write(self, change: Change) -> Outcome:
-        pause_s = PAUSE_S
-        for attempt in range(1, TRIES_MAX + 1):
-            try:
-                await self._calls.send(change.kind.value, change.request, refusals=(REFUSED_CODE,))
-            except RefusedError:
-                return Outcome(change, Fate.REFUSED, "the row is no longer as it was read; ask again")
-            except TableThrottledError as error:
-                if attempt == TRIES_MAX:
-                    return Outcome(change, Fate.REFUSED, str(error))
-                await self._clock.sleep(pause_s)
-                pause_s *= 2
-            except TableError as error:
-                return Outcome(change, Fate.UNKNOWN, f"{error}; ask again")
-            else:
-                return Outcome(change, Fate.DONE)
-        raise AssertionError("unreachable")
 
     async def _row(self, key: str) -> Lease | None:
         """The row as it is. Raises TableError after some tries."""

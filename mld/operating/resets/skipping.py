@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from mld.leases.lease import Lease
+from mld.operating.acts.backup import forget, saved_file
 from mld.operating.acts.plan import ActRefusedError, Fate, Outcome
 from mld.operating.resets import requests
 from mld.operating.resets.application import Application
 from mld.operating.resets.boundary import ShardWalk
-from mld.operating.resets.files import forget, saved_file
 from mld.operating.resets.owners import Observed
 from mld.positions import LATEST_NAME, SUB_MAX, InitialPosition, Position
 from mld.retrieval.starting_points import lacks_timestamp, starting_point
