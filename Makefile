@@ -145,12 +145,13 @@ DRAWN ?= 20000
 scan-secrets: $(DEV)
 	$(BIN)/python -m tests.fuzz.secrets --examples $(DRAWN)
 
-# Every payload, partition key and KPL aggregate that Kinesis lets in: make fuzz-producer PAGES=20000 ATTACK_BYTES=10000000
+# Every payload, partition key, KPL aggregate and frame of the schema registry that Kinesis lets in: make fuzz-producer PAGES=20000 ATTACK_BYTES=10000000
 .PHONY: fuzz-producer
 PAGES ?= 5000
 ATTACK_BYTES ?= 1000000
 fuzz-producer: $(DEV)
 	$(BIN)/python -m tests.fuzz.producer --examples $(PAGES) --bytes $(ATTACK_BYTES)
+	$(BIN)/python -m tests.fuzz.schemas --examples $(PAGES)
 
 .PHONY: simulate scenarios scale
 SEEDS ?= 200

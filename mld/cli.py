@@ -20,7 +20,7 @@ import click
 import mld
 from mld.errors import ImportedSiblingError, MldError
 from mld.siblings import check_siblings
-from mld.terminal import EXIT_FAILURE, Duration, chosen_file, complain, properties_file, say
+from mld.terminal import EXIT_FAILURE, Duration, chosen_file, complain, properties_file, say, say_what_is_logged
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _MODULE_OF:
             return super().get_command(ctx, cmd_name)
+        say_what_is_logged()
         found: click.Command = getattr(import_module(_MODULE_OF[cmd_name]), cmd_name.replace("-", "_"))
         return found
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime
 from typing import Protocol
 
 
@@ -21,6 +22,11 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None: ...
+
+
+def iso_time(wall_s: float) -> str:
+    """Return epoch seconds as people write them, in UTC."""
+    return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def millis_since(clock: Clock, started_at: float) -> float:

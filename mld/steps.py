@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Generator, Iterable
+from functools import wraps
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
 
@@ -28,6 +30,16 @@ def finish(steps: Steps[T]) -> T:
         except StopIteration as stop:
             result: T = stop.value
             return result
+
+
+def at_once(decision: Callable[P, Steps[T]]) -> Callable[P, T]:
+    """Return the decision as a function of the same values that computes it in one go."""
+
+    @wraps(decision)
+    def run(*args: P.args, **named: P.kwargs) -> T:
+        return finish(decision(*args, **named))
+
+    return run
 
 
 def in_order(items: Iterable[T], key: Callable[[T], Any]) -> Steps[list[T]]:

@@ -26,7 +26,7 @@ def working_for(stream: str | None) -> Iterator[None]:
         OF_THIS_STREAM.reset(token)
 
 
-_FORM = re.compile(r"([0-9]+):([^:]+):([0-9]+)", re.ASCII)
+_FORM = re.compile(r"([0-9]{1,20}):([^:]+):([0-9]{1,20})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)

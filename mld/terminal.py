@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -88,6 +89,17 @@ def say(text: str) -> None:
     from properties.scrubbing import Scrubber
 
     click.echo(f"mld: {printable(Scrubber()(text))}", err=True)
+
+
+def say_what_is_logged() -> None:
+    """Print warnings of the log, which quote what stands in tables, as `say` prints; without a handler Python would
+    write them as they are."""
+
+    class Spoken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(record.getMessage())
+
+    logging.getLogger().handlers[:] = [Spoken(logging.WARNING)]
 
 
 def complain(error: ConfigurationError) -> NoReturn:

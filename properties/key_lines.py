@@ -54,6 +54,14 @@ OBSOLETE: dict[str, str] = {
     "cloudWatchCredentialsProvider.class": "use AwsCredentialsProviderCloudWatch",
 }
 """Keys of KCL 1.x, and some that look as if they existed, each with what to do instead. Java 3.x ignores them."""
+REMOVED: dict[str, str] = {
+    "mld.schemaRegistry.cacheSize": "remove it; 200 schema versions are kept",
+    "mld.schemaRegistry.timeToLiveMillis": "remove it; schema versions are kept for a day",
+    "mld.schemaRegistry.directory": "remove it; definitions are written below TMPDIR",
+    "mld.schemaRegistry.inline": "remove it; children read the definition from schemaFile",
+    "mld.schemaRegistry.validate": "remove it, and validate in the child",
+}
+"""Keys of earlier versions of mld."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +135,8 @@ def _unknown(name: str, place: str) -> Remark:
     stem = name.rstrip("*")
     if stem in OBSOLETE:
         return replace(remark, message="is a key of KCL 1.x or of none, and is ignored", remedy=OBSOLETE[stem])
+    if name in REMOVED:
+        return replace(remark, message="is a key of mld 0.2 and is ignored", remedy=REMOVED[name])
     if name.startswith("userAgent"):
         return replace(remark, message="is a key of KCL 1.x and is ignored", remedy=OBSOLETE["userAgent"])
     if name.startswith(_JAVA_REFUSES_PREFIXES):

@@ -187,11 +187,6 @@ class Settings:
     schema_registry_on_error: SchemaErrors
     schema_registry_region: str | None
     schema_registry_endpoint: str | None
-    schema_registry_cache_size: int
-    schema_registry_time_to_live_millis: int
-    schema_registry_directory: str | None
-    schema_registry_inline: bool
-    schema_registry_validate: bool
     metadata_layout: MetadataLayout
     lease_assignment_strategy: AssignmentStrategy
     heartbeat: HeartbeatSetting

@@ -172,6 +172,7 @@ class PipeChild:
         self._stdout_closed = asyncio.Event()
         self._stderr_closed = asyncio.Event()
         self._exited = asyncio.Event()
+        self._sent: signal.Signals | None = None  # to a child that still ran, to end it
         self._errors = LineSplitter()
         self._unlogged: deque[str] = deque()  # of stderr
         self._is_logging_on = False  # in the next turn of the loop
@@ -320,7 +321,7 @@ class PipeChild:
         self._close_stdin()
         try:
             if not await self._gone_within(self._stop_timeout_s):
-                self._signal_group(signal.SIGTERM)
+                self._end_by(signal.SIGTERM)
                 if not await self._gone_within(self._stop_timeout_s):
                     return await self.kill()
         except asyncio.CancelledError:
@@ -330,9 +331,15 @@ class PipeChild:
         return self._closed_status()
 
     async def kill(self) -> str:
-        self._signal_group(signal.SIGKILL)
+        self._end_by(signal.SIGKILL)
         await self._gone_within(KILL_WAIT_S)
         return self._closed_status()
+
+    def _end_by(self, number: signal.Signals) -> None:
+        """Signal the group, and remember it as ours if the child still ran."""
+        if self._process.poll() is None:
+            self._sent = number
+        self._signal_group(number)
 
     async def _gone_within(self, timeout_s: float) -> bool:
         """Whether the process exits within the time; then waits for the end of its outputs, which `_on_exit` bounds."""
@@ -367,7 +374,8 @@ class PipeChild:
         if code is None:
             return f"{self.description} did not go away after SIGKILL"
         if code < 0:
-            return f"{self.description} ended by {signal.Signals(-code).name}"
+            whose = "mld's " if self._sent == -code else ""
+            return f"{self.description} ended by {whose}{signal.Signals(-code).name}"
         return f"{self.description} exited with status {code}"
 
     def _close(self) -> None:

@@ -173,7 +173,8 @@ class ShardConsumer:
         try:
             await self._start_reader_and_child()
         except StreamError as error:
-            log.warning("cannot position in the shard: %s", error, extra=self._about("initialize_failed"))
+            level = self.counters.read_failed(error)
+            log.log(level, "cannot position in the shard: %s", error, extra=self._about("initialize_failed"))
             if self._processor is not None and not self._processor.initialized:
                 await self._dismiss_child()
             return await self._retry_later()
@@ -230,14 +231,14 @@ class ShardConsumer:
             case ShardMissing():
                 return ActivityOutcome.SHARD_MISSING
             case Records(page):
-                return await self._deliver(page)
+                self.counters.took(page)
+                return self.counters.over(await self._deliver(page))
             case EndOfShard(children):
                 self._children = children
                 return ActivityOutcome.SHARD_ENDED
 
     async def _deliver(self, page: Page) -> ActivityOutcome:
         """Give the child what is new to it in the page; in parts during a search for a record that kills it."""
-        self.counters.fetched(page.millis_behind_latest)
         batch = await batch_of(page, self._delivered, self._lease.hash_range, self._source, self._stopping)
         if batch is None:
             return ActivityOutcome.DONE

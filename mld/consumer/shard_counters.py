@@ -5,16 +5,18 @@ Verbs for the consumer's shell, so that it says what happened and not which inst
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Mapping
 from enum import Enum
 
 from mld.clock import Clock
-from mld.consumer.lifecycle import ConsumerState
+from mld.consumer.lifecycle import ActivityOutcome, ConsumerState
 from mld.consumer.ports import ChildStartError
 from mld.leases.lease import ShardStatus
 from mld.metrics.registry import Metrics, ShardActivity, ShardMetrics
 from mld.positions import Position
-from mld.streams import ChildBatch
+from mld.streams import ChildBatch, Page
 from protocol.conversation import ProcessorGoneError, ProcessorSilentError
 
 _ACTIVITIES: Mapping[ConsumerState, ShardActivity] = {
@@ -77,10 +79,28 @@ class ShardCounters:
         self._is_paused = is_paused
         self._tell()
 
-    def fetched(self, millis_behind_latest: int | None) -> None:
-        """A page came from the reader."""
-        if millis_behind_latest is not None:
-            self.part.saw_lag(millis_behind_latest, self._clock.wall())
+    def took(self, page: Page) -> None:
+        """A page came from the reader, and is to be delivered."""
+        wall_s = self._clock.wall()
+        if page.millis_behind_latest is not None:
+            self.part.saw_lag(page.millis_behind_latest, wall_s)
+        if page.count:
+            self.part.moved_wall_s = wall_s
+            self.part.oldest_wall_s = min(wall_s, (page.first_arrival_ms or math.inf) / 1000)  # of Kinesis's clock
+
+    def over(self, outcome: ActivityOutcome) -> ActivityOutcome:
+        """Note how the delivery of the page that was taken last ended."""
+        if outcome is ActivityOutcome.DONE:
+            self.part.moved_wall_s = self.part.oldest_wall_s = None
+        return outcome
+
+    def read_failed(self, error: Exception) -> int:
+        """Count a read that failed before there was a reader; returns the level to log it at."""
+        return logging.WARNING if self.part.failed_reads.failed(error, self._clock.wall()) else logging.DEBUG
+
+    def _moved(self) -> None:
+        if self.part.moved_wall_s is not None:
+            self.part.moved_wall_s = self._clock.wall()
 
     def handed_over(self) -> float:
         """A batch goes to the child; returns the time, for `answered`."""
@@ -105,6 +125,7 @@ class ShardCounters:
                 part.behind.note(part.behind_ms)
             if batch.largest is not None:
                 part.delivered = batch.largest
+            self._moved()
         self._tell()
 
     def stored(self, result: str, since: float, position: Position | None = None) -> None:
@@ -116,11 +137,13 @@ class ShardCounters:
         part.checkpoints_by.add(result)
         if position is not None:
             part.checkpoint_at = now
+            self._moved()
             self._is_failing = False
             self._tell()
 
     def failed(self, error: Exception) -> None:
         """The child has failed, and is to be started again."""
+        self.part.moved_wall_s = None
         self.part.on_tip(self.part.key, False)
         self.part.restarts.add(reason_of(error).value)
         self._note_error(str(error))
@@ -147,4 +170,6 @@ def status_of(part: ShardMetrics | None, wall_s: float) -> ShardStatus | None:
     """What the row of a shard tells people at `wall_s`; None if nobody works on it."""
     if part is None:
         return None
-    return ShardStatus(part.activity.value, int(wall_s), part.lag_ms(wall_s), part.delivered)
+    return ShardStatus(
+        part.activity_at(wall_s).value, int(wall_s), part.lag_ms(wall_s), part.delivered, part.why_at(wall_s)
+    )

@@ -9,7 +9,7 @@ assigner, the lookout and a worker that leaves ask it about the others. What is 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 from heapq import heapify, heappop, heapreplace
 
@@ -44,6 +44,8 @@ class Roster:
         self._runs = reports.Sightings()
         self._standing_still: frozenset[str] = frozenset()
         self._found_dead: dict[str, float] = {}
+        self.ends: deque[tuple[str, float]] = deque(maxlen=reports.ENDS_MAX)
+        """The workers found dead, with when, in epoch seconds: for people."""
         self._leaving: frozenset[str] = frozenset()
 
     # --- what a look at the whole table showed ------------------------------------------------------------------------
@@ -92,6 +94,7 @@ class Roster:
         """A worker was found dead, though its report may look fresh: it gets nothing until it reports anew."""
         self._found_dead = {other: since for other, since in self._found_dead.items() if abs(wall_s - since) < TRACE_S}
         self._found_dead[worker] = wall_s
+        self.ends.append((worker, wall_s))
 
     def leaving(self, workers: Iterable[str]) -> None:
         """These leave when we do: nothing of ours goes to them."""

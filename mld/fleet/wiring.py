@@ -191,7 +191,7 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
             discovery=discovery,
             assigner=assigner,
             lookout=lookout,
-            new_reporter=_maker_of_reporter(settings, needs, heartbeat, drain),
+            new_reporter=_maker_of_reporter(settings, needs, heartbeat, drain, roster),
             index=IndexKeeper(needs.table, needs.clock),
             heartbeat=heartbeat,
             java_peers=java_peers,
@@ -285,7 +285,7 @@ def _reader_of_leader(needs: FleetNeeds, migration: TableMigration) -> Callable[
 
 
 def _maker_of_reporter(
-    settings: Settings, needs: FleetNeeds, heartbeat: Heartbeat, drain: Drain
+    settings: Settings, needs: FleetNeeds, heartbeat: Heartbeat, drain: Drain, roster: Roster
 ) -> Callable[[Place], Awaitable[Reporter]]:
     def on_own_row(report: WorkerReport) -> None:
         heartbeat.on_own_report()
@@ -306,6 +306,7 @@ def _maker_of_reporter(
                 ring_length=settings.no_of_persisted_metrics_per_worker_metrics,
             ),
             on_own_row=on_own_row,
+            ends=roster.ends,
             metrics=needs.metrics,
         )
 

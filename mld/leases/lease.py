@@ -42,13 +42,15 @@ class ShardStatus:
     """What the holder of a lease tells people with each renewal; nothing is decided by it."""
 
     activity: str
-    """processing, idle, failing, parked, ending or paused."""
+    """processing, idle, stalled, unreadable, failing, parked, ending or paused."""
     at_s: int
     """When this was so, in epoch seconds of the holder's clock."""
     behind_ms: int | None = None
     """How far the shard was behind; None if Kinesis has not said."""
     delivered: Position | None = None
     """The newest position that was given to the child."""
+    why: str | None = None
+    """Since when it is in trouble, and why, in words; None if it is not, or nobody says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,9 @@ from mld.leases.lease import ShardStatus
 from mld.periods import STATUS_BYTES
 from mld.steps import SLICE, Steps
 
-ACTIVITIES = ("idle", "processing", "failing", "parked", "ending", "paused")
-NO_ACTIVITY = len(ACTIVITIES)
+ACTIVITIES = ("idle", "processing", "failing", "parked", "ending", "paused", "stalled", "unreadable")
+NO_ACTIVITY = ACTIVITIES.index("stalled")
+"""With an unknown lag it says nothing of the shard: what stands still has a lag, and three bits hold no more."""
 DIGEST_BYTES = 4
 FORM_AT, TIME_AT = DIGEST_BYTES, DIGEST_BYTES + 1
 TIME_BYTES = 4
@@ -95,7 +96,7 @@ def unpack(packed: bytes, keys: Sequence[str]) -> dict[str, ShardStatus]:
     for number, key in enumerate(ordered):
         word = int.from_bytes(body[number * width : (number + 1) * width], "big")
         activity, behind_ms = _read_exact(word) if width == 2 else _read_coarse(word)
-        if activity < NO_ACTIVITY:
+        if activity != NO_ACTIVITY or behind_ms is not None:
             found[key] = ShardStatus(ACTIVITIES[activity], at_s, behind_ms)
     return found
 
@@ -111,20 +112,23 @@ def _unsqueezed(body: bytes, length: int) -> bytes:
         return b""
 
 
-def _activity(status: ShardStatus | None) -> int:
-    return NO_ACTIVITY if status is None or status.activity not in ACTIVITIES else ACTIVITIES.index(status.activity)
+def _told(status: ShardStatus | None) -> tuple[int, int | None]:
+    """The activity's number, and the lag."""
+    if status is None or status.activity not in ACTIVITIES:
+        return NO_ACTIVITY, None
+    return ACTIVITIES.index(status.activity), status.behind_ms
 
 
 def _exact(status: ShardStatus | None) -> bytes:
-    behind_ms = None if status is None else status.behind_ms
+    activity, behind_ms = _told(status)
     lag = UNKNOWN_LAG if behind_ms is None else _lag(behind_ms)
-    return (_activity(status) << LAG_BITS | lag).to_bytes(2, "big")
+    return (activity << LAG_BITS | lag).to_bytes(2, "big")
 
 
 def _coarse(status: ShardStatus | None) -> bytes:
-    behind_ms = None if status is None else status.behind_ms
+    activity, behind_ms = _told(status)
     lag = COARSE_UNKNOWN if behind_ms is None else bisect_right(COARSE_LAGS_MS, behind_ms) - 1
-    return bytes([_activity(status) << COARSE_LAG_BITS | lag])
+    return bytes([activity << COARSE_LAG_BITS | lag])
 
 
 def _read_exact(word: int) -> tuple[int, int | None]:

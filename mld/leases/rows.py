@@ -62,8 +62,8 @@ RESTART = "mldRestart"
 PINNED_UNTIL = "mldPinnedUntil"
 """Ours: until when no leader of ours moves the lease to even out the load, in epoch seconds."""
 
-STATUS = ("mldState", "mldBehindAt", "mldBehindMs", "mldDelivered")
-STATE, BEHIND_AT, BEHIND_MS, DELIVERED = STATUS
+STATUS = ("mldState", "mldBehindAt", "mldBehindMs", "mldDelivered", "mldWhy")
+STATE, BEHIND_AT, BEHIND_MS, DELIVERED, WHY = STATUS
 """Ours: what the holder tells people; see `lease.ShardStatus`. Java keeps these, too."""
 
 LEASE_ENTITY = "LEASE"
@@ -78,6 +78,7 @@ FAILURES_KEPT_MAX = 10**9  # more than a restart every 5 minutes for ever can co
 WORDS_CHARACTERS_MAX = 200  # of an operator
 LEFT_OUT_MAX = 100
 _RECORD = re.compile(r"[0-9]{1,129}(/[0-9]{1,19})?", re.ASCII)
+WHY_CHARACTERS_MAX = 200  # of an error, so that the row stays within one write unit
 SINCE_S_MAX = 253_402_300_799  # the end of the year 9999, the last that can be written back
 RANGES_KEPT_MAX = 16_384  # more than the leases of one table; some 3 MB when full
 
@@ -368,6 +369,8 @@ def status_values(status: ShardStatus) -> dict[str, dict[str, Any]]:
         values[BEHIND_MS] = {"N": str(status.behind_ms)}
     if status.delivered is not None:
         values[DELIVERED] = {"S": str(status.delivered)}
+    if status.why:
+        values[WHY] = {"S": status.why[:WHY_CHARACTERS_MAX]}
     return values
 
 
@@ -380,7 +383,10 @@ def _status(row: Row) -> ShardStatus | None:
             return None
         if behind_ms is not None and not 0 <= behind_ms <= INTEGER_MAX:
             return None
-        return ShardStatus(activity, at_s, behind_ms, _delivered(row))
+        why = row.get(WHY, {}).get("S")
+        return ShardStatus(
+            activity, at_s, behind_ms, _delivered(row), why[:WHY_CHARACTERS_MAX] if isinstance(why, str) else None
+        )
     except (KeyError, TypeError, ValueError):
         return None
 

@@ -93,7 +93,8 @@ CATALOGUE: tuple[Metric, ...] = (
     _of_shard(
         "mld_shard_behind_seconds",
         MetricKind.GAUGE,
-        "How far the newest answer of Kinesis was behind the tip of the shard.",
+        "Age of the oldest record that is not done: the first one in the child's hands, else what Kinesis said last, "
+        "counted on from then; absent until it has said it.",
         lambda shard: shard.behind_s,
         "ProcessTask MillisBehindLatest",
     ),
@@ -112,7 +113,8 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "mld_shard_state",
         MetricKind.GAUGE,
-        "1 for what the shard's consumer is about, 0 for everything else.",
+        "1 for what the shard's consumer is about: processing, idle, stalled, unreadable, failing, parked, ending or "
+        "paused; 0 for everything else.",
         ("shard", "state"),
         _activities,
     ),
@@ -222,6 +224,12 @@ CATALOGUE: tuple[Metric, ...] = (
         "Reads of the shard: records, empty, throttled, expired or error.",
         lambda shard: shard.fetches,
         "ProcessTask KinesisDataFetcher.getRecords.Success",
+    ),
+    _of_shard(
+        "mld_shard_unread_seconds",
+        MetricKind.GAUGE,
+        "How long all reads of the shard have failed; 0 while they succeed.",
+        lambda shard: shard.unread_s,
     ),
     _of_shard(
         "mld_fetch_seconds",

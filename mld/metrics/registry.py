@@ -7,10 +7,12 @@ sums.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 
+from mld.clock import iso_time
 from mld.metrics.instruments import Amounts, Calls, Spread, Tally
 from mld.metrics.liveness import Progress
 from mld.positions import Position
@@ -21,7 +23,14 @@ EMPTY_FETCHES_MAX = 256
 ENDED_MAX = 1_000
 """Parts of ended shards that wait for a publisher; beyond that the oldest go unpublished."""
 LAG_KNOWN_S = 60.0
-"""How long what Kinesis said of a shard that waits for records is believed: longer than the pauses between reads."""
+"""How long what Kinesis said of a shard that waits for records stands; from then on its lag counts on."""
+UNREADABLE_AFTER_S = 10.0
+"""A shard cannot be read once all of its reads have failed for so long: a single error of a service ends earlier."""
+STALLED_AFTER_S = 60.0
+"""A shard is stalled once its child has neither answered nor checkpointed for so long, with records in its hands."""
+STALLED = "its record processor neither answers nor checkpoints"
+SAID_AGAIN_FIRST_S, SAID_AGAIN_MAX_S = 60.0, 3600.0
+"""Reads that go on failing are logged after this time, then after twice that, and so on up to once an hour."""
 
 
 class ShardActivity(Enum):
@@ -29,6 +38,8 @@ class ShardActivity(Enum):
 
     PROCESSING = "processing"
     IDLE = "idle"
+    STALLED = "stalled"
+    UNREADABLE = "unreadable"
     FAILING = "failing"
     PARKED = "parked"
     ENDING = "ending"
@@ -43,6 +54,38 @@ class FetchResult(Enum):
     THROTTLED = "throttled"
     EXPIRED = "expired"
     ERROR = "error"
+
+
+class FailedReads:
+    """The reads of a shard that have failed since the last one that succeeded. Times are epoch seconds."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.since_s: float | None = None
+        """When the first of them failed; None while reads succeed."""
+        self.last = ""
+        """Why the last one failed."""
+        self._kinds: set[type[Exception]] = set()
+        self._say_at_s = math.inf
+        self._pause_s = SAID_AGAIN_FIRST_S
+
+    def failed(self, error: Exception, wall_s: float) -> bool:
+        """Count one; True if the log is to say it: the first of its kind, and then one at growing intervals."""
+        self.count += 1
+        self.last = str(error)
+        if self.since_s is None:
+            self.since_s, self._say_at_s = wall_s, wall_s + self._pause_s
+        is_due = wall_s >= self._say_at_s
+        if is_due:
+            self._pause_s = min(2 * self._pause_s, SAID_AGAIN_MAX_S)
+            self._say_at_s = wall_s + self._pause_s
+        is_new = type(error) not in self._kinds
+        self._kinds.add(type(error))
+        return is_due or is_new
+
+    def for_s(self, wall_s: float) -> float:
+        """How long reads have failed; 0 while they succeed."""
+        return 0.0 if self.since_s is None else max(0.0, wall_s - self.since_s)
 
 
 def _none_waits() -> int:
@@ -70,6 +113,7 @@ class ShardMetrics:
         self._fetches = Tally()
         self._fetch = Calls()
         self._empty_fetches: list[float] = []  # their seconds; counted a few hundred at a time, when code is warm
+        self.failed_reads = FailedReads()
         self.iterator = Calls()
         self.expired_iterators = Spread()
         """1 for each."""
@@ -89,6 +133,11 @@ class ShardMetrics:
         self.activity = ShardActivity.IDLE
         self.busy_since: float | None = None
         """Since when a batch is in the child's hands."""
+        self.oldest_wall_s: float | None = None
+        """When the first record arrived that is in hand, in epoch seconds; also while a child that failed on it starts
+        again."""
+        self.moved_wall_s: float | None = None
+        """When records were taken in hand, or the child last moved on with them, in epoch seconds; None without any."""
         self.batches = Spread()
         """Records of each batch, after de-aggregation."""
         self.record_bytes = Spread()
@@ -120,26 +169,55 @@ class ShardMetrics:
         self.renewed_at = now
 
     def saw_lag(self, behind_ms: int, wall_s: float) -> None:
-        """Kinesis said at `wall_s` how far behind the shard is, as its child sees it.
-
-        What it says of records that are read once more counts only if it is worse: a child that fails makes no way.
-        """
-        if self.activity is ShardActivity.FAILING and (self.lag_ms(wall_s) or 0) > behind_ms:
-            return
+        """Kinesis said at `wall_s` how far behind the newest page is."""
         self.behind_ms = behind_ms
         self.behind_wall_s = wall_s
 
     def lag_ms(self, wall_s: float) -> int | None:
-        """How far the shard is behind at `wall_s`; None if nobody knows.
+        """How far the shard is behind at `wall_s`: the age of its oldest record that is not done; None if nobody knows.
 
-        While its child works, or cannot, the lag grows with the time, whatever Kinesis said when the batch came.
+        That record is the first one in hand. Else what Kinesis said last counts on with the time, unless the shard is
+        idle and Kinesis has just said it.
         """
-        if self.behind_ms is None:
-            return None
-        passed_s = max(0.0, wall_s - self.behind_wall_s)
-        if self.activity is not ShardActivity.IDLE:
-            return self.behind_ms + round(passed_s * 1000)
-        return self.behind_ms if passed_s <= LAG_KNOWN_S else None
+        known = [] if self.oldest_wall_s is None else [wall_s - self.oldest_wall_s]
+        if self.behind_ms is not None:
+            passed_s = max(0.0, wall_s - self.behind_wall_s)
+            is_read = self.activity is ShardActivity.IDLE and not self.failed_reads.count
+            known.append(self.behind_ms / 1000 + (0.0 if is_read and passed_s <= LAG_KNOWN_S else passed_s))
+        return round(1000 * max(0.0, *known)) if known else None
+
+    def activity_at(self, wall_s: float) -> ShardActivity:
+        """What the consumer is about at `wall_s`, with what only time shows: that it cannot read, or stands still."""
+        if self.activity not in (ShardActivity.IDLE, ShardActivity.PROCESSING):
+            return self.activity
+        if self.moved_wall_s is not None and wall_s - self.moved_wall_s >= STALLED_AFTER_S:
+            return ShardActivity.STALLED
+        is_waiting = self.activity is ShardActivity.IDLE
+        if is_waiting and self.failed_reads.count and self.failed_reads.for_s(wall_s) >= UNREADABLE_AFTER_S:
+            return ShardActivity.UNREADABLE
+        return self.activity
+
+    def why_at(self, wall_s: float) -> str | None:
+        """Since when the shard is in trouble, and why, in words; None if it is not."""
+        match self.activity_at(wall_s):
+            case ShardActivity.UNREADABLE:
+                since_s, why = self.failed_reads.since_s, self.failed_reads.last
+            case ShardActivity.STALLED:
+                since_s, why = self.moved_wall_s, STALLED
+            case ShardActivity.PARKED if self.last_error is not None:
+                since_s, why = self.last_error_wall_s, self.last_error
+            case ShardActivity.FAILING if self.last_error is not None:
+                return f"at {iso_time(self.last_error_wall_s)}: {self.last_error}"
+            case _:
+                return None
+        return f"since {iso_time(since_s or 0.0)}: {why}"
+
+    def read_again(self) -> int:
+        """Note that a read succeeded; returns how many had failed before it."""
+        failed = self.failed_reads.count
+        if failed:
+            self.failed_reads = FailedReads()
+        return failed
 
     @property
     def fetches(self) -> Tally:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mld.metrics.instruments import SpreadValue
 from mld.metrics.registry import Metrics, ShardActivity, ShardMetrics
-from mld.steps import Steps, finish
+from mld.steps import Steps, at_once
 
 SLICE = 25  # shards between two turns of the loop, 30 µs for each
 
@@ -55,6 +55,10 @@ class ShardValue:
     delivered: str | None
     last_error: str | None
     last_error_wall_s: float
+    unread_s: float
+    """How long reads have failed; 0 while they succeed."""
+    why: str | None
+    """Since when it is in trouble, and why, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +99,6 @@ class Snapshot:
         return sum(shard.activity is activity for shard in self.shards)
 
 
-def take_snapshot(
-    metrics: Metrics,
-    identity: Identity,
-    now: float,
-    wall_s: float,
-    *,
-    prefetch_limit_bytes: int = 0,
-    fleet: FleetValue | None = None,
-) -> Snapshot:
-    """The values of now (`now` monotonic, `wall_s` epoch seconds). Changes nothing.
-
-    `fleet` replaces what this worker has seen of the table itself.
-    """
-    return finish(
-        snapshot_steps(metrics, identity, now, wall_s, prefetch_limit_bytes=prefetch_limit_bytes, fleet=fleet)
-    )
-
-
 def snapshot_steps(
     metrics: Metrics,
     identity: Identity,
@@ -122,7 +108,10 @@ def snapshot_steps(
     prefetch_limit_bytes: int = 0,
     fleet: FleetValue | None = None,
 ) -> Steps[Snapshot]:
-    """`take_snapshot` for many shards."""
+    """The values of now (`now` monotonic, `wall_s` epoch seconds). Changes nothing.
+
+    `fleet` replaces what this worker has seen of the table itself.
+    """
     shards = []
     for number, (_, part) in enumerate(sorted(metrics.shards.items())):
         if number % SLICE == 0:
@@ -147,6 +136,9 @@ def snapshot_steps(
     )
 
 
+take_snapshot = at_once(snapshot_steps)
+
+
 def value_of(part: ShardMetrics, now: float, wall_s: float) -> ShardValue:
     """One shard's part at `now`, in monotonic seconds, which is `wall_s` in epoch seconds."""
     lag_ms = part.lag_ms(wall_s)
@@ -155,7 +147,7 @@ def value_of(part: ShardMetrics, now: float, wall_s: float) -> ShardValue:
         shard_id=part.shard_id,
         stream_id=part.stream_id,
         stream_label=part.stream_label,
-        activity=part.activity,
+        activity=part.activity_at(wall_s),
         records=math.floor(part.batches.total),
         record_bytes=math.floor(part.record_bytes.total),
         batches=part.batches.count,
@@ -177,6 +169,8 @@ def value_of(part: ShardMetrics, now: float, wall_s: float) -> ShardValue:
         delivered=None if part.delivered is None else str(part.delivered),
         last_error=part.last_error,
         last_error_wall_s=part.last_error_wall_s,
+        unread_s=part.failed_reads.for_s(wall_s),
+        why=part.why_at(wall_s),
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mld.operating.listings import Listing, duration
+from mld.operating.listings import Listing
+from mld.operating.verdicts import duration
 
 ERROR_CHARACTERS_MAX = 80
 COLUMNS = (
@@ -50,7 +51,7 @@ def _row(shard: Mapping[str, Any]) -> tuple[str, ...]:
         f"{shard['records']:,}",
         "none yet" if since is None else f"{duration(since)} ago",
         str(shard["restarts"]),
-        _short(shard["lastError"] or ""),
+        _short(shard["why"] or shard["lastError"] or ""),
     )
 
 

@@ -23,11 +23,13 @@ from mld.aws.client_factory import ClientFactory, ServiceName, client_factory
 from mld.aws.wire.botocore_side import proxies_of
 from mld.consumer.child import find_executable, runnable
 from mld.errors import AwsError, MldError, StartupError, StreamError, TableError
+from mld.fleet.report.reports_table import ReportsTable
+from mld.fleet.values import REPORTS_TABLE_KEY, Place, WorkerReport
 from mld.leases.owner_index import INDEX_NAME
 from mld.leases.rows import KEY
 from mld.operating import findings
 from mld.operating.findings import Diagnosis, fail, ok, refusal, warn
-from mld.operating.fleet_reader import fleet_reader
+from mld.operating.fleet_reader import fleet_reader, view_rules
 from mld.operating.network_probe import endpoint_findings
 from mld.operating.stream_access import streams_of
 from mld.operating.stream_choice import settings_of_one
@@ -254,8 +256,7 @@ class Doctor:
             answer = await service.call("DescribeTable", {"TableName": name}, timeout_s=TIMEOUT_S)
         except MldError as error:
             if findings.is_missing(error):
-                words = f"{name} does not exist; the first start makes it (dynamodb:CreateTable, not tried)"
-                return [ok("lease table", words)]
+                return [findings.missing_table(name, await self._reports(service), self._wall(), view_rules(settings))]
             return [refusal("lease table", "dynamodb:DescribeTable", error)]
         self._learn_time(answer)
         is_3x = settings.client_version_config is ClientVersionConfig.VERSION_3X
@@ -271,6 +272,14 @@ class Doctor:
         has_index = any(one.get("IndexName") == INDEX_NAME for one in answer["Table"].get("GlobalSecondaryIndexes", ()))
         found += await self._row_permissions(service, with_index=has_index)
         return found + await self._rows() if findings.is_well(found) else found
+
+    async def _reports(self, service: BotoService) -> tuple[WorkerReport, ...]:
+        """Those in the table where fleets up to KCL 3.4 keep them: a missing lease table takes its own along."""
+        place = Place(self._settings.worker_metrics_table_name, REPORTS_TABLE_KEY)
+        try:
+            return (await ReportsTable(service, place, request_timeout_s=TIMEOUT_S).scan()).reports
+        except TableError:
+            return ()
 
     async def _legacy_tables(self, service: BotoService) -> list[Diagnosis]:
         """Each start looks for the tables in which fleets up to KCL 3.4 kept reports and the leader's lock."""

@@ -12,8 +12,11 @@ from typing import Any
 
 from mld.aws.table_calls import MISSING_CODE, REFUSED_CODE, THROTTLING_CODES
 from mld.errors import AwsError, MldError
+from mld.fleet.report.reports import is_expired, newest_of_each
+from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease
-from mld.operating.fleet_status import JAVA, FleetStatus, WorkerView
+from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ViewRules
+from mld.operating.verdicts import duration
 from mld.shards.identity import foreign_evidence
 from mld.steps import finish
 from mld.streams import Shard
@@ -31,7 +34,8 @@ FILES_PER_SHARD = 6
 CHILD_MEMORY_BYTES = 25 << 20
 """Of a small child in Python, beside what it shares."""
 DAEMON_MEMORY_BYTES = 100 << 20
-JAVA_2X, JAVA_3X = "Java 2.x (it never reports)", "Java 3.x"
+SILENT, JAVA_3X = "workers that do not report (KCL 2.x, or gone)", "Java 3.x"
+_KINDS = {JAVA: JAVA_3X, UNREPORTED: SILENT}
 
 _FORBIDDEN = frozenset({"AccessDeniedException", "AccessDenied", "UnauthorizedOperation", "AuthorizationError"})
 _KMS = frozenset(
@@ -222,6 +226,21 @@ def consumer_finding(name: str, consumers: int | None, error: MldError | None) -
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
+def missing_table(name: str, reports: Iterable[WorkerReport], now_s: float, rules: ViewRules) -> Diagnosis:
+    """Whether the lease table is yet to be made, or was taken from under a fleet, by the reports in another table."""
+    about = "lease table"
+    living = [one for one in newest_of_each(reports) if one.updated_at_s and not is_expired(one, now_s, rules.reports)]
+    if not living:
+        return ok(about, f"{name} does not exist; the first start makes it (dynamodb:CreateTable, not tried)")
+    last = max(living, key=lambda one: one.updated_at_s or 0)
+    ago = duration(max(0.0, now_s - (last.updated_at_s or 0)))
+    return fail(
+        about,
+        f"{name} does not exist, but its fleet lives: worker {last.worker} reported {ago} ago",
+        "its checkpoints are gone: stop it, then `mld restore` a backup, or start anew at initialPositionInStream",
+    )
+
+
 def table_findings(
     table: Mapping[str, Any], *, key: str, index: str | None, open_shards: int | None, lease_duration_s: float
 ) -> list[Diagnosis]:
@@ -334,28 +353,23 @@ def against_stream(leases: Sequence[Lease], shards: Sequence[Shard]) -> list[Dia
 
 
 def _versions(status: FleetStatus, *, is_3x: bool) -> list[Diagnosis]:
-    """Which programs share the table, as far as rows tell: Java 3.x reports, Java 2.x only owns leases."""
-    telling = {shard.owner for shard in status.shards if shard.status is not None}
+    """Which programs share the table, as far as rows tell: Java 3.x reports, Java 2.x only owns leases, as do workers
+    that are not there any more, after a restore."""
     there = [worker for worker in status.workers if worker.is_alive or (worker.is_alive is None and worker.leases)]
-    kinds = sorted({_kind(worker, tells=worker.worker in telling) for worker in there})
+    kinds = sorted({_KINDS.get(worker.kind, worker.kind) for worker in there})
     if not kinds:
         return []
-    words = f"all run {kinds[0]}" if len(kinds) == 1 else f"{len(kinds)} kinds share the table: {', '.join(kinds)}"
-    if JAVA_2X in kinds and is_3x:
-        remedy = "if it lives, set clientVersionConfig for fleets with KCL 2.x (docs/use/fleets.md)"
+    words = (
+        f"all {'are' if kinds[0] == SILENT else 'run'} {kinds[0]}"
+        if len(kinds) == 1
+        else f"{len(kinds)} kinds share the table: {', '.join(kinds)}"
+    )
+    if SILENT in kinds and is_3x:
+        remedy = "if one lives, set clientVersionConfig for fleets with KCL 2.x (docs/use/fleets.md)"
         return [warn("workers", f"{words}; this file says CLIENT_VERSION_CONFIG_3X", remedy)]
-    if sum(kind not in (JAVA_2X, JAVA_3X) for kind in kinds) > 1:
+    if sum(kind not in (SILENT, JAVA_3X) for kind in kinds) > 1:
         return [warn("workers", words, "finish the deployment")]
     return [ok("workers", words)]
-
-
-def _kind(worker: WorkerView, *, tells: bool) -> str:
-    """`tells`: with its renewals it tells how its shards are, as only mld does."""
-    if worker.kind != JAVA:
-        return worker.kind
-    if tells:
-        return "mld"
-    return JAVA_2X if worker.heard_s is None else JAVA_3X
 
 
 def _some(names: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from mld.aws.client_factory import client_factory
@@ -93,16 +94,29 @@ class FleetReader:
         """All rows, also corrupt ones. Raises TableError; TableMissingError if there is no lease table."""
         return await self._table.scan()
 
-    async def look(self) -> FleetStatus:
-        """The fleet as it is now. Raises TableError; TableMissingError if there is no lease table."""
+    @property
+    def lag_max_s(self) -> float:
+        """Beyond which lag a shard is lagging."""
+        return self._rules.lag_max_s
+
+    async def look(self, *, is_throttled: bool = False) -> FleetStatus:
+        """The fleet as it is now. Raises TableError; TableMissingError if there is no lease table.
+
+        `is_throttled`: the caller knows that the table refuses writes for want of capacity.
+        """
         scan, (legacy_reports, legacy_lock) = await asyncio.gather(self._table.scan(), self._legacy())
         if any(key == UNKNOWN_KEY for key, _ in scan.corrupt):
             name = self._settings.table_name
             raise TableError(f"table {name} is no lease table: it has rows without the attribute {LEASE_TABLE_KEY}")
-        return await in_turns(self.status_of(scan, legacy_reports, legacy_lock))
+        rules = replace(self._rules, is_throttled=is_throttled)
+        return await in_turns(self.status_of(scan, legacy_reports, legacy_lock, rules))
 
     def status_of(
-        self, scan: TableScan, more_reports: Iterable[WorkerReport] = (), legacy_lock: SeenLock = None
+        self,
+        scan: TableScan,
+        more_reports: Iterable[WorkerReport] = (),
+        legacy_lock: SeenLock = None,
+        rules: ViewRules | None = None,
     ) -> Steps[FleetStatus]:
         """The fleet as a scan shows it."""
         found = parse_rows(scan.others, LEASE_TABLE_KEY)
@@ -112,7 +126,7 @@ class FleetReader:
             (*found.reports, *more_reports),
             lock if lock is not None else legacy_lock,
             self._clock.wall(),
-            self._rules,
+            rules or self._rules,
             corrupt=scan.corrupt,
             carried=told_by_heartbeats(scan.leases, found.reports),
             labels=_labels(scan),

@@ -2,27 +2,29 @@
 
 One scan of the lease table is enough, because each renewal also tells lag and activity (`leases.lease.ShardStatus`).
 What is older than two renewals is unknown, never zero, and so is everything about the shards of workers that tell
-nothing, such as Java's. The page of a daemon and the commands of an operator show the same values.
+nothing, such as Java's. A worker is heard of by whatever it writes, its report or a row: a table that refuses writes
+kills nobody. The page of a daemon and the commands of an operator show the same values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from itertools import groupby
 
 from mld.errors import MldError
 from mld.fleet.heartbeat.beats import epoch_of
 from mld.fleet.leader.lock import LockRow, SeenLock
-from mld.fleet.report.reports import ReportRules, average, is_default, is_expired, newest_of_each
+from mld.fleet.report.reports import ReportRules, average, ends_of, is_default, is_expired, newest_of_each
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.leases.packed_status import unpack
+from mld.metrics.snapshot import ShardValue
+from mld.operating.verdicts import Verdict, duration, judge, state_of
 from mld.periods import RENEWALS_PER_LEASE
 from mld.shards.graph import id_order
 from mld.shards.holes import hole_steps
-from mld.steps import SLICE, Steps, finish, in_order
+from mld.steps import SLICE, Steps, at_once, in_order
 from mld.stream_ids import stream_of_key
 from mld.streams import HASH_KEY_MAX, HashRange
 
@@ -32,29 +34,17 @@ NO_HASH_KEYS = HashRange(0, 1)
 STREAMS_NAMED_MAX = 5
 LAG_MAX_S = 60.0
 """A shard that is further behind than this is lagging, unless the operator names another bound."""
-JAVA = "java"
+JAVA, UNREPORTED = "java", "unknown"
+"""Kinds of workers that are not known to be of mld: one reports as Java's do, one does not report."""
+THROTTLED = "the lease table is throttled"
+END_SHOWN_S = 3600.0
+"""How long a dead worker is shown that has no leases any more."""
+NO_REPORT = "of KCL 2.x, which never reports, or gone"
 REPORT_RULES = ReportRules()
 
 
 class NoStreamError(MldError):
     """The stream that was asked about has no leases; the text says which have."""
-
-
-class Verdict(Enum):
-    """How a shard is, in one word. All but OK and ENDED are for somebody to look at."""
-
-    OK = "ok"
-    LAGGING = "lagging"  # behind, and moving
-    STALLED = "stalled"  # behind, and nothing moves
-    FAILING = "failing"  # its record processor fails on and on
-    PARKED = "parked"  # it waits for an operator
-    PAUSED = "paused"  # an operator wants it to wait
-    STOPPED = "stopped"  # nobody works on it
-    UNKNOWN = "unknown"  # somebody works on it and does not say how far
-    ENDED = "ended"  # a closed shard, read to its end
-
-
-TROUBLE = frozenset(Verdict) - {Verdict.OK, Verdict.ENDED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +54,8 @@ class ViewRules:
     lease_duration_s: float
     reports: ReportRules = REPORT_RULES
     lag_max_s: float = LAG_MAX_S
+    is_throttled: bool = False
+    """Whether the table refuses writes for want of capacity, as far as is known: nobody is dead for being silent."""
 
     @property
     def fresh_s(self) -> float:
@@ -84,6 +76,13 @@ class ShardView:
     """Kinesis was asked how far behind it is (`probing`)."""
     label: str | None = None
     """What people call its stream, among several."""
+    why: str | None = None
+    """Since when and why it is in trouble or unknown, in words; None if it is neither, or nobody says."""
+
+    @property
+    def state(self) -> str:
+        """What it is about, in a word for people."""
+        return state_of(self.verdict, self.status)
 
     @property
     def key(self) -> str:
@@ -121,19 +120,21 @@ class WorkerView:
 
     worker: str
     kind: str
-    """``mld`` with its version, or ``java``."""
+    """``mld``, with its version if it reports; ``java``; or ``unknown``, if it neither reports nor tells of a lease."""
     leases: int
     share: float
     """Of all open leases."""
     is_alive: bool | None
     is_leader: bool
     heard_s: float | None
-    """How long ago its report was written, by its clock; None without a report."""
+    """How long ago it wrote its report or told of a lease, by its clock; None if it never did."""
     cpu_percent: float | None
     behind_s: float | None
     """Of its shard that is furthest behind; None if none of them tells."""
     drained: str | None = None
     """Who has drained it, when and why, in words; None if nobody has."""
+    why: str | None = None
+    """How it ended, or why nobody knows whether it lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,27 +176,6 @@ class FleetStatus:
         return sum(shard.verdict is verdict for shard in self.shards)
 
 
-def fleet_status(
-    leases: Iterable[Lease],
-    reports: Iterable[WorkerReport],
-    lock: SeenLock,
-    now_s: float,
-    rules: ViewRules,
-    *,
-    corrupt: Iterable[tuple[str, str]] = (),
-    carried: Mapping[str, ShardStatus] | None = None,
-    labels: Mapping[str, str] | None = None,
-) -> FleetStatus:
-    """The fleet of these rows at `now_s`, in epoch seconds of whoever looks.
-
-    `carried` has what workers tell of carried leases, by key; it replaces what is in their rows. `labels` are what
-    people call streams, by identifier; a stream without one is called by its identifier.
-    """
-    return finish(
-        fleet_status_steps(leases, reports, lock, now_s, rules, corrupt=corrupt, carried=carried, labels=labels)
-    )
-
-
 def fleet_status_steps(
     leases: Iterable[Lease],
     reports: Iterable[WorkerReport],
@@ -207,9 +187,12 @@ def fleet_status_steps(
     carried: Mapping[str, ShardStatus] | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Steps[FleetStatus]:
-    """`fleet_status` for many rows."""
+    """The fleet of these rows at `now_s`, in epoch seconds of whoever looks.
+
+    `carried` has what workers tell of carried leases, by key; it replaces what is in their rows. `labels` are what
+    people call streams, by identifier; a stream without one is called by its identifier.
+    """
     newest = {report.worker: report for report in newest_of_each(reports)}
-    dead = frozenset(worker for worker, report in newest.items() if is_expired(report, now_s, rules.reports))
     told = carried or {}
     known = labels or {}
 
@@ -217,13 +200,26 @@ def fleet_status_steps(
         return None if lease.stream is None else known.get(lease.stream, lease.stream)
 
     rows = yield from in_order(leases, key=lambda lease: (label_of(lease) or "", id_order(lease.shard_id)))
+    heard = {worker: report.updated_at_s for worker, report in newest.items()}
+    for number, lease in enumerate(rows):
+        if number % SLICE == 0:
+            yield
+        status, owner = told.get(lease.key, lease.status), lease.actual_owner
+        if status is not None and owner is not None:
+            heard[owner] = max(heard.get(owner) or 0, status.at_s)
+    silent = frozenset(
+        worker
+        for worker, report in newest.items()
+        if is_expired(replace(report, updated_at_s=heard[worker]), now_s, rules.reports)
+    )
+    dead = frozenset() if rules.is_throttled else silent
     shards = []
     for number, lease in enumerate(rows):
         if number % SLICE == 0:
             yield
         view = _view_shard(lease, told.get(lease.key, lease.status), dead, now_s, rules)
         shards.append(view if lease.stream is None else replace(view, label=label_of(lease)))
-    workers = yield from _workers(shards, newest, dead, _leader(lock), now_s)
+    workers = yield from _workers(shards, newest, heard, silent, _leader(lock), now_s, rules)
     unreadable = tuple(corrupt)
     # An unreadable row covers keys that nobody knows.
     unsure = {known.get(stream, stream) if (stream := stream_of_key(key)) else None for key, _ in unreadable}
@@ -241,6 +237,9 @@ def fleet_status_steps(
         leader=_leader(lock),
         labels=known,
     )
+
+
+fleet_status = at_once(fleet_status_steps)
 
 
 def of_stream(status: FleetStatus, name: str) -> FleetStatus | None:
@@ -291,35 +290,60 @@ def told_by_heartbeats(leases: Iterable[Lease], reports: Iterable[WorkerReport])
 
 
 def _view_shard(
-    lease: Lease, told: ShardStatus | None, dead: Collection[str], now_s: float, rules: ViewRules
+    lease: Lease,
+    told: ShardStatus | None,
+    dead: Collection[str],
+    now_s: float,
+    rules: ViewRules,
 ) -> ShardView:
     age_s = None if told is None else max(0.0, now_s - told.at_s)
     fresh = told if age_s is not None and age_s <= rules.fresh_s else None
-    return ShardView(lease, _verdict(lease, fresh, dead, rules), fresh, age_s)
+    verdict = judge(lease, fresh, rules.lag_max_s, is_owner_dead=lease.actual_owner in dead)
+    return ShardView(lease, verdict, fresh, age_s, why=_why(lease, verdict, fresh, age_s, rules.is_throttled))
 
 
-def _verdict(lease: Lease, status: ShardStatus | None, dead: Collection[str], rules: ViewRules) -> Verdict:
-    if lease.is_complete:
-        return Verdict.ENDED
-    if lease.actual_owner is None or lease.actual_owner in dead:
-        return Verdict.STOPPED
-    if lease.paused is not None:
-        return Verdict.PAUSED
-    if status is not None and status.activity == Verdict.PARKED.value:
-        return Verdict.PARKED
-    if lease.failing_now is not None:
-        return Verdict.FAILING
-    if status is None or status.behind_ms is None:
-        return Verdict.UNKNOWN
-    return Verdict.LAGGING if status.behind_ms > rules.lag_max_s * 1000 else Verdict.OK
+def rejudged(view: ShardView, status: ShardStatus, lag_max_s: float, *, is_probed: bool = False) -> ShardView:
+    """The view of a shard of a living worker, by what somebody knows better than its row."""
+    verdict = judge(view.lease, status, lag_max_s, is_owner_dead=False)
+    why = _why(view.lease, verdict, status)
+    return replace(view, verdict=verdict, status=status, age_s=0.0, why=why, is_probed=is_probed)
+
+
+def known_here(view: ShardView, own: ShardValue, wall_s: float, lag_max_s: float) -> ShardView:
+    """The view of a shard of the worker that looks, by what it knows itself."""
+    behind_ms = None if own.behind_s is None else round(1000 * own.behind_s)
+    return rejudged(view, ShardStatus(own.activity.value, int(wall_s), behind_ms, why=own.why), lag_max_s)
+
+
+def _why(
+    lease: Lease, verdict: Verdict, status: ShardStatus | None, age_s: float | None = None, is_throttled: bool = False
+) -> str | None:
+    """Why a shard is not well, or why nobody knows how it is."""
+    match verdict:
+        case Verdict.ENDED | Verdict.OK | Verdict.LAGGING | Verdict.PAUSED:
+            return None
+        case Verdict.STOPPED:
+            return None if lease.actual_owner is None else "its owner is dead"
+        case Verdict.UNKNOWN if status is None and age_s is None:
+            return "its worker does not tell"
+        case Verdict.UNKNOWN if status is None:
+            return f"silent for {duration(age_s)}" + (f": {THROTTLED}" if is_throttled else "")
+        case Verdict.UNKNOWN:
+            return "not read yet"
+        case Verdict.FAILING if lease.failing_now is not None:
+            words = f"failed {lease.failing_now.failures} times without a checkpoint"
+            return words if status is None or status.why is None else f"{words}, {status.why}"
+    return "the log of its worker says why" if status is None or status.why is None else status.why
 
 
 def _workers(
     shards: Sequence[ShardView],
     reports: Mapping[str, WorkerReport],
-    dead: Collection[str],
+    heard: Mapping[str, int | None],
+    silent: Collection[str],
     leader: str | None,
     now_s: float,
+    rules: ViewRules,
 ) -> Steps[tuple[WorkerView, ...]]:
     owned: dict[str | None, list[ShardView]] = {worker: [] for worker in reports}
     open_count = 0
@@ -329,25 +353,58 @@ def _workers(
         if not shard.lease.is_complete:
             open_count += 1
             owned.setdefault(shard.owner, []).append(shard)
+    ends = {end: (at_s, by.worker) for by in reports.values() for end, at_s in ends_of(by).items()}
     views = []
-    for worker in sorted(name for name in owned if name is not None):
+    for worker in sorted({*ends, *(name for name in owned if name is not None)}):
         yield
-        report, own = reports.get(worker), owned[worker]
+        report, own = reports.get(worker), owned.get(worker, [])
+        heard_at_s, end = heard.get(worker), None if own else ends.get(worker)
+        is_silent = worker in silent
+        is_alive, why = _life(report, heard_at_s, end, now_s, is_silent=is_silent, is_throttled=rules.is_throttled)
+        if is_alive is False and not own and now_s - max(heard_at_s or 0, end[0] if end else 0) > END_SHOWN_S:
+            continue
         views.append(
             WorkerView(
                 worker=worker,
-                kind=JAVA if report is None or "version" not in report.mld else f"mld {report.mld['version']}",
+                kind=_kind(report, tells=any(shard.age_s is not None for shard in own)),
                 leases=len(own),
                 share=len(own) / open_count if open_count else 0.0,
-                is_alive=None if report is None else worker not in dead,
+                is_alive=is_alive,
                 is_leader=worker == leader,
-                heard_s=None if report is None or report.updated_at_s is None else now_s - report.updated_at_s,
+                heard_s=None if heard_at_s is None else now_s - heard_at_s,
                 cpu_percent=_cpu(report),
                 behind_s=_furthest(own),
                 drained=None if report is None else report.mld.get("drain"),
+                why=why,
             )
         )
     return tuple(views)
+
+
+def _life(
+    report: WorkerReport | None,
+    heard_at_s: int | None,
+    end: tuple[int, str] | None,
+    now_s: float,
+    *,
+    is_silent: bool,
+    is_throttled: bool,
+) -> tuple[bool | None, str | None]:
+    """(whether a worker lives, how it ended or why nobody knows). `end`: when it was found dead, and by whom."""
+    if is_silent and is_throttled:
+        return None, f"silent: {THROTTLED}"
+    if end is not None and (report is None or is_silent):
+        return False, f"found dead {duration(now_s - end[0])} ago by {end[1]}, which took its leases"
+    if report is None:
+        return None, NO_REPORT if heard_at_s is None else None
+    return not is_silent, None
+
+
+def _kind(report: WorkerReport | None, *, tells: bool) -> str:
+    """`tells`: rows of its leases say how its shards are, as only mld's do."""
+    if report is not None:
+        return f"mld {report.mld['version']}" if "version" in report.mld else JAVA
+    return "mld" if tells else UNREPORTED
 
 
 def _cpu(report: WorkerReport | None) -> float | None:
@@ -384,34 +441,3 @@ def _holes(shards: Sequence[ShardView]) -> Steps[tuple[HashRange, ...]]:
 def share_of(keys: HashRange) -> tuple[float, float]:
     """Begin and end of a hash range as shares of all keys, from 0 to 1."""
     return keys.start / (HASH_KEY_MAX + 1), (keys.end + 1) / (HASH_KEY_MAX + 1)
-
-
-def with_stalls(view: FleetStatus, before: FleetStatus) -> FleetStatus:
-    """The view with the shards that stand still between the two looks: behind, further than before, and not moved."""
-    return finish(with_stalls_steps(view, before))
-
-
-def with_stalls_steps(view: FleetStatus, before: FleetStatus) -> Steps[FleetStatus]:
-    """`with_stalls` for many shards."""
-    earlier: dict[str, ShardView] = {}
-    for number, shard in enumerate(before.shards):
-        if number % SLICE == 0:
-            yield
-        earlier[shard.key] = shard
-    shards = []
-    for number, shard in enumerate(view.shards):
-        if number % SLICE == 0:
-            yield
-        is_stalled = _is_stalled(shard, earlier.get(shard.key))
-        shards.append(replace(shard, verdict=Verdict.STALLED) if is_stalled else shard)
-    return replace(view, shards=tuple(shards))
-
-
-def _is_stalled(shard: ShardView, before: ShardView | None) -> bool:
-    if before is None or shard.verdict is not Verdict.LAGGING or before.status is None or shard.status is None:
-        return False
-    if shard.status.at_s <= before.status.at_s:
-        return False  # it has said nothing new
-    grows = (shard.behind_s or 0.0) >= (before.behind_s or 0.0)
-    moved = shard.lease.checkpoint != before.lease.checkpoint or shard.status.delivered != before.status.delivered
-    return grows and not moved

@@ -110,8 +110,8 @@ def systemd_unit(
     What has to be done beside it is said on stderr. Variables that the file refers to must be set; secret files and
     $CREDENTIALS_DIRECTORY need not be there.
     """
-    from mld.operating.generated.service_unit import unit
-    from mld.operating.installation import Surroundings, UnitRefused, loaded_for_unit, service_of
+    from mld.operating.generated.service_unit import UnitRefused, unit
+    from mld.operating.installation import Surroundings, loaded_for_unit, service_of
     from properties.remarks import ConfigurationError
 
     if group and not user:
@@ -122,11 +122,12 @@ def systemd_unit(
         service, remarks = service_of(
             loaded_for_unit(file, overrides, around.env), file, overrides, around, user=user, group=group
         )
+        text = unit(service)
     except ConfigurationError as error:
         complain(error)
     except UnitRefused as error:
         say(str(error))
         sys.exit(EXIT_CONFIGURATION)
-    click.echo(unit(service), nl=False)
+    click.echo(text, nl=False)
     for remark in remarks:
         say(remark)

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 import mld
-from mld.operating.generated.service_unit import SERVICE_PATH, ServiceFacts, service_name
+from mld.operating.generated.service_unit import SERVICE_PATH, ServiceFacts, UnitRefused, service_name
 from properties.loader import LoadedConfiguration, entries_of, load
-from properties.printable import printable
 from properties.redaction import is_secret_key
 from properties.scrubbing import SECRET_CHARACTERS_MIN
 from properties.spark import PREFIX, PROGRAM, SINK_PREFIX
@@ -43,10 +42,6 @@ class Surroundings:
     @classmethod
     def here(cls) -> Surroundings:
         return cls(sys.argv[0], sys.executable, Path.cwd(), os.environ)
-
-
-class UnitRefused(Exception):
-    """The unit cannot be written; one sentence with the remedy."""
 
 
 def loaded_for_unit(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> LoadedConfiguration:
@@ -99,7 +94,6 @@ def service_of(
         variables=variables,
         credentials=credentials,
     )
-    _refuse_odd_signs(service)
     remarks = [
         f"{script} of executableName is not found here: correct it, or run this from the directory that it is in"
         for script in _missing(words, around)
@@ -116,19 +110,6 @@ def _refuse_what_shows(overrides: Sequence[str], secrets: Sequence[str]) -> None
                 f"-D {name} would put a secret into the unit and on a command line, which every user can read; "
                 "write it into the properties file, as ${file:${CREDENTIALS_DIRECTORY}/NAME}"
             )
-
-
-def _refuse_odd_signs(service: ServiceFacts) -> None:
-    """A line break would be the next line of the unit."""
-    texts = [
-        service.stream,
-        *service.command,
-        *service.writable,
-        *filter(None, (service.user, service.group, service.working_directory, service.search_path)),
-    ]
-    for text in texts:
-        if not text.isprintable():
-            raise UnitRefused(f"{printable(text)} has a sign that cannot stand in a unit; give it another name")
 
 
 def _daemon_command(around: Surroundings) -> tuple[tuple[str, ...], str | None]:

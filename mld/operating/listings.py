@@ -8,25 +8,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from mld.operating.fleet_status import FleetStatus, ShardView, Verdict, WorkerView
+from mld.operating.fleet_status import FleetStatus, ShardView, WorkerView
+from mld.operating.verdicts import RANKS, Verdict, duration
 from mld.positions import Position
 
-SECONDS = ((2.0, "s", 1.0), (120.0, "s", 1.0), (7_200.0, "min", 60.0), (172_800.0, "h", 3_600.0))
-DAY_S = 86_400.0
-UNKNOWN = "unknown"
 NOBODY = "nobody"
 CHECKPOINT_DIGITS = 12
 """Shown of a sequence number: its end, where two of one shard differ."""
-WORST_FIRST = (
-    Verdict.STOPPED,
-    Verdict.PARKED,
-    Verdict.PAUSED,
-    Verdict.FAILING,
-    Verdict.STALLED,
-    Verdict.LAGGING,
-    Verdict.UNKNOWN,
-    Verdict.OK,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +27,11 @@ class Listing:
     notes: tuple[str, ...] = ()
 
 
-def duration(seconds: float | None) -> str:
-    """A time in words of one unit, ``340 ms``, ``12 s``, ``3 h``; ``unknown`` for None."""
-    if seconds is None:
-        return UNKNOWN
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    for bound, unit, size in SECONDS:
-        if seconds < bound:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds / DAY_S:.1f} d"
-
-
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
 def leases_listing(status: FleetStatus, shards: Sequence[ShardView]) -> Listing:
-    """One row for each of `shards`, and what is wrong with the table as a whole."""
+    """One row for each of `shards`, the worst first, and what is wrong with the table as a whole."""
     return Listing(
         "",
         (
@@ -68,7 +44,7 @@ def leases_listing(status: FleetStatus, shards: Sequence[ShardView]) -> Listing:
             ("checkpoint", False),
             ("note", False),
         ),
-        tuple((*_stream_cell(status, shard), *_lease_row(shard)) for shard in shards),
+        tuple((*_stream_cell(status, shard), *_lease_row(shard)) for shard in worst_first(shards)),
         (*_totals(status), *_faults(status)),
     )
 
@@ -87,19 +63,13 @@ def _lease_row(shard: ShardView) -> tuple[str, ...]:
     ended = shard.verdict is Verdict.ENDED
     return (
         shard.lease.shard_id,
-        _state(shard),
+        shard.state,
         "" if ended and shard.owner is None else shard.owner or NOBODY,
         "" if ended else duration(shard.behind_s),
         "" if ended else kbps,
         short(lease.checkpoint),
         note(shard),
     )
-
-
-def _state(shard: ShardView) -> str:
-    if shard.verdict is Verdict.OK and shard.status is not None:
-        return shard.status.activity
-    return shard.verdict.value
 
 
 def note(shard: ShardView) -> str:
@@ -109,17 +79,18 @@ def note(shard: ShardView) -> str:
         parts.append(f"goes to {shard.lease.handoff_to}")
     if shard.lease.paused is not None:
         parts.append(f"paused: {shard.lease.paused}")
-    if shard.failing is not None:
-        parts.append(f"failed {shard.failing.failures} times at {short(shard.failing.checkpoint)}")
-    if shard.verdict is Verdict.UNKNOWN and shard.age_s is not None:
-        parts.append(f"silent for {duration(shard.age_s)}")
+    if shard.why is not None:
+        parts.append(shard.why)
     if shard.is_probed:
         parts.append("probed")
-    if shard.verdict is Verdict.STOPPED and shard.owner is not None:
-        parts.append("its owner is dead")
     if shard.lease.parents and shard.verdict is not Verdict.ENDED:
         parts.append("child of " + ", ".join(sorted(_number(parent) for parent in shard.lease.parents)))
     return "; ".join(parts)
+
+
+def worst_first(shards: Iterable[ShardView]) -> list[ShardView]:
+    """By verdict, then the furthest behind; those that are alike stay in their order."""
+    return sorted(shards, key=lambda shard: (RANKS[shard.verdict.value], -(shard.behind_s or 0.0)))
 
 
 def _totals(status: FleetStatus) -> list[str]:
@@ -217,8 +188,9 @@ def workers_listing(status: FleetStatus) -> Listing:
         ("last heard", True),
         ("note", False),
     )
-    alive = sum(worker.is_alive is not False for worker in status.workers)
-    workers = "worker" if alive == 1 else "workers"
+    unsure = sum(worker.is_alive is None and worker.why is not None for worker in status.workers)
+    alive = sum(worker.is_alive is not False for worker in status.workers) - unsure
+    workers = ("worker" if alive == 1 else "workers") + (f", {unsure} unknown" if unsure else "")
     leader = f"led by {status.leader}" if status.leader else "nobody leads"
     return Listing("", columns, tuple(map(_worker_row, status.workers)), (f"{alive} live {workers}, {leader}",))
 
@@ -229,6 +201,8 @@ def _worker_row(worker: WorkerView) -> tuple[str, ...]:
         notes.append("leader")
     if worker.is_alive is False:
         notes.append("dead")
+    if worker.why is not None:
+        notes.append(worker.why)
     if worker.drained is not None:
         notes.append(f"drained {worker.drained}")
     return (
@@ -245,9 +219,6 @@ def _worker_row(worker: WorkerView) -> tuple[str, ...]:
 
 def lag_listing(status: FleetStatus) -> Listing:
     """The open shards with their verdicts, the worst first."""
-    worst_first = sorted(
-        status.open_shards, key=lambda shard: (WORST_FIRST.index(shard.verdict), -(shard.behind_s or 0.0))
-    )
     rows = tuple(
         (
             *_stream_cell(status, shard),
@@ -257,7 +228,7 @@ def lag_listing(status: FleetStatus) -> Listing:
             shard.owner or NOBODY,
             note(shard),
         )
-        for shard in worst_first
+        for shard in worst_first(status.open_shards)
     )
     columns = (
         *_stream_column(status),
@@ -294,7 +265,7 @@ def shard_value(shard: ShardView) -> dict[str, Any]:
         "streamId": shard.lease.stream,
         "key": shard.key,
         "verdict": shard.verdict.value,
-        "state": _state(shard),
+        "state": shard.state,
         "owner": shard.owner,
         "handoffTo": shard.lease.handoff_to,
         "behindSeconds": shard.behind_s,
@@ -308,6 +279,7 @@ def shard_value(shard: ShardView) -> dict[str, Any]:
         "from": None if share is None else share[0],
         "to": None if share is None else share[1],
         "failures": 0 if shard.failing is None else shard.failing.failures,
+        "why": shard.why,
         "note": note(shard),
     }
 
@@ -325,6 +297,7 @@ def worker_value(worker: WorkerView) -> dict[str, Any]:
         "cpu": worker.cpu_percent,
         "behindSeconds": worker.behind_s,
         "drained": worker.drained,
+        "why": worker.why,
     }
 
 

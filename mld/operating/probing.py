@@ -13,9 +13,10 @@ from dataclasses import replace
 
 from mld.errors import StreamError
 from mld.leases.lease import Lease, ShardStatus
-from mld.operating.fleet_status import FleetStatus, ShardView, Verdict
+from mld.operating.fleet_status import FleetStatus, ShardView, rejudged
 from mld.operating.stream_access import initial_of, streams_of
 from mld.operating.stream_choice import is_meant, settings_of_one
+from mld.operating.verdicts import Verdict
 from mld.positions import LATEST, InitialPosition
 from mld.retrieval.starting_points import starting_point
 from mld.streams import IteratorType, StartingPoint, Streams
@@ -116,10 +117,9 @@ def with_probed(status: FleetStatus, answers: Mapping[str, int], lag_max_s: floa
         behind_ms = answers.get(shard.key)
         if behind_ms is None:
             return shard
-        verdict = shard.verdict
-        if verdict is Verdict.UNKNOWN:
-            verdict = Verdict.LAGGING if behind_ms > lag_max_s * 1000 else Verdict.OK
         told = ShardStatus(PROBED, int(status.taken_s), behind_ms)
-        return replace(shard, verdict=verdict, status=told, age_s=0.0, is_probed=True)
+        if shard.verdict is Verdict.UNKNOWN:
+            return rejudged(shard, told, lag_max_s, is_probed=True)
+        return replace(shard, status=told, age_s=0.0, is_probed=True)
 
     return replace(status, shards=tuple(map(view, status.shards)))

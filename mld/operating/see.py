@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from mld.operating.listings import Listing
 
 WATCH_PERIOD_S = 5.0
-LOOK_AGAIN_S = 10.0
 F = TypeVar("F", bound=Callable[..., Any])
 _stream = click.option("--stream", "stream_name", metavar="NAME", help="Only this one of several streams.")
 
@@ -51,7 +50,7 @@ def leases(
     output: str,
     watch: bool,
 ) -> None:
-    """Show every shard: state, owner, how far behind, checkpoint; and holes in the hash range.
+    """Show every shard, the worst first: state, owner, how far behind, checkpoint; and holes in the hash range.
 
     The answer comes from one scan of the lease table, so it needs no access to the stream or to a daemon.
     """
@@ -89,7 +88,6 @@ def workers(
 @properties_file
 @click.option("--max", "lag_max_s", type=Duration(), help="Exit with 1 if a shard is further behind, or unknown.")
 @click.option("--probe", is_flag=True, help="Ask Kinesis about shards whose rows do not say it, as Java's do not.")
-@click.option("--stalled", is_flag=True, help=f"Look twice, {LOOK_AGAIN_S:g} s apart, to see what stands still.")
 @_stream
 @_output
 @_watch
@@ -99,17 +97,19 @@ def lag(
     overrides: Sequence[str],
     lag_max_s: float | None,
     probe: bool,
-    stalled: bool,
     stream_name: str | None,
     output: str,
     watch: bool,
 ) -> None:
-    """Show how far behind each shard is, with a verdict: ok, lagging, stalled, failing, parked, stopped or unknown.
+    """Show how far behind each shard is, the worst first, with a verdict and the reason.
+
+    The verdicts: stopped, unreadable, parked, failing, stalled, unknown, lagging, paused or ok.
 
     Exit code 1 with --max, if a shard is further behind, stands still, has no owner, or does not say how far it is.
     """
     from mld.operating import listings
-    from mld.operating.fleet_status import LAG_MAX_S, TROUBLE
+    from mld.operating.fleet_status import LAG_MAX_S
+    from mld.operating.verdicts import TROUBLE
 
     def shown(status: FleetStatus) -> tuple[Listing, Any]:
         value = {
@@ -128,7 +128,6 @@ def lag(
         output,
         watch=watch,
         lag_max_s=LAG_MAX_S if lag_max_s is None else lag_max_s,
-        twice=stalled,
         is_met=is_met,
         probe=probe,
         stream_name=stream_name,
@@ -143,7 +142,6 @@ def _look(
     *,
     watch: bool,
     lag_max_s: float | None = None,
-    twice: bool = False,
     probe: bool = False,
     is_met: Callable[[FleetStatus], bool] = lambda _: True,
     stream_name: str | None = None,
@@ -164,7 +162,7 @@ def _look(
 
     async def looking() -> int:
         from mld.operating.fleet_reader import fleet_reader
-        from mld.operating.fleet_status import chosen, with_stalls
+        from mld.operating.fleet_status import chosen
         from mld.operating.probing import prober
 
         async with fleet_reader(settings, bound_s) as reader, prober(settings, bound_s, is_wanted=probe) as probed:
@@ -172,15 +170,11 @@ def _look(
             async def look() -> FleetStatus:
                 return chosen(await reader.look(), stream_name)
 
-            status = await look()
-            if twice:
-                await asyncio.sleep(LOOK_AGAIN_S)
-                status = with_stalls(await look(), status)
-            status = await probed(status)
+            status = await probed(await look())
             show(status)
             while watch:
                 await asyncio.sleep(WATCH_PERIOD_S)
-                status = await probed(with_stalls(await look(), status))
+                status = await probed(await look())
                 show(status)
             return EXIT_OK if is_met(status) else EXIT_FAILURE
 

@@ -1,4 +1,4 @@
-"""What `mld top` shows: the shards that are furthest behind, as many as fit, with rates between two looks. Pure.
+"""What `mld top` shows: the shards by verdict, the worst first, as many as fit, with rates between two looks. Pure.
 
 A look is the answer of a daemon, or what the lease table tells, in plain values of somebody else: whatever is missing,
 or of another type than it should be, is unknown.
@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mld.operating.listings import NOBODY, duration
+from mld.operating.listings import NOBODY
+from mld.operating.verdicts import RANKS, Verdict, duration
 
 STEADY_S_PER_S = 0.005
 """A lag that changes by less than this, in seconds a second, stands still."""
-TROUBLE = ("stopped", "parked", "failing", "stalled", "unknown")
-"""States of which some know no lag; they come first then."""
-ENDED = "ended"
+ENDED = Verdict.ENDED.value
+WELL = RANKS[Verdict.OK.value]
 SUMMARY_LINES = 2
 COLUMNS = (
     "stream",
@@ -44,6 +44,8 @@ class TopShard:
     """What people call its stream among several; else empty."""
     shard: str
     state: str
+    rank: int
+    """The verdict's; the worst is 0."""
     owner: str | None
     behind_s: float | None
     told_s: float
@@ -102,14 +104,14 @@ def _names_of(value: Mapping[str, Any]) -> tuple[str | None, ...]:
 
 
 def _shard(value: Mapping[str, Any], at_s: float) -> TopShard:
-    verdict, state = _text(value.get("verdict")), _text(value.get("state"))
+    state = _text(value.get("state")) or "unknown"
     records, size = _number(value.get("records")), _number(value.get("recordBytes"))
     return TopShard(
         key=_text(value.get("key")) or _text(value.get("shard")) or "?",
         stream=_text(value.get("stream")) or "",
         shard=_text(value.get("shard")) or "?",
-        # A verdict says more than the state of a shard that nobody works on, or that stands still.
-        state=verdict if verdict in (*TROUBLE, ENDED) and verdict != "unknown" else state or verdict or "unknown",
+        state=state,
+        rank=RANKS.get(_text(value.get("verdict")) or state, WELL),
         owner=_text(value.get("owner")),
         behind_s=_number(value.get("behindSeconds")),
         told_s=at_s - (_number(value.get("toldSecondsAgo")) or 0.0),
@@ -143,7 +145,7 @@ def _text(value: object) -> str | None:
 def top_table(look: TopLook, before: TopLook | None, rows_max: int | None) -> TopTable:
     """The table of a look, with rates since the one before; at most `rows_max` shards."""
     earlier = {} if before is None else {shard.key: shard for shard in before.shards}
-    shards = sorted(look.shards, key=_furthest_first)
+    shards = sorted(look.shards, key=_worst_first)
     shown = shards if rows_max is None else shards[: max(0, rows_max)]
     elapsed_s = 0.0 if before is None else look.at_s - before.at_s
     rates = {shard.key: _records_rate(shard, earlier.get(shard.key), elapsed_s) for shard in shards}
@@ -180,10 +182,8 @@ def _knows(shards: Iterable[TopShard], name: str) -> bool:
     return any(getattr(shard, name) is not None for shard in shards)
 
 
-def _furthest_first(shard: TopShard) -> tuple[float, str]:
-    if shard.behind_s is None:
-        return (-math.inf if shard.state in TROUBLE else math.inf, shard.key)
-    return (-shard.behind_s, shard.key)
+def _worst_first(shard: TopShard) -> tuple[int, float, str]:
+    return shard.rank, -(shard.behind_s or 0.0), shard.key
 
 
 def _records_rate(shard: TopShard, before: TopShard | None, elapsed_s: float) -> float | None:

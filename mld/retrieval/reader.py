@@ -93,7 +93,6 @@ class ShardReader(ABC):
         self._budget = budget
         self._deliver_empty = deliver_empty
         self._ends_without_children = 0
-        self._trouble: type[StreamError] | None = None  # the error of the running streak, as far as it was logged
         self._task: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()  # a delivery is in the buffer, or the fetch task is over
         self._room = asyncio.Event()  # the consumer took a delivery
@@ -233,6 +232,7 @@ class ShardReader(ABC):
             # Nothing waits for the child, so this is the lag of the shard; else the next page tells.
             self._metrics.saw_lag(page.millis_behind_latest, self._clock.wall())
             if self._is_awaited and self._is_newest_tip:
+                self._metrics.oldest_wall_s = None  # what a failed child had in hand is done, or was passed over
                 self._metrics.on_tip(self.shard_id, True)
         if verdict is AnswerVerdict.GOES_ON:
             return False
@@ -279,16 +279,15 @@ class ShardReader(ABC):
         return failure
 
     def _level_of(self, error: StreamError, first: int = logging.WARNING) -> int:
-        """The level to log an error at: `first` once per streak and kind of error, then DEBUG."""
-        level = logging.DEBUG if self._trouble is type(error) else first
-        self._trouble = type(error)
-        return level
+        """Count a failed read, and return the level to log it at: `first`, or DEBUG for what was said just now."""
+        return first if self._metrics.failed_reads.failed(error, self._clock.wall()) else logging.DEBUG
 
     def _recovered(self) -> None:
         """An answer was accepted: whatever was wrong is over."""
         self._ends_without_children = 0
-        if self._trouble is not None:
-            self._trouble = None
+        if failed := self._metrics.read_again():
             logging.getLogger(type(self).__module__).info(
-                "reading shard %s again", self.shard_id, extra={"action": "reader_recovered", "shard": self.shard_id}
+                "reading shard %s again",
+                self.shard_id,
+                extra={"action": "reader_recovered", "shard": self.shard_id, "failures": failed},
             )

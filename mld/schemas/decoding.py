@@ -1,32 +1,46 @@
-"""What becomes of a framed record: other data, and flat keys that tell of its schema. Pure.
+"""What becomes of a framed record: other data, and flat keys that name its schema. Pure.
 
 Rules: retrieval#framed-records.
 """
 
 from __future__ import annotations
 
-import json
-from binascii import a2b_base64, b2a_base64
-from collections.abc import Callable, Mapping
+from binascii import a2b_base64
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quote
+from typing import Any
 
 from mld.retrieval.layouts import FRAME_IN_BASE64
-from mld.schemas.avro import AvroError, avro_decoder
-from mld.schemas.frames import Frame, FrameError, frame_of
-from mld.schemas.protobuf import ProtobufError, protobuf_decoder
-from mld.schemas.versions import SchemaVersion
+from mld.schemas.decoder_process import DecoderJob
+from mld.schemas.frames import HEADER_BYTES, Frame, frame_of
 from properties.values import SchemaMode
 from protocol.framed import FramedRecord
 
 _DATA_START = len(b'{"data":"')
+_HEADER_CHARS = HEADER_BYTES // 3 * 4  # a whole number of base64's groups, so the payload's base64 begins there
 _END = b',"action":"record"}'
-DECODERS_KEPT_MAX = 256
 
 
-class UndecodableError(Exception):
-    """A framed record that stays as it is; the text says why, and is told to the child."""
+@dataclass(frozen=True, slots=True)
+class SchemaVersion:
+    """A version of a schema. `data_format` is AVRO, JSON or PROTOBUF; `name` is that of the schema."""
+
+    version_id: str
+    name: str
+    data_format: str
+    definition: str
+
+
+def version_of(version_id: str, answer: Mapping[str, Any]) -> SchemaVersion:
+    """Return the version of an answer of GetSchemaVersion. Raises KeyError or TypeError for what is none."""
+    arn = answer.get("SchemaArn")
+    return SchemaVersion(
+        version_id,
+        "" if not isinstance(arn, str) else arn.rpartition("/")[2],
+        str(answer["DataFormat"]),
+        str(answer["SchemaDefinition"]),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,102 +50,53 @@ class DecodedRecord(FramedRecord):
     original: bytes = b""
 
     def as_it_came(self) -> FramedRecord:
-        """The record with its frame: for dead letters, which must lose nothing."""
+        """Return the record with its frame: for dead letters, which must lose nothing."""
         return FramedRecord(self.sequence, self.sub, self.original)
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaRules:
-    """`is_inline`: records bear the definition itself."""
-
-    mode: SchemaMode
-    is_inline: bool = False
-    validates: bool = False
-
-
 def frame_in(record: FramedRecord) -> Frame | None:
-    """The frame of a record's data; None if it has none. Its base64 is looked at before anything is decoded."""
+    """Return the frame of a record's data; None if it has none."""
     text = record.text
     if FRAME_IN_BASE64.match(text, _DATA_START) is None:
         return None
-    return frame_of(a2b_base64(text[_DATA_START : text.index(b'"', _DATA_START)]))
+    return frame_of(a2b_base64(text[_DATA_START : min(_DATA_START + _HEADER_CHARS, _data_end(text))]))
+
+
+def job_of(record: FramedRecord, frame: Frame, version: SchemaVersion, mode: SchemaMode) -> DecoderJob:
+    """Return what is to be done with the payload of a record that has this frame."""
+    definition = version.definition if mode is SchemaMode.JSON and version.data_format == "AVRO" else None
+    return DecoderJob(
+        record.text[_DATA_START + _HEADER_CHARS : _data_end(record.text)], frame.is_compressed, definition
+    )
 
 
 def decoded(
-    record: FramedRecord, frame: Frame, version: SchemaVersion, rules: SchemaRules, schema_file: str | None
+    record: FramedRecord, payload: bytes, version: SchemaVersion, mode: SchemaMode, schema_file: str | None
 ) -> FramedRecord:
-    """The record with the payload of its frame as data. Raises UndecodableError."""
-    try:
-        data = frame.inflated()
-        data_format = version.data_format
-        if rules.mode is SchemaMode.JSON and data_format == "AVRO":
-            data = _avro(version.definition)(data)
-            data_format = "JSON"
-        elif rules.mode is SchemaMode.JSON and version.descriptors is not None:
-            data = _protobuf(version.descriptors)(data)
-            data_format = "JSON"
-        elif rules.validates and data_format == "JSON":
-            _json_validator(version.definition)(data)
-    except (FrameError, AvroError, ProtobufError) as error:
-        raise UndecodableError(str(error)) from error
+    """Return the record with this payload, in base64, as data."""
     extra = {
         "schemaVersionId": version.version_id,
         "schemaName": version.name,
         "schemaDataFormat": version.data_format,
     }
-    if rules.mode is SchemaMode.JSON:
-        extra["dataFormat"] = data_format
+    if mode is SchemaMode.JSON:
+        extra["dataFormat"] = "JSON" if version.data_format == "AVRO" else version.data_format
     if schema_file is not None:
         extra["schemaFile"] = schema_file
-    if rules.is_inline:
-        extra["schemaDefinition"] = version.definition
-    return _rewritten(record, data, extra)
+    return _rewritten(record, payload, extra)
 
 
 def marked(record: FramedRecord, why: str) -> FramedRecord:
-    """The record as it came, with a key that says why its frame was not taken off."""
-    return _rewritten(record, None, {"schemaError": why})
+    """Return the record as it came, with a key that says why its frame was not taken off."""
+    return _rewritten(record, record.text[_DATA_START : _data_end(record.text)], {"schemaError": why})
 
 
-def _rewritten(record: FramedRecord, data: bytes | None, extra: Mapping[str, str]) -> FramedRecord:
+def _data_end(text: bytes) -> int:
+    return text.index(b'"', _DATA_START)
+
+
+def _rewritten(record: FramedRecord, payload: bytes, extra: Mapping[str, str]) -> FramedRecord:
     text = record.text
-    end = text.index(b'"', _DATA_START)
-    payload = text[_DATA_START:end] if data is None else b2a_base64(data, newline=False)
     keys = "".join(f",{quote(name)}:{quote(value)}" for name, value in extra.items()).encode("ascii")
-    rewritten = b"".join((text[:_DATA_START], payload, text[end : -len(_END)], keys, _END))
+    rewritten = b"".join((text[:_DATA_START], payload, text[_data_end(text) : -len(_END)], keys, _END))
     return DecodedRecord(record.sequence, record.sub, rewritten, text)
-
-
-@lru_cache(maxsize=DECODERS_KEPT_MAX)
-def _avro(definition: str) -> Callable[[bytes], bytes]:
-    return avro_decoder(definition)
-
-
-@lru_cache(maxsize=DECODERS_KEPT_MAX)
-def _protobuf(descriptors: bytes) -> Callable[[bytes], bytes]:
-    return protobuf_decoder(descriptors)
-
-
-@lru_cache(maxsize=DECODERS_KEPT_MAX)
-def _json_validator(definition: str) -> Callable[[bytes], None]:
-    """Raises FrameError for data that is not of a JSON schema."""
-    from jsonschema import exceptions, validators
-    from referencing import Registry
-
-    try:
-        schema = json.loads(definition)
-        validator = validators.validator_for(schema)(schema, registry=Registry())  # one that fetches nothing
-    except Exception as error:
-        raise FrameError(f"the schema is no JSON schema: {error}") from error
-
-    def validate(data: bytes) -> None:
-        try:
-            validator.validate(json.loads(data))
-        except exceptions.ValidationError as error:
-            raise FrameError(f"the data is not of its JSON schema: {error.message}") from error
-        except ValueError as error:
-            raise FrameError(f"the data is no JSON: {error}") from error
-        except Exception as error:  # a reference that leads nowhere, a pattern that is none, endless nesting
-            raise FrameError(f"its JSON schema cannot be applied: {type(error).__name__}: {error}") from error
-
-    return validate

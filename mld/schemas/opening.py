@@ -12,8 +12,7 @@ from mld.aws.client_factory import ClientFactory
 from mld.aws.counted import CountedService
 from mld.clock import Clock
 from mld.metrics.registry import WorkerMetrics
-from mld.schemas.compiling import compiled_proto, is_compiler_there
-from mld.schemas.decoding import SchemaRules
+from mld.schemas.decoder_process import DecoderProcess
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import TIMEOUT_S, SchemaRegistry
 from properties.remarks import Level, Remark
@@ -26,9 +25,12 @@ LOOKUPS_AT_ONCE_MAX = 4
 class OpenedRegistry:
     """Opened and closed with the daemon. `preparer` is for the consumers."""
 
-    def __init__(self, service: CountedService, registry: SchemaRegistry, preparer: SchemaPreparer) -> None:
+    def __init__(
+        self, service: CountedService, registry: SchemaRegistry, decoder: DecoderProcess, preparer: SchemaPreparer
+    ) -> None:
         self._service = service
         self._registry = registry
+        self._decoder = decoder
         self.preparer = preparer
 
     async def open(self) -> None:
@@ -36,6 +38,7 @@ class OpenedRegistry:
         await self._service.open()
 
     async def close(self) -> None:
+        self._decoder.close()
         await self._registry.close()
         await self._service.close()
 
@@ -57,32 +60,23 @@ def registry_of(
         threads_max=LOOKUPS_AT_ONCE_MAX,
     )
     service = CountedService(glue, "glue", worker)
-    given = settings.schema_registry_directory
-    folder = Path(tempfile.gettempdir()) / f"mld-schemas-{os.getuid()}" if given is None else Path(given)
-    registry = SchemaRegistry(
-        service,
+    folder = Path(tempfile.gettempdir()) / f"mld-schemas-{os.getuid()}"
+    registry = SchemaRegistry(service, clock, folder=folder)
+    decoder = DecoderProcess()
+    preparer = SchemaPreparer(
+        registry,
         clock,
-        size=settings.schema_registry_cache_size,
-        keep_s=settings.schema_registry_time_to_live_millis / 1000,
-        folder=folder,
-        compiled=compiled_proto if settings.schema_registry is SchemaMode.JSON and is_compiler_there() else None,
+        settings.schema_registry,
+        decoder.decode,
+        waits=settings.schema_registry_on_error is SchemaErrors.FAIL,
+        results=worker.framed_records,
     )
-    rules = SchemaRules(settings.schema_registry, settings.schema_registry_inline, settings.schema_registry_validate)
-    waits = settings.schema_registry_on_error is SchemaErrors.FAIL
-    return OpenedRegistry(
-        service, registry, SchemaPreparer(registry, clock, rules, waits=waits, results=worker.framed_records)
-    )
+    return OpenedRegistry(service, registry, decoder, preparer)
 
 
 def missing_codecs(settings: Settings, file_name: str) -> list[Remark]:
     """An error for a mode whose package is not installed."""
-    needed = []
-    if settings.schema_registry is SchemaMode.JSON:
-        needed.append(("mld.schemaRegistry", "fastavro", "json needs a package that is not installed"))
-    if settings.schema_registry is not SchemaMode.OFF and settings.schema_registry_validate:
-        needed.append(("mld.schemaRegistry.validate", "jsonschema", "needs a package that is not installed"))
-    return [
-        Remark(Level.ERROR, key, file_name, f"{why} ({module})", "pip install 'mld[schemas]'")
-        for key, module, why in needed
-        if find_spec(module) is None
-    ]
+    if settings.schema_registry is not SchemaMode.JSON or find_spec("fastavro") is not None:
+        return []
+    why = "json needs a package that is not installed (fastavro)"
+    return [Remark(Level.ERROR, "mld.schemaRegistry", file_name, why, "pip install 'mld[schemas]'")]

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from mld.clock import Clock
 from mld.consumer.parts import JoinedBatch, Part, PlacedRecord, records_of
 from mld.errors import SchemaUnknownError, SchemaUnreachableError
 from mld.metrics.instruments import Tally
 from mld.retrieval.rawpage import RawBatch
-from mld.schemas.decoding import SchemaRules, UndecodableError, decoded, frame_in, marked
+from mld.schemas.decoder_process import DecoderJob
+from mld.schemas.decoding import SchemaVersion, decoded, frame_in, job_of, marked
+from mld.schemas.frames import Frame, UndecodableError
 from mld.schemas.registry import SchemaRegistry
 from mld.streams import ChildBatch, Misrouted
+from properties.values import SchemaMode
 from protocol.framed import FramedRecord
 
 log = logging.getLogger(__name__)
 
+Decode = Callable[[Sequence[DecoderJob]], Awaitable[list[bytes | UndecodableError]]]
+Failure = SchemaUnknownError | SchemaUnreachableError | UndecodableError
 DECODED = "decoded"
 RESULTS = {SchemaUnknownError: "unknown", SchemaUnreachableError: "unreachable", UndecodableError: "undecodable"}
 """What became of a framed record, as it is counted."""
@@ -46,15 +51,23 @@ class UnframedBatch(Part):
 
 
 class SchemaPreparer:
-    """One for all shards of a worker. `waits`: a batch waits for a schema that cannot be had, instead of being
-    delivered with the frame on the record. `results` counts what became of framed records."""
+    """One for all shards of a worker. `decode` makes payloads of jobs. `waits`: a batch waits for a schema that cannot
+    be had, instead of being delivered with the frame on the record. `results` counts what became of framed records."""
 
     def __init__(
-        self, registry: SchemaRegistry, clock: Clock, rules: SchemaRules, *, waits: bool, results: Tally | None = None
+        self,
+        registry: SchemaRegistry,
+        clock: Clock,
+        mode: SchemaMode,
+        decode: Decode,
+        *,
+        waits: bool,
+        results: Tally | None = None,
     ) -> None:
         self._registry = registry
         self._clock = clock
-        self._rules = rules
+        self._mode = mode
+        self._decode = decode
         self._waits = waits
         self._results = Tally() if results is None else results
         self._told: set[str] = set()
@@ -68,61 +81,95 @@ class SchemaPreparer:
             if sum(is_framed for _, is_framed in around) * FEW_OF <= batch.count:
                 return await self._spliced(batch, around)
         records = await records_of(batch)
-        done = 0
-        size = 0
-        total = 0
-        found = False
-        for number, (position, framed) in enumerate(records):
-            done, size = done + 1, size + len(framed.text)
-            if done > RECORDS_PER_TURN or size > BYTES_PER_TURN:
-                done = size = 0
-                await asyncio.sleep(0)
-            unframed = await self._unframed(framed, total)
-            total += len(unframed.text)
-            if unframed is not framed:
-                size += len(unframed.text)
-                found = True
-                records[number] = PlacedRecord(position, unframed)
-        return UnframedBatch(records, batch) if found else batch
+        unframed = await self._unframed(records)
+        return batch if unframed is None else UnframedBatch(unframed, batch)
 
     async def _spliced(self, batch: RawBatch, around: list[tuple[RawBatch, bool]]) -> ChildBatch:
         """The batch with its few framed records replaced; all others stay as the page has them."""
-        parts: list[ChildBatch] = []
-        total, found = 0, False
-        for part, is_framed in around:
-            if is_framed:
-                ((position, framed),) = await records_of(part)
-                unframed = await self._unframed(framed, total)
-                if unframed is not framed:
-                    found = True
-                    parts.append(Part([PlacedRecord(position, unframed)], batch.millis_behind_latest))
-                    total += len(unframed.text)
-                    continue
-            parts.append(part)
-            total += part.data_bytes
-        return JoinedBatch(parts, batch) if found else batch
+        framed = [record for part, is_framed in around if is_framed for record in await records_of(part)]
+        unframed = await self._unframed(framed)
+        if unframed is None:
+            return batch
+        replaced = iter(unframed)
+        parts = [
+            Part([next(replaced)], batch.millis_behind_latest) if is_framed else part for part, is_framed in around
+        ]
+        return JoinedBatch(parts, batch)
 
-    async def _unframed(self, record: FramedRecord, before: int) -> FramedRecord:
-        """`before`: bytes of the records of its batch before it."""
-        frame = frame_in(record)
-        if frame is None:
-            return record
+    async def _unframed(self, records: Sequence[PlacedRecord]) -> list[PlacedRecord] | None:
+        """The same records without frames; None if none has one."""
+        found = list(records)
+        total, start, is_changed = 0, 0, False
+        while start < len(found):
+            stop, size = start, 0
+            while stop < min(len(found), start + RECORDS_PER_TURN) and size <= BYTES_PER_TURN:
+                size += len(found[stop].framed.text)
+                stop += 1
+            framed = {n: frame for n in range(start, stop) if (frame := frame_in(found[n].framed)) is not None}
+            if framed:
+                is_changed = True
+                await self._unframe(found, framed, total)
+            total += sum(len(record.framed.text) for record in found[start:stop])
+            start = stop
+            await asyncio.sleep(0)
+        return found if is_changed else None
+
+    async def _unframe(self, records: list[PlacedRecord], framed: Mapping[int, Frame], before: int) -> None:
+        """Take the frames off the records of these numbers. `before`: bytes of their batch before them."""
         delay_s = RETRY_FIRST_S
         while True:
-            try:
-                version, file = await self._registry.version(frame.version_id)
-                unframed = decoded(record, frame, version, self._rules, file)
-                if before + len(unframed.text) > max(BATCH_BYTES_MAX, before + len(record.text)):
-                    raise UndecodableError(f"its page inflates to more than {BATCH_BYTES_MAX} bytes")
-                self._results.add(DECODED)
-                return unframed
-            except (SchemaUnknownError, SchemaUnreachableError, UndecodableError) as error:
-                self._results.add(RESULTS[type(error)])
-                self._tell(record, frame.version_id, str(error))
-                if not self._waits:
-                    return marked(record, str(error))
+            results = await self._results_of(records, framed)
+            failed: dict[int, Frame] = {}
+            for number, result in results.items():
+                position, record = records[number]
+                outcome = _bounded(result, before, len(record.text))
+                if isinstance(outcome, FramedRecord):
+                    self._results.add(DECODED)
+                    unframed = outcome
+                else:
+                    self._results.add(RESULTS[type(outcome)])
+                    self._tell(record, framed[number].version_id, str(outcome))
+                    failed[number] = framed[number]
+                    if self._waits:
+                        continue
+                    unframed = marked(record, str(outcome))
+                records[number] = PlacedRecord(position, unframed)
+                before += len(unframed.text)
+            if not failed or not self._waits:
+                return
+            framed = failed
             await self._clock.sleep(delay_s)
             delay_s = min(2 * delay_s, RETRY_MAX_S)
+
+    async def _results_of(
+        self, records: Sequence[PlacedRecord], framed: Mapping[int, Frame]
+    ) -> dict[int, FramedRecord | Failure]:
+        """By number, in order: the record without its frame, or why it cannot be had."""
+        results: dict[int, FramedRecord | Failure] = {}
+        versions: dict[int, tuple[SchemaVersion, str | None]] = {}
+        jobs: dict[int, DecoderJob] = {}
+        payloads: dict[int, bytes] = {}
+        for number, frame in framed.items():
+            try:
+                versions[number] = await self._registry.version(frame.version_id)
+            except (SchemaUnknownError, SchemaUnreachableError) as error:
+                results[number] = error
+                continue
+            job = job_of(records[number].framed, frame, versions[number][0], self._mode)
+            if job.is_compressed or job.definition is not None:
+                jobs[number] = job
+            else:
+                payloads[number] = job.text
+        if jobs:
+            for number, payload in zip(jobs, await self._decode(list(jobs.values())), strict=True):
+                if isinstance(payload, UndecodableError):
+                    results[number] = payload
+                else:
+                    payloads[number] = payload
+        for number, payload in payloads.items():
+            version, file = versions[number]
+            results[number] = decoded(records[number].framed, payload, version, self._mode, file)
+        return dict(sorted(results.items()))
 
     def _tell(self, record: FramedRecord, version_id: str, why: str) -> None:
         """Warn once of each schema version and cause; the keys on the records tell the rest."""
@@ -141,3 +188,10 @@ class SchemaPreparer:
             what,
             extra={"action": "schema_failed", "schema_version": version_id},
         )
+
+
+def _bounded(result: FramedRecord | Failure, before: int, size: int) -> FramedRecord | Failure:
+    """Return the result, or that its batch becomes too large with it. `size`: of the record as it came."""
+    if isinstance(result, FramedRecord) and before + len(result.text) > max(BATCH_BYTES_MAX, before + size):
+        return UndecodableError(f"its page inflates to more than {BATCH_BYTES_MAX} bytes")
+    return result

@@ -21,12 +21,12 @@ from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.clock import Clock
 from mld.errors import AwsError, AwsUnreachableError, SchemaUnknownError, SchemaUnreachableError
-from mld.schemas.compiling import CompileError
-from mld.schemas.versions import SchemaVersion, version_of
+from mld.schemas.decoding import SchemaVersion, version_of
 
 log = logging.getLogger(__name__)
 
-KEY = "mld.schemaRegistry.directory"
+VERSIONS_MAX = 200
+KEPT_S = 86_400.0  # versions do not change; what may change is whether we may read them
 NEGATIVE_S = 60.0
 NO_ANSWER_S = 10.0
 FAILURES_KEPT_MAX = 1000
@@ -54,29 +54,21 @@ class _KeptFailure:
 
 @raises_only(SchemaUnreachableError)
 class SchemaRegistry:
-    """`size` versions are kept for `keep_s` each. `folder`: where definitions are written for children.
-
-    `compiled` makes descriptors of the definition of Protobuf schemas, and raises CompileError; None: nothing does.
-    `in_thread` calls what blocks: that, and what writes a file.
-    """
+    """`folder`: where definitions are written for children. `in_thread` calls what blocks."""
 
     def __init__(
         self,
         service: Service,
         clock: Clock,
         *,
-        size: int,
-        keep_s: float,
         folder: Path,
-        compiled: Callable[[str], bytes] | None = None,
+        size: int = VERSIONS_MAX,
         in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread,
     ) -> None:
-        self._compiled = compiled
         self._in_thread = in_thread
         self._service = service
         self._clock = clock
         self._size = size
-        self._keep_s = keep_s
         self._folder = folder
         self._kept: OrderedDict[str, _KeptVersion] = OrderedDict()
         self._failed: OrderedDict[str, _KeptFailure] = OrderedDict()
@@ -124,9 +116,7 @@ class SchemaRegistry:
         try:
             answer = await self._service.call("GetSchemaVersion", {"SchemaVersionId": version_id}, timeout_s=TIMEOUT_S)
             found = version_of(version_id, answer)
-            if self._compiled is not None and found.data_format == "PROTOBUF":
-                found = replace(found, descriptors=await self._in_thread(self._descriptors, self._compiled, found))
-            kept = _KeptVersion(found, now + self._keep_s, await self._in_thread(self._written, found))
+            kept = _KeptVersion(found, now + KEPT_S, await self._in_thread(self._written, found))
             log.info(
                 "schema version %s of %s",
                 version_id,
@@ -143,19 +133,6 @@ class SchemaRegistry:
             raise SchemaUnreachableError(f"GetSchemaVersion: the answer is not as documented: {error!r}") from error
         return kept
 
-    def _descriptors(self, compiled: Callable[[str], bytes], version: SchemaVersion) -> bytes | None:
-        try:
-            return compiled(version.definition)
-        except CompileError as error:
-            log.warning(
-                "schema version %s of %s does not compile, and its records stay binary: %s",
-                version.version_id,
-                version.name,
-                error,
-                extra={"action": "schema_not_compiled"},
-            )
-            return None
-
     def _written(self, version: SchemaVersion) -> str | None:
         """The file with the definition: private, and whole or not there."""
         path = self._folder / version.version_id
@@ -163,7 +140,7 @@ class SchemaRegistry:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = self._folder.lstat()
             if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
-                raise PermissionError(f"{self._folder} is not a directory of our user alone; make it so, or set {KEY}")
+                raise PermissionError(f"{self._folder} is not a directory of our user alone; make it so, or set TMPDIR")
             with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=self._folder, delete=False) as file:
                 file.write(version.definition)
             Path(file.name).replace(path)

@@ -7,9 +7,8 @@ asks the loops of this process only. The tables are read at most every few secon
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from mld import surviving
@@ -20,7 +19,8 @@ from mld.metrics.registry import Metrics
 from mld.metrics.rings import History
 from mld.metrics.snapshot import Identity, Snapshot, snapshot_steps, take_snapshot
 from mld.operating.fleet_reader import FleetReader
-from mld.operating.fleet_status import FleetStatus, Verdict, with_stalls_steps
+from mld.operating.fleet_status import THROTTLED, FleetStatus
+from mld.operating.verdicts import NO_READER
 from mld.serving.status import Document, Moment, StatusView, document, encoded
 from mld.serving.table_sight import TableSight
 from mld.surviving import survived
@@ -28,8 +28,7 @@ from mld.turns import in_turns
 from properties.scrubbing import Scrubber
 
 LOOK_PERIOD_S = 5.0
-STALL_LOOK_S = 15.0
-"""What is compared, to see which shards stand still, are looks that are so far apart, or twice as far."""
+SILENCE = f"{THROTTLED}: who is silent may be alive, and figures of other workers may be old"
 LOOP = "event loop"
 LOOP_STEP_S = 1.0
 BODY_VALID_S = 1.0
@@ -78,8 +77,6 @@ class DaemonStatus:
         self._looking = asyncio.Lock()
         self._looked_at: float | None = None
         self._fleet: FleetStatus | None = None
-        self._lagging: deque[FleetStatus] = deque(maxlen=2)
-        """What lagged at earlier looks: the first of them is compared with the next look."""
         self._trouble: str | None = None
         self._making = asyncio.Lock()
         self._bodies: dict[bool, _Body] = {}
@@ -114,9 +111,18 @@ class DaemonStatus:
         return self.why_not_ready() is None
 
     def why_not_ready(self) -> str | None:
-        """Why this daemon is not ready; None if it is: initialized, not stopping, and with its table in reach."""
+        """Why this daemon is not ready; None if it is: initialized, not stopping, with its table in reach, and able to
+        read one of its shards, if it has any."""
         out_of_sight = self._sight.why_out_of_sight()
-        return out_of_sight if self._parts.is_ready() else "not initialized, or stopping"
+        if not self._parts.is_ready():
+            return "not initialized, or stopping"
+        return out_of_sight or self._why_unread()
+
+    def _why_unread(self) -> str | None:
+        wall_s, parts = self._clock.wall(), list(self.metrics.shards.values())
+        if not parts or any(part.activity_at(wall_s) not in NO_READER for part in parts):
+            return None
+        return self._scrub(f"none of its {len(parts)} shards can be read: {parts[0].why_at(wall_s)}")
 
     def why_not_alive(self) -> str | None:
         """Which loops make no progress, in words; None if this daemon lives."""
@@ -173,7 +179,8 @@ class DaemonStatus:
             mode=self.mode,
             why_not_alive=self.why_not_alive(),
             why_not_ready=self.why_not_ready(),
-            trouble=self._trouble,
+            trouble=self._trouble or (SILENCE if self._sight.is_throttled else None),
+            lag_max_s=self._parts.reader.lag_max_s,
             spark=self._parts.spark_sessions(),
         )
         return StatusView(self.identity, self.metrics, fleet, self._history, moment)
@@ -184,8 +191,7 @@ class DaemonStatus:
             now = self._clock.monotonic()
             if self._looked_at is None or now - self._looked_at >= LOOK_PERIOD_S:
                 try:
-                    seen = await self._parts.reader.look()
-                    self._fleet = await self._with_stalls(seen)
+                    self._fleet = await self._parts.reader.look(is_throttled=self._sight.is_throttled)
                     self._trouble = None
                     self._sight.reached(now)
                 except Exception as error:
@@ -193,11 +199,3 @@ class DaemonStatus:
                     self._trouble = self._scrub(f"the tables cannot be read: {failure}")
                 self._looked_at = self._clock.monotonic()
             return self._fleet
-
-    async def _with_stalls(self, seen: FleetStatus) -> FleetStatus:
-        """What was seen, with the shards that have stood still since a look of a while ago, if there was one."""
-        if not self._lagging or seen.taken_s - self._lagging[-1].taken_s >= STALL_LOOK_S:
-            lagging = tuple(shard for shard in seen.shards if shard.verdict is Verdict.LAGGING)
-            self._lagging.append(replace(seen, shards=lagging))
-        before = self._lagging[0]
-        return await in_turns(with_stalls_steps(seen, before)) if before.taken_s < seen.taken_s else seen

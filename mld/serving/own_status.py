@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mld.metrics.snapshot import ShardValue, Snapshot
+from mld.operating.verdicts import RANKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +22,13 @@ class DaemonFacts:
 
 
 def own_status(snapshot: Snapshot, facts: DaemonFacts) -> dict[str, Any]:
-    """The daemon in plain values; times in seconds, None for what is unknown. The furthest behind come first."""
+    """The daemon in plain values; times in seconds, None for what is unknown. Shards in trouble come first, then the
+    furthest behind."""
     me = snapshot.identity
-    furthest_first = sorted(snapshot.shards, key=lambda shard: (-(shard.behind_s or 0.0), shard.key))
+    worst_first = sorted(
+        snapshot.shards,
+        key=lambda shard: (RANKS.get(shard.activity.value, len(RANKS)), -(shard.behind_s or 0.0), shard.key),
+    )
     return {
         "application": me.application,
         "stream": me.stream,
@@ -42,7 +47,7 @@ def own_status(snapshot: Snapshot, facts: DaemonFacts) -> dict[str, Any]:
         "behindSeconds": snapshot.behind_s,
         "leasesLost": snapshot.leases_lost,
         "unexpectedErrors": snapshot.unexpected_errors,
-        "shards": [_shard(shard) for shard in furthest_first],
+        "shards": [_shard(shard) for shard in worst_first],
     }
 
 
@@ -61,6 +66,7 @@ def _shard(shard: ShardValue) -> dict[str, Any]:
         "checkpointSecondsAgo": shard.checkpoint_age_s,
         "delivered": shard.delivered,
         "restarts": sum(shard.restarts.values()),
+        "why": shard.why,
         "lastError": shard.last_error,
         "lastErrorAt": None if shard.last_error is None else shard.last_error_wall_s,
     }

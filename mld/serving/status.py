@@ -15,13 +15,11 @@ from typing import Any
 from mld.metrics.registry import Metrics
 from mld.metrics.rings import History
 from mld.metrics.snapshot import Identity, ShardValue, value_of
-from mld.operating.fleet_status import FleetStatus, ShardView, Verdict, share_of
+from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ShardView, known_here, share_of
 from mld.operating.listings import shard_value, worker_value
+from mld.operating.verdicts import Verdict
 from mld.steps import Steps
 
-ENDED = "ended"
-STOPPED = "stopped"
-UNKNOWN = "unknown"
 SLICE = 20  # shards between two turns of the loop, 10 µs for each
 COMPRESSION_LEVEL = 3  # a twentieth of the size; more effort saves little
 DIGITS = 3  # after the point, of values of the last hour
@@ -41,7 +39,8 @@ class Moment:
     why_not_alive: str | None = None
     why_not_ready: str | None = None
     trouble: str | None = None
-    """Why the tables could not be read."""
+    """Why the tables could not be read, or why what they say may be old."""
+    lag_max_s: float = LAG_MAX_S
     spark: Sequence[Mapping[str, Any]] = ()
     """Session hosts of `mld-spark` on this machine."""
 
@@ -87,7 +86,8 @@ class StatusView:
 
     def _workers(self) -> Iterator[Document]:
         for worker in () if self.fleet is None else self.fleet.workers:
-            yield worker_value(worker) | {"isHere": worker.worker == self.identity.worker}
+            is_here = worker.worker == self.identity.worker
+            yield worker_value(worker) | ({"isAlive": True, "why": None} if is_here else {}) | {"isHere": is_here}
 
     def _holes(self) -> Iterator[Document]:
         for label, holes in {}.items() if self.fleet is None else self.fleet.holes_of.items():
@@ -109,7 +109,9 @@ class StatusView:
             if held is None or view.verdict is Verdict.ENDED:
                 yield _of_table(view)
             else:
-                yield _shard_value(view) | _of_own(value_of(held, moment.now, moment.wall_s), self.history)
+                one = value_of(held, moment.now, moment.wall_s)
+                known = known_here(view, one, moment.wall_s, moment.lag_max_s)
+                yield _shard_value(known) | _of_own(one, self.history)
 
 
 def document(view: StatusView) -> Steps[Document]:
@@ -161,12 +163,11 @@ def _texts(head: Document, lists: Mapping[str, Iterator[Document]]) -> Iterator[
 def _of_table(view: ShardView) -> Document:
     """A shard as its row tells; what only its worker knows is None."""
     return _shard_value(view) | {
-        "state": _state(view),
         "isHere": False,
         "busySeconds": None,
         "restarts": None,
         "recordsPerSecond": None,
-        "lastError": _error(view),
+        "lastError": view.why,
         "lastErrorAt": None if view.failing is None else view.failing.since_s,
         "behindHistory": None,
         "rateHistory": None,
@@ -182,37 +183,18 @@ def _shard_value(view: ShardView) -> Document:
     return value
 
 
-def _error(view: ShardView) -> str | None:
-    """What a row tells of errors."""
-    if view.failing is not None:
-        return f"failed {view.failing.failures} times without a checkpoint"
-    return "parked: the log of its worker says why" if view.verdict is Verdict.PARKED else None
-
-
-def _state(view: ShardView) -> str:
-    match view.verdict:
-        case Verdict.ENDED:
-            return ENDED
-        case Verdict.STOPPED:
-            return STOPPED
-        case Verdict.FAILING | Verdict.PARKED | Verdict.PAUSED as known:
-            return str(known.value)
-    return UNKNOWN if view.status is None else view.status.activity
-
-
 def _of_own(own: ShardValue, history: History) -> dict[str, Any]:
     """What only this worker knows of a shard of its own, and what it knows better than the row."""
     behind, rates = history.behind(own.key), history.rate(own.key)
     return {
-        "state": own.activity.value,
         "isHere": True,
         "behindSeconds": own.behind_s,
         "delivered": own.delivered,
         "busySeconds": own.busy_s,
         "restarts": sum(own.restarts.values()),
         "recordsPerSecond": rates[-1] if rates else None,
-        "lastError": own.last_error,
-        "lastErrorAt": own.last_error_wall_s if own.last_error else None,
+        "lastError": own.why or own.last_error,
+        "lastErrorAt": own.last_error_wall_s if own.last_error and not own.why else None,
         "behindHistory": _rounded(behind),
         "rateHistory": _rounded(rates),
     }
@@ -229,6 +211,7 @@ def _own_only(own: ShardValue, worker: str, history: History) -> dict[str, Any]:
         "streamId": own.stream_id,
         "key": own.key,
         "verdict": Verdict.UNKNOWN.value,
+        "state": own.activity.value,
         "owner": worker,
         "handoffTo": None,
         "toldSecondsAgo": None,
@@ -239,6 +222,7 @@ def _own_only(own: ShardValue, worker: str, history: History) -> dict[str, Any]:
         "from": None,
         "to": None,
         "failures": 0,
+        "why": own.why,
         "note": "",
         **_of_own(own, history),
     }

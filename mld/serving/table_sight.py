@@ -6,12 +6,15 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 
+from mld.aws.table_calls import THROTTLING_CODES
 from mld.clock import Clock
 from mld.metrics.registry import Metrics
 from mld.surviving import survived
 
 READ_SHARE = 1 / 3
 """The table is read once nothing was heard of it for this share of the lease duration."""
+THROTTLED_S = 60.0
+"""For how long after a refused request the table counts as throttled: as long as a worker may be silent."""
 ASKED_S = 60.0
 """For how long after a question the table is kept in sight: longer than the period of a probe."""
 
@@ -34,6 +37,13 @@ class TableSight:
         self._asked_at = -ASKED_S
         self._reading: asyncio.Task[None] | None = None
         self._failure = ""
+        self._refused = 0
+        self._refused_at = -math.inf
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether DynamoDB has refused requests of ours lately, for want of capacity."""
+        return self._clock.monotonic() - self._refused_at < THROTTLED_S
 
     def why_out_of_sight(self) -> str | None:
         """Why the table counts as unreachable; None if it was reached within the lease duration."""
@@ -54,6 +64,9 @@ class TableSight:
     def look(self) -> None:
         """Read the table if it is time to; to be called every second."""
         now = self._clock.monotonic()
+        refused = _throttled(self._metrics)
+        if refused > self._refused:
+            self._refused, self._refused_at = refused, now
         self._reached_at = self._last_reached()
         is_due = now - self._reached_at >= self._valid_s * READ_SHARE
         if is_due and self._is_watched(now) and (self._reading is None or self._reading.done()):
@@ -81,3 +94,9 @@ class TableSight:
             self._failure = str(survived(error, "reading the lease table"))
         else:
             self.reached(sent_at)
+
+
+def _throttled(metrics: Metrics) -> int:
+    """How many requests DynamoDB has refused for want of capacity."""
+    answers = ((what.split(" "), count) for what, count in metrics.worker.requests.value().items())
+    return sum(count for (service, *_, code), count in answers if service == "dynamodb" and code in THROTTLING_CODES)

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 from mld.serving.daemon_status import DaemonStatus
-from mld.serving.http import HttpAnswer, HttpServer, Question, Route, text_answer
+from mld.serving.http import HttpAnswer, HttpServer, Question, Route, SharedAnswers, text_answer
 from mld.turns import in_turns
 from mld.webrule import WebRule
 from properties.values import ListenAddress
@@ -20,6 +20,7 @@ from properties.values import ListenAddress
 log = logging.getLogger(__name__)
 
 PAGE = "page.html"
+PROBES = ("/livez", "/healthz", "/readyz")
 HTML, JSON = "text/html; charset=utf-8", "application/json"
 
 
@@ -29,11 +30,12 @@ class WebPages:
     def __init__(self, status: DaemonStatus, *, with_metrics: bool = True) -> None:
         self._status = status
         self._with_metrics = with_metrics
+        self._expositions = SharedAnswers()
         self._server: HttpServer | None = None
 
     async def start(self, address: ListenAddress, hosts: tuple[str, ...]) -> int:
         """Serve; returns the port. Raises OSError if the address cannot be had."""
-        self._server = HttpServer(self._routes(), rule_of(hosts))
+        self._server = HttpServer(self._routes(), rule_of(hosts), PROBES)
         port = await self._server.start(address.host, address.port)
         log_serving(address, port)
         return port
@@ -78,13 +80,19 @@ class WebPages:
         if not self._with_metrics:
             return text_answer(404, "there are none here: mld.metrics is set without prometheus")
         try:
+            from prometheus_client.exposition import choose_encoder
+
             from mld.views.prometheus import exposition_steps, process_collector
         except ImportError:
             return text_answer(501, "install the extra: pip install 'mld[metrics]'")
         accept = question.headers.get("accept", "")
-        snapshot = await self._status.snapshot_in_turns()
-        content_type, pieces = await in_turns(exposition_steps(snapshot, accept, process_collector()))
-        return HttpAnswer(200, content_type, pieces)
+
+        async def made() -> HttpAnswer:
+            snapshot = await self._status.snapshot_in_turns()
+            content_type, pieces = await in_turns(exposition_steps(snapshot, accept, process_collector()))
+            return HttpAnswer(200, content_type, pieces)
+
+        return await self._expositions.answer(choose_encoder(accept)[1], made)
 
 
 def rule_of(hosts: Iterable[str]) -> WebRule:

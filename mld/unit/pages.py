@@ -12,8 +12,8 @@ from functools import partial
 
 import h11
 
-from mld.serving.http import HttpAnswer, HttpServer, Question, Route, text_answer
-from mld.serving.web_pages import log_serving, probed, rule_of
+from mld.serving.http import HttpAnswer, HttpServer, Question, Route, SharedAnswers, text_answer
+from mld.serving.web_pages import PROBES, log_serving, probed, rule_of
 from mld.unit.rules import WorkerAnswer, why_not_alive, why_not_ready
 from mld.unit.supervisor import Unit, UnitWorker
 from properties.values import ListenAddress
@@ -31,7 +31,7 @@ class UnitPages:
     def __init__(self, unit: Unit) -> None:
         self._unit = unit
         self._server: HttpServer | None = None
-        self._merging = asyncio.Lock()
+        self._expositions = SharedAnswers()
 
     async def start(self, address: ListenAddress, hosts: tuple[str, ...]) -> int:
         """Serve; returns the port. Raises OSError if the address cannot be had."""
@@ -46,7 +46,7 @@ class UnitPages:
         for number, worker in enumerate(self._unit.workers, 1):
             for path in ("/", "/status.json"):
                 routes[f"/{number}{path}"] = partial(_of_worker, worker, path)
-        self._server = HttpServer(routes, rule_of(hosts))
+        self._server = HttpServer(routes, rule_of(hosts), PROBES)
         port = await self._server.start(address.host, address.port)
         log_serving(address, port)
         return port
@@ -70,25 +70,31 @@ class UnitPages:
 
     async def _metrics(self, question: Question) -> HttpAnswer:
         try:
+            from prometheus_client.exposition import choose_encoder
+
             from mld.unit.merged_metrics import merged
         except ImportError:
             return text_answer(501, "install the extra: pip install 'mld[metrics]'")
-        plain = Question("/metrics", {"accept": "text/plain"})
-        workers = [worker for worker in self._unit.workers if worker.process is not None]
-        answers = await asyncio.gather(*(_of_worker(worker, plain.target, plain) for worker in workers))
-        told = [
-            (worker.name, _text(answer))
-            for worker, answer in zip(workers, answers, strict=True)
-            if answer.status == 200
-        ]
-        if answers and not told:
-            return answers[0]
-        restarts = {worker.name: worker.restarts for worker in self._unit.workers}
-        running = sum(worker.is_ready for worker in self._unit.workers)
         accept = question.headers.get("accept", "")
-        async with self._merging:  # seconds with 10,000 shards: whoever dies meanwhile must be noticed
+
+        async def made() -> HttpAnswer:
+            plain = Question("/metrics", {"accept": "text/plain"})
+            workers = [worker for worker in self._unit.workers if worker.process is not None]
+            answers = await asyncio.gather(*(_of_worker(worker, plain.target, plain) for worker in workers))
+            told = [
+                (worker.name, _text(answer))
+                for worker, answer in zip(workers, answers, strict=True)
+                if answer.status == 200
+            ]
+            if answers and not told:
+                return answers[0]
+            restarts = {worker.name: worker.restarts for worker in self._unit.workers}
+            running = sum(worker.is_ready for worker in self._unit.workers)
+            # In a thread: seconds with 10,000 shards, and whoever dies meanwhile must be noticed.
             content_type, body = await asyncio.to_thread(merged, told, running, restarts, accept)
-        return HttpAnswer(200, content_type, body)
+            return HttpAnswer(200, content_type, body)
+
+        return await self._expositions.answer(choose_encoder(accept)[1], made)
 
 
 async def _probe(worker: UnitWorker, path: str) -> WorkerAnswer:

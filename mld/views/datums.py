@@ -69,14 +69,16 @@ class Wanted:
         return ALL_DIMENSIONS in self.dimensions or dimension.value in self.dimensions
 
 
-def take_datums(metrics: Metrics, wanted: Wanted) -> Steps[list[Datum]]:
+def take_datums(metrics: Metrics, wanted: Wanted, wall_s: float | None = None) -> Steps[list[Datum]]:
     """Everything noted since the last time that is wanted, one datum for each series.
 
+    Of a shard whose child has answered nothing since, its lag at `wall_s` is noted: silence must not look like health.
     It is taken shard by shard; what is noted in between belongs to this time or to the next.
     """
     merged: dict[tuple[str, tuple[tuple[str, str], ...]], Datum] = {}
     ended, metrics.ended = metrics.ended, []
-    shards = (_of_shard(part, wanted) for part in (*ended, *metrics.shards.values()))
+    held = tuple(metrics.shards.values())
+    shards = (_of_shard(part, wanted, at_s) for parts, at_s in ((ended, None), (held, wall_s)) for part in parts)
     operations = [_of_operation(name, operation, wanted) for name, operation in metrics.worker.operations.items()]
     for datums in chain(shards, operations):
         for datum in datums:
@@ -86,9 +88,12 @@ def take_datums(metrics: Metrics, wanted: Wanted) -> Steps[list[Datum]]:
     return list(merged.values())
 
 
-def _of_shard(part: ShardMetrics, wanted: Wanted) -> Iterator[Datum]:
+def _of_shard(part: ShardMetrics, wanted: Wanted, wall_s: float | None) -> Iterator[Datum]:
     process, key = java.PROCESS, part
     behind = part.behind.take()
+    if behind is None and wall_s is not None and (lag_ms := part.lag_ms(wall_s)) is not None:
+        part.behind.note(lag_ms)
+        behind = part.behind.take()
     if behind is not None:
         yield from _datum(process, "MillisBehindLatest", behind, wanted, key)
         yield from _datum(java.TRACKER, "MillisBehindLatest", behind, wanted, key)

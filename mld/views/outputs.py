@@ -33,7 +33,9 @@ async def publishing(
             if output is not MetricsOutput.PROMETHEUS
         ]
         period_s = settings.metrics_buffer_time_millis / MILLIS_PER_SECOND
-        publisher = Publisher(lambda: take_datums(metrics, wanted), outputs, clock, Random(), period_s=period_s)
+        publisher = Publisher(
+            lambda: take_datums(metrics, wanted, clock.wall()), outputs, clock, Random(), period_s=period_s
+        )
         publisher.start()
         stack.push_async_callback(publisher.close)
         yield

@@ -9,6 +9,13 @@ from collections.abc import Collection
 
 from mld.metrics.registry import ShardActivity, ShardMetrics
 
+TROUBLE = (
+    ShardActivity.UNREADABLE,
+    ShardActivity.PARKED,
+    ShardActivity.FAILING,
+    ShardActivity.STALLED,
+    ShardActivity.PAUSED,
+)
 _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
@@ -23,8 +30,8 @@ def status_line(shards: Collection[ShardMetrics], wall_s: float) -> str:
     parts = [f"{count} shard{'s' * (count != 1)}"]
     parts += [
         f"{number} {activity.value}"
-        for activity in (ShardActivity.FAILING, ShardActivity.PARKED, ShardActivity.PAUSED)
-        if (number := sum(shard.activity is activity for shard in shards))
+        for activity in TROUBLE
+        if (number := sum(shard.activity_at(wall_s) is activity for shard in shards))
     ]
     behind_ms = max((lag for shard in shards if (lag := shard.lag_ms(wall_s)) is not None), default=None)
     parts.append("lag unknown" if behind_ms is None else f"{_duration(behind_ms / 1000)} behind")

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mld.clock import Clock, wait_for_event
-from mld.metrics.registry import Metrics, ShardActivity
+from mld.metrics.registry import Metrics
 from mld.metrics.snapshot import Snapshot
 from mld.surviving import kept_running
+from mld.views.status_line import TROUBLE
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +46,7 @@ def summary_of(before: Totals, after: Totals, snapshot: Snapshot, in_s: float) -
     }
     if snapshot.behind_s is not None:
         fields["behind_ms"] = round(snapshot.behind_s * 1000)
-    waiting = {one.value: snapshot.count(one) for one in (ShardActivity.PARKED, ShardActivity.PAUSED)}
-    return fields | {name: count for name, count in waiting.items() if count}
+    return fields | {one.value: count for one in TROUBLE if (count := snapshot.count(one))}
 
 
 class SummaryLine:

@@ -22,7 +22,6 @@ SCHEMA_KEYS = {
     "schemaDataFormat": "AVRO",
     "dataFormat": "JSON",
     "schemaFile": "/tmp/schemas/00112233-4455-6677-8899-aabbccddeeff",  # noqa: S108 - text for the child
-    "schemaDefinition": '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}',
 }
 SCHEMA_ERROR = {"schemaError": "the registry does not know the version"}
 UNUSUAL_KEYS = ("schl\u00fcssel", "\u9375", "\U0001f511", 'a "quote" and a \\', "\u2028\u007f\t", "k" * 256)

@@ -34,6 +34,7 @@ _VARYING = (
     (re.compile(r"app-\d+-\d+"), "clicks-app"),
     (re.compile(r"(?<![\w.-])\d+(\.\d+)? (ms|s|min|h|d)\b"), "<time>"),
     (re.compile(r"…\d+(/\d+)?"), "…<digits>"),
+    (re.compile(r"\d{4}-\d\d-\d\dT[\d:]+Z"), "<at>"),
     (re.compile(r"failed \d+ times"), "failed <n> times"),
     (re.compile(r"  \d+\.\d(?=  |$)", re.MULTILINE), ""),  # KB/s, which is not known of every lease
     (re.compile(r"mld \d+\.\d+\.\d+"), "mld <version>"),
@@ -47,6 +48,10 @@ def normal(text: str) -> str:
     for pattern, shown in _VARYING:
         text = pattern.sub(shown, text)
     return text
+
+
+PARKED_WHY = "since <at>: Kinesis does not know this shard; nothing is skipped, the log says what may be wrong"
+FAILING_WHY = "failed <n> times without a checkpoint, at <at>: closed its output before it answered processRecords"
 
 
 def wanted(text: str) -> str:
@@ -81,16 +86,16 @@ def test_leases_shows_who_fails_who_is_parked_and_whose_owner_is_dead(fleet: Ope
     assert see(fleet, "leases", "--all") == (
         0,
         wanted(
-            """
+            f"""
             shard  state  owner  behind  KB/s  checkpoint  note
-            shardId-000000000000  ended  w2  SHARD_END
             shardId-000000000001  stopped  w2  unknown  …<digits>  its owner is dead
-            shardId-000000000002  failing  w1  <time>  TRIM_HORIZON  failed <n> times at TRIM_HORIZON
-            shardId-000000000003  idle  w1  <time>  …<digits>
             shardId-000000000004  stopped  w2  unknown  …<digits>  its owner is dead; child of 0
             shardId-000000000005  stopped  w2  unknown  …<digits>  its owner is dead; child of 0
-            shardId-000000000009  parked  w1  unknown  TRIM_HORIZON
-            6 open shards: 1 ok, 1 failing, 1 parked, 3 stopped; 1 ended; furthest behind: <time>
+            shardId-000000000009  parked  w1  unknown  TRIM_HORIZON  {PARKED_WHY}
+            shardId-000000000002  failing  w1  <time>  TRIM_HORIZON  {FAILING_WHY}
+            shardId-000000000003  idle  w1  <time>  …<digits>
+            shardId-000000000000  ended  w2  SHARD_END
+            6 open shards: 3 stopped, 1 parked, 1 failing, 1 ok; 1 ended; furthest behind: <time>
             """
         ),
     )
@@ -112,15 +117,15 @@ def test_workers_shows_who_is_dead_and_who_leads(fleet: OperatedFleet) -> None:
 
 def test_lag_shows_the_worst_first_and_fails_with_a_bound(fleet: OperatedFleet) -> None:
     text = wanted(
-        """
+        f"""
         shard  verdict  behind  owner  note
         shardId-000000000001  stopped  unknown  w2  its owner is dead
         shardId-000000000004  stopped  unknown  w2  its owner is dead; child of 0
         shardId-000000000005  stopped  unknown  w2  its owner is dead; child of 0
-        shardId-000000000009  parked  unknown  w1
-        shardId-000000000002  failing  <time>  w1  failed <n> times at TRIM_HORIZON
+        shardId-000000000009  parked  unknown  w1  {PARKED_WHY}
+        shardId-000000000002  failing  <time>  w1  {FAILING_WHY}
         shardId-000000000003  ok  <time>  w1
-        6 open shards: 1 ok, 1 failing, 1 parked, 3 stopped; 1 ended; furthest behind: <time>
+        6 open shards: 3 stopped, 1 parked, 1 failing, 1 ok; 1 ended; furthest behind: <time>
         """
     )
     assert see(fleet, "lag") == (0, text)
@@ -187,9 +192,9 @@ def test_the_data_of_the_page_tell_what_only_the_worker_knows(fleet: OperatedFle
     shards = {one["shard"]: one for one in value["shards"]}
     assert (value["leader"], value["worker"], value["mode"]) == ("w1", "w1", "CLIENT_VERSION_3X")
     assert {name for name, one in shards.items() if one["isHere"]} == {FAILING, GOOD, PARKED}
-    assert shards[FAILING]["lastError"].startswith("closed its output before it answered processRecords")
+    assert "closed its output before it answered processRecords" in shards[FAILING]["lastError"]
     assert shards[FAILING]["restarts"] > 0
-    assert shards[PARKED]["lastError"].startswith("Kinesis does not know this shard")
+    assert "Kinesis does not know this shard" in shards[PARKED]["lastError"]
     assert value["whyNotAlive"] is value["whyNotReady"] is value["trouble"] is None
 
 
@@ -219,11 +224,11 @@ def test_the_page_shows_the_fleet_to_people(fleet: OperatedFleet) -> None:
             normal("  ".join(row.locator("td").all_inner_texts())) for row in page.locator("#workers tbody tr").all()
         ]
         assert workers == [
-            "w1 (leader) (this page)  mld <version>  3  50 %  <time>  <time> ago",
             "w2  mld <version>  3  50 %  unknown  <time> ago  dead",
+            "w1 (leader) (this page)  mld <version>  3  50 %  <time>  <time> ago",
         ]
         facts = page.locator(".fact").all_inner_texts()
-        assert {"1\nfailing", "1\nparked", "3\nstopped: no live owner", "1\nlive worker"} <= set(facts)
+        assert {"1\nfailing", "1\nparked", "3\nstopped", "1\nlive worker"} <= set(facts)
         if os.environ.get(PICTURE_VARIABLE) == "1":
             page.evaluate(
                 "document.querySelector('#application').textContent = 'clicks-app';"

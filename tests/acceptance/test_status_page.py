@@ -69,11 +69,51 @@ def test_a_thousand_shards_come_in_pages_the_furthest_behind_first(browser: Brow
         assert names(page)[-1] == 0
 
 
+def test_the_first_page_has_what_is_worst_however_many_shards_lag(browser: Browser) -> None:
+    rows = leases(MANY)
+    for number in (7, 207, 407):
+        rows[number] = replace(rows[number], owner=None, status=None)
+    forbidden = ShardStatus("unreadable", NOW_S, 5_000, why="since 2026-11-25T09:40:12Z: GetRecords is forbidden")
+    rows[300] = replace(rows[300], status=forbidden)
+    with opened(browser, ServedPage(rows)) as page:
+        assert names(page)[:4] == [7, 207, 407, 300]
+        assert column(page, "State")[:4] == ["stopped", "stopped", "stopped", "unreadable"]
+        assert "GetRecords is forbidden" in column(page, "Why, or last error")[3]
+        facts = {one.split("\n")[1]: one.split("\n")[0] for one in page.locator(".fact").all_inner_texts()}
+        assert (facts["stopped"], facts["unreadable"], facts["lag unknown"]) == ("3", "1", "3")
+
+
+def test_figures_of_an_old_read_are_grey_and_carry_its_time(browser: Browser) -> None:
+    served = ServedPage(leases(3))
+
+    def opacity(page: Page) -> str:
+        return str(page.evaluate("getComputedStyle(document.querySelector('#shards tbody tr')).opacity"))
+
+    with opened(browser, served, timezone_id="UTC", locale="en-GB") as page:
+        assert opacity(page) == "1"
+        served.read_s_ago = 200.0
+        refresh(page)
+        page.wait_for_selector("body.old")
+        assert opacity(page) == "0.55"
+        assert page.inner_text("#when") == "as of 18:03:20; what is grey was read from the table at 18:00:00"
+        served.read_s_ago, served.fails = 0.0, True
+        refresh(page)
+        page.wait_for_selector("body.lost")
+        assert "This page is not up to date" in page.inner_text("#notice")
+        served.fails = False
+        refresh(page)
+        page.wait_for_selector("body:not(.old)")
+        assert opacity(page) == "1"
+
+
 def test_columns_sort_both_ways_by_mouse_and_by_keyboard_and_the_unknown_is_last(browser: Browser) -> None:
     rows = leases(30)
     rows[7] = replace(rows[7], status=None)
     with opened(browser, ServedPage(rows)) as page:
         behind = page.locator("#shards").get_by_role("columnheader", name="Behind")
+        assert behind.get_attribute("aria-sort") is None
+        assert names(page)[:2] == [7, 29], "the worst first, and of those that are alike the furthest behind"
+        behind.get_by_role("button").click()
         assert behind.get_attribute("aria-sort") == "descending"
         assert names(page)[0] == 29
         assert names(page)[-1] == 7
@@ -126,7 +166,7 @@ def test_a_refresh_changes_what_has_changed_and_nothing_else(browser: Browser) -
             replace(row, status=ShardStatus("idle", NOW_S, row.status.behind_ms)) for row in served.rows if row.status
         ]
         refresh(page)
-        assert set(column(page, "State")) == {"idle, lagging"}
+        assert set(column(page, "State")) == {"lagging"}
         assert names(page) == before
         assert page.evaluate("scrollY") == 900
         assert page.evaluate("document.activeElement.textContent") == "Owner"
@@ -175,7 +215,7 @@ def test_nothing_is_wider_than_the_screen(browser: Browser, size: dict[str, int]
             assert "Behind" in card.evaluate("row => getComputedStyle(row.cells[3], '::before').content")
             assert card.evaluate("row => row.getBoundingClientRect().right <= innerWidth")
             page.select_option("#order", "shard")
-            assert names_by_text(page)[:2] == ["shardId-000000000119", "shardId-000000000118"]
+            assert names_by_text(page)[:2] == ["shardId-000000000000", "shardId-000000000001"]
             assert page.get_by_role("table", name="Shards").get_by_role("row").count() > 100
 
 
@@ -255,7 +295,7 @@ def test_of_its_own_shards_the_page_shows_the_last_hour_and_the_child(browser: B
         assert hour == "behind, last 80 s: 0 ms to 10 s, now 10 s"
         assert column(page, "Batch in hand") == ["5 min"]
         assert column(page, "Restarts") == ["2"]
-        assert column(page, "Last error") == ["closed its output (2 min ago)"]
+        assert column(page, "Why, or last error") == ["closed its output (2 min ago)"]
         assert column(page, "Records/s")[0].strip() == "475.0"
 
 

@@ -26,10 +26,12 @@ from mld.clock import LoopClock
 from mld.consumer.shard_counters import ShardCounters, status_of
 from mld.leases.lease_counters import LeaseCounters
 from mld.metrics.registry import FetchResult, Metrics
+from protocol.messages import Record
 from tests.benchmarks.cost import IDLE_FAILOVER_MS, LOG_LEVEL, TIMEOUT_S
 from tests.benchmarks.process import SINK_CHILD, Daemon
 from tests.benchmarks.tables import load_average, table
 from tests.benchmarks.world import make_stream, put_evenly
+from tests.support.pages import page_with
 from tests.support.servers import EmbeddedAws
 
 IDLE_SHARDS = 64
@@ -244,6 +246,7 @@ class Nothing:
 async def _verbs() -> dict[str, float]:
     """Microseconds of metrics in a poll, in a poll with its batch, and in a write of a lease row."""
     metrics, clock, nothing = Metrics(), LoopClock(), Nothing()
+    page = page_with((Record(b"x", "k", "1", 0, 1),))
     key = "shardId-000000000000"
     shard, leases = ShardCounters(metrics, key, clock), LeaseCounters(metrics, clock)
     service: Any = CountedService(nothing, "kinesis", metrics.worker)  # type: ignore[arg-type]
@@ -255,7 +258,7 @@ async def _verbs() -> dict[str, float]:
 
     def batch() -> None:
         shard.part.fetched(FetchResult.RECORDS, 0.01)
-        shard.fetched(0)
+        shard.took(page)
         shard.answered(nothing, shard.handed_over())  # type: ignore[arg-type]
 
     def write() -> None:

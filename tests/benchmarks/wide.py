@@ -33,7 +33,7 @@ from mld.leases.rows import new_row, parse_row, status_values
 from mld.metrics.registry import Metrics
 from mld.metrics.rings import History
 from mld.metrics.snapshot import Identity
-from mld.operating.fleet_status import ViewRules, fleet_status, fleet_status_steps, with_stalls_steps
+from mld.operating.fleet_status import ViewRules, fleet_status, fleet_status_steps
 from mld.positions import TRIM_HORIZON, Position
 from mld.serving.status import Moment, StatusView, document, encoded
 from mld.steps import Steps, T
@@ -259,7 +259,6 @@ def pieces(rows: int) -> None:
     gc.set_threshold(COLLECT_EVERY)  # as the daemon does
     measured = [
         ("the fleet from its rows", fleet_status_steps(found, reports, None, time.time(), rules)),
-        ("what stands still", with_stalls_steps(seen, seen)),
         ("as plain values", document(view)),
         ("as JSON", encoded(view, zipped=False)),
         ("compressed", encoded(view, zipped=True)),

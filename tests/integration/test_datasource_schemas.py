@@ -49,7 +49,7 @@ def test_frames_of_the_registry_are_opened_as_the_daemon_opens_them(
             "executableName = x\napplicationName = reader\nstreamName = s\n"
             f"AwsCredentialsProvider = DefaultCredentialsProvider\nregionName = {REGION}\n"
             f"kinesisEndpoint = {aws.endpoint}\nmld.schemaRegistry = json\n"
-            f"mld.schemaRegistry.endpoint = {aws.endpoint}\nmld.schemaRegistry.directory = {tmp_path / 'cache'}\n"
+            f"mld.schemaRegistry.endpoint = {aws.endpoint}\n"
         )
         now_s = time.time() + 60  # the clock of a driver may be ahead of that of Kinesis
         options = options_of({"properties": str(file)}, now_s, is_stream=False)

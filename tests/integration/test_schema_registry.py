@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 import sys
 import uuid
 import zlib
@@ -24,6 +25,7 @@ ORDER = {
     "fields": [{"name": "id", "type": "long"}, {"name": "who", "type": "string"}],
 }
 PROTO = 'syntax = "proto3"; package shop; message Zone { int64 id = 1; } message Order { int64 id = 1; }'
+FOLDER = f"mld-schemas-{os.getuid()}"
 NOBODYS = "00112233-4455-6677-8899-aabbccddeeff"
 CHILD = """
 import base64, json, sys, zlib
@@ -63,25 +65,23 @@ class Schemas:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        glue = world.aws.client("glue")
-        glue.create_registry(RegistryName=world.stream)
-
-        def version(name: str, data_format: str, definition: str) -> str:
-            made = glue.create_schema(
-                RegistryId={"RegistryName": world.stream},
-                SchemaName=name,
-                DataFormat=data_format,
-                Compatibility="NONE",
-                SchemaDefinition=definition,
-            )
-            return str(made["SchemaVersionId"])
-
-        self.avro = version("orders", "AVRO", json.dumps(ORDER))
-        self.json = version(
+        self._glue = world.aws.client("glue")
+        self._glue.create_registry(RegistryName=world.stream)
+        self.avro = self.version("orders", "AVRO", json.dumps(ORDER))
+        self.json = self.version(
             "clicks", "JSON", '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}'
         )
-        self.proto = version("zones", "PROTOBUF", PROTO)
-        glue.close()
+        self.proto = self.version("zones", "PROTOBUF", PROTO)
+
+    def version(self, name: str, data_format: str, definition: str) -> str:
+        made = self._glue.create_schema(
+            RegistryId={"RegistryName": self._world.stream},
+            SchemaName=name,
+            DataFormat=data_format,
+            Compatibility="NONE",
+            SchemaDefinition=definition,
+        )
+        return str(made["SchemaVersionId"])
 
     def put(self, data: bytes) -> None:
         self._world.kinesis.put_record(StreamName=self._world.stream, Data=data, PartitionKey="k")
@@ -91,11 +91,10 @@ class Schemas:
         child.write_text(CHILD)
         return self._world.daemon(
             child=f"{sys.executable} {child}",
-            process={"environment": {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}},
+            process={"environment": {**ENVIRONMENT, "PYTHONPATH": str(ROOT), "TMPDIR": str(self._world.directory)}},
             **{
                 "mld.schemaRegistry": mode,
                 "mld.schemaRegistry.endpoint": self._world.aws.endpoint,
-                "mld.schemaRegistry.directory": str(self._world.directory / "cache"),
                 **keys,
             },
         )
@@ -130,14 +129,14 @@ def test_a_child_gets_json_whatever_the_producer_wrote(make_world: MakeWorld) ->
         '{"id":1,"who":"ü"}'.encode(),
         '{"id":2,"who":"ü"}'.encode(),
         b'{"a": 1}',
-        b'{"id":"7"}',
+        b"\x01\x08\x07",
         b"plain",
         unknown,
         bytes(9),
         '{"id":3,"who":"ü"}'.encode(),
         b"user record",
     ]
-    file = world.directory / "cache" / schemas.avro
+    file = world.directory / FOLDER / schemas.avro
     assert found[0][1] == {
         "schemaVersionId": schemas.avro,
         "schemaName": "orders",
@@ -146,13 +145,32 @@ def test_a_child_gets_json_whatever_the_producer_wrote(make_world: MakeWorld) ->
         "schemaFile": str(file),
     }
     assert json.loads(file.read_text()) == ORDER
-    assert found[3][1]["schemaDataFormat"] == "PROTOBUF"
+    assert found[3][1]["schemaDataFormat"] == found[3][1]["dataFormat"] == "PROTOBUF"
     assert found[4][1] == found[8][1] == {}
     assert NOBODYS in found[5][1]["schemaError"]
     assert "inflates to more than" in found[6][1]["schemaError"]
     assert daemon.stop() == 0
     lease = world.lease("shardId-000000000000")
     assert lease.checkpoint.sub == 1, "the second user record of the aggregate, which was the last"
+
+
+def test_a_record_that_takes_too_much_holds_up_nobody(make_world: MakeWorld) -> None:
+    """The daemon stays small and goes on, and the record comes as its producer wrote it."""
+    world = make_world(1)
+    schemas = Schemas(world)
+    flags = {"type": "array", "items": {"type": "record", "name": "f", "fields": [{"name": "on", "type": "boolean"}]}}
+    count = 31 << 20
+    data = b"\x80\x80\x80\x1f" + bytes(count) + b"\0"
+    schemas.put(frame(schemas.version("flags", "AVRO", json.dumps(flags)), data, compressed=True))
+    schemas.put(frame(schemas.avro, avro(1)))
+    daemon = schemas.daemon("json")
+    (_, about), (good, _) = got(daemon, 2)
+    assert "decoding it takes more" in about["schemaError"]
+    assert good == '{"id":1,"who":"ü"}'.encode()
+    status = Path(f"/proc/{daemon.process.pid}/status").read_text()
+    peak_kb = int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
+    assert peak_kb < 300_000, "decoding takes up to 512 MB, and none of them here"
+    assert daemon.stop() == 0
 
 
 @pytest.mark.full
@@ -171,12 +189,12 @@ def test_a_batch_waits_for_its_registry_and_a_stop_does_not(make_world: MakeWorl
     assert again.stop() == 0
 
 
-def test_a_directory_of_others_is_not_written_to(make_world: MakeWorld, tmp_path: Path) -> None:
+def test_a_directory_of_others_is_not_written_to(make_world: MakeWorld) -> None:
     world = make_world(1)
     schemas = Schemas(world)
     schemas.put(frame(schemas.json, b"{}"))
-    (tmp_path / "open").mkdir(mode=0o755)
-    daemon = schemas.daemon("strip", **{"mld.schemaRegistry.directory": str(tmp_path / "open")})
+    (world.directory / FOLDER).mkdir(mode=0o755)
+    daemon = schemas.daemon("strip")
     ((data, extra),) = got(daemon, 1)
     assert (data, extra["schemaName"]) == (b"{}", "clicks")
     assert "schemaFile" not in extra

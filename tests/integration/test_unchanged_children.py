@@ -98,7 +98,6 @@ def framed_records(world: World, kinds: Iterable[str]) -> Mode:
     keys = {
         "mld.schemaRegistry": "json",
         "mld.schemaRegistry.endpoint": world.aws.endpoint,
-        "mld.schemaRegistry.directory": str(world.directory / "schemas"),
     }
     sources = {kind: Source(stream(world, kind, bytes(data)), ORDER, schema_name="orders") for kind in kinds}
     return Mode(sources, split, json.loads, keys)

@@ -54,6 +54,8 @@ class ServedPage:
         self.spark: Sequence[Mapping[str, Any]] = ()
         self.metrics, self.history = Metrics(), History()
         self.fails = False
+        self.read_s_ago = 0.0
+        """How old what was read from the table is."""
         self.base = ""
 
     def __enter__(self) -> Self:
@@ -88,6 +90,6 @@ class ServedPage:
             return text_answer(500, "this answer failed")
         reports = [WorkerReport(worker, NOW_S - 5, mld={"version": "0.2.0"}) for worker in WORKERS]
         fleet = fleet_status(self.rows, reports, LockRow("w-1", 120.0, "version"), NOW_S, ViewRules(10.0))
-        moment = Moment(now=1000.0, wall_s=NOW_S, mode="CLIENT_VERSION_3X", spark=self.spark)
+        moment = Moment(now=1000.0, wall_s=NOW_S + self.read_s_ago, mode="CLIENT_VERSION_3X", spark=self.spark)
         view = StatusView(self.identity, self.metrics, fleet, self.history, moment)
         return HttpAnswer(200, JSON, finish(encoded(view, zipped=False)))

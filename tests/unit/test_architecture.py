@@ -191,8 +191,6 @@ PURE = (
     "mld/schemas/avro.py",
     "mld/schemas/decoding.py",
     "mld/schemas/frames.py",
-    "mld/schemas/protobuf.py",
-    "mld/schemas/versions.py",
     "mld/aws/dynamo_records.py",
     "mld/tracking/stream_list.py",
     "mld/process/catching_up.py",

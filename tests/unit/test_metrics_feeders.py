@@ -27,7 +27,6 @@ from mld.metrics.instruments import SpreadValue
 from mld.metrics.java import JAVA_METRICS, JavaMetric
 from mld.metrics.registry import Metrics
 from mld.metrics.snapshot import Identity, take_snapshot
-from mld.schemas.decoding import SchemaRules
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import SchemaRegistry
 from mld.serving.daemon_status import DaemonStatus, StatusParts
@@ -39,6 +38,7 @@ from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet
 from tests.support.kpl import User, aggregate, sealed
 from tests.support.many import many_fleet
 from tests.twins.children import MemoryChild, Recorder
+from tests.twins.decoding import decode_here
 from tests.twins.dynamo import MemoryDynamo, lost_request, throttled
 from tests.virtual_time import run_virtual
 
@@ -422,10 +422,9 @@ async def records_with_frames(seen: Seen) -> None:
         folder = Path(tempfile.gettempdir()) / "of-no-user"  # definitions are not written there
 
         def prepare_of(metrics: Metrics) -> Any:
-            registry = SchemaRegistry(Glue(), clock, size=9, keep_s=1e9, folder=folder, in_thread=not_at_all)
-            rules = SchemaRules(SchemaMode.STRIP)
+            registry = SchemaRegistry(Glue(), clock, folder=folder, in_thread=not_at_all)
             results = metrics.worker.framed_records
-            return SchemaPreparer(registry, clock, rules, waits=False, results=results).prepare
+            return SchemaPreparer(registry, clock, SchemaMode.STRIP, decode_here, waits=False, results=results).prepare
 
         world.prepare_of = prepare_of
         for version in (b"\1", b"\2"):

@@ -6,12 +6,13 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import Field, fields, replace
 from pathlib import Path
 
 import pytest
 
-from mld.operating.generated.service_unit import SERVICE_PATH, ServiceFacts, unit
-from mld.operating.installation import Surroundings, UnitRefused, loaded_for_unit, service_of
+from mld.operating.generated.service_unit import SERVICE_PATH, ServiceFacts, UnitRefused, unit
+from mld.operating.installation import Surroundings, loaded_for_unit, service_of
 from tests.support.daemon import ROOT
 
 DOCS = ROOT / "docs" / "use"
@@ -236,8 +237,29 @@ def test_what_a_unit_cannot_hold_is_refused(
     directory: Path, overrides: list[str], user: str | None, expected: str
 ) -> None:
     with pytest.raises(UnitRefused, match=expected) as refused:
-        found(directory, overrides=overrides, user=user)
+        unit(found(directory, overrides=overrides, user=user)[0])
     assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("field", fields(ServiceFacts), ids=lambda field: field.name)
+@pytest.mark.parametrize("sign", ["\nUser=root\n#", "\r", "\x85", "\x1b[2J", "\u202e"])
+def test_no_fact_becomes_a_line_of_its_own(field: Field[object], sign: str) -> None:
+    """Whoever writes the properties file does not write root's unit: facts to come are judged like those of today."""
+    value = getattr(EVERYTHING, field.name)
+    match value:
+        case str() | None:
+            hostile: object = f"x{sign}"
+        case tuple():
+            hostile = (*value, f"x{sign}")
+        case _:
+            return
+    with pytest.raises(UnitRefused, match="cannot stand in a unit"):
+        unit(replace(EVERYTHING, **{"user": "mld", field.name: hostile}))
+
+
+def test_no_line_swallows_the_next_one() -> None:
+    with pytest.raises(UnitRefused):
+        unit(replace(PLAIN, stream="clicks\\"))
 
 
 # --- what systemd makes of it -----------------------------------------------------------------------------------------

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.lease import Lease
 from mld.operating.fleet_reader import FleetReader, view_rules
-from mld.operating.fleet_status import FleetStatus, Verdict
+from mld.operating.fleet_status import FleetStatus
+from mld.operating.verdicts import Verdict
 from tests.support.fleet import TABLE, Fleet, fleet, in_fleet, settings_of
 from tests.twins.children import Recorder
 from tests.twins.dynamo import MemoryDynamo
@@ -67,8 +69,7 @@ def test_one_scan_tells_the_lag_of_a_fleet_and_never_makes_one_up(keys: dict[str
                 await world.advance(5.0)
             seen = await look(world)
             assert all(shard.behind_s is not None and shard.behind_s > 180.0 for shard in seen.shards)
-            assert {shard.verdict for shard in seen.shards} == {Verdict.LAGGING}
-            assert {shard.status.activity for shard in seen.shards if shard.status} == {"processing"}
+            assert {shard.verdict for shard in seen.shards} == {Verdict.STALLED}
 
             theirs = {shard.key for shard in seen.shards if shard.owner == "w1"}
             await first.crash()
@@ -169,3 +170,25 @@ async def test_a_heartbeat_goes_out_whatever_is_wrong_with_what_it_tells(world: 
     assert running.worker.held() == {"shardId-000000000000"}
     assert "mldShards" not in (_report(world, "w1") or {})
     assert running.metrics.worker.leases_lost == 0
+
+
+@in_fleet(4, **V3X)
+async def test_the_others_say_that_a_worker_died_and_who_took_its_leases(world: Fleet) -> None:
+    world.start("w1")
+    second = world.start("w2", seed=2)
+    await world.until(lambda: world.dynamo.has_table(TABLE))
+    await until_known(world, 4)
+    await world.until(lambda: {row.owner for row in leases_of(world)} == {"w1", "w2"}, 300.0)
+    await second.crash()
+    await world.advance(90.0)
+    seen = {worker.worker: worker for worker in (await look(world)).workers}
+    assert seen["w1"].is_alive is True
+    assert seen["w2"].is_alive is False
+    assert "by w1, which took its leases" in (seen["w2"].why or "")
+    await world.advance(3700.0)
+    assert {worker.worker for worker in (await look(world)).workers} == {"w1"}
+
+
+def leases_of(world: Fleet) -> list[Lease]:
+    found = (world.lease(shard.shard_id) for shard in world.shards())
+    return [lease for lease in found if lease is not None]

@@ -19,7 +19,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -59,7 +59,9 @@ class ReporterRules:
 
 
 class Reporter:
-    """`run` it in a task. `source` None: this worker measures nothing. `on_own_row` gets our row after each write."""
+    """`run` it in a task. `source` None: this worker measures nothing. `on_own_row` gets our row after each write.
+
+    `ends` are the workers that this one has found dead so far, told with each report."""
 
     def __init__(
         self,
@@ -73,6 +75,7 @@ class Reporter:
         rules: ReporterRules | None = None,
         activity: Activity = Activity.REPORTING,
         on_own_row: Callable[[WorkerReport], None] = lambda _: None,
+        ends: Collection[tuple[str, float]] = (),
         metrics: Metrics | None = None,
     ) -> None:
         self._operation = (Metrics() if metrics is None else metrics).worker.operation(REPORT)
@@ -84,6 +87,7 @@ class Reporter:
         self._version = version
         self._rules = rules or ReporterRules()
         self._on_own_row = on_own_row
+        self._ends = ends
         self._samples: deque[float] = deque(maxlen=SAMPLES_MAX)
         self._ring: tuple[float, ...] = ()
         self._sampled = asyncio.Event()
@@ -212,7 +216,7 @@ class Reporter:
         async with self._write_lock:
             if self._closed:
                 return False
-            report = reports.own_report(self._worker_id, rings, self._clock.wall(), self._version)
+            report = reports.own_report(self._worker_id, rings, self._clock.wall(), self._version, tuple(self._ends))
             self._sent_at_s = max(report.updated_at_s or 0, self._sent_at_s or 0)
             try:
                 with self._operation.timed(self._clock.monotonic):

@@ -12,6 +12,7 @@ names.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,11 @@ HEARTBEAT = "mldHeartbeat"
 SHARDS = "mldShards"
 DRAIN = "mldDrain"
 """An operator's words, while the worker is to have no leases. Its own reports leave the attribute alone."""
-OWN_MEMBERS = {"version": VERSION, "heartbeat": HEARTBEAT, "drain": DRAIN}
+ENDS = "mldEnds"
+"""For people: the workers that this one has found dead lately and whose leases it took, as JSON."""
+ENDS_MAX = 5
+ENDS_CHARACTERS_MAX = 300
+OWN_MEMBERS = {"version": VERSION, "heartbeat": HEARTBEAT, "drain": DRAIN, "ends": ENDS}
 """Member of `WorkerReport.mld` -> attribute."""
 
 FAILED = -1.0
@@ -148,14 +153,22 @@ def attributes(report: WorkerReport) -> dict[str, dict[str, Any]]:
     }
     if "version" in report.mld:
         written[VERSION] = {"S": report.mld["version"]}
+    if "ends" in report.mld:
+        written[ENDS] = {"S": report.mld["ends"]}
     return written
 
 
-def own_report(worker: str, rings: Mapping[str, Sequence[float]], now_s: float, version: str) -> WorkerReport:
+def own_report(
+    worker: str,
+    rings: Mapping[str, Sequence[float]],
+    now_s: float,
+    version: str,
+    ends: Sequence[tuple[str, float]] = (),
+) -> WorkerReport:
     """What a worker says of itself at wall time `now_s`.
 
     A ring without a single success is left out: what cannot be measured makes a default worker, not a failing one that
-    would never get a lease again.
+    would never get a lease again. `ends` are workers found dead, with when, in epoch seconds; the newest remain.
     """
     samples = {name: tuple(ring) for name, ring in rings.items() if any(value != FAILED for value in ring)}
     return WorkerReport(
@@ -165,8 +178,24 @@ def own_report(worker: str, rings: Mapping[str, Sequence[float]], now_s: float, 
         ranges=dict.fromkeys(samples, (RANGE_PERCENT,)),
         support_code=SUPPORT_CODE,
         support_at_s=int(now_s),
-        mld={"version": version},
+        mld={"version": version} | ({"ends": _ends_text(ends)} if ends else {}),
     )
+
+
+def _ends_text(ends: Sequence[tuple[str, float]]) -> str:
+    newest = ends[-ENDS_MAX:]
+    while len(text := json.dumps([[worker, int(at_s)] for worker, at_s in newest])) > ENDS_CHARACTERS_MAX:
+        newest = newest[1:]
+    return text
+
+
+def ends_of(report: WorkerReport) -> dict[str, int]:
+    """When each worker ended that this one has found dead lately, in epoch seconds; damage is as good as absence."""
+    try:
+        ends = json.loads(report.mld.get("ends", "[]"))
+        return {str(worker): int(at_s) for worker, at_s in ends[:ENDS_MAX]}
+    except (TypeError, ValueError, RecursionError, OverflowError):
+        return {}
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------

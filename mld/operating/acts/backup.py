@@ -132,7 +132,7 @@ def read_backup(path: Path) -> tuple[BackupHeader, Iterator[Row]]:
     try:
         value = json.loads(first or "")
         header = BackupHeader(**value)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise BackupError(f"{path} is no file of `mld export`: its first line is no header") from None
     if header.format != FORMAT or header.version != VERSION:
         raise BackupError(f"{path}: format {header.format} {header.version} is not known to this version of mld")
@@ -154,7 +154,7 @@ def _rows(path: Path, lines: Iterator[str]) -> Iterator[Row]:
         try:
             value = json.loads(line)
             yield {name: _from_json(one) for name, one in value.items()}
-        except (ValueError, AttributeError, TypeError):
+        except (ValueError, AttributeError, TypeError, RecursionError):
             raise BackupError(f"{path}, line {number}: no row") from None
 
 

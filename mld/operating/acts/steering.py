@@ -18,7 +18,8 @@ from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.rows import LEFT_OUT_MAX
 from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, full_key, update
-from mld.operating.fleet_status import JAVA, FleetStatus, ShardView, Verdict, WorkerView
+from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ShardView, WorkerView
+from mld.operating.verdicts import Verdict
 from mld.positions import SUB_MAX, Position
 
 PIN_S = 3_600
@@ -77,7 +78,7 @@ def plan_drain(fleet: FleetStatus, name: str, report_place: Place, words: str, *
     changes, notes = _spread(fleet, leases) if leases else ([], _need_others(fleet, {name}))
     if worker.drained is None:
         changes.insert(0, _mark(worker, report_place, words))
-    if worker.kind == JAVA:
+    if worker.kind in (JAVA, UNREPORTED):
         notes = (*notes, "a Java worker gives away what it has now; a leader of Java does not know the mark")
     return ActPlan(f"drain {name}: it has {len(leases)} open shards", tuple(changes), notes)
 
@@ -193,10 +194,9 @@ def _living(fleet: FleetStatus, name: str) -> WorkerView:
 
 def _must_not_be_javas(fleet: FleetStatus, view: ShardView, what: str) -> None:
     owner = next((worker for worker in fleet.workers if worker.worker == view.owner), None)
-    if owner is not None and owner.kind == JAVA:
-        raise ActRefusedError(
-            f"{view.key} belongs to {owner.worker}, a Java worker, which {what}: move it to a worker of mld first"
-        )
+    if owner is not None and owner.kind in (JAVA, UNREPORTED):
+        who = "a Java worker, which" if owner.kind == JAVA else "which never reports; a Java worker"
+        raise ActRefusedError(f"{view.key} belongs to {owner.worker}, {who} {what}: move it to a worker of mld first")
 
 
 def _receivers(fleet: FleetStatus, without: set[str]) -> dict[str, int]:

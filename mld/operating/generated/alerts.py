@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from mld.aws.table_calls import THROTTLING_CODES
 from mld.metrics.java import Dimension
 from mld.views.datums import Wanted, dimensions_of, metric_of
 from properties.settings import Settings
@@ -18,11 +19,18 @@ OPERATIONS_PAGE = "docs/use/operations.md"
 RETENTION_DEFAULT_S = 86_400
 MINUTE_S = 60
 PAUSED_FOR_S = 4 * 60 * MINUTE_S
+_MATCHERS = {
+    "app": "",
+    "app_and_range": ',why="range"',
+    "app_and_stalled": ',state="stalled"',
+    "app_and_throttled": f',service="dynamodb",result=~"{"|".join(sorted(THROTTLING_CODES))}"',
+}
+"""What stands for which labels in an expression; that of the application is added."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """`expression` is PromQL; `{app}` in it stands for the label matcher of the application."""
+    """`expression` is PromQL; `_MATCHERS` has what stands in it for labels."""
 
     name: str
     expression: str
@@ -52,13 +60,45 @@ def alerts_of(settings: Settings, retention_s: int = RETENTION_DEFAULT_S) -> tup
             "mld lag; mld top shows whether it catches up.",
         ),
         Alert(
-            "MldStalled",
-            "max by (stream, shard) (mld_shard_checkpoint_age_seconds{app}) > 600 "
-            "and max by (stream, shard) (delta(mld_shard_behind_seconds{app}[10m])) > 0",
+            "MldUnreadable",
+            "max by (stream, shard) (mld_shard_unread_seconds{app}) > 120",
+            0,
+            "page",
+            "All reads of a shard have failed for 2 minutes.",
+            "mld lag has the error; mld doctor tries the same calls with the same credentials.",
+        ),
+        Alert(
+            "MldLagUnknown",
+            "max by (stream, shard) (mld_lease_renewal_age_seconds{app}) "
+            "unless max by (stream, shard) (mld_shard_behind_seconds{app})",
             5 * MINUTE_S,
             "page",
-            "A shard falls behind and has not checkpointed for 10 minutes.",
-            "mld leases shows its note; mld tap shows what its child says.",
+            "Nobody has known for 5 minutes how far behind a shard is.",
+            "mld lag says why: it is not read yet, it waits for its parent, or its reads fail.",
+        ),
+        Alert(
+            "MldAbsent",
+            "absent(mld_leases{app})",
+            5 * MINUTE_S,
+            "page",
+            "No daemon of the application is seen, so that no other alert can fire.",
+            "Look whether the daemons run, whether mld.http is set, and what the scraper says.",
+        ),
+        Alert(
+            "MldTableThrottled",
+            "sum(increase(mld_aws_requests_total{app_and_throttled}[5m])) > 0",
+            10 * MINUTE_S,
+            "ticket",
+            "DynamoDB has refused requests of the daemons for want of capacity for 10 minutes.",
+            "Set billing to PAY_PER_REQUEST, add capacity, or set mld.heartbeat=worker.",
+        ),
+        Alert(
+            "MldStalled",
+            "max by (stream, shard) (mld_shard_state{app_and_stalled}) > 0",
+            5 * MINUTE_S,
+            "page",
+            "A record processor has neither answered nor checkpointed for 6 minutes, with records in its hands.",
+            "mld tap shows what its child says; set timeoutInSeconds if it should be ended.",
         ),
         Alert(
             "MldShardParked",
@@ -93,14 +133,6 @@ def alerts_of(settings: Settings, retention_s: int = RETENTION_DEFAULT_S) -> tup
             "The daemon's log has its last words.",
         ),
         Alert(
-            "MldChildBusy",
-            "max by (stream, shard) (mld_child_busy_seconds{app}) > 600",
-            0,
-            "ticket",
-            "A child has had one batch in its hands for 10 minutes.",
-            "mld tap; set timeoutInSeconds if it should be ended.",
-        ),
-        Alert(
             "MldLeasesLost",
             "sum(increase(mld_leases_lost_total{app}[10m])) > 3",
             0,
@@ -126,7 +158,7 @@ def alerts_of(settings: Settings, retention_s: int = RETENTION_DEFAULT_S) -> tup
         ),
         Alert(
             "MldAggregatesDropped",
-            'sum by (stream, shard) (increase(mld_aggregates_dropped_total{app_and_why="range"}[10m])) > 0',
+            "sum by (stream, shard) (increase(mld_aggregates_dropped_total{app_and_range}[10m])) > 0",
             0,
             "page",
             "Aggregated records were put to another shard than the one they were made for, and are not delivered.",
@@ -163,7 +195,9 @@ def prometheus_rules(settings: Settings, retention_s: int = RETENTION_DEFAULT_S)
 
 def _filled(expression: str, settings: Settings) -> str:
     matcher = f"application={json.dumps(settings.application_name)}"
-    return expression.replace('{app_and_why="range"}', f'{{{matcher},why="range"}}').replace("{app}", f"{{{matcher}}}")
+    for name, more in _MATCHERS.items():
+        expression = expression.replace(f"{{{name}}}", f"{{{matcher}{more}}}")
+    return expression
 
 
 def unseen(settings: Settings, *, by_cloudwatch: bool) -> str:

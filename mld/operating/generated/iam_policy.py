@@ -219,4 +219,9 @@ def as_terraform(name: str, document: dict[str, Any]) -> str:
 
 
 def _list(values: Sequence[str]) -> str:
-    return json.dumps(list(values))
+    return f"[{', '.join(map(quoted, values))}]"
+
+
+def quoted(text: str) -> str:
+    """Return a string of Terraform's language, in which ${ and %{ begin templates."""
+    return json.dumps(text).replace("${", "$${").replace("%{", "%%{")

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from mld.operating.generated.iam_policy import OWNER_INDEX
+from mld.operating.generated.iam_policy import OWNER_INDEX, quoted
 from properties.settings import Settings
 from properties.values import BillingMode
 
@@ -109,8 +109,3 @@ def resource_name(application: str) -> str:
     """A name that Terraform takes for a resource."""
     name = re.sub(r"[^0-9A-Za-z_-]", "_", application)
     return name if name[:1].isalpha() or name[:1] == "_" else f"_{name}"
-
-
-def quoted(text: str) -> str:
-    """A string of Terraform's language, in which ${ and %{ begin templates."""
-    return json.dumps(text).replace("${", "$${").replace("%{", "%%{")

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from properties.printable import printable
 from properties.settings import Settings
 
 STOP_MARGIN_S = 15.0
@@ -58,9 +59,17 @@ def service_name(settings: Settings) -> str:
     return f"mld-{_ODD.sub('-', settings.application_name).strip('-.') or 'application'}"
 
 
+class UnitRefused(Exception):
+    """The unit cannot be written; one sentence with the remedy."""
+
+
 def unit(service: ServiceFacts) -> str:
-    """The text of ``NAME.service``."""
-    return "\n".join(_lines(service)) + "\n"
+    """Return the text of ``NAME.service``. Raises UnitRefused for a name that would begin or join lines of it."""
+    lines = list(_lines(service))
+    for line in lines:
+        if not line.isprintable() or line.endswith("\\"):
+            raise UnitRefused(f"{printable(line)} has a sign that cannot stand in a unit; give it another name")
+    return "\n".join(lines) + "\n"
 
 
 def _lines(service: ServiceFacts) -> Iterator[str]:

@@ -294,7 +294,7 @@ async def test_writing_to_a_child_that_closed_its_stdin_says_so():
 async def test_a_child_that_ignores_the_end_of_its_input_is_terminated():
     child = await start(python("import time; print('up'); time.sleep(600)"), stop_timeout_s=STOP_TIMEOUT_S)
     assert await child.read_line() == "up"
-    assert "SIGTERM" in await child.end()
+    assert "ended by mld's SIGTERM" in await child.end()
 
 
 async def test_a_child_that_ignores_sigterm_too_is_killed():
@@ -468,7 +468,15 @@ def test_what_is_installed_beside_the_interpreter_is_found_after_the_path(tmp_pa
 async def test_kill_ends_a_stopped_child():
     child = await start(python("import os, time; print(os.getpid()); time.sleep(600)"))
     os.kill(int(await child.read_line()), signal.SIGSTOP)
-    assert "SIGKILL" in await child.kill()
+    assert "ended by mld's SIGKILL" in await child.kill()
+
+
+async def test_a_signal_of_somebody_else_is_not_called_ours():
+    child = await start(python("import os, time; print(os.getpid(), flush=True); time.sleep(600)"))
+    os.kill(int(await child.read_line()), signal.SIGKILL)
+    assert await child.read_line() is None
+    words = await child.kill()
+    assert "ended by SIGKILL" in words, words
 
 
 @pytest.mark.parametrize("waiting_bytes", [0, 1_000_000])

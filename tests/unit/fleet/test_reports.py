@@ -297,3 +297,17 @@ def test_a_report_stands_still_when_it_was_watched_for_two_periods_without_news(
     assert not sightings.is_still("b", 1063.0, rules), "it was away and came back"
     sightings.forget()
     assert not sightings.is_still("b", 9999.0, rules)
+
+
+def test_the_ends_of_others_are_told_and_come_back_as_far_as_there_is_room() -> None:
+    ends = [(f"w-{number}", NOW + number + 0.5) for number in range(9)]
+    written = reports.attributes(reports.own_report("w", {}, NOW, "0.2", ends))
+    read = reports.parse_row({"leaseKey": {"S": "w"}, **written}, "leaseKey")
+    assert reports.ends_of(read) == {f"w-{number}": NOW + number for number in range(4, 9)}
+    endless = reports.own_report("w", {}, NOW, "0.2", [("x" * 400, NOW), ("w-1", NOW)])
+    assert reports.ends_of(endless) == {"w-1": NOW}
+
+
+@pytest.mark.parametrize("text", ["", "{", "7", "[7]", '[["a"]]', '[["a", "b"]]', '[["a", 1e999]]', "[" * 100_000])
+def test_damaged_ends_are_none(text: str) -> None:
+    assert reports.ends_of(WorkerReport("w", NOW, mld={"ends": text})) == {}

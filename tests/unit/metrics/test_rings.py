@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mld.errors import StreamError
 from mld.metrics.registry import Metrics, ShardActivity, ShardMetrics
 from mld.metrics.rings import SHARDS_MAX, STEP_FIRST_S, STEP_LAST_S, VALUES_MAX, History
 from mld.steps import finish
@@ -118,14 +119,14 @@ def test_the_number_of_shards_is_bounded() -> None:
     ("activity", "passed_s", "lag_ms"),
     [
         (ShardActivity.IDLE, 1, 500),
-        (ShardActivity.IDLE, 61, None),
+        (ShardActivity.IDLE, 61, 61_500),
         (ShardActivity.PROCESSING, 61, 61_500),
         (ShardActivity.FAILING, 3600, 3_600_500),
         (ShardActivity.PARKED, 10, 10_500),
     ],
 )
-def test_lag_grows_while_the_child_works_or_cannot(
-    activity: ShardActivity, passed_s: float, lag_ms: int | None
+def test_lag_grows_unless_kinesis_has_just_said_it_of_an_idle_shard(
+    activity: ShardActivity, passed_s: float, lag_ms: int
 ) -> None:
     part = ShardMetrics("a", 0.0)
     part.saw_lag(500, 1000.0)
@@ -133,14 +134,20 @@ def test_lag_grows_while_the_child_works_or_cannot(
     assert part.lag_ms(1000.0 + passed_s) == lag_ms
 
 
-def test_a_child_that_fails_makes_no_way_however_often_its_records_are_read() -> None:
+def test_lag_is_the_age_of_the_oldest_record_in_hand_whatever_kinesis_says_of_the_tip() -> None:
     part = ShardMetrics("a", 0.0)
     part.saw_lag(0, 1000.0)
-    part.activity = ShardActivity.FAILING
+    part.oldest_wall_s = 400.0
     part.saw_lag(0, 1010.0)
-    assert part.lag_ms(1020.0) == 20_000
-    part.saw_lag(60_000, 1020.0)
-    assert part.lag_ms(1020.0) == 60_000
-    part.activity = ShardActivity.IDLE
-    part.saw_lag(0, 1030.0)
-    assert part.lag_ms(1030.0) == 0
+    assert part.lag_ms(1020.0) == 620_000
+    part.oldest_wall_s = None
+    assert part.lag_ms(1020.0) == 0
+
+
+def test_lag_counts_on_from_the_last_known_tip_while_reads_fail() -> None:
+    part = ShardMetrics("a", 0.0)
+    part.saw_lag(500, 1000.0)
+    part.failed_reads.failed(StreamError("forbidden"), 1001.0)
+    assert part.lag_ms(1030.0) == 30_500
+    assert part.read_again() == 1
+    assert part.lag_ms(1030.0) == 500

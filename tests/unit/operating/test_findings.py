@@ -133,14 +133,23 @@ def test_rows_are_held_against_the_stream() -> None:
     assert healths(rows([], [shard])) == {"lease rows": Health.OK}
 
 
+def test_a_missing_table_is_well_only_where_no_fleet_reports() -> None:
+    old, young = WorkerReport("w-1", 900), WorkerReport("w-2", 990)
+    rules = ViewRules(10.0)
+    assert findings.missing_table("app", [], 1000.0, rules).health is Health.OK
+    assert findings.missing_table("app", [old], 1000.0, rules).health is Health.OK
+    found = findings.missing_table("app", [old, young], 1000.0, rules)
+    assert (found.health, "worker w-2 reported 10 s ago" in found.words) == (Health.FAIL, True)
+
+
 @pytest.mark.parametrize(
     ("reports", "is_3x", "health", "words"),
     [
-        ([], True, Health.WARN, "all run Java 2.x (it never reports); this file says"),
-        ([], False, Health.OK, "all run Java 2.x"),
+        ([], True, Health.WARN, "all are workers that do not report (KCL 2.x, or gone); this file says"),
+        ([], False, Health.OK, "all are workers that do not report"),
         (["java"], True, Health.OK, "all run Java 3.x"),
         (["java", "mld 1"], True, Health.OK, "2 kinds share the table: Java 3.x, mld 1"),
-        (["mld 1", "mld 2"], False, Health.WARN, "3 kinds share the table: Java 2.x (it never reports), mld 1, mld 2"),
+        (["mld 1", "mld 2"], False, Health.WARN, "3 kinds share the table: mld 1, mld 2, workers that do not report"),
     ],
 )
 def test_who_shares_the_table(reports: list[str], is_3x: bool, health: Health, words: str) -> None:

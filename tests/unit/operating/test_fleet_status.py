@@ -13,13 +13,12 @@ from mld.leases.packed_status import pack
 from mld.operating.fleet_status import (
     FleetStatus,
     NoStreamError,
-    Verdict,
     ViewRules,
     chosen,
     fleet_status,
     told_by_heartbeats,
-    with_stalls,
 )
+from mld.operating.verdicts import Verdict
 from mld.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.steps import finish
 from mld.streams import HASH_KEY_MAX, HashRange
@@ -48,6 +47,10 @@ def view(*leases: Lease, lock: SeenLock = None, **more: object) -> FleetStatus:
         pytest.param(lease(), Verdict.OK, id="at the tip"),
         pytest.param(lease(status=ShardStatus("processing", NOW_S, 61_000)), Verdict.LAGGING, id="beyond the bound"),
         pytest.param(lease(status=ShardStatus("processing", NOW_S, 60_000)), Verdict.OK, id="just within it"),
+        pytest.param(lease(status=ShardStatus("stalled", NOW_S, 61_000)), Verdict.STALLED, id="stands still"),
+        pytest.param(lease(status=ShardStatus("stalled", NOW_S, 59_000)), Verdict.OK, id="slow, within the bound"),
+        pytest.param(lease(status=ShardStatus("unreadable", NOW_S, 0)), Verdict.UNREADABLE, id="reads fail"),
+        pytest.param(lease(status=ShardStatus("failing", NOW_S, 0)), Verdict.FAILING, id="fails without a note yet"),
         pytest.param(lease(status=ShardStatus("idle", NOW_S - 7, 0)), Verdict.UNKNOWN, id="older than two renewals"),
         pytest.param(lease(status=ShardStatus("idle", NOW_S)), Verdict.UNKNOWN, id="Kinesis has not said"),
         pytest.param(lease(status=None), Verdict.UNKNOWN, id="a worker of Java"),
@@ -66,7 +69,8 @@ def test_verdict(row: Lease, verdict: Verdict) -> None:
 
 def test_the_leases_of_a_dead_worker_are_stopped() -> None:
     dead = WorkerReport("w-2", NOW_S - 61)
-    seen = fleet_status([lease(owner="w-2")], [ALIVE, dead], None, NOW_S, RULES)
+    row = lease(owner="w-2", status=ShardStatus("idle", NOW_S - 61, 0))
+    seen = fleet_status([row], [ALIVE, dead], None, NOW_S, RULES)
     assert [shard.verdict for shard in seen.shards] == [Verdict.STOPPED]
     assert {worker.worker: worker.is_alive for worker in seen.workers} == {"w-1": True, "w-2": False}
 
@@ -81,8 +85,8 @@ def test_workers_have_shares_kinds_and_figures() -> None:
     rows = [lease(f"shardId-00000000000{n}", owner=owner) for n, owner in enumerate(("w-1", "w-1", "w-2"))]
     rows.append(lease("shardId-000000000009", checkpoint=SHARD_END, owner="w-2"))
     one, other = view(*rows, lock=LockRow("w-2", 120.0, "v")).workers
-    assert (one.leases, one.share, one.kind, one.cpu_percent, one.heard_s) == (2, 2 / 3, "mld 0.2.0", 50.0, 5)
-    assert (other.leases, other.is_leader, other.kind, other.is_alive) == (1, True, "java", None)
+    assert (one.leases, one.share, one.kind, one.cpu_percent, one.heard_s) == (2, 2 / 3, "mld 0.2.0", 50.0, 1)
+    assert (other.leases, other.is_leader, other.kind, other.is_alive) == (1, True, "mld", None)
 
 
 @pytest.mark.parametrize(
@@ -118,29 +122,62 @@ def test_what_a_worker_tells_of_carried_leases_replaces_their_rows() -> None:
     assert seen.behind_s == 5.0
 
 
+def test_a_worker_is_heard_by_whatever_it_writes() -> None:
+    silent = WorkerReport("w-1", NOW_S - 300, mld={"version": "0.2.0"})
+    seen = fleet_status([lease()], [silent], None, NOW_S, RULES)
+    assert [(worker.is_alive, worker.heard_s) for worker in seen.workers] == [(True, 1)]
+    assert [shard.verdict for shard in seen.shards] == [Verdict.OK]
+    old = lease(status=ShardStatus("idle", NOW_S - 200, 0))
+    assert [shard.verdict for shard in fleet_status([old], [silent], None, NOW_S, RULES).shards] == [Verdict.STOPPED]
+
+
+def test_while_the_table_is_throttled_the_silent_are_not_dead() -> None:
+    silent = WorkerReport("w-1", NOW_S - 300, mld={"version": "0.2.0"})
+    old = lease(status=ShardStatus("idle", NOW_S - 200, 0))
+    seen = fleet_status([old], [silent], None, NOW_S, replace(RULES, is_throttled=True))
+    assert [(shard.verdict, shard.why) for shard in seen.shards] == [
+        (Verdict.UNKNOWN, "silent for 3 min: the lease table is throttled")
+    ]
+    (worker,) = seen.workers
+    assert (worker.is_alive, worker.why) == (None, "silent: the lease table is throttled")
+
+
+@pytest.mark.parametrize(("ago_s", "is_shown"), [(600, True), (3_700, False)])
+def test_a_worker_that_died_stays_visible_for_an_hour_with_its_end(ago_s: int, is_shown: bool) -> None:
+    finder = replace(ALIVE, mld={"version": "0.2.0", "ends": f'[["w-9", {NOW_S - ago_s}]]'})
+    seen = {worker.worker: worker for worker in fleet_status([lease()], [finder], None, NOW_S, RULES).workers}
+    assert seen.keys() == ({"w-1", "w-9"} if is_shown else {"w-1"})
+    if is_shown:
+        assert (seen["w-9"].is_alive, seen["w-9"].leases) == (False, 0)
+        assert seen["w-9"].why == "found dead 10 min ago by w-1, which took its leases"
+
+
+def test_a_worker_that_came_back_is_not_dead() -> None:
+    finder = replace(ALIVE, mld={"version": "0.2.0", "ends": f'[["w-2", {NOW_S - 60}], 7, "damage"]'})
+    back = WorkerReport("w-2", NOW_S - 5, mld={"version": "0.2.0"})
+    seen = {worker.worker: worker for worker in fleet_status([lease()], [finder, back], None, NOW_S, RULES).workers}
+    assert (seen["w-2"].is_alive, seen["w-2"].why) == (True, None)
+
+
 @pytest.mark.parametrize(
-    ("later", "verdict"),
+    ("row", "why"),
     [
-        pytest.param(lease(status=ShardStatus("processing", NOW_S + 20, 110_000, AT)), Verdict.STALLED, id="grows"),
-        pytest.param(
-            lease(status=ShardStatus("processing", NOW_S + 20, 110_000, LATER)), Verdict.LAGGING, id="delivered more"
-        ),
-        pytest.param(
-            lease(checkpoint=LATER, status=ShardStatus("processing", NOW_S + 20, 110_000, AT)),
-            Verdict.LAGGING,
-            id="checkpointed more",
-        ),
-        pytest.param(lease(status=ShardStatus("processing", NOW_S + 20, 80_000, AT)), Verdict.LAGGING, id="catches up"),
-        pytest.param(
-            lease(status=ShardStatus("processing", NOW_S, 90_000, AT)), Verdict.LAGGING, id="has said nothing new"
-        ),
+        pytest.param(lease(), None, id="well"),
+        pytest.param(lease(status=None), "its worker does not tell", id="a worker of Java"),
+        pytest.param(lease(status=ShardStatus("idle", NOW_S)), "not read yet", id="Kinesis has not said"),
+        pytest.param(lease(status=ShardStatus("idle", NOW_S - 7, 0)), "silent for 7 s", id="older than two renewals"),
+        pytest.param(lease(status=ShardStatus("unreadable", NOW_S, why="forbidden")), "forbidden", id="told"),
+        pytest.param(lease(status=ShardStatus("parked", NOW_S)), "the log of its worker says why", id="not told"),
     ],
 )
-def test_what_stands_still_between_two_looks_is_stalled(later: Lease, verdict: Verdict) -> None:
-    rules = replace(RULES, lease_duration_s=60.0)
-    before = fleet_status([lease(status=ShardStatus("processing", NOW_S, 90_000, AT))], [ALIVE], None, NOW_S, rules)
-    after = fleet_status([later], [replace(ALIVE, updated_at_s=NOW_S + 20)], None, NOW_S + 20, rules)
-    assert [shard.verdict for shard in with_stalls(after, before).shards] == [verdict]
+def test_what_is_not_well_or_unknown_has_a_reason(row: Lease, why: str | None) -> None:
+    assert [shard.why for shard in view(row).shards] == [why]
+
+
+def test_whether_a_worker_without_a_report_is_of_java_is_not_known() -> None:
+    restored = lease("shardId-000000000001", owner="w-9", status=None)
+    kinds = {worker.worker: worker.kind for worker in view(lease(owner="w-3"), restored).workers}
+    assert kinds == {"w-1": "mld 0.2.0", "w-3": "mld", "w-9": "unknown"}
 
 
 def test_shards_are_in_the_order_of_their_numbers() -> None:

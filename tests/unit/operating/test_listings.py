@@ -34,8 +34,8 @@ def fleet() -> FleetStatus:
     own = ranges(8)
     at = Position(SEQUENCE)
 
-    def told(activity: str, behind_ms: int | None, age_s: int = 2) -> ShardStatus:
-        return ShardStatus(activity, NOW_S - age_s, behind_ms)
+    def told(activity: str, behind_ms: int | None, age_s: int = 2, why: str | None = None) -> ShardStatus:
+        return ShardStatus(activity, NOW_S - age_s, behind_ms, why=why)
 
     leases = [
         Lease(shard_id(0), SHARD_END, children=frozenset({shard_id(1), shard_id(2)})),
@@ -54,10 +54,16 @@ def fleet() -> FleetStatus:
             at,
             owner="a:2",
             hash_range=own[2],
-            status=told("failing", 0),
+            status=told("failing", 0, why="noon: broke"),
             failing=Failing(7, NOW_S - 100, at),
         ),
-        Lease(shard_id(4), at, owner="a:2", hash_range=own[3], status=told("parked", 0)),
+        Lease(
+            shard_id(4),
+            at,
+            owner="a:2",
+            hash_range=own[3],
+            status=told("parked", 0, why="since 12:00: Kinesis does not know it"),
+        ),
         Lease(shard_id(5), TRIM_HORIZON, owner="java", hash_range=own[4]),
         Lease(shard_id(6), at, owner="b:3", hash_range=own[5], status=told("idle", 0, 90)),
         Lease(shard_id(7), at, owner="a:2", checkpoint_owner="a:1", hash_range=own[6], status=told("idle", 0)),
@@ -80,34 +86,34 @@ def printed(listing: listings.Listing, monkeypatch: pytest.MonkeyPatch) -> str:
 
 LEASES = """\
 shard                 state       owner   behind   KB/s  checkpoint     note
-shardId-000000000001  processing  a:1     340 ms  512.2  …321519628402  child of 0
-shardId-000000000002  lagging     a:1        2 h         …321519628402
-shardId-000000000003  failing     a:2       0 ms         …321519628402  failed 7 times at …321519628402
-shardId-000000000004  parked      a:2       0 ms         …321519628402
-shardId-000000000005  unknown     java   unknown         TRIM_HORIZON
 shardId-000000000006  stopped     b:3    unknown         …321519628402  its owner is dead
+shardId-000000000004  parked      a:2       0 ms         …321519628402  since 12:00: Kinesis does not know it
+shardId-000000000003  failing     a:2       0 ms         …321519628402  failed 7 times without a checkpoint, noon: broke
+shardId-000000000005  unknown     java   unknown         TRIM_HORIZON   its worker does not tell
+shardId-000000000002  lagging     a:1        2 h         …321519628402
+shardId-000000000001  processing  a:1     340 ms  512.2  …321519628402  child of 0
 shardId-000000000007  idle        a:1       0 ms         …321519628402  goes to a:2
-7 open shards: 2 ok, 1 lagging, 1 failing, 1 parked, 1 stopped, 1 unknown; 1 ended; furthest behind: 2 h
+7 open shards: 1 stopped, 1 parked, 1 failing, 1 unknown, 1 lagging, 2 ok; 1 ended; furthest behind: 2 h
 no open lease covers the hash keys 297747071055821155530452781502797185024 to 340282366920938463463374607431768211455"""
 
 WORKERS = """\
 worker  kind       leases  share   CPU  furthest behind  last heard  note
-a:1     mld 0.2.0       3    43%  42 %              2 h     5 s ago
-a:2     mld 0.2.0       2    29%                   0 ms     8 s ago  leader
+a:1     mld 0.2.0       3    43%  42 %              2 h     2 s ago
+a:2     mld 0.2.0       2    29%                   0 ms     2 s ago  leader
 b:3     mld 0.2.0       1    14%                unknown    80 s ago  dead
-java    java            1    14%                unknown   no report
-3 live workers, led by a:2"""
+java    unknown         1    14%                unknown   no report  of KCL 2.x, which never reports, or gone
+2 live workers, 1 unknown, led by a:2"""
 
 LAG = """\
 shard                 verdict   behind  owner  note
 shardId-000000000006  stopped  unknown  b:3    its owner is dead
-shardId-000000000004  parked      0 ms  a:2
-shardId-000000000003  failing     0 ms  a:2    failed 7 times at …321519628402
+shardId-000000000004  parked      0 ms  a:2    since 12:00: Kinesis does not know it
+shardId-000000000003  failing     0 ms  a:2    failed 7 times without a checkpoint, noon: broke
+shardId-000000000005  unknown  unknown  java   its worker does not tell
 shardId-000000000002  lagging      2 h  a:1
-shardId-000000000005  unknown  unknown  java
 shardId-000000000001  ok        340 ms  a:1    child of 0
 shardId-000000000007  ok          0 ms  a:1    goes to a:2
-7 open shards: 2 ok, 1 lagging, 1 failing, 1 parked, 1 stopped, 1 unknown; 1 ended; furthest behind: 2 h"""
+7 open shards: 1 stopped, 1 parked, 1 failing, 1 unknown, 1 lagging, 2 ok; 1 ended; furthest behind: 2 h"""
 
 HOSTS = """\
 host  leases  share   KB/s

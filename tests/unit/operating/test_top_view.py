@@ -23,18 +23,18 @@ def column(table: TopTable, name: str) -> list[str]:
     return [row[number] for row in table.rows]
 
 
-def test_the_furthest_behind_come_first_and_trouble_without_a_lag_before_them() -> None:
+def test_the_worst_verdicts_come_first_and_of_those_the_furthest_behind() -> None:
     found = look(
         shard(0, 1.0),
         shard(1, 60.0),
         shard(2, None),
-        shard(3, None, verdict="stopped"),
-        shard(4, 5.0, verdict="failing"),
+        shard(3, None, verdict="stopped", state="stopped"),
+        shard(4, 5.0, verdict="failing", state="failing"),
         shard(5, 0.0, state="ended"),
     )
     table = top_table(found, None, None)
-    assert column(table, "shard") == [f"shardId-{number:012d}" for number in (3, 1, 4, 0, 2)]
-    assert column(table, "state") == ["stopped", "idle", "failing", "idle", "idle"]
+    assert column(table, "shard") == [f"shardId-{number:012d}" for number in (3, 4, 1, 0, 2)]
+    assert column(table, "state") == ["stopped", "failing", "idle", "idle", "idle"]
     assert table.summary == (
         "clicks",
         "5 shards: 3 idle, 1 failing, 1 stopped; furthest behind: 60 s",

@@ -14,7 +14,6 @@ from properties.redaction import Shown
 from properties.spark import KEYS as SPARK_KEYS
 
 SHOWN_IN_FULL = {
-    "mld.schemaRegistry.directory",
     "mld.schemaRegistry.region",
     "applicationName", "coordinatorStateTableName", "fanoutConfig.consumerArn", "fanoutConfig.consumerName",
     "mld.spark.s3.bucketOwner", "mld.spark.s3.kmsKey", "mld.spark.s3.region",

@@ -39,10 +39,7 @@ RECORDS = st.builds(
         {},
         optional={
             "streamName": st.text(min_size=1, max_size=10),
-            **{
-                name: st.text(max_size=10)
-                for name in ("schemaVersionId", "schemaName", "schemaDefinition", "schemaError")
-            },
+            **{name: st.text(max_size=10) for name in ("schemaVersionId", "schemaName", "schemaFile", "schemaError")},
         },
     ),
 )

@@ -130,3 +130,18 @@ def test_not_by_a_full_page_that_says_zero() -> None:
         assert tips.told
 
     live(tips.reader, body)
+
+
+def test_at_the_tip_nothing_is_in_hand_that_a_failed_child_had() -> None:
+    """It was passed over, or is past retention, so that nobody will say that it is done."""
+    tips = Tips()
+    tips.metrics.oldest_wall_s = 1.0
+
+    async def body(reader: Any) -> None:
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await asyncio.sleep(10)
+        assert tips.metrics.oldest_wall_s == 1.0, "the consumer may have it in hand"
+        await waits(reader)
+        assert tips.metrics.oldest_wall_s is None
+
+    live(tips.reader, body)

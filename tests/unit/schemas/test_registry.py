@@ -17,11 +17,11 @@ from mld.metrics.instruments import Tally
 from mld.positions import TRIM_HORIZON
 from mld.retrieval.rawpage import page_of
 from mld.schemas import preparer
-from mld.schemas.decoding import SchemaRules
 from mld.schemas.preparer import SchemaPreparer
-from mld.schemas.registry import NEGATIVE_S, NO_ANSWER_S, SchemaRegistry
+from mld.schemas.registry import KEPT_S, NEGATIVE_S, NO_ANSWER_S, SchemaRegistry
 from mld.streams import ChildBatch
 from properties.values import SchemaMode
+from tests.twins.decoding import decode_here
 from tests.twins.streams import VirtualClock
 from tests.virtual_time import virtual
 
@@ -30,7 +30,6 @@ FRAMED = bytes.fromhex("030000112233445566778899aabbccddeeff7b2261223a317d")
 ARN = "arn:aws:glue:eu-west-1:123456789012:schema/r/orders"
 ANSWER = {"SchemaVersionId": ID, "SchemaArn": ARN, "DataFormat": "JSON", "SchemaDefinition": "{}"}
 UNKNOWN = AwsError("GetSchemaVersion", "EntityNotFoundException", "not found")
-DAY_S = 86_400.0
 
 
 class ScriptedGlue:
@@ -51,11 +50,17 @@ class ScriptedGlue:
         return answer
 
 
-def registry(glue: ScriptedGlue, folder: Path, size: int = 200, **more: Any) -> SchemaRegistry:
+def registry(glue: ScriptedGlue, folder: Path, size: int = 200) -> SchemaRegistry:
     async def at_once(write: Any, *what: Any) -> Any:
         return write(*what)
 
-    return SchemaRegistry(glue, VirtualClock(), size=size, keep_s=DAY_S, folder=folder, in_thread=at_once, **more)
+    return SchemaRegistry(glue, VirtualClock(), size=size, folder=folder, in_thread=at_once)
+
+
+def preparer_of(glue: ScriptedGlue, folder: Path, clock: VirtualClock | None = None, **more: Any) -> SchemaPreparer:
+    """Strips, and delivers what it cannot."""
+    given = {"waits": False, **more}
+    return SchemaPreparer(registry(glue, folder), clock or VirtualClock(), SchemaMode.STRIP, decode_here, **given)
 
 
 def batch(*datas: bytes) -> ChildBatch:
@@ -90,7 +95,7 @@ def test_a_version_is_asked_for_once_and_again_after_its_time(tmp_path: Path) ->
         assert Path(file).read_text() == "{}"
         assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
         assert Path(file).stat().st_mode & 0o777 == 0o600
-        await asyncio.sleep(DAY_S - 1)
+        await asyncio.sleep(KEPT_S - 1)
         await found.version(ID)
         assert len(glue.asked) == 1
         await asyncio.sleep(2)
@@ -157,7 +162,7 @@ def test_a_version_outlives_its_time_while_the_registry_is_out(tmp_path: Path) -
         glue = ScriptedGlue(ANSWER, AwsUnreachableError("GetSchemaVersion", "no answer"), UNKNOWN)
         found = registry(glue, tmp_path)
         await found.version(ID)
-        await asyncio.sleep(DAY_S + 1)
+        await asyncio.sleep(KEPT_S + 1)
         assert (await found.version(ID))[0].name == "orders"
         await asyncio.sleep(NO_ANSWER_S + 1)
         with pytest.raises(SchemaUnknownError):
@@ -187,9 +192,7 @@ def test_a_page_that_inflates_without_end_keeps_its_frames(tmp_path: Path, monke
     async def prepare() -> None:
         monkeypatch.setattr(preparer, "BATCH_BYTES_MAX", 3_000_000)
         bomb = b"\x03\x05" + FRAMED[2:18] + zlib.compress(bytes(1_000_000))
-        found = SchemaPreparer(
-            registry(ScriptedGlue(ANSWER), tmp_path), VirtualClock(), SchemaRules(SchemaMode.STRIP), waits=False
-        )
+        found = preparer_of(ScriptedGlue(ANSWER), tmp_path)
         first, second, third = records_in(await found.prepare(batch(bomb, bomb, bomb)))
         assert base64.b64decode(first["data"]) == base64.b64decode(second["data"]) == bytes(1_000_000)
         assert base64.b64decode(third["data"]) == bomb
@@ -225,9 +228,7 @@ def test_a_directory_of_others_gets_no_definitions(tmp_path: Path, caplog: pytes
 def test_a_batch_loses_its_frames_and_keeps_everything_else(tmp_path: Path) -> None:
     @virtual
     async def prepare() -> None:
-        prepared = SchemaPreparer(
-            registry(ScriptedGlue(ANSWER), tmp_path / "c"), VirtualClock(), SchemaRules(SchemaMode.STRIP), waits=False
-        )
+        prepared = preparer_of(ScriptedGlue(ANSWER), tmp_path / "c")
         given = batch(b"plain", FRAMED, b"\x03\x00short")
         found = await prepared.prepare(given)
         before, after = records_in(given), records_in(found)
@@ -246,11 +247,10 @@ def test_a_batch_loses_its_frames_and_keeps_everything_else(tmp_path: Path) -> N
 def test_a_record_whose_schema_is_unknown_is_delivered_as_it_came(tmp_path: Path) -> None:
     @virtual
     async def prepare() -> None:
-        rules = SchemaRules(SchemaMode.STRIP)
         results = Tally()
         glue = ScriptedGlue(UNKNOWN, ANSWER)
         clock = VirtualClock()
-        found = SchemaPreparer(registry(glue, tmp_path), clock, rules, waits=False, results=results)
+        found = preparer_of(glue, tmp_path, clock, results=results)
         (record,) = records_in(await found.prepare(batch(FRAMED)))
         assert results.value() == {"unknown": 1}
         await asyncio.sleep(NEGATIVE_S + 1)
@@ -268,15 +268,13 @@ def test_a_batch_waits_until_its_schema_is_there(tmp_path: Path) -> None:
         denied = AwsError("GetSchemaVersion", "AccessDeniedException", "no")
         clock = VirtualClock()
         glue = ScriptedGlue(denied, UNKNOWN, denied, ANSWER)
-        found = SchemaPreparer(registry(glue, tmp_path), clock, SchemaRules(SchemaMode.STRIP), waits=True)
+        found = preparer_of(glue, tmp_path, clock, waits=True)
         began = clock.monotonic()
         (record,) = records_in(await found.prepare(batch(FRAMED)))
         assert base64.b64decode(record["data"]) == b'{"a":1}'
         assert clock.monotonic() - began > NEGATIVE_S
         waiting = asyncio.create_task(
-            SchemaPreparer(
-                registry(ScriptedGlue(denied), tmp_path), clock, SchemaRules(SchemaMode.STRIP), waits=True
-            ).prepare(batch(FRAMED))
+            preparer_of(ScriptedGlue(denied), tmp_path, clock, waits=True).prepare(batch(FRAMED))
         )
         await asyncio.sleep(3600)
         assert not waiting.done()
@@ -296,10 +294,7 @@ def test_few_framed_records_are_replaced_among_the_others(tmp_path: Path, count:
         for number in framed:
             datas[number % count] = FRAMED
         given = batch(*datas)
-        rules = SchemaRules(SchemaMode.STRIP)
-        found = await SchemaPreparer(
-            registry(ScriptedGlue(ANSWER), tmp_path / "c"), VirtualClock(), rules, waits=False
-        ).prepare(given)
+        found = await preparer_of(ScriptedGlue(ANSWER), tmp_path / "c").prepare(given)
         assert isinstance(found, JoinedBatch) is (len({n % count for n in framed}) * 8 <= count)
         line = b"".join(found.line())
         assert line == b"".join(found.line()), "every call starts a new, equal line"

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
 
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.lease import Lease, ShardStatus
 from mld.metrics.registry import Metrics
 from mld.metrics.snapshot import Identity
 from mld.operating.fleet_reader import FleetReader, view_rules
-from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
-from mld.positions import Position
 from mld.serving.daemon_status import LOOK_PERIOD_S, DaemonStatus, StatusParts
+from mld.serving.table_sight import THROTTLED_S
 from tests.support.fleet import BASIC, STREAM, TABLE, Fleet, in_fleet, settings_of
 
 LOOKER = "looker"
 
 
-class Stuck(FleetReader):
-    """Sees one shard that falls back, and whose checkpoint moves only while `moves`."""
-
-    moves = False
-
-    async def look(self) -> FleetStatus:
-        now_s = self._clock.wall()
-        at = Position(str(int(now_s))) if self.moves else Position("100")
-        status = ShardStatus("processing", int(now_s), 90_000 + int(now_s) % 100_000, at)
-        lease = Lease("shardId-000000000000", at, owner="w1", status=status)
-        return fleet_status([lease], [], None, now_s, ViewRules(10.0))
-
-
 def looker_at(
-    world: Fleet, is_ready: Callable[[], bool] = lambda: True, reader: type[FleetReader] = FleetReader
+    world: Fleet, is_ready: Callable[[], bool] = lambda: True, metrics: Metrics | None = None
 ) -> DaemonStatus:
     """The status of a daemon without leases on the fleet's table; its requests are those of `LOOKER`."""
     settings = settings_of(**{name: value for name, value in BASIC.items() if "." not in name})
@@ -42,8 +28,8 @@ def looker_at(
     return DaemonStatus(
         StatusParts(
             identity=Identity(TABLE, STREAM, LOOKER, "0.2.0"),
-            metrics=Metrics(),
-            reader=reader(settings, service, table, world.clock, view_rules(settings)),
+            metrics=metrics or Metrics(),
+            reader=FleetReader(settings, service, table, world.clock, view_rules(settings)),
             clock=world.clock,
             prefetch_limit_bytes=1,
             lease_duration_s=10.0,
@@ -97,26 +83,6 @@ async def test_what_was_seen_stays_and_the_reason_is_told_while_the_table_cannot
 
 
 @in_fleet(shard_count=1)
-async def test_a_shard_that_stands_still_is_stalled_from_the_fourth_look_on(world: Fleet) -> None:
-    status = looker_at(world, reader=Stuck)
-    verdicts = []
-    for _ in range(12):
-        verdicts.append((await data(status))["shards"][0]["verdict"])
-        await world.advance(LOOK_PERIOD_S)
-    assert verdicts[0] == "lagging"
-    assert set(verdicts[4:]) == {"stalled"}
-    Stuck.moves = True
-    try:
-        await data(status)
-        await world.advance(40)
-        await data(status)
-        await world.advance(LOOK_PERIOD_S)
-        assert (await data(status))["shards"][0]["verdict"] == "lagging"
-    finally:
-        Stuck.moves = False
-
-
-@in_fleet(shard_count=1)
 async def test_it_is_ready_after_initialization_until_it_stops(world: Fleet) -> None:
     world.start("w1")
     stops = [False]
@@ -125,3 +91,27 @@ async def test_it_is_ready_after_initialization_until_it_stops(world: Fleet) -> 
     stops[0] = True
     assert status.why_not_ready() == "not initialized, or stopping"
     assert not status.is_ready
+
+
+@in_fleet(2)
+async def test_a_throttled_table_is_said_to_be_so_and_kills_nobody(world: Fleet) -> None:
+    running = world.start("w1", clientVersionConfig="CLIENT_VERSION_CONFIG_3X")
+    await world.until(lambda: world.dynamo.has_table(TABLE) and len(world.dynamo.rows(TABLE)) >= 2)
+    await world.advance(60.0)
+    metrics = Metrics()
+    status = looker_at(world, metrics=metrics)
+    sampling = asyncio.create_task(status.run())
+    await running.crash()
+    await world.advance(90.0)
+    assert {(one["isAlive"], one["why"]) for one in (await data(status))["workers"]} == {(False, None)}
+    metrics.worker.requests.add("dynamodb UpdateItem ProvisionedThroughputExceededException")
+    await world.advance(LOOK_PERIOD_S + 1)
+    value = await data(status)
+    assert value["trouble"].startswith("the lease table is throttled")
+    assert {(one["isAlive"], one["why"]) for one in value["workers"]} == {
+        (None, "silent: the lease table is throttled")
+    }
+    assert {one["state"] for one in value["shards"]} == {"unknown"}
+    await world.advance(THROTTLED_S + LOOK_PERIOD_S)
+    assert {one["state"] for one in (await data(status))["shards"]} == {"stopped"}
+    sampling.cancel()

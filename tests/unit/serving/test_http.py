@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 from mld.serving import http
-from mld.serving.http import HttpAnswer, HttpServer, Question, text_answer
+from mld.serving.http import HttpAnswer, HttpServer, Question, SharedAnswers, text_answer
 from mld.webrule import WebRule
 
 RULE = WebRule(frozenset({"worker.internal"}), "set mld.httpHosts", links=True)
@@ -27,7 +28,7 @@ async def broken(_: Question) -> HttpAnswer:
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[int]:
-    server = HttpServer({"/hello": hello, "/broken": broken}, RULE)
+    server = HttpServer({"/hello": hello, "/broken": broken}, RULE, probes=("/hello",))
     port = await server.start("127.0.0.1", 0)
     try:
         yield port
@@ -42,6 +43,8 @@ async def exchange(port: int, request: bytes) -> bytes:
     try:
         async with asyncio.timeout(PATIENCE_S):
             return await reader.read()
+    except ConnectionResetError:  # closed without a look at what we sent
+        return b""
     finally:
         writer.close()
 
@@ -121,23 +124,117 @@ def test_several_requests_on_one_connection() -> None:
     assert answer.count(b"HTTP/1.1 200") == 2
 
 
-def test_of_too_many_connections_the_one_that_was_silent_for_longest_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "CONNECTIONS_MAX", 2)
+def test_whoever_says_nothing_keeps_no_probe_out_and_is_not_ended_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "PLACES_MAX", 2)
 
     async def check(port: int) -> None:
-        silent, one = await asyncio.open_connection("127.0.0.1", port)
-        one.write(b"GET")
-        kept, other = await asyncio.open_connection("127.0.0.1", port)
-        for _ in range(3):
-            assert status(await asked_on(kept, other)) == 200
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         async with asyncio.timeout(PATIENCE_S):
-            assert status(await exchange(port, request("GET /hello"))) == 200
-            assert await silent.read() == b""
-            assert status(await asked_on(kept, other)) == 200
-        one.close()
-        other.close()
+            assert status(await exchange(port, request("GET /hello"))) == 200, "the path of a probe"
+            assert await exchange(port, request("GET /broken")) == b"", "any other one"
+            assert await exchange(port, b"") == b"", "one more that says nothing"
+            for reader, writer in silent:
+                assert status(await asked_on(reader, writer)) == 200
+                writer.close()
 
     run(check)
+
+
+def test_a_connection_gets_the_place_that_becomes_free_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "PLACES_MAX", 1)
+    monkeypatch.setattr(http, "WAIT_S", PATIENCE_S)
+
+    async def check() -> bytes:
+        server = HttpServer({"/broken": broken}, RULE)
+        port = await server.start("127.0.0.1", 0)
+        _, first = await asyncio.open_connection("127.0.0.1", port)
+        waiting = asyncio.create_task(exchange(port, request("GET /broken")))
+        async with asyncio.timeout(PATIENCE_S):
+            while not server._waiting:
+                await asyncio.sleep(0)
+            first.close()
+            while server._places:
+                await asyncio.sleep(0)
+        server._judge_first()  # as its timer does
+        answer = await waiting
+        await server.close()
+        return answer
+
+    assert status(asyncio.run(check())) == 500
+
+
+def test_one_peer_does_not_take_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "PLACES_OF_PEER_MAX", 1)
+
+    async def check(port: int) -> None:
+        _, silent = await asyncio.open_connection("127.0.0.1", port)
+        assert await exchange(port, request("GET /broken")) == b""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+        writer.write(request("GET /broken"))
+        async with asyncio.timeout(PATIENCE_S):
+            assert status(await reader.read()) == 500
+        writer.close()
+        silent.close()
+
+    run(check)
+
+
+def test_a_place_is_kept_for_a_while_after_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "PLACES_MAX", 1)
+    monkeypatch.setattr(http, "PACE_S", 10 * PATIENCE_S)
+
+    async def check(port: int) -> None:
+        assert status(await exchange(port, request("GET /broken"))) == 500
+        assert await exchange(port, request("GET /broken")) == b""
+        assert status(await exchange(port, request("GET /hello"))) == 200, "probes do not wait for it"
+
+    run(check)
+
+
+def test_what_costs_is_made_once_for_all_who_ask_within_a_second() -> None:
+    made: list[str] = []
+
+    async def check() -> None:
+        shared = SharedAnswers(valid_s=PATIENCE_S)
+
+        async def answer() -> HttpAnswer:
+            made.append("answer")
+            await asyncio.sleep(0)
+            return text_answer(200, str(len(made)))
+
+        answers = await asyncio.gather(*(shared.answer("text", answer) for _ in range(50)))
+        assert {found.body for found in answers} == {b"1\n"}
+        assert (await shared.answer("openmetrics", answer)).body == b"2\n"
+        for number in range(100):
+            await shared.answer(f"variant {number}", answer)
+        assert len(shared._kept) <= SharedAnswers.VARIANTS_MAX
+
+    asyncio.run(check())
+
+
+def test_a_request_with_two_lengths_is_refused_and_nothing_after_it_is_read() -> None:
+    smuggled = request("GET /broken")
+    data = request("GET /hello", "localhost", "Content-Length: 5", "Transfer-Encoding: chunked").replace(
+        b"Connection: close\r\n", b""
+    )
+    answer = one(data + b"0\r\n\r\n" + smuggled)
+    assert status(answer) == 400
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+def test_only_its_owner_may_use_a_socket_of_this_machine(tmp_path: Path) -> None:
+    async def check() -> int:
+        server = HttpServer({"/hello": hello}, RULE)
+        await server.start_at(tmp_path / "pages")
+        mode = (tmp_path / "pages").stat().st_mode
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "pages")
+        writer.write(request("GET /hello"))
+        assert status(await reader.read()) == 200
+        writer.close()
+        await server.close()
+        return mode
+
+    assert asyncio.run(check()) & 0o777 == 0o600
 
 
 async def asked_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from mld.metrics.registry import Metrics, ShardActivity
 from mld.metrics.rings import History
 from mld.metrics.snapshot import Identity
 from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
+from mld.operating.verdicts import RANKS
 from mld.positions import SHARD_END, Position
 from mld.serving.status import Moment, StatusView, document, encoded
 from mld.serving.web_pages import page_and_policy, takes_gzip
@@ -69,11 +71,19 @@ def test_of_its_own_shards_a_worker_knows_more_and_newer_than_the_row() -> None:
     assert (shard["from"], shard["to"], shard["checkpoint"]) == (0, 1, "100/0")
 
 
+def test_whoever_answers_is_alive_and_so_are_its_shards_however_old_the_table_is() -> None:
+    silent = [replace(report, updated_at_s=NOW_S - 300) for report in REPORTS]
+    old = replace(ROW, status=ShardStatus("idle", NOW_S - 300, 0))
+    value = shown(fleet(old, reports=silent), holding())
+    assert {one["worker"]: one["isAlive"] for one in value["workers"]} == {"w-1": True, "w-2": False}
+    assert [one["state"] for one in value["shards"]] == ["processing"]
+
+
 def test_of_the_shards_of_others_it_knows_the_row() -> None:
     shard = the_shard(fleet(OTHERS))
     assert (shard["isHere"], shard["state"], shard["behindSeconds"], shard["verdict"]) == (
         False,
-        "processing",
+        "lagging",
         90,
         "lagging",
     )
@@ -89,7 +99,7 @@ def test_a_shard_that_went_to_another_worker_is_not_shown_by_what_is_left_of_it_
     [
         pytest.param(replace(OTHERS, owner=None), "stopped", None, id="nobody's"),
         pytest.param(replace(OTHERS, checkpoint=SHARD_END), "ended", None, id="ended"),
-        pytest.param(replace(OTHERS, status=None), "unknown", None, id="says nothing"),
+        pytest.param(replace(OTHERS, status=None), "unknown", "its worker does not tell", id="says nothing"),
         pytest.param(replace(OTHERS, paused="by ann, to look"), "paused", None, id="paused"),
         pytest.param(
             replace(OTHERS, failing=Failing(3, NOW_S - 60, Position("100"))),
@@ -98,9 +108,15 @@ def test_a_shard_that_went_to_another_worker_is_not_shown_by_what_is_left_of_it_
             id="failing",
         ),
         pytest.param(
+            replace(OTHERS, status=ShardStatus("unreadable", NOW_S, 0, why="since noon: forbidden")),
+            "unreadable",
+            "since noon: forbidden",
+            id="unreadable",
+        ),
+        pytest.param(
             replace(OTHERS, status=ShardStatus("parked", NOW_S)),
             "parked",
-            "parked: the log of its worker says why",
+            "the log of its worker says why",
             id="parked",
         ),
     ],
@@ -168,3 +184,12 @@ def test_the_page_may_run_its_own_script_and_load_nothing() -> None:
     assert policy.count("'sha256-") == 2
     for outside in (b" src=", b"url(http", b"@import", b'<link rel="stylesheet', b"import("):
         assert outside not in page
+
+
+def test_the_page_has_the_verdicts_in_the_order_of_the_table_and_a_colour_for_each_state() -> None:
+    page, _ = page_and_policy()
+    (listed,) = re.findall(rb"const VERDICTS = (\[.*?\]);", page)
+    assert json.loads(listed) == list(RANKS)
+    for state in ({*RANKS} - {"ok"}) | {activity.value for activity in ShardActivity}:
+        assert page.count(f"--{state}: #".encode()) == 2, "light and dark"
+        assert f".{state} {{ fill: var(--{state}); background: var(--{state}); }}".encode() in page

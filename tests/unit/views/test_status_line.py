@@ -22,7 +22,7 @@ def test_the_line_says_how_many_shards_what_is_wrong_and_how_far_behind() -> Non
     assert line() == "no shards"
     assert line((PROCESSING, None)) == "1 shard, lag unknown"
     assert line(*[(PROCESSING, 0)] * 11, (PROCESSING, 340)) == "12 shards, 340 ms behind"
-    assert line((PROCESSING, 0), (FAILING, 0), (PARKED, None)) == "3 shards, 1 failing, 1 parked, 0 ms behind"
+    assert line((PROCESSING, 0), (FAILING, 0), (PARKED, None)) == "3 shards, 1 parked, 1 failing, 0 ms behind"
     assert line((ShardActivity.PAUSED, 0)) == "1 shard, 1 paused, 0 ms behind"
 
 

@@ -67,6 +67,7 @@ def test_a_file_that_cannot_be_written_to_its_end_is_removed(tmp_path: Path) -> 
     [
         ("", "its first line is no header"),
         ("[]\n", "its first line is no header"),
+        ("[" * 100_000, "its first line is no header"),
         ('{"format": "other"}\n', "its first line is no header"),
     ],
 )
@@ -77,7 +78,7 @@ def test_another_file_is_refused(tmp_path: Path, content: str, says: str) -> Non
         read_backup(path)
 
 
-@pytest.mark.parametrize("line", ["{", "7", '{"leaseKey": {}}', '{"leaseKey": {"B": "no base64"}}'])
+@pytest.mark.parametrize("line", ["{", "7", '{"a":' * 50_000, '{"leaseKey": {}}', '{"leaseKey": {"B": "no base64"}}'])
 def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "saved.jsonl"
     write_backup(path, HEADER, [{"leaseKey": {"S": "a"}}])

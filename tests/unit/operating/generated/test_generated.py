@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -189,5 +190,28 @@ def test_resource_names_are_those_terraform_takes(application: str, name: str) -
     assert lease_table.resource_name(application) == name
 
 
-def test_a_value_cannot_become_a_template_of_terraform() -> None:
-    assert lease_table.quoted('a "${x}" %{if}') == '"a \\"$${x}\\" %%{if}"'
+HOSTILE = '${file("/etc/passwd")} %{if true} "\n}\n'
+NAMES = ("application_name", "table_name", "stream_name", "fanout_consumer_name")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_value_is_never_more_than_a_value_in_what_is_generated(name: str) -> None:
+    """It begins no line, and no template of Terraform's."""
+
+    def made(value: str) -> list[str]:
+        settings = replace(settings_of(retrievalMode="FANOUT"), **{name: value})
+        policy = iam_policy.policy(settings, create=True, operate=True)
+        return [
+            iam_policy.as_terraform(lease_table.resource_name(settings.application_name), policy),
+            iam_policy.as_json(policy),
+            lease_table.terraform(settings),
+            lease_table.cloudformation(settings),
+            alerts.prometheus_rules(settings, 86_400),
+            alerts.cloudformation_alarms(settings, 86_400),
+            dashboard.dashboard(settings),
+        ]
+
+    for plain, hostile in zip(made("plain"), made(HOSTILE), strict=True):
+        assert len(hostile.splitlines()) == len(plain.splitlines()), hostile
+    for terraform in (made(HOSTILE)[0], made(HOSTILE)[2]):
+        assert not re.search(r"(?<!\$)\$\{|(?<!%)%\{", terraform)

@@ -1,0 +1,198 @@
+"""`DecoderProcess`: has payloads decoded by a process of `decoder`, and starts another one when a record ended it.
+
+Rules: retrieval#decoding-in-a-process. One process serves all shards of a worker, one chunk of records after the other.
+A chunk ends with the record that ended the process, so a shard of such records takes turns with the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from mld.schemas.decoder import ANSWER, DONE, PAYLOAD, REQUEST, SCHEMA, SCHEMAS_MAX, ZLIB_BIT
+from mld.schemas.frames import PAYLOAD_BYTES_MAX, UndecodableError
+
+log = logging.getLogger(__name__)
+
+ANSWER_TIMEOUT_S = 30.0  # of a process that does not run at all; one that computes is ended by the kernel much earlier
+TRIES = 2  # something else may have ended it, such as a kernel that is short of memory
+READ_BYTES = 256 * 1024
+ANSWER_BYTES_MAX = PAYLOAD_BYTES_MAX // 3 * 4 + 4
+PACKAGES = Path(__file__).resolve().parents[2]
+INHERITED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")  # nothing that is secret
+
+
+class DecoderJob(NamedTuple):
+    """A payload in base64 as it stands after its frame, and the Avro schema that it is of, if it is to become JSON."""
+
+    text: bytes
+    is_compressed: bool
+    definition: str | None = None
+
+
+class DecoderRequests:
+    """What one process is sent: each schema once, with the first of its payloads. Pure."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def of(self, job: DecoderJob) -> list[bytes]:
+        """Return the pieces of a request."""
+        number, pieces = 0, []
+        if job.definition is not None:
+            number = self._numbers.get(job.definition, 0)
+            if not number:
+                if len(self._numbers) == SCHEMAS_MAX:
+                    self._numbers.clear()  # numbers are given again, and the process forgets what they were
+                number = self._numbers[job.definition] = len(self._numbers) + 1
+                text = job.definition.encode(errors="replace")
+                pieces += [REQUEST.pack(SCHEMA, number, len(text)), text]
+        flags = ZLIB_BIT if job.is_compressed else 0
+        return [*pieces, REQUEST.pack(PAYLOAD, number | flags, len(job.text)), job.text]
+
+
+class DecoderAnswers:
+    """Takes apart what one process writes. Pure."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, piece: bytes) -> Iterator[bytes | UndecodableError]:
+        """Return the answers that this piece completes. Raises EOFError for what the program never writes."""
+        rest = self._rest
+        rest += piece
+        start = 0
+        while len(rest) - start >= ANSWER.size:
+            kind, size = ANSWER.unpack_from(rest, start)
+            if size > ANSWER_BYTES_MAX:
+                raise EOFError(f"an answer of {size} bytes")
+            end = start + ANSWER.size + size
+            if end > len(rest):
+                break
+            body = bytes(rest[start + ANSWER.size : end])
+            yield body if kind == DONE else UndecodableError(body.decode(errors="replace"))
+            start = end
+        del rest[:start]
+
+
+@dataclass(slots=True)
+class _RunningDecoder:
+    process: subprocess.Popen[bytes]
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    requests: DecoderRequests
+
+
+class DecoderProcess:
+    """Not running yet. Close it at the end."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._running: _RunningDecoder | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process; None while there is none."""
+        return None if self._running is None else self._running.process.pid
+
+    async def decode(self, jobs: Sequence[DecoderJob]) -> list[bytes | UndecodableError]:
+        """Return the payloads in base64, each as its child gets it, or why it cannot be had."""
+        found: list[bytes | UndecodableError] = []
+        tries = 0
+        while len(found) < len(jobs):
+            before = len(found)
+            async with self._turn:
+                try:
+                    await self._decode_more(jobs, found)
+                    return found
+                except (OSError, EOFError, TimeoutError) as error:
+                    why, is_final = self._end(error)
+                except BaseException:
+                    self._end(None)
+                    raise
+            tries = 1 if len(found) > before else tries + 1
+            log.info("a record has ended the decoder: %s", why, extra={"action": "decoder_ended"})
+            if is_final or tries == TRIES:
+                found.append(UndecodableError(why))
+                tries = 0
+        return found
+
+    async def _decode_more(self, jobs: Sequence[DecoderJob], found: list[bytes | UndecodableError]) -> None:
+        running = self._running or await self._start()
+        sending = asyncio.create_task(_send(running, jobs[len(found) :]))
+        try:
+            answers = DecoderAnswers()
+            while len(found) < len(jobs):
+                async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                    piece = await running.reader.read(READ_BYTES)
+                if not piece:
+                    raise EOFError
+                found.extend(answers.feed(piece))
+        finally:
+            sending.cancel()
+            with suppress(asyncio.CancelledError, OSError):
+                await sending
+
+    async def _start(self) -> _RunningDecoder:
+        ours, its = socket.socketpair()
+        with its:
+            try:
+                process = _spawn(its.fileno())
+            except OSError:
+                ours.close()
+                raise
+        reader, writer = await asyncio.open_connection(sock=ours)
+        self._running = _RunningDecoder(process, reader, writer, DecoderRequests())
+        return self._running
+
+    def _end(self, error: BaseException | None) -> tuple[str, bool]:
+        """End the process. Return why it has not answered, and whether it would not answer next time either."""
+        running, self._running = self._running, None
+        if running is None:
+            return f"the decoder cannot be started: {error}", True
+        running.writer.close()
+        running.process.kill()
+        code = running.process.wait()
+        if code == -signal.SIGPROF:
+            return "decoding it takes more CPU time than a record of its size may take", True
+        return f"decoding it ended the decoder ({_name_of(code)})", False
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        self._end(None)
+
+
+def _spawn(connection: int) -> subprocess.Popen[bytes]:
+    environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    environment["PYTHONPATH"] = os.pathsep.join([str(PACKAGES), *filter(None, [environment.get("PYTHONPATH")])])
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "mld.schemas.decoder"],
+        stdin=connection,
+        stdout=connection,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        process_group=0,
+    )
+
+
+async def _send(running: _RunningDecoder, jobs: Sequence[DecoderJob]) -> None:
+    for job in jobs:
+        running.writer.writelines(running.requests.of(job))
+        await running.writer.drain()
+
+
+def _name_of(code: int) -> str:
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"exit code {code}"

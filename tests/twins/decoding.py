@@ -1,0 +1,18 @@
+"""The decoder without a process of its own: the real bytes of both sides, one after the other."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from mld.schemas.decoder import serve
+from mld.schemas.decoder_process import DecoderAnswers, DecoderJob, DecoderRequests
+from mld.schemas.frames import UndecodableError
+
+
+async def decode_here(jobs: Sequence[DecoderJob]) -> list[bytes | UndecodableError]:
+    """Return what `DecoderProcess.decode` does for payloads that do no harm."""
+    requests = DecoderRequests()
+    answers = io.BytesIO()
+    serve(io.BytesIO(b"".join(piece for job in jobs for piece in requests.of(job))), answers, lambda _: None)
+    return list(DecoderAnswers().feed(answers.getvalue()))

@@ -1,0 +1,132 @@
+"""The decoder in a process of its own: what a producer's record may cost, and what becomes of the records beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from mld.schemas.decoder import MEMORY_BYTES_MAX, SCHEMAS_MAX
+from mld.schemas.decoder_process import DecoderJob, DecoderProcess, DecoderRequests
+from mld.schemas.frames import UndecodableError
+from tests.fuzz.schemas import ATTACKS, GOOD, Attack
+
+GOOD_JSON = b'{"a":7}'
+
+
+def decode(jobs: Sequence[DecoderJob]) -> list[bytes | UndecodableError]:
+    async def run() -> list[bytes | UndecodableError]:
+        decoder = DecoderProcess()
+        try:
+            return await decoder.decode(jobs)
+        finally:
+            decoder.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_a_record_that_takes_too_much_ends_nothing_but_its_own_decoding(attack: Attack) -> None:
+    before, failure, after = decode([GOOD, attack.job, GOOD])
+    assert isinstance(failure, UndecodableError)
+    assert any(why in str(failure) for why in attack.why), failure
+    assert isinstance(before, bytes) and isinstance(after, bytes)
+    assert b64decode(before) == b64decode(after) == GOOD_JSON
+
+
+def test_a_decoder_that_somebody_ends_is_started_again_and_loses_no_record() -> None:
+    async def run() -> list[bytes | UndecodableError]:
+        decoder = DecoderProcess()
+        await decoder.decode([GOOD])
+        assert decoder.pid is not None
+        os.kill(decoder.pid, signal.SIGKILL)
+        try:
+            return await decoder.decode([GOOD] * 3)
+        finally:
+            decoder.close()
+
+    assert [b64decode(one) for one in asyncio.run(run()) if isinstance(one, bytes)] == [GOOD_JSON] * 3
+
+
+def test_shards_take_turns_after_a_record_that_ends_the_decoder() -> None:
+    """A shard of nothing but such records holds up another one for one of them, not for all."""
+    bad = next(attack for attack in ATTACKS if attack.name == "nested without end")
+
+    async def run() -> int:
+        decoder = DecoderProcess()
+        hostile = asyncio.create_task(decoder.decode([bad.job] * 100))
+        await asyncio.sleep(0)
+        await decoder.decode([GOOD])
+        done = hostile.done()
+        hostile.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await hostile
+        decoder.close()
+        return done
+
+    assert not asyncio.run(run())
+
+
+def test_a_stop_in_the_middle_leaves_no_answer_for_the_next_record() -> None:
+    async def run() -> bytes | UndecodableError:
+        decoder = DecoderProcess()
+        other = DecoderJob(b64encode(b"\x02"), is_compressed=False, definition='"int"')
+        asked = asyncio.create_task(decoder.decode([other]))
+        while decoder.pid is None:
+            await asyncio.sleep(0)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        try:
+            return (await decoder.decode([GOOD]))[0]
+        finally:
+            decoder.close()
+
+    answer = asyncio.run(run())
+    assert isinstance(answer, bytes)
+    assert b64decode(answer) == GOOD_JSON
+
+
+def test_the_process_has_no_secrets_and_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted-secret")
+
+    async def run() -> tuple[str, str]:
+        decoder = DecoderProcess()
+        await decoder.decode([GOOD])
+        about = Path("/proc", str(decoder.pid))
+        found = (about / "environ").read_text(), (about / "limits").read_text()
+        decoder.close()
+        return found
+
+    environment, limits = asyncio.run(run())
+    assert "planted-secret" not in environment
+    assert str(MEMORY_BYTES_MAX) in next(line for line in limits.splitlines() if "address space" in line)
+
+
+def test_only_so_many_schemas_are_kept_and_each_is_sent_with_its_first_record() -> None:
+    jobs = [
+        DecoderJob(b64encode(b"\x0e"), is_compressed=False, definition=json.dumps({"type": "long", "doc": str(number)}))
+        for number in range(SCHEMAS_MAX + 2)
+    ]
+    requests = DecoderRequests()
+    assert [len(requests.of(job)) for job in (jobs[0], jobs[0], jobs[1])] == [4, 2, 4]
+    answers = decode([*jobs, *jobs])
+    assert [one for one in answers if one != b64encode(b"7")] == []
+
+
+def test_what_zlib_makes_of_a_payload_is_counted_while_it_is_made() -> None:
+    bomb, good = decode(
+        [
+            DecoderJob(b64encode(zlib.compress(bytes(40_000_000))), is_compressed=True),
+            DecoderJob(b64encode(zlib.compress(b"x")), is_compressed=True),
+        ]
+    )
+    assert "inflates to more than" in str(bomb)
+    assert good == b64encode(b"x")
