@@ -1,9 +1,8 @@
 """The shell of one shard's consumer: performs the activity of each state of `lifecycle` and nothing else.
 
 Rules: shards#consumer-life-cycle, shards#checkpoints-by-the-child, retrieval#order-of-preparation,
-protocol#order-of-actions and protocol#failed-children. One consumer serves one holding of one lease (key and token). It
-never advances a checkpoint by itself: a checkpoint is what the child asked for, inside the range of what was delivered;
-the one exception is a record that is safe in the dead letter. The next child starts again from the last checkpoint.
+protocol#order-of-actions and protocol#failed-children. One consumer serves one holding (key and token). It never
+advances a checkpoint by itself, but past a record in the dead letter. The next child starts from the last checkpoint.
 """
 
 from __future__ import annotations
