@@ -19,11 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 from mld import price, sparkhosts
-from mld.check_generation import generation_remarks
 from mld.check_metrics import metrics_prices_of, print_metrics_prices
 from mld.check_streams import print_streams, streams_of
+from mld.refusals import refusals
 from mld.views import cloudwatch_price
-from mld.views.choice import missing_extras
 from properties.keytypes import Section
 from properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load
 from properties.printable import printable
@@ -53,16 +52,15 @@ def print_check(
     """Print to stdout; returns the exit code: 2 with errors, else 0. `leases` and `workers`: the fleet to be priced."""
     try:
         loaded = load(file, overrides, os.environ)
-        missing = missing_extras(loaded.settings, file) + generation_remarks(loaded.settings, file, os.environ)
-        if any(remark.level is Level.ERROR for remark in missing):
-            errors = [remark for remark in missing if remark.level is Level.ERROR]
-            raise ConfigurationError(errors, [*loaded.remarks, *missing])
     except ConfigurationError as error:
         if as_json:
             print(json.dumps({"file": file, "remarks": [r.to_json() for r in error.remarks]}, indent=2))  # noqa: T201
         else:
             _print_remarks(_console(), error.remarks)
         return EXIT_CONFIGURATION
+    refused = [*refusals(loaded.settings, file), *generation_remarks(loaded.settings, file, os.environ)]
+    loaded = replace(loaded, remarks=(*refused, *loaded.remarks))
+    exit_code = EXIT_CONFIGURATION if any(remark.level is Level.ERROR for remark in refused) else EXIT_OK
     sessions = _sessions(loaded)
     prices = list(
         _prices(loaded.settings, (leases,) if leases else LEASES_SHOWN, (workers,) if workers else WORKERS_SHOWN)
@@ -79,7 +77,7 @@ def print_check(
         document["dynamoDbDollarsPerMonth"] = {"prices": price.LIST_PRICE, "fleets": prices}
         document["cloudWatchDollarsPerMonth"] = {"prices": cloudwatch_price.LIST_PRICE, "fleets": metrics_prices}
         print(json.dumps(document, indent=2))  # noqa: T201
-        return EXIT_OK
+        return exit_code
     console = _console()
     shown = [value for value in loaded.effective if show_all or value.source != DEFAULT_SOURCE or value.remarks]
     console.print(_table(shown))
@@ -94,8 +92,8 @@ def print_check(
             console.print(_line(line), soft_wrap=True)
     _print_prices(console, prices, loaded.settings)
     print_metrics_prices(console, metrics_prices, loaded.settings)
-    _print_remarks(console, [*loaded.remarks, *missing])
-    return EXIT_OK
+    _print_remarks(console, loaded.remarks)
+    return exit_code
 
 
 def failures_in_words(settings: Settings) -> str:

@@ -30,7 +30,7 @@ _GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
 _ELSEWHERE = {
     "mld.operating.attach": ("log-level", "tap"),
     "mld.operating.here": ("status",),
-    "mld.operating.acts.steering_commands": ("drain", "move", "pause", "release", "resume"),
+    "mld.operating.acts.steering_commands": ("drain", "move", "pause", "release", "restart-child", "resume"),
     "mld.operating.top": ("top",),
     "mld.operating.debug": ("doctor", "peek", "replay"),
     "mld.operating.see": ("lag", "leases", "workers"),

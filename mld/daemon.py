@@ -24,7 +24,7 @@ from mld.aws.letters import LetterBox, letter_box_of
 from mld.aws.service import RawService, Service
 from mld.aws.wire_or_boto import service_of
 from mld.clock import Clock, LoopClock
-from mld.consumer.child import ChildCommand, PipeHost, find_executable, runnable
+from mld.consumer.child import ChildCommand, PipeHost, runnable
 from mld.consumer.naming import StreamNaming
 from mld.errors import MldError
 from mld.fleet.wiring import load_of_this_host
@@ -38,15 +38,15 @@ from mld.process.streams_reader import StreamsReader
 from mld.process.systemd import ServiceManager, claim_supervision
 from mld.process.until_tip import CatchUpRules, RunUntilTip, UntilTip
 from mld.reader_factory import fan_out_of
-from mld.schemas.opening import OpenedRegistry, missing_codecs, registry_of
+from mld.refusals import refusals
+from mld.schemas.opening import OpenedRegistry, registry_of
 from mld.stream_adapters import LABELS, kind_of, service_name, streams_port
 from mld.stream_clients import StreamClients
 from mld.streams import StreamKind, Streams
 from mld.surface import SurfaceParts, surface
 from mld.unit.membership import Membership, hold_on
-from mld.views.choice import missing_extras
 from mld.worker import Worker
-from properties.remarks import ConfigurationError, Level, Remark
+from properties.remarks import ConfigurationError, Level
 from properties.scrubbing import Scrubber
 from properties.settings import Settings
 from properties.spark import PREFIX, PROGRAM
@@ -82,7 +82,7 @@ async def run_daemon(
     again when asked to; None: nothing can change. With `until_tip` the run ends by itself. `streams_reader` reads the
     list of several streams again; None: it stays as it is in `settings`. `membership`: as one worker of a unit.
 
-    Raises ConfigurationError if the record processor, or a package that the file asks for, cannot be found.
+    Raises ConfigurationError if a name, the record processor, or a package that the file asks for is refused.
     """
     supervision = claim_supervision(os.environ, os.getpid())
     worker: Worker | None = None
@@ -91,13 +91,8 @@ async def run_daemon(
         _reload(worker, reloader, supervision.manager)
 
     stop = StopSignals(hang_up_here(is_supervised=supervision.manager.is_there), reload)
-    command = split_command(settings.executable_name)
-    _check_command(command, settings.executable_name, properties_file)
-    for one in settings.streams:
-        if one.executable_name is not None:
-            _check_command(split_command(one.executable_name), one.executable_name, properties_file, one.name)
-    _check_extras(settings, properties_file)
-    command = runnable(command)
+    _refuse(settings, properties_file)
+    command = runnable(split_command(settings.executable_name))
     worker_id = membership.worker_id if membership else settings.worker_id or str(uuid.uuid4())
     factory = client_factory(settings)
     metrics = Metrics()
@@ -230,25 +225,13 @@ def _reload(worker: Worker | None, reloader: Reloader | None, manager: ServiceMa
         manager.ready()
 
 
-def _check_extras(settings: Settings, properties_file: str) -> None:
-    remarks = [*missing_extras(settings, properties_file), *missing_codecs(settings, properties_file)]
+def _refuse(settings: Settings, properties_file: str) -> None:
+    remarks = refusals(settings, properties_file)
     errors = [remark for remark in remarks if remark.level is Level.ERROR]
     if errors:
         raise ConfigurationError(errors, remarks)
     for remark in remarks:
         log.warning("%s", remark, extra={"action": "configuration", "key": remark.key})
-
-
-def _check_command(command: list[str], text: str, properties_file: str, stream: str | None = None) -> None:
-    if find_executable(command) is None:
-        problem = Remark(
-            Level.ERROR,
-            "executableName" if stream is None else f"mld.stream.{stream}.executableName",
-            properties_file,
-            f"no executable file {command[0] if command else text!r} is found",
-            "give a path relative to the working directory, an absolute one, or a name on PATH, and make it executable",
-        )
-        raise ConfigurationError([problem])
 
 
 def _streams(settings: Settings, factory: ClientFactory, metrics: Metrics, kind: StreamKind) -> CountedService:

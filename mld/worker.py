@@ -281,12 +281,7 @@ class Worker:
                 self._parts.fleet.lookout.gave()
                 running.consumer.hand_off()
             else:
-                self._pause_or_resume(running.consumer, held[key].lease.paused)
-
-    def _pause_or_resume(self, consumer: ShardConsumer, paused: str | None) -> None:
-        if consumer.gate.turn(paused is not None):
-            about = {"action": "shard_resumed" if paused is None else "shard_paused", "shard": consumer.key}
-            log.info("resumed" if paused is None else "paused: %s", *(() if paused is None else (paused,)), extra=about)
+                running.consumer.heed(held[key].lease)
 
     def _start_or_release(self, holding: HeldLease) -> None:
         match self._parts.sources.standing(holding.lease):
@@ -305,7 +300,6 @@ class Worker:
 
     def _start_consumer(self, holding: HeldLease) -> None:
         consumer = ShardConsumer(holding, self._parts.consumer_parts, self._settings.consumer)
-        self._pause_or_resume(consumer, holding.lease.paused)
         task = asyncio.create_task(consumer.run())
         running = _Running(consumer, task)
         self._consumers[consumer.key] = running

@@ -8,7 +8,6 @@ an error.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import PurePath
@@ -53,7 +52,6 @@ _DEREGISTER_KEY = "mld.deregisterConsumer"
 # Any value, even 0, of the first two selects polling; 0 of the others means "not set" (zero rule).
 _SELECTING_WHEN_PRESENT = ("retryGetRecordsInSeconds", "maxGetRecordsThreadPool")
 _POLLING_KEYS = ("idleTimeBetweenReadsInMillis", "millisBehindLatestThresholdForReducedTps", "maxRecords")
-_CONSUMER_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}", re.ASCII)
 _MERGED_FIELDS = frozenset({"initial_position_at"})  # keys whose value lives in another key's field
 
 
@@ -312,17 +310,15 @@ def _fan_out(derivation: Derivation) -> None:
     stream = derivation.values["stream_name"]
     if name is None or stream is None or (derivation.is_multi_stream and arn is not None):
         return  # a required key is missing, or one is wrong
-    key, problem = "fanoutConfig.consumerArn", ""
-    if arn is None:  # otherwise the name is not used
-        key = "fanoutConfig.consumerName"
-        if not _CONSUMER_NAME.fullmatch(str(name)):
-            problem = f"{str(name)!r} is no name of a consumer: {_CONSUMER_NAME.pattern}"
-    elif (match := CONSUMER_ARN.fullmatch(str(arn))) is None:
+    match = None if arn is None else CONSUMER_ARN.fullmatch(str(arn))
+    problem = ""
+    if arn is not None and match is None:
         problem = NO_CONSUMER_ARN
-    elif match["stream"] != stream:
+    elif match is not None and match["stream"] != stream:
         problem = f"is a consumer of the stream {match['stream']}, but {stream} is read"
     if problem:
-        derivation.say(Level.ERROR, key, problem, "name the right consumer, or set retrievalMode=POLLING")
+        remedy = "name the right consumer, or set retrievalMode=POLLING"
+        derivation.say(Level.ERROR, "fanoutConfig.consumerArn", problem, remedy)
         return
     each = " of each stream" if derivation.is_multi_stream else ""
     who = f"{name}{each}, which is registered if it is not there and which AWS bills" if arn is None else str(arn)

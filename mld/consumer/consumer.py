@@ -1,10 +1,8 @@
 """The shell of one shard's consumer: performs the activity of each state of `lifecycle` and nothing else.
 
 Rules: shards#consumer-life-cycle, shards#checkpoints-by-the-child, retrieval#order-of-preparation,
-protocol#order-of-actions and protocol#failed-children. One consumer serves one holding of one lease (key and token). It
-never advances a checkpoint by itself: a checkpoint is what the child asked for, inside the range of what was delivered
-to it; the one exception is a record that is safe in the dead letter, which is off by default. Whatever fails, the next
-child starts again from the last checkpoint.
+protocol#order-of-actions and protocol#failed-children. One consumer serves one holding (key and token). It never
+advances a checkpoint by itself, but past a record in the dead letter. The next child starts from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -22,12 +20,14 @@ from mld.consumer.failures import Failures
 from mld.consumer.lifecycle import ActivityOutcome, ConsumerState, StopReason, next_state
 from mld.consumer.parts import Part, holding_of, holding_part, records_of
 from mld.consumer.ports import ChildStartError, ConsumerParts, ConsumerSettings, EndVerdict, MissingVerdict
-from mld.consumer.processor import Processor
+from mld.consumer.processor import Processor, processor_of
 from mld.consumer.shard_checkpoints import ShardCheckpoints
 from mld.consumer.shard_counters import ShardCounters
-from mld.consumer.stopping import PauseGate, Stopping
+from mld.consumer.stopping import Stopping
+from mld.consumer.wishes import Wishes
 from mld.errors import LeaseLostError, StreamError, TableError
 from mld.leases.holding import HeldLease
+from mld.leases.lease import Lease
 from mld.positions import Position
 from mld.retrieval.reader import EndOfShard, Records, ShardMissing, ShardReader
 from mld.streams import ChildBatch, ChildShard, Page
@@ -61,7 +61,7 @@ class ShardConsumer:
         self._settings = settings
         self._stopping = Stopping(parts.clock)
         self._pause = self._stopping.pause
-        self.gate = PauseGate(self.counters.paused)
+        self._wishes = Wishes(held.lease, self.counters.paused)
         self._processor: Processor | None = None
         self._reader: ShardReader | None = None
         self._delivered = held.lease.checkpoint  # to the running child; the filter for what it gets next
@@ -93,6 +93,11 @@ class ShardConsumer:
     def lose_lease(self) -> None:
         """The lease is gone: nothing more is delivered; the child gets `leaseLost`."""
         self._stopping.ask(StopReason.LEASE_LOST)
+
+    def heed(self, lease: Lease) -> None:
+        """Do what an operator wants, as the row of the lease says."""
+        if self._wishes.heed(lease, is_waiting=self.state is ConsumerState.BACKING_OFF) and self._processor:
+            self._processor.kill_soon()
 
     def adjust(self, settings: ConsumerSettings) -> None:
         """Go on with other bounds and pauses. A wait that is under way keeps those that it began with."""
@@ -211,29 +216,20 @@ class ShardConsumer:
 
     async def _ensure_child(self) -> None:
         if self._processor is None:
+            self._wishes.restart_asked.clear()
             started_at = self._parts.clock.monotonic()
             starting = self._parts.host.start(self._source.address_of(self._lease))
             child = await ours(starting, "starting a child", self.key)
             took_ms = millis_since(self._parts.clock, started_at)
             log.debug("child spawned", extra=self._about("child_spawned", child=child.description, took_ms=took_ms))
-            self._processor = Processor(
-                child,
-                self.key,
-                self._settings.dialect,
-                self._parts.clock,
-                on_checkpoint=self._checkpoints.answer,
-                reply_timeout_s=self._settings.reply_timeout_s,
-                warn_after_s=self._settings.warn_after_s,
-                metrics=self.counters.part,
-                tap=self._tap,
-                logs_fields=self._settings.logs_fields,
-                stream=self._source.stream_name,
-            )
+            clock, part, stream = self._parts.clock, self.counters.part, self._source.stream_name
+            answer = self._checkpoints.answer
+            self._processor = processor_of(child, self.key, clock, self._settings, part, self._tap, stream, answer)
 
     async def _process(self) -> ActivityOutcome:
         assert self._reader is not None and self._processor is not None
         gone = self._processor.gone
-        delivery = await self._stopping.unless(self.gate.after(self._reader.next()), gone)
+        delivery = await self._stopping.unless(self._wishes.gate.after(self._reader.next()), gone)
         if gone.done() and self._stopping.stop is None:
             # Restart it now, not with the next records, which may be hours away: some may be without a checkpoint.
             try:
@@ -260,9 +256,9 @@ class ShardConsumer:
         if batch.largest is None and not self._settings.deliver_empty_batches:
             self.aggregates.note(batch, self._lease.hash_range)
             return ActivityOutcome.DONE
-        if batch.largest is None or not self._failures.is_searching:
+        if batch.largest is None or not (self._failures.is_searching or self._wishes.concern(batch, self._delivered)):
             return await self._hand_over(batch, lambda: holding_of(page, batch))
-        rest = await records_of(batch)
+        rest = self._wishes.kept(await records_of(batch))
         while rest and self._stopping.stop is None:
             count = self._failures.next_part(self._checkpoints.range.last, self._delivered, rest)
             if count is None:
@@ -376,8 +372,9 @@ class ShardConsumer:
         if self._failures.is_too_much:
             self._parts.on_gave_up(self.key, self._failures.why)
             return ActivityOutcome.GAVE_UP
-        if not await self._failures.set_aside_suspect(self._stopping, self._checkpoints):
-            await self._pause(self._failures.delay_s())
+        asked = self._wishes.restart_asked
+        if not asked.is_set() and not await self._failures.set_aside_suspect(self._stopping, self._checkpoints):
+            await self._pause(self._failures.delay_s(), asked)
         return ActivityOutcome.DONE
 
     async def _judge_missing(self) -> ActivityOutcome:
@@ -430,11 +427,13 @@ class ShardConsumer:
         processor, self._processor = self._processor, None
         ended = await processor.end() if processor is not None else "never started"
         words = processor.last_words if processor is not None else ()
+        if self._wishes.restart_asked.is_set():
+            log.info("child ended, as asked: %s", ended, extra=self._about("child_ended"))
+            return ActivityOutcome.CHILD_FAILED
         self.counters.failed(error, next((word for word in reversed(words) if word.strip()), None))
         delivered = max(self._delivered, self._checkpoints.range.largest)  # the end of the shard included
-        await self._failures.note(
-            str(error), words, self._checkpoints.range.last, batch, before or delivered, delivered
-        )
+        last = self._checkpoints.range.last
+        await self._failures.note(str(error), words, last, batch, before or delivered, delivered)
         log.error(
             "child failed: %s (%s)", error, ended, extra=self._about("child_failed", failures=self._failures.count)
         )

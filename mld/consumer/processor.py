@@ -18,7 +18,7 @@ from typing import NoReturn
 from mld.clock import Clock
 from mld.consumer.child_logger import ChildLogger
 from mld.consumer.overdue import Holds, Overdue
-from mld.consumer.ports import ChildProcess
+from mld.consumer.ports import ChildProcess, ConsumerSettings
 from mld.consumer.taps import ShardTap
 from mld.metrics.registry import ShardMetrics
 from protocol import codec
@@ -104,6 +104,7 @@ class Processor:
         self._on_checkpoint = on_checkpoint
         self._reply_timeout_s = reply_timeout_s
         self.initialized = False
+        self._killing: asyncio.Future[str] | None = None
         self._noted = 0
         self._noted_characters = 0
         self._turn = asyncio.Lock()  # held while lines are taken, and where an action begins
@@ -161,12 +162,16 @@ class Processor:
         self._overdue.close()
         self._is_ending = True
         try:
-            words = await self._child.end()
+            words = await (self._child.end() if self._killing is None else self._killing)
             await asyncio.wait([self.gone])
         finally:
             self.gone.cancel()
         self._tap.ended(words)
         return words
+
+    def kill_soon(self) -> None:
+        """Kill it while an exchange may be under way, which fails; then `end` says how it ended."""
+        self._killing = asyncio.ensure_future(self._child.kill())
 
     async def kill(self) -> str:
         self._overdue.close()
@@ -345,3 +350,29 @@ async def _settle(writing: asyncio.Future[None]) -> None:
         await asyncio.wait([writing])
     if not writing.cancelled():
         writing.exception()
+
+
+def processor_of(
+    child: ChildProcess,
+    shard: str,
+    clock: Clock,
+    settings: ConsumerSettings,
+    metrics: ShardMetrics,
+    tap: ShardTap,
+    stream: str | None,
+    on_checkpoint: CheckpointHandler,
+) -> Processor:
+    """The processor of a consumer with these settings."""
+    return Processor(
+        child,
+        shard,
+        settings.dialect,
+        clock,
+        on_checkpoint=on_checkpoint,
+        reply_timeout_s=settings.reply_timeout_s,
+        warn_after_s=settings.warn_after_s,
+        metrics=metrics,
+        tap=tap,
+        logs_fields=settings.logs_fields,
+        stream=stream,
+    )

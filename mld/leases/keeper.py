@@ -427,13 +427,13 @@ class LeaseKeeper:
         self.note_news(holding, before, row)
 
     def note_news(self, holding: Holding, before: Lease, row: Lease) -> None:
-        """Report a handoff that `row` asks for, unless that was done before, and a pause that came or went."""
+        """Report a handoff that `row` asks for, unless that was done before, and wishes that came or went."""
         if row.handoff_to is not None and holding.handoff_by is None and self.is_current(holding):
             log.info("asked to hand %s to %s", row.key, row.handoff_to, extra=self._about(row.key, "handoff_asked"))
             holding.handoff_by = self._clock.monotonic() + self._handoff_timeout_s
             self._times_changed.set()
             self._on_change()
-        elif row.paused != before.paused:
+        elif row.wishes != before.wishes:
             self._on_change()
 
     def _holding(self, key: str, token: str) -> Holding | None:

@@ -76,6 +76,10 @@ class Lease:
     failing: Failing | None = None
     paused: str | None = None
     """Who has paused the shard, when and why, in words; None if nobody has. Its holder delivers nothing meanwhile."""
+    left_out: frozenset[str] = frozenset()
+    """Records that are not to be delivered, because an operator has saved them: ``SEQUENCE`` or ``SEQUENCE/SUB``."""
+    restart: str | None = None
+    """Who last asked for a new child, when and why; the holder acts when these words change."""
     pinned_until_s: int | None = None
     """Until when the lease stays with the worker that an operator gave it to, in epoch seconds."""
     stream: str | None = None
@@ -96,6 +100,11 @@ class Lease:
     def handoff_to(self) -> str | None:
         """The worker that gets the lease once its actual owner has finished; None if no handoff is pending."""
         return self.owner if self.checkpoint_owner is not None else None
+
+    @property
+    def wishes(self) -> tuple[str | None, frozenset[str], str | None]:
+        """What an operator wants of the holder."""
+        return self.paused, self.left_out, self.restart
 
     @property
     def is_complete(self) -> bool:

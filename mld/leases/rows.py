@@ -10,6 +10,7 @@ text. What is not in bounds makes the row corrupt, or is ignored where nothing d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
@@ -52,6 +53,12 @@ FAILING = "mldFailing"
 PAUSED = "mldPaused"
 """Ours: an operator's words, while nothing of the shard is to be delivered. Java keeps and ignores it."""
 
+LEFT_OUT = "mldLeftOut"
+"""Ours: records that an operator has saved and that are not to be delivered, ``SEQUENCE`` or ``SEQUENCE/SUB``."""
+
+RESTART = "mldRestart"
+"""Ours: the words of the operator who last asked for a new child."""
+
 PINNED_UNTIL = "mldPinnedUntil"
 """Ours: until when no leader of ours moves the lease to even out the load, in epoch seconds."""
 
@@ -68,7 +75,9 @@ HASH_KEY_DIGITS_MAX = len(str(HASH_KEY_MAX))
 SHOWN_MAX = 100  # characters of a value that a message shows: an attribute may have 400 KB
 PLAIN_DIGITS_MAX = 18  # a counter or time of that length is surely no exponent in disguise
 FAILURES_KEPT_MAX = 10**9  # more than a restart every 5 minutes for ever can count
-PAUSED_CHARACTERS_MAX = 200
+WORDS_CHARACTERS_MAX = 200  # of an operator
+LEFT_OUT_MAX = 100
+_RECORD = re.compile(r"[0-9]{1,129}(/[0-9]{1,19})?", re.ASCII)
 WHY_CHARACTERS_MAX = 200  # of an error, so that the row stays within one write unit
 SINCE_S_MAX = 253_402_300_799  # the end of the year 9999, the last that can be written back
 RANGES_KEPT_MAX = 16_384  # more than the leases of one table; some 3 MB when full
@@ -174,7 +183,9 @@ def _parse(row: Row, key: str | None) -> Lease:
         throughput_kbps=_throughput(row),
         heartbeat=_heartbeat(row),
         failing=_failing(row),
-        paused=_paused(row),
+        paused=_words(row, PAUSED, "paused"),
+        left_out=_left_out(row),
+        restart=_words(row, RESTART, "asked for"),
         pinned_until_s=_pinned_until(row),
         stream=_stream(row, key),
         status=_status(row),
@@ -298,12 +309,19 @@ def _heartbeat(row: Row) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _paused(row: Row) -> str | None:
-    """Whatever else the attribute holds, somebody meant that nothing is delivered."""
-    if PAUSED not in row:
+def _words(row: Row, name: str, otherwise: str) -> str | None:
+    """An operator's words; whatever else the attribute holds, somebody meant it."""
+    if name not in row:
         return None
-    text = row[PAUSED].get("S")
-    return text[:PAUSED_CHARACTERS_MAX] if isinstance(text, str) and text else "paused"
+    text = row[name].get("S")
+    return text[:WORDS_CHARACTERS_MAX] if isinstance(text, str) and text else otherwise
+
+
+def _left_out(row: Row) -> frozenset[str]:
+    """What is no record is none to leave out; neither is anything of a set that we would not have written."""
+    found = row.get(LEFT_OUT, {}).get("SS", ())
+    is_ours = len(found) <= LEFT_OUT_MAX and all(isinstance(one, str) and _RECORD.fullmatch(one) for one in found)
+    return frozenset(found) if is_ours else frozenset()
 
 
 def _pinned_until(row: Row) -> int | None:

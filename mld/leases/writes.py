@@ -175,7 +175,7 @@ def release(lease: Lease) -> Request:
 def pause(lease: Lease, words: str) -> Request:
     """Ask the holder to deliver nothing from now on. Its renewals go on, so the counter stays."""
     assert words, "somebody pauses it"
-    values: dict[str, Any] = {":key": {"S": lease.key}, ":words": {"S": words[: rows.PAUSED_CHARACTERS_MAX]}}
+    values: dict[str, Any] = {":key": {"S": lease.key}, ":words": {"S": words[: rows.WORDS_CHARACTERS_MAX]}}
     condition = f"#leaseKey = :key AND attribute_not_exists(#{rows.PAUSED})" + _owners_as_seen(lease, values)
     return _update(lease.key, condition, f"SET #{rows.PAUSED} = :words", values)
 
@@ -185,6 +185,25 @@ def resume(lease: Lease) -> Request:
     values = {":key": {"S": lease.key}}
     condition = f"#leaseKey = :key AND attribute_exists(#{rows.PAUSED})"
     return _update(lease.key, condition, f"REMOVE #{rows.PAUSED}", values)
+
+
+def ask_restart(lease: Lease, words: str) -> Request:
+    """Ask the holder for a new child of its record processor. Its renewals go on, so the counter stays."""
+    values: dict[str, Any] = {":key": {"S": lease.key}, ":words": {"S": words[: rows.WORDS_CHARACTERS_MAX]}}
+    condition = "#leaseKey = :key" + _owners_as_seen(lease, values)
+    return _update(lease.key, condition, f"SET #{rows.RESTART} = :words", values)
+
+
+def leave_out(lease: Lease, records: frozenset[str]) -> Request:
+    """Ask whoever holds the lease not to deliver `records`, in the place of those of `lease`. The counter stays."""
+    values: dict[str, Any] = {":key": {"S": lease.key}, ":records": {"SS": sorted(records)}}
+    condition = "#leaseKey = :key" + _owners_as_seen(lease, values)
+    if lease.left_out:
+        condition += f" AND #{rows.LEFT_OUT} = :before"
+        values[":before"] = {"SS": sorted(lease.left_out)}
+    else:
+        condition += f" AND attribute_not_exists(#{rows.LEFT_OUT})"
+    return _update(lease.key, condition, f"SET #{rows.LEFT_OUT} = :records", values)
 
 
 def record_children(key: str, children: frozenset[str]) -> Request:

@@ -35,6 +35,7 @@ from mld.operating.network_probe import endpoint_findings, endpoints_of
 from mld.operating.stream_access import streams_of
 from mld.operating.stream_choice import settings_of_one
 from mld.operating.table_stream import examine_table_stream
+from mld.refusals import faults_of
 from mld.stream_adapters import kind_of
 from mld.streams import Shard, StreamKind
 from mld.tracking.stream_rows import within_stream
@@ -371,15 +372,10 @@ class Doctor:
 
     async def _program(self, about: str, text: str) -> list[Diagnosis]:
         words = split_command(text)
+        faults = [fail(about, message, remedy) for _, message, remedy in faults_of(words)]
+        if faults:
+            return faults
         program = find_executable(words)
-        if program is None:
-            remedy = "give a path relative to the working directory, an absolute one, or a name on PATH"
-            return [fail(about, f"no executable file {words[0] if words else text!r} is found", remedy)]
-        scripts = [word for word in words[1:] if word.endswith((".py", ".js", ".rb", ".jar", ".sh"))]
-        lacking = [script for script in scripts if not Path(script).exists()]  # noqa: ASYNC240
-        if lacking:
-            remedy = "give a path that exists from the daemon's working directory"
-            return [fail(about, f"{lacking[0]} does not exist in {Path.cwd()}", remedy)]
         found = [ok(about, f"{program} can be run; `mld conformance -- COMMAND` tries the protocol")]
         if any(PurePath(word).name == PROGRAM for word in words):
             found.append(await self._spark(runnable(words)))

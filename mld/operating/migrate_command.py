@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from mld.operating.acts.act_options import acting
+from mld.operating.acts.act_options import ActOptions, acting, perform
 from mld.operating.reset_commands import run_with_doors, save_before, show
-from mld.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, properties_file, say
+from mld.terminal import EXIT_OK, chosen_file, properties_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mld.operating.acts.act_options import Report
     from mld.operating.acts.plan import Outcome
     from mld.operating.resets.application import Doors
     from mld.operating.resets.table_forms import Reshaping
@@ -57,37 +58,23 @@ def migrate_streams(
             show(output, ["the table has the form of one stream already", "nothing to do"], {"changes": []})
             return EXIT_OK
         plan = reshaping.whole(seen.table)
-        lines = [plan.title, *(f"  {change.key}: {change.words}" for change in plan.changes), *plan.notes]
-        changes = [{"key": one.key, "change": one.words, "outcome": "planned"} for one in plan.changes]
-        value: dict[str, Any] = {"plan": plan.title, "changes": changes, "notes": list(plan.notes)}
-        if not plan.changes:
-            show(output, [*lines, "nothing to do"], value)
-            return EXIT_OK
-        show(output, lines, None if execute else value)
-        await app.require_no_workers(seen, STOP_FIRST)
-        if not execute:
-            show(output, ["nothing was done; --execute does it"], None)
-            return EXIT_OK
-        saved = save_before("migrate-streams", doors, seen.table.rows, backup_file)
-        show(output, [f"the rows are saved in {saved}"], None)
         written: dict[tuple[str, str], Outcome] = {}
 
-        def report(outcome: Outcome) -> None:
-            written[outcome.change.key, outcome.change.words] = outcome
-            why = f": {outcome.why}" if outcome.why else ""
-            show(output, [f"  {outcome.change.key}: {outcome.change.words}: {outcome.fate.value}{why}"], None)
+        async def write(report: Report) -> tuple[Sequence[Outcome], bool]:
+            def note(outcome: Outcome) -> None:
+                written[outcome.change.key, outcome.change.words] = outcome
+                report(outcome)
 
-        is_done = await reshape(app, reshaping, seen.table, report)
-        value["changes"] = [
-            {"key": one.change.key, "change": one.change.words, "outcome": one.fate.value}
-            | ({"why": one.why} if one.why else {})
-            for one in written.values()
-        ]
-        if output == "json":
-            show(output, [], value | {"saved": str(saved)})
-        if not is_done:
-            say("not all rows were written; the same command again does what is left")
-        return EXIT_OK if is_done else EXIT_FAILURE
+            is_done = await reshape(app, reshaping, seen.table, note)
+            return tuple(written.values()), is_done
+
+        return await perform(
+            plan,
+            ActOptions(execute, backup_file, output),
+            lambda: save_before("migrate-streams", doors, seen.table.rows, backup_file),
+            write,
+            lambda: app.require_no_workers(seen, STOP_FIRST),
+        )
 
     run_with_doors(chosen_file(option_file, argument_file), overrides, work, stream_name)
 

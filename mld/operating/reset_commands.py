@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mld.errors import MldError
-from mld.operating.acts.act_options import acting
+from mld.operating.acts.act_options import ActOptions, act, acting, perform
 from mld.operating.point_option import PointType
 from mld.operating.points import PointKind
 from mld.terminal import (
@@ -33,6 +33,7 @@ from mld.terminal import (
 )
 
 if TYPE_CHECKING:
+    from mld.operating.acts.act_options import ActTools, Planner, Report
     from mld.operating.acts.plan import ActPlan, Outcome, Row
     from mld.operating.points import Point
     from mld.operating.resets.application import Doors
@@ -88,9 +89,8 @@ def reset(
         seen = await app.require_table()
         reset = await resolve(app, seen.table, point, shard_name)
         plan = reset.plan(app.own(seen.table), "")
-        return await _carry_out(
-            doors, plan, reset.plan, "reset", execute, backup_file, output, seen, stop_fleet=stop_fleet
-        )
+        options = ActOptions(execute, backup_file, output)
+        return await _carry_out(doors, plan, reset.plan, "reset", options, seen, stop_fleet=stop_fleet)
 
     file = chosen_file(option_file, argument_file)
     run_with_doors(file, overrides, work, stream_name, shard_name=shard_name)
@@ -103,6 +103,9 @@ def reset(
 @define_option
 @click.option("--records", type=click.IntRange(min=1), metavar="N", help="Skip so many user records.")
 @click.option("--past", metavar="SEQUENCE[/SUB]", help="Skip all records up to this one, and this one.")
+@click.option(
+    "--only", metavar="SEQUENCE[/SUB]", help="Leave this record out, and keep those before it; no lease is taken."
+)
 @click.option("--to", "path", type=NEW_FILE, required=True, metavar="FILE", help="New file for what is skipped.")
 @acting
 def skip(
@@ -112,6 +115,7 @@ def skip(
     overrides: Sequence[str],
     records: int | None,
     past: str | None,
+    only: str | None,
     path: Path,
     execute: bool,
     backup_file: str | None,
@@ -122,14 +126,17 @@ def skip(
     The file has one record a line, in JSON, as the record processor would have got it. A worker that has the lease
     loses it, and begins after the skipped records when it has it back.
     """
-    if (records is None) == (past is None):
-        raise click.UsageError("give either --records or --past")
+    if [records, past, only].count(None) != 2:
+        raise click.UsageError("give one of --records, --past and --only")
+    if only is not None:
+        file, options = _only(option_file, files), ActOptions(execute, backup_file, output)
+        sys.exit(act("mld skip", file, overrides, options, _leaving_out(shard_name, only, path if execute else None)))
     stream_name, bare_name = stream_and_shard(None, shard_name)
 
     async def work(doors: Doors) -> int:
+        from mld.operating.acts.backup import require_new
         from mld.operating.acts.plan import Fate, full_key
         from mld.operating.resets.application import for_stream, initial_of
-        from mld.operating.resets.files import require_new
         from mld.operating.resets.skipping import SkipRange, parse_past, pass_records, skip
 
         wanted = SkipRange(count=records) if past is None else parse_past(past)
@@ -179,7 +186,7 @@ def export(
 
     async def work(doors: Doors) -> int:
         from mld.operating.acts.execution import read_table
-        from mld.operating.resets.files import exported_tables
+        from mld.operating.resets.retiring import exported_tables
 
         app = doors.app
         table = await read_table(app.calls)
@@ -234,7 +241,7 @@ def restore(
         app = replace(app, stream=id_)
         doors = replace(doors, app=app)
         seen = await app.table_or_none()
-        shards = await app.shards(None if seen is None else seen.table)
+        shards = await app.shards()  # rows of another stream in the table give way to those of the file
         foreign = finish(foreign_evidence(shards, saved.leases))
         if foreign is not None:
             raise ActRefusedError(foreign.replace("the lease table", f"the file {path}", 1))
@@ -245,17 +252,8 @@ def restore(
             seen = await app.require_table()
         restoration = Restoration(saved, ShardGraph(shards), skip_forward)
         plan = restoration.plan(app.own(seen.table), "")
-        return await _carry_out(
-            doors,
-            plan,
-            restoration.plan,
-            "restore",
-            execute,
-            backup_file,
-            output,
-            seen,
-            stop_fleet=stop_fleet,
-        )
+        options = ActOptions(execute, backup_file, output)
+        return await _carry_out(doors, plan, restoration.plan, "restore", options, seen, stop_fleet=stop_fleet)
 
     run_with_doors(_only(option_file, files), overrides, work, stream_name)
 
@@ -277,10 +275,10 @@ def teardown(
     """
 
     async def work(doors: Doors) -> int:
-        from mld.operating.resets.files import exported_tables
         from mld.operating.resets.retiring import (
             consumers_of_all,
             deregister_all,
+            exported_tables,
             possessions,
             require_unprotected,
             take_down,
@@ -320,6 +318,32 @@ def teardown(
         return EXIT_FAILURE if any(what.startswith("failed") for _, what in outcomes) else EXIT_OK
 
     run_with_doors(chosen_file(option_file, argument_file), overrides, work, of_whole=True)
+
+
+def _leaving_out(shard_name: str, only: str, path: Path | None) -> Planner:
+    """The plan of `skip --only`, which saves the record in `path` first."""
+
+    async def plan(tools: ActTools) -> ActPlan:
+        from mld.operating.acts.backup import saved_file
+        from mld.operating.acts.plan import full_key
+        from mld.operating.acts.steering import plan_leave_out
+        from mld.operating.resets.application import application_of
+        from mld.operating.resets.skipping import parse_past, records_at, saved_line
+        from mld.operating.stream_choice import only_stream
+
+        wanted, fleet = parse_past(only), await tools.reader.look()
+        planned = plan_leave_out(fleet, shard_name, str(wanted).removeprefix("up to "))
+        leases = {view.key: view.lease for view in fleet.shards}
+        lease = leases[full_key(leases, shard_name, fleet.labels)]
+        label = None if lease.stream is None else fleet.labels.get(lease.stream, lease.stream)
+        async with application_of(tools.settings, only_stream(tools.settings, label)) as doors:
+            found = await records_at(doors.app, lease, wanted)
+        if path is not None and planned.changes:
+            with saved_file(path) as file:
+                file.writelines(saved_line(lease, record) for record in found)
+        return replace(planned, notes=(*map(_short, found), *planned.notes))
+
+    return plan
 
 
 # --- what they share ------------------------------------------------------------------------------------------------
@@ -383,52 +407,27 @@ async def _carry_out(
     plan: ActPlan,
     planner: Callable[..., ActPlan],
     command: str,
-    execute: bool,
-    backup_file: str | None,
-    output: str,
+    options: ActOptions,
     seen: Observed,
     *,
     stop_fleet: bool,
 ) -> int:
     from mld.operating.acts.plan import Fate
 
-    title = plan.title if doors.stream is None else f"stream {doors.stream.name}: {plan.title}"
-    lines = [title, *(f"  {change.key}: {change.words}" for change in plan.changes), *plan.notes]
-    value: dict[str, Any] = {
-        "plan": title,
-        "changes": [{"key": change.key, "change": change.words, "outcome": "planned"} for change in plan.changes],
-        "notes": list(plan.notes),
-    }
-    if not plan.changes:
-        show(output, [*lines, "nothing to do"], value)
-        return EXIT_OK
-    if not execute:
-        show(output, lines, value)
-        await _require_nobody(doors, seen, stop_fleet=stop_fleet)
-        show(output, ["nothing was done; --execute does it"], None)
-        return EXIT_OK
-    await _require_nobody(doors, seen, stop_fleet=stop_fleet)
-    saved = save_before(command, doors, seen.table.rows, backup_file)
-    if output == "table":
-        show(output, [*lines, f"the rows are saved in {saved}"], value)
+    if doors.stream is not None:
+        plan = replace(plan, title=f"stream {doors.stream.name}: {plan.title}")
 
-    def report(outcome: Outcome) -> None:
-        if output == "table":
-            why = f": {outcome.why}" if outcome.why else ""
-            show(output, [f"  {outcome.change.key}: {outcome.fate.value}{why}"], None)
+    async def write(report: Report) -> tuple[Sequence[Outcome], bool]:
+        outcomes = await doors.app.carry_out(planner, report, seen, stop_fleet=stop_fleet)
+        return outcomes, all(one.fate is Fate.DONE for one in outcomes)
 
-    outcomes = await doors.app.carry_out(planner, report, seen, stop_fleet=stop_fleet)
-    value["changes"] = [
-        {"key": one.change.key, "change": one.change.words, "outcome": one.fate.value}
-        | ({"why": one.why} if one.why else {})
-        for one in outcomes
-    ]
-    if output == "json":
-        show(output, [], value | {"saved": str(saved)})
-    is_done = all(one.fate is Fate.DONE for one in outcomes)
-    if not is_done:
-        say("not all rows were written; the same command again does what is left")
-    return EXIT_OK if is_done else EXIT_FAILURE
+    return await perform(
+        plan,
+        options,
+        lambda: save_before(command, doors, seen.table.rows, options.backup_file),
+        write,
+        lambda: _require_nobody(doors, seen, stop_fleet=stop_fleet),
+    )
 
 
 async def _require_nobody(doors: Doors, seen: Observed, *, stop_fleet: bool) -> None:
@@ -440,9 +439,10 @@ async def _require_nobody(doors: Doors, seen: Observed, *, stop_fleet: bool) -> 
 
 def save_before(command: str, doors: Doors, rows: Sequence[Row], backup_file: str | None) -> Path:
     """Save the rows before they are changed; the file."""
-    from mld.operating.resets.files import save_rows
+    from mld.operating.acts.backup import save_rows
 
-    return save_rows(command, doors.app, rows, None if backup_file is None else Path(backup_file))
+    app, path = doors.app, None if backup_file is None else Path(backup_file)
+    return save_rows(command, app.name, app.table_name, app.stream_name, rows, app.clock.wall(), path)
 
 
 async def _legacy_rows(doors: Doors) -> dict[str, Sequence[Row]]:

@@ -24,7 +24,7 @@ DYNAMODB_RETENTION_S = 24 * 3600.0
 _DYNAMODB_SHARD = re.compile(r"shardId-([0-9]{1,20})-[0-9a-zA-Z]+", re.ASCII)
 REMEDY = (
     "check streamName or streamArn, regionName, kinesisEndpoint and the AWS account; a stream that was recreated under "
-    "its old name needs a new applicationName, or its old rows deleted from the lease table"
+    "its old name needs `mld reset --to trim-horizon`, which makes the rows anew, or a new applicationName"
 )
 
 

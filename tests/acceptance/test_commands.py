@@ -20,7 +20,7 @@ from tests.acceptance.commands import CRON_PATH, MLD, ROOT, mld
 from tests.support.patience import PATIENCE_S
 
 GOOD = """\
-executableName = python3 processor.py
+executableName = python3 -m processor
 applicationName = clicks-app
 streamName = clicks
 regionName = eu-central-1

@@ -13,8 +13,16 @@ from mld.clock import LoopClock
 from mld.fleet.report.reports import parse_rows
 from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, Place
 from mld.operating.acts.execution import carry_out, read_table
-from mld.operating.acts.plan import ActPlan, Fate
-from mld.operating.acts.steering import plan_drain, plan_move, plan_pause, plan_resume, plan_undrain
+from mld.operating.acts.plan import ActPlan, ActRefusedError, Fate
+from mld.operating.acts.steering import (
+    plan_drain,
+    plan_leave_out,
+    plan_move,
+    plan_pause,
+    plan_restart,
+    plan_resume,
+    plan_undrain,
+)
 from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
 from tests.contract.lease_table import REQUEST_TIMEOUT_S
 from tests.support.tables import RawRows, make_table, unique_table
@@ -80,6 +88,30 @@ class SteeringContract:
         assert await self.fates(plan, calls) == [Fate.DONE]
         assert await self.fates(plan, calls) == [Fate.REFUSED]
         assert await rows.get(SHARD) == JAVA_ROW
+
+    async def test_records_are_left_out_together_until_the_checkpoint_is_past_them(
+        self, calls: TableCalls, rows: RawRows
+    ) -> None:
+        first = plan_leave_out(await self.seen(calls), "1", "10")
+        assert await self.fates(first, calls) == [Fate.DONE]
+        assert await self.fates(first, calls) == [Fate.REFUSED], "somebody else has asked meanwhile"
+        assert plan_leave_out(await self.seen(calls), "1", "10").changes == ()
+        assert await self.fates(plan_leave_out(await self.seen(calls), "1", "20/3"), calls) == [Fate.DONE]
+        row = await rows.get(SHARD)
+        assert row is not None
+        assert set(row["mldLeftOut"]["SS"]) == {"10", "20/3"}
+        await rows.put(row | {"checkpoint": {"S": "15"}})
+        assert await self.fates(plan_leave_out(await self.seen(calls), "1", "30"), calls) == [Fate.DONE]
+        row = await rows.get(SHARD)
+        assert row is not None
+        assert set(row["mldLeftOut"]["SS"]) == {"20/3", "30"}
+        with pytest.raises(ActRefusedError, match=r"is 15.*, past 14"):
+            plan_leave_out(await self.seen(calls), "1", "14")
+
+    async def test_a_child_is_asked_for_again_and_again(self, calls: TableCalls, rows: RawRows) -> None:
+        for words in ("by me", "by me again"):
+            assert await self.fates(plan_restart(await self.seen(calls), "1", words), calls) == [Fate.DONE]
+            assert await rows.get(SHARD) == JAVA_ROW | {"mldRestart": {"S": words}}
 
     async def test_a_shard_that_changed_hands_is_not_paused(self, calls: TableCalls, rows: RawRows) -> None:
         plan = plan_pause(await self.seen(calls), "1", "by me")

@@ -20,7 +20,7 @@ from mld.positions import LATEST, TRIM_HORIZON, Position
 from tests.acceptance.commands import mld
 from tests.integration import history
 from tests.integration.history import Put
-from tests.integration.world import ENVIRONMENT, SHORT_LEASE, MakeWorld, World
+from tests.integration.world import ASSIGNED, ENVIRONMENT, SHORT_LEASE, MakeWorld, World
 from tests.support.kpl import User, aggregate
 from tests.support.servers import ServerProcess
 
@@ -172,6 +172,23 @@ def test_a_reset_row_is_as_a_new_one_but_for_its_counter(acted: Acted) -> None:
     assert int(row["leaseCounter"]["N"]) > 0
 
 
+def test_a_stream_that_was_recreated_is_read_after_a_reset(acted: Acted) -> None:
+    world = acted.world
+    world.put(20)
+    acted.run_through()
+    world.kinesis.delete_stream(StreamName=world.stream, EnforceConsumerDeletion=True)
+    world.kinesis.get_waiter("stream_not_exists").wait(StreamName=world.stream)
+    world.kinesis.create_stream(StreamName=world.stream, ShardCount=3)
+    world.until_active()
+
+    said = acted.done("reset", "--to", "trim-horizon", "--execute")
+
+    assert "all rows are replaced, because the lease table belongs to another stream" in said
+    assert set(acted.checkpoints().values()) == {TRIM_HORIZON}
+    new = names(world.put(20))
+    assert acted.run_through(wanted=new) == new
+
+
 def test_reset_to_latest_skips_what_is_there_and_nothing_that_comes(acted: Acted) -> None:
     acted.run_through(initialPositionInStream="TRIM_HORIZON")
     skipped = acted.world.put(20)
@@ -273,6 +290,32 @@ def test_skip_saves_the_records_and_a_running_worker_goes_on_after_them(acted: A
         lambda: any(life.position == Position(str(puts[2].sequence)) for life in world.history.lives(SHARD_0)),
         what="a child that starts after what was skipped",
     )
+
+
+def test_one_record_is_left_out_while_its_worker_goes_on(acted: Acted) -> None:
+    world = acted.world
+    before = world.put(20)
+    poison = world.kinesis.put_record(StreamName=world.stream, Data=b"poison", PartitionKey="k", ExplicitHashKey="0")
+    after = world.put(20)
+    daemon = world.daemon("w0", world.hostile("poison", lives=1_000_000), **SHORT_LEASE, **ASSIGNED)
+    world.until(lambda: acted.rows().get(SHARD_0, {}).get("mldFailing"), what="a note of failures")
+    out, number = acted.cwd / "poison.jsonl", poison["SequenceNumber"]
+
+    said = acted.done("skip", SHARD_0, "--only", number, "--to", out)
+    assert f"{number} is not delivered; what comes before and after it is" in said
+    assert not out.exists()
+    acted.done("skip", SHARD_0, "--only", number, "--to", out, "--execute")
+
+    assert [json.loads(line)["sequenceNumber"] for line in out.read_text().splitlines()] == [number]
+    world.until_delivered([*before, *after])
+    assert not [event for event in daemon.events if event.get("action") == "lease_lost"]
+    assert f", past {number}" in acted.refused("skip", SHARD_0, "--only", number, "--to", out)
+    lives = len(world.history.lives(SHARD_1))
+    acted.done("restart-child", "1", "--why", "to see", "--execute")
+    world.until(lambda: len(world.history.lives(SHARD_1)) > lives, what="a new child")
+    assert "to see" in acted.rows()[SHARD_1]["mldRestart"]["S"]
+    assert daemon.stop() == 0
+    history.in_order_without_gaps([*before, *after], world.history.lives(SHARD_1))
 
 
 def test_skip_ends_inside_an_aggregate(acted: Acted) -> None:
@@ -432,10 +475,10 @@ def test_a_place_that_is_not_there_is_named(acted: Acted, arguments: tuple[str, 
 
 
 def test_rows_of_another_stream_are_left_alone(acted: Acted) -> None:
-    acted.world.put(4)
-    acted.run_through()
     other = f"{acted.world.stream}-other"
     acted.world.kinesis.create_stream(StreamName=other, ShardCount=1)
+    acted.world.put(4)
+    acted.run_through()
 
     said = acted.refused("reset", "--to", "trim-horizon", "--execute", streamName=other)
 

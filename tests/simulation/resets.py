@@ -1,4 +1,5 @@
-"""Random lives of fleets that are reset in the middle of them: who starts, dies, splits and merges, and when.
+"""Random lives of fleets that are reset in the middle of them: who starts, dies, splits and merges, and when; how far
+the operator is from the table, and whether records keep coming, so that rows move faster than its answers arrive.
 
 A plan is drawn from its own stream of random numbers, apart from those of `world.plan`. The promise: from the
 beginning of a reset that succeeds on, every record that arrived at its place or later is delivered again, whatever
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -34,6 +35,8 @@ SHARDS_MAX = 3
 EVENTS = ("put", "put", "split", "merge", "start", "crash", "stop", "wait")
 RESETS_MAX = 2
 TRIES_MAX = 12
+BUSY_SHARE = 0.5
+BUSY_EVERY_S = 0.15
 FAULTY_TRIES = 8
 QUIET_S = 400.0
 
@@ -52,6 +55,10 @@ class ResetPlan:
     """Where the reset goes to, as a share of the time that has passed; 0 is the trim horizon."""
     dies_after_s: float | None
     fault_share: float
+    away_s: float
+    """How long each request of the operator is under way to the table, and its answer back."""
+    is_busy: bool
+    """Records come all the time while the reset is under way."""
 
 
 def draw(seed: int) -> ResetPlan:
@@ -67,6 +74,8 @@ def draw(seed: int) -> ResetPlan:
         back=rng.choice([0.0, 0.0, rng.random(), rng.random()]),
         dies_after_s=rng.choice([None, None, rng.uniform(0, 15)]),
         fault_share=rng.choice([0.0, 0.0, 0.1, 0.3]),
+        away_s=rng.choice([0.0, 0.1, 0.3]),
+        is_busy=rng.random() < BUSY_SHARE,
     )
 
 
@@ -76,12 +85,13 @@ class ResetWorld:
     def __init__(self, plan: ResetPlan) -> None:
         self.plan = plan
         self.rng = Random(f"life {plan.seed}")
-        self.fleet = Fleet(plan.shards, **plan.mode)
+        self.fleet = Fleet(plan.shards, idleTimeBetweenReadsInMillis="250", **plan.mode)
         self.arrivals: list[tuple[float, bytes]] = []
         self.workers = 0
         self.refusals: list[str] = []
         self.since = 0
         """Deliveries from here on count as those that the reset asked for."""
+        self.faults_are_over = False
 
     async def run(self) -> None:
         fleet = self.fleet
@@ -92,7 +102,10 @@ class ResetWorld:
         place = Point(PointKind.TRIM_HORIZON)
         if self.plan.back:
             place = Point(PointKind.TIME, began_s + self.plan.back * (fleet.clock.wall() - began_s))
+        busy = asyncio.create_task(self.keep_putting())
         await asyncio.gather(self.reset_until_done(place), self.happen_all(self.plan.meanwhile))
+        busy.cancel()
+        await asyncio.wait({busy})
         for event in self.plan.after:
             await self.happen(event)
         await self.happen("start")
@@ -112,7 +125,7 @@ class ResetWorld:
         for attempt in range(TRIES_MAX):
             app = self.operator(attempt)
             if attempt >= FAULTY_TRIES:
-                self.fleet.dynamo.faults = None
+                self.faults_are_over = True
             try:
                 async with asyncio.timeout(dies_after_s):
                     if await self.reset(app, place):
@@ -140,13 +153,24 @@ class ResetWorld:
         name = f"operator-{number}"
 
         def fault(sender: str, operation: str, _: Any) -> Fault | None:
-            if sender != name or self.rng.random() >= self.plan.fault_share:
+            if sender != name:
                 return None
-            return self.rng.choice([lost_request, lost_reply, throttled])(operation)
+            failing = not self.faults_are_over and self.rng.random() < self.plan.fault_share
+            kind = self.rng.choice([lost_request, lost_reply, throttled])(operation) if failing else Fault()
+            return replace(kind, delay_before_s=self.plan.away_s, delay_after_s=self.plan.away_s)
 
-        self.fleet.dynamo.faults = fault if self.plan.fault_share else None
+        self.fleet.dynamo.faults = fault
         streams = ModelFanOut(self.fleet.kinesis, STREAM, self.fleet.clock)
         return application_with(settings_of(), self.fleet.dynamo.client(name), streams, self.fleet.clock)
+
+    async def keep_putting(self) -> None:
+        while self.plan.is_busy:
+            self.put(self.rng.randint(1, 2))
+            await self.fleet.advance(BUSY_EVERY_S)
+
+    def put(self, count: int) -> None:
+        self.fleet.put(count)
+        self.arrivals += [(self.fleet.clock.wall(), one) for one in self.fleet.put_data[len(self.arrivals) :]]
 
     async def happen_all(self, events: tuple[str, ...]) -> None:
         for event in events:
@@ -159,8 +183,7 @@ class ResetWorld:
         match event:
             case "put":
                 for _ in range(self.rng.randint(1, 8)):
-                    fleet.put(self.rng.randint(1, 3))
-                    self.arrivals += [(fleet.clock.wall(), one) for one in fleet.put_data[len(self.arrivals) :]]
+                    self.put(self.rng.randint(1, 3))
                     await fleet.advance(self.rng.uniform(0, 3))
             case "start" if len(living) < WORKERS_MAX:
                 self.workers += 1

@@ -1,4 +1,5 @@
-"""Random lives of fleets that operators steer: shards are moved, released and paused, workers are drained.
+"""Random lives of fleets that operators steer: shards are moved, released and paused, workers are drained, children
+started again and single records left out.
 
 A plan is drawn from its own stream of random numbers, apart from those of `world.plan`. The promises: nothing is lost
 or skipped, whatever is done and whatever dies meanwhile; nothing is delivered of a shard that is paused; a drained
@@ -14,17 +15,28 @@ from typing import Any
 from mld.aws.table_calls import TableCalls
 from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, Place
 from mld.leases.dynamodb import DynamoLeaseTable
+from mld.local.kinesis import PutEntry
 from mld.operating.acts.execution import carry_out
 from mld.operating.acts.plan import ActPlan, ActRefusedError, Fate
-from mld.operating.acts.steering import plan_drain, plan_move, plan_pause, plan_release, plan_resume, plan_undrain
+from mld.operating.acts.steering import (
+    plan_drain,
+    plan_leave_out,
+    plan_move,
+    plan_pause,
+    plan_release,
+    plan_restart,
+    plan_resume,
+    plan_undrain,
+)
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.fleet_status import FleetStatus
-from tests.support.fleet import TABLE, Fleet, settings_of
+from tests.support.fleet import STREAM, TABLE, Fleet, settings_of
 from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled
 
 MODES = ({}, {}, {"mld__heartbeat": "worker"})
 EVENTS = ("put", "put", "put", "split", "merge", "start", "crash", "stop", "wait")
 ACTS = ("move", "move", "release", "drain", "undo", "pause", "pause", "resume")
+WISHES = ("", "", "restart", "leave out")
 WORKERS_MAX = 3
 SHARDS_MAX = 4
 STEPS_MIN, STEPS_MAX = 6, 16
@@ -44,6 +56,8 @@ class SteeringPlan:
     shards: int
     steps: tuple[str, ...]
     fault_share: float
+    wishes: tuple[str, ...]
+    """What is asked of a holder after each step; empty for nothing."""
 
 
 def draw(seed: int) -> SteeringPlan:
@@ -55,6 +69,7 @@ def draw(seed: int) -> SteeringPlan:
         rng.randint(1, SHARDS_MAX),
         tuple(rng.choice(ACTS if rng.random() < 0.5 else EVENTS) for _ in range(steps)),
         rng.choice([0.0, 0.0, 0.2]),
+        tuple(rng.choice(WISHES) for _ in range(steps)),
     )
 
 
@@ -64,6 +79,7 @@ class SteeredWorld:
     def __init__(self, plan: SteeringPlan) -> None:
         self.plan = plan
         self.rng = Random(f"steered life {plan.seed}")
+        self.wish_rng = Random(f"wishes {plan.seed}")
         self.fleet = Fleet(plan.shards, clientVersionConfig="CLIENT_VERSION_CONFIG_3X", **plan.mode)
         self.workers = 0
         self.done: dict[str, int] = {}
@@ -81,7 +97,8 @@ class SteeredWorld:
         for event in ("start", "start", "put"):
             await self.happen(event)
         await fleet.advance(60)
-        for step in self.plan.steps:
+        for step, wish in zip(self.plan.steps, self.plan.wishes, strict=True):
+            await self.wish(wish)
             if step in ACTS:
                 await self.act(step)
             else:
@@ -116,6 +133,23 @@ class SteeredWorld:
             self.done[name] = self.done.get(name, 0) + 1
         if name in ("pause", "resume"):
             await self.note_pauses()
+
+    async def wish(self, name: str) -> None:
+        """Ask a holder for a new child, or to leave out a record that is none of those that must be delivered."""
+        seen = await self.reader.look()
+        if not name or not seen.open_shards:
+            return
+        try:
+            if name == "restart":
+                shard = self.wish_rng.choice(seen.open_shards).key
+                plan = plan_restart(seen, shard, f"by somebody at {self.fleet.clock.monotonic()}")
+            else:
+                entry = PutEntry.of(b"left out", str(self.wish_rng.random()))
+                put = self.fleet.kinesis.put_record(STREAM, entry, now=self.fleet.clock.wall())
+                plan = plan_leave_out(seen, put.shard_id, put.sequence)
+        except ActRefusedError:
+            return
+        await carry_out(plan, lambda _: self.calls, self.fleet.clock)
 
     def plan_of(self, name: str, seen: FleetStatus) -> ActPlan:
         if not seen.open_shards or not seen.workers:

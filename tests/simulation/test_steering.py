@@ -42,15 +42,26 @@ VARIANTS: dict[str, tuple[int, str, tuple[Patch, ...]]] = {
     "a pause is not seen": (
         10,
         "is paused since",
-        (Patch("mld.worker", "consumer.gate.turn(paused is not None)", "consumer.gate.turn(False)"),),
+        (Patch("mld.consumer.wishes", "self.gate.turn(lease.paused is not None)", "self.gate.turn(False)"),),
     ),
     "a pause never ends": (
         2,
         "everything delivered",
-        (Patch("mld.worker", "consumer.gate.turn(paused is not None)", "paused and consumer.gate.turn(True)"),),
+        (
+            Patch(
+                "mld.consumer.wishes",
+                "self.gate.turn(lease.paused is not None)",
+                "lease.paused and self.gate.turn(True)",
+            ),
+        ),
+    ),
+    "what surrounds a record is left out with it": (
+        1,
+        "everything delivered",
+        (Patch("mld.consumer.wishes", "                kept.append(record)", "                pass"),),
     ),
     "nobody respects a drain": (
-        4,
+        11,
         "a drained worker holds",
         (
             Patch("mld.fleet.assign.loads", "if load.is_drained or load.count", "if load.count"),

@@ -312,6 +312,7 @@ class MemoryDynamo:
             raise AwsError("CreateTable", "ResourceInUseException", f"Table already exists: {name}")
         now = self.clock.monotonic()
         self._tables[name] = table = new_table(params, now + self.creation_s)
+        table.description["CreationDateTime"] = self.clock.wall()
         return {"TableDescription": table.described(now)}
 
     def _delete_table(self, table: Table) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from mld.check import print_check
 from tests.unit.test_loglines import BREAKS, CONTROLS
 
 FILE = """\
-executableName = child
+executableName = true
 applicationName = app
 streamName = clicks
 regionName = eu-west-1
@@ -102,7 +102,7 @@ mld.stream.orders.initialPosition = TRIM_HORIZON
 mld.stream.partner.arn = arn:aws:kinesis:us-east-1:222222222222:stream/payments
 mld.stream.partner.epoch = 1712000000
 mld.stream.partner.credentials = StsAssumeRoleCredentialsProvider|arn:aws:iam::222222222222:role/r|s|externalId=geheim
-mld.stream.partner.executableName = node --token=geheim pay.js
+mld.stream.partner.executableName = true --token=geheim pay.js
 """
 
 
@@ -124,7 +124,7 @@ def test_several_streams_are_shown_with_what_is_known_of_their_identifiers(
     print_check(str(file), (), as_json=True, show_all=False)
     document = json.loads(capsys.readouterr().out)
     assert [one["identifier"] for one in document["streams"]] == ["?:orders:?", "222222222222:payments:1712000000"]
-    assert document["streams"][1]["executableName"] == "node --token=*** pay.js"
+    assert document["streams"][1]["executableName"] == "true --token=*** pay.js"
     assert "geheim" not in json.dumps(document)
 
 

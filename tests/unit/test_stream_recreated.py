@@ -4,11 +4,22 @@ import logging
 
 import pytest
 
-from tests.support.fleet import TABLE, fleet
+from mld.operating.acts.plan import ActRefusedError
+from mld.operating.points import Point, PointKind
+from mld.operating.resets.application import application_with
+from mld.operating.resets.resetting import resolve
+from mld.positions import TRIM_HORIZON
+from mld.streams import HashRange
+from tests.support.fleet import STREAM, TABLE, fleet, settings_of
+from tests.twins.kinesis_model import ModelFanOut
 from tests.virtual_time import virtual
 
 SHARD_0 = "shardId-000000000000"
 SHARD_1 = "shardId-000000000001"
+
+
+def streams_of(world) -> ModelFanOut:
+    return ModelFanOut(world.kinesis, STREAM, world.clock)
 
 
 def sentences(caplog) -> list[tuple[str, str]]:
@@ -39,13 +50,17 @@ async def test_a_stream_recreated_under_a_running_worker_is_named_and_parked(mod
         await world.advance(600)
         [(shard, sentence)] = sentences(caplog)
         assert shard == SHARD_0
-        assert "applicationName" in sentence
+        assert "mld reset --to trim-horizon" in sentence
         assert len(world.recorder.deliveries) == before
         assert world.recorder.actions_of(SHARD_0) == ["initialize"]
         lease = world.lease(SHARD_0)
         assert (lease.checkpoint, lease.owner) == (checkpoint, "w1")
         # The remedy that the sentence names.
-        world.dynamo.delete_row(TABLE, SHARD_0)
+        app = application_with(settings_of(), world.dynamo.client("operator"), streams_of(world), world.clock)
+        seen = await app.require_table()
+        reset = await resolve(app, seen.table, Point(PointKind.TRIM_HORIZON), None)
+        assert any("all rows are replaced" in note for note in reset.plan(seen.table, "").notes) is checkpoints
+        await app.carry_out(reset.plan, lambda _: None, seen, stop_fleet=True)
         await world.until(world.all_delivered, 600)
         assert await worker.stop()
 
@@ -81,3 +96,45 @@ async def test_an_application_without_any_progress_reads_the_new_stream(mode, ca
         world.put(5)
         await world.until(world.all_delivered, 120)
         assert sentences(caplog) == []
+
+
+@virtual
+async def test_a_reset_makes_the_rows_of_another_number_of_shards_anew() -> None:
+    async with fleet(1) as world:
+        worker = world.start()
+        world.put(20)
+        await world.until(world.all_delivered)
+        world.split(SHARD_0)
+        world.put(20)
+        await world.until(world.all_delivered)
+        assert await worker.stop()
+        await world.recreate_stream(4)
+
+        app = application_with(settings_of(), world.dynamo.client("operator"), streams_of(world), world.clock)
+        seen = await app.require_table()
+        reset = await resolve(app, seen.table, Point(PointKind.TRIM_HORIZON), None)
+        await app.carry_out(reset.plan, lambda _: None, seen)
+
+        leases = (await app.look()).table.scan.leases
+        assert {(lease.key, lease.checkpoint, lease.parents) for lease in leases} == {
+            (shard.shard_id, TRIM_HORIZON, frozenset()) for shard in world.shards()
+        }
+        assert {lease.key: lease.hash_range for lease in leases} == {
+            shard.shard_id: HashRange(shard.hash_range.start, shard.hash_range.end) for shard in world.shards()
+        }
+        world.start()
+        world.put(20)
+        await world.until(world.all_delivered)
+
+
+@virtual
+async def test_a_stream_that_is_older_than_the_table_was_not_made_again(caplog) -> None:
+    async with fleet(2) as world:
+        world.start()
+        world.put(20)
+        await world.until(world.all_delivered)
+        row = world.dynamo.row(TABLE, SHARD_0)
+        world.dynamo.put_row(TABLE, {**row, "endingHashKey": {"S": "7"}})
+        app = application_with(settings_of(), world.dynamo.client("operator"), streams_of(world), world.clock)
+        with pytest.raises(ActRefusedError, match=r"another stream: .*which this stream was not"):
+            await resolve(app, (await app.look()).table, Point(PointKind.TRIM_HORIZON), None)

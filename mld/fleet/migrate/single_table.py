@@ -164,7 +164,7 @@ class FleetSummary:
     reporting_in_lease_table: frozenset[str]
     reporting_in_legacy_table: frozenset[str]
     lowest_code: int
-    """The smallest support code of an owner; 0 if there are no owners."""
+    """The smallest support code of an owner, or of a worker that reports; 0 if there are no owners."""
     supporting: int = field(default=0, compare=False)
     """How many workers have said that they support a single table."""
 
@@ -203,7 +203,8 @@ def summarise(
     if owners - proven - in_lease_table - in_legacy_table:
         return None
     codes = _support_codes(reports, wall_s)
-    lowest = min((codes.get(owner, 0) for owner in owners), default=0)
+    # As KCL from 3.5.3 on: a worker that reports counts without a lease too, as it may have one in a moment.
+    lowest = min(codes.get(one, 0) for one in owners | in_lease_table | in_legacy_table) if owners else 0
     supporting = sum(code >= SUPPORT_CODE for code in codes.values())
     return FleetSummary(at, owners, in_lease_table, in_legacy_table, lowest, supporting)
 

@@ -1,7 +1,8 @@
 """What the commands that act share: options, the plan on the screen, the saved rows, outcomes, exit codes.
 
-`act` runs one of them. A dry run prints the plan and ends with 0. With --execute the rows are saved first; then the
-exit code is 0 if every change is written, else 1.
+`act` runs one that writes rows as they were seen; `perform` is what those that hold the leases meanwhile have in common
+with it. A dry run prints the plan and ends with 0. With --execute the rows are saved first; then the exit code is 0 if
+every change is written, else 1.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -112,6 +112,9 @@ class ActTools:
 Planner = Callable[["ActTools"], Awaitable["ActPlan"]]
 Waiting = Callable[["ActTools"], Awaitable[bool]]
 """Waits for what an act was for; False if the time is over before."""
+Report = Callable[["Outcome"], None]
+Writing = Callable[[Report], Awaitable[tuple[Sequence["Outcome"], bool]]]
+"""Writes, and says what becomes of each change; all outcomes, and whether all is as it was to be."""
 
 
 def act(
@@ -152,50 +155,69 @@ async def act_tools(settings: Settings) -> AsyncIterator[ActTools]:
 
 
 async def _act(command: str, settings: Settings, options: ActOptions, planner: Planner, waiting: Waiting | None) -> int:
+    from mld.operating.acts.backup import save_rows
     from mld.operating.acts.execution import carry_out
     from mld.operating.acts.plan import Fate
 
     async with act_tools(settings) as tools:
         plan = await planner(tools)
-        if options.output == "table":
-            _print_plan(plan, execute=options.execute)
-        if not options.execute or not plan.changes:
-            if options.output == "json":
-                _print_json(plan, (), None)
-            return EXIT_OK
-        saved = save_rows(command, tools, options.backup_file)
-        if options.output == "table":
-            click.echo(f"the rows are saved in {saved}")
-        show = _print_outcome if options.output == "table" else _silent
-        outcomes = await carry_out(plan, tools.calls_of, tools.clock, on_outcome=show)
-        if options.output == "json":
-            _print_json(plan, outcomes, saved)
-        if any(one.fate is not Fate.DONE for one in outcomes):
-            return EXIT_FAILURE
-        if waiting is not None and not await waiting(tools):
+
+        def save() -> Path:
+            path = None if options.backup_file is None else Path(options.backup_file)
+            name, table, stream = settings.application_name, settings.table_name, settings.stream_name
+            return save_rows(command, name, table, stream, tools.table.rows, tools.clock.wall(), path)
+
+        async def write(report: Report) -> tuple[Sequence[Outcome], bool]:
+            outcomes = await carry_out(plan, tools.calls_of, tools.clock, on_outcome=report)
+            return outcomes, all(one.fate is Fate.DONE for one in outcomes)
+
+        code = await perform(plan, options, save, write)
+        if code == EXIT_OK and options.execute and plan.changes and waiting is not None and not await waiting(tools):
             say("it is written, and has not taken effect within the time: look again")
             return EXIT_FAILURE
+        return code
+
+
+async def _nobody_minds() -> None:
+    return
+
+
+async def perform(
+    plan: ActPlan,
+    options: ActOptions,
+    save: Callable[[], Path],
+    write: Writing,
+    refuse: Callable[[], Awaitable[None]] = _nobody_minds,
+) -> int:
+    """Print the plan, and with --execute save the rows and write; the exit code.
+
+    `refuse` raises ActRefusedError if it must not be done: before anything is printed with --execute, else at the end.
+    """
+    is_json = options.output == "json"
+    if options.execute and plan.changes:
+        await refuse()
+    if not is_json:
+        _print_plan(plan)
+    if not options.execute or not plan.changes:
+        if is_json:
+            _print_json(plan, (), None)
+        if plan.changes:
+            await refuse()
+        if not is_json:
+            click.echo("nothing was done; --execute does it" if plan.changes else "nothing to do")
         return EXIT_OK
+    saved = save()
+    if not is_json:
+        click.echo(f"the rows are saved in {saved}")
+    outcomes, is_done = await write(_silent if is_json else _print_outcome)
+    if is_json:
+        _print_json(plan, outcomes, saved)
+    if not is_done:
+        say("not all rows were written; the same command again does what is left")
+    return EXIT_OK if is_done else EXIT_FAILURE
 
 
-def save_rows(command: str, tools: ActTools, backup_file: str | None) -> Path:
-    """Save the rows as the act saw them; the file. Raises BackupError."""
-    from mld.operating.acts.backup import BackupHeader, backup_name, write_backup
-
-    settings, now_s = tools.settings, tools.clock.wall()
-    path = Path(backup_file or backup_name(settings.application_name, now_s))
-    header = BackupHeader(
-        settings.application_name,
-        settings.table_name,
-        settings.stream_name,
-        datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds"),
-        command,
-    )
-    write_backup(path, header, tools.table.rows)
-    return path
-
-
-def _print_plan(plan: ActPlan, *, execute: bool) -> None:
+def _print_plan(plan: ActPlan) -> None:
     from properties.printable import printable
 
     click.echo(printable(plan.title))
@@ -203,10 +225,6 @@ def _print_plan(plan: ActPlan, *, execute: bool) -> None:
         click.echo(printable(f"  {change.key}: {change.words}"))
     for note in plan.notes:
         click.echo(printable(note))
-    if not plan.changes:
-        click.echo("nothing to do")
-    elif not execute:
-        click.echo("nothing was done; --execute does it")
 
 
 def _print_outcome(outcome: Outcome) -> None:
@@ -221,11 +239,12 @@ def _silent(_: Outcome) -> None:
 
 
 def _print_json(plan: ActPlan, outcomes: Sequence[Outcome], saved: Path | None) -> None:
-    fates = {id(one.change): one for one in outcomes}
-    changes = []
-    for change in plan.changes:
-        fate = fates.get(id(change))
-        value = {"key": change.key, "change": change.words, "outcome": "planned" if fate is None else fate.fate.value}
-        changes.append(value | ({"why": fate.why} if fate is not None and fate.why else {}))
+    changes = [{"key": one.key, "change": one.words, "outcome": "planned"} for one in plan.changes]
+    if saved is not None:
+        changes = [
+            {"key": one.change.key, "change": one.change.words, "outcome": one.fate.value}
+            | ({"why": one.why} if one.why else {})
+            for one in outcomes
+        ]
     document = {"plan": plan.title, "changes": changes, "notes": list(plan.notes)}
     click.echo(json.dumps(document | ({} if saved is None else {"saved": str(saved)}), indent=2))

@@ -10,13 +10,13 @@ import base64
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from mld.errors import MldError
-from mld.operating.acts.plan import Row
+from mld.operating.acts.plan import ActRefusedError, Row
 
 FORMAT = "mld-rows"
 VERSION = 1
@@ -24,8 +24,8 @@ MODE = 0o600
 _BINARY, _BINARY_SET = "B", "BS"
 
 
-class BackupError(MldError):
-    """The file cannot be written or read. The message names it and the reason."""
+class BackupError(ActRefusedError):
+    """A file cannot be written or read. The message names it and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,30 +49,79 @@ def backup_name(application: str, now_s: float) -> str:
     return f"mld-{plain}-{stamp}.jsonl"
 
 
-def write_backup(path: Path, header: BackupHeader, rows: Iterable[Row]) -> int:
-    """Write the file and make sure that it is on the disk; returns the number of rows. Raises BackupError.
+def require_new(path: Path) -> None:
+    """Raises BackupError if something has that name already."""
+    if path.exists():
+        raise BackupError(f"{path} exists already; name another file")
 
-    A file that cannot be written to its end is removed.
-    """
+
+@contextmanager
+def saved_file(path: Path) -> Iterator[IO[str]]:
+    """A new text file; on the disk when this ends well, and gone if it does not. Raises BackupError."""
     try:
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
     except FileExistsError:
         raise BackupError(f"{path} exists already; name another file") from None
     except OSError as error:
-        raise BackupError(f"cannot write {path}: {error.strerror}") from error
-    count = 0
+        raise BackupError(f"cannot write {path}: {error.strerror}; nothing was changed") from error
     try:
         with os.fdopen(number, "w", encoding="ascii") as file:
-            file.write(json.dumps(asdict(header)) + "\n")
-            for row in rows:
-                file.write(json.dumps({name: _to_json(value) for name, value in row.items()}) + "\n")
-                count += 1
+            yield file
             file.flush()
             os.fsync(file.fileno())
-        _sync_directory(path.parent)
+        _sync_directory(path)
     except OSError as error:
-        path.unlink(missing_ok=True)
+        forget(path)
         raise BackupError(f"cannot write {path}: {error.strerror}; nothing was changed") from error
+    except BaseException:
+        forget(path)
+        raise
+
+
+def forget(path: Path) -> None:
+    """Remove a file that does not count."""
+    path.unlink(missing_ok=True)
+
+
+def _sync_directory(path: Path) -> None:
+    number = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def free_name(path: Path) -> Path:
+    """The path, or one beside it that nothing has yet: two acts may be made within a second."""
+    number = 2
+    found = path
+    while found.exists():
+        found = path.with_stem(f"{path.stem}-{number}")
+        number += 1
+    return found
+
+
+def save_rows(
+    by: str, application: str, table: str, stream: str, rows: Iterable[Row], now_s: float, path: Path | None
+) -> Path:
+    """Save the rows of a table in a new file, which is returned. Raises BackupError."""
+    file = path or free_name(Path(backup_name(application, now_s)))
+    written_at = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds")
+    write_backup(file, BackupHeader(application, table, stream, written_at, by), rows)
+    return file
+
+
+def write_backup(path: Path, header: BackupHeader, rows: Iterable[Row]) -> int:
+    """Write the file and make sure that it is on the disk; returns the number of rows. Raises BackupError.
+
+    A file that cannot be written to its end is removed.
+    """
+    count = 0
+    with saved_file(path) as file:
+        file.write(json.dumps(asdict(header)) + "\n")
+        for row in rows:
+            file.write(json.dumps({name: _to_json(value) for name, value in row.items()}) + "\n")
+            count += 1
     return count
 
 
@@ -135,11 +184,3 @@ def _from_json(value: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "L":
         return {kind: [_from_json(one) for one in inner]}
     return {kind: inner}
-
-
-def _sync_directory(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

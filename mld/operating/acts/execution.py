@@ -54,13 +54,14 @@ async def carry_out(
     """
     outcomes = []
     for change in plan.changes:
-        outcome = await _write(change, calls_of(change.table), clock)
+        outcome = await write_change(change, calls_of(change.table), clock)
         on_outcome(outcome)
         outcomes.append(outcome)
     return outcomes
 
 
-async def _write(change: Change, calls: TableCalls, clock: Clock) -> Outcome:
+async def write_change(change: Change, calls: TableCalls, clock: Clock) -> Outcome:
+    """Send one change; what became of it."""
     pause_s = THROTTLED_PAUSE_S
     for attempt in range(1, THROTTLED_TRIES_MAX + 1):
         try:

@@ -1,4 +1,5 @@
-"""Plans of the acts that steer a fleet: move, release, drain, pause, and their undoing. Pure.
+"""Plans of the acts that steer a fleet: move, release, drain, pause, and their undoing; new children; single records
+that are left out. Pure.
 
 A lease changes hands by the handoff that the fleet has: the row names the next owner, the present one finishes its
 batch, lets its child checkpoint, and transfers (leases#handoff-on-the-owner-side). That holds for `mld` workers and for
@@ -16,9 +17,11 @@ from mld.fleet.values import LEASE_TABLE_KEY, Place
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.room import loads_of
+from mld.leases.rows import LEFT_OUT_MAX
 from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, full_key, update
 from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ShardView, WorkerView
 from mld.operating.verdicts import Verdict
+from mld.positions import SUB_MAX, Position
 
 PIN_S = 3_600
 """How long our leaders leave a lease where an operator has put it, unless that worker stops or dies."""
@@ -103,12 +106,7 @@ def plan_pause(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
     view = _open_shard(fleet, shard)
     if view.lease.paused is not None:
         raise ActRefusedError(f"{view.key} is paused already: {view.lease.paused}")
-    owner = next((worker for worker in fleet.workers if worker.worker == view.owner), None)
-    if owner is not None and owner.kind in (JAVA, UNREPORTED):
-        what = "a Java worker, which" if owner.kind == JAVA else "which never reports; a Java worker"
-        raise ActRefusedError(
-            f"{view.key} belongs to {owner.worker}, {what} cannot pause: move it to a worker of mld first"
-        )
+    _must_not_be_javas(fleet, view, "cannot pause")
     change = update(
         view.key, "nothing more is delivered after the batch in its child's hands", writes.pause(view.lease, words)
     )
@@ -122,6 +120,46 @@ def plan_resume(fleet: FleetStatus, shard: str) -> ActPlan:
         raise ActRefusedError(f"{view.key} is not paused")
     change = update(view.key, f"goes on ({view.lease.paused})", writes.resume(view.lease))
     return ActPlan(f"resume {view.key}", (change,))
+
+
+def plan_restart(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
+    """Ask the holder of a shard for a new child. Raises ActRefusedError."""
+    view = _open_shard(fleet, shard)
+    if view.owner is None:
+        raise ActRefusedError(f"nobody owns {view.key}: whoever takes it starts a child")
+    _must_not_be_javas(fleet, view, "cannot be asked for that")
+    what = f"{view.owner} kills its child and starts another one at the checkpoint"
+    change = update(view.key, what, writes.ask_restart(view.lease, words))
+    return ActPlan(f"restart the child of {view.key}", (change,), ("it is seen with the next renewal",))
+
+
+def plan_leave_out(fleet: FleetStatus, shard: str, record: str) -> ActPlan:
+    """Ask whoever holds a shard not to deliver one record, ``SEQUENCE`` or ``SEQUENCE/SUB``. Raises ActRefusedError.
+
+    Marks of records that the checkpoint has passed go; the others stay, because a batch may hold several such records.
+    """
+    view = _open_shard(fleet, shard)
+    lease = view.lease
+    _must_not_be_javas(fleet, view, "cannot leave records out")
+    if _is_passed(record, lease.checkpoint):
+        raise ActRefusedError(f"the checkpoint of {view.key} is {lease.checkpoint}, past {record}")
+    if record in lease.left_out:
+        return ActPlan(f"leave {record} out of {view.key}", (), (f"{record} is left out already",))
+    kept = frozenset(one for one in lease.left_out if not _is_passed(one, lease.checkpoint))
+    if len(kept) == LEFT_OUT_MAX:
+        raise ActRefusedError(
+            f"{LEFT_OUT_MAX} records of {view.key} are left out already: let the processor get past them, or skip "
+            "more at once with --past"
+        )
+    words = "is not delivered; what comes before and after it is"
+    change = update(view.key, f"{record} {words}", writes.leave_out(lease, kept | {record}))
+    note = "it is seen with the next renewal; a child that hangs in the record needs `mld restart-child` as well"
+    return ActPlan(f"leave {record} out of {view.key}", (change,), (note,))
+
+
+def _is_passed(record: str, checkpoint: Position) -> bool:
+    sequence, _, sub = record.partition("/")
+    return Position(sequence, int(sub) if sub else SUB_MAX) <= checkpoint
 
 
 # --- what may be done -------------------------------------------------------------------------------------------------
@@ -157,6 +195,13 @@ def _living(fleet: FleetStatus, name: str) -> WorkerView:
     if not found.is_alive:
         raise ActRefusedError(f"worker {name} has not reported lately: it is dead, or it reports nothing")
     return found
+
+
+def _must_not_be_javas(fleet: FleetStatus, view: ShardView, what: str) -> None:
+    owner = next((worker for worker in fleet.workers if worker.worker == view.owner), None)
+    if owner is not None and owner.kind in (JAVA, UNREPORTED):
+        who = "a Java worker, which" if owner.kind == JAVA else "which never reports; a Java worker"
+        raise ActRefusedError(f"{view.key} belongs to {owner.worker}, {who} {what}: move it to a worker of mld first")
 
 
 def _receivers(fleet: FleetStatus, without: set[str]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The commands that steer a fleet: `mld move`, `release`, `drain`, `pause` and `resume`. Options only."""
+"""The commands that steer a fleet: `mld move`, `release`, `drain`, `pause`, `resume`, `restart-child`. Options only."""
 
 from __future__ import annotations
 
@@ -174,6 +174,37 @@ def pause(
         return plan_pause(await tools.reader.look(), shard, _words(tools.clock.wall(), why))
 
     sys.exit(act("mld pause", file, overrides, ActOptions(execute, backup_file, output), plan))
+
+
+@click.command("restart-child")
+@_shard
+@file_option
+@define_option
+@_why
+@acting
+def restart_child(
+    words: Sequence[str],
+    option_file: str | None,
+    overrides: Sequence[str],
+    why: str,
+    execute: bool,
+    backup_file: str | None,
+    output: str,
+) -> None:
+    """Have the record processor of a shard killed, wherever it runs, and started again at the checkpoint.
+
+    At once, without a pause for earlier failures, and without being counted as one. SHARD is a shard's id, or its
+    number.
+    """
+
+    file, (shard,) = file_and_words(words, option_file, "SHARD")
+
+    async def plan(tools: ActTools) -> ActPlan:
+        from mld.operating.acts.steering import plan_restart
+
+        return plan_restart(await tools.reader.look(), shard, _words(tools.clock.wall(), why))
+
+    sys.exit(act("mld restart-child", file, overrides, ActOptions(execute, backup_file, output), plan))
 
 
 @click.command()

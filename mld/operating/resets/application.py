@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from random import Random
 
 from mld.aws.client_factory import client_factory
@@ -47,6 +48,8 @@ LOOK_AGAIN_S = (0.5, 1.0, 2.0)
 """Pauses before a look at the table that failed is made again."""
 ROUNDS_MAX = 4
 """How often the table is looked at again after writing, for rows that moved or came meanwhile."""
+
+NOT_RECREATED = " (which this stream was not: nothing says that it is younger than the table)"
 
 Report = Callable[[Outcome], None]
 Planner = Callable[[RawTable, str], ActPlan]
@@ -151,13 +154,23 @@ class Application:
     def _detector(self) -> ShardDetector:
         return ShardDetector(self.streams, self.clock, Random(), kind=self.kind)
 
-    async def shards(self, seen: RawTable | None = None) -> tuple[Shard, ...]:
-        """All shards, of a stream to which the rows belong. Raises ActRefusedError and StreamError."""
+    async def shards(self, seen: RawTable | None = None, *, are_replaced: bool = False) -> tuple[Shard, ...]:
+        """All shards, of a stream to which the rows belong. Raises ActRefusedError, StreamError and TableError.
+
+        `are_replaced`: all rows are to be made anew, so they may be those of a stream that is gone. The stream that
+        was made in its place is younger than the table; an older one is a stream that was named by mistake.
+        """
         shards = await self._list(None)
         foreign = None if seen is None else await in_turns(foreign_evidence(shards, self.own(seen).scan.leases))
-        if foreign is not None:
-            raise ActRefusedError(foreign)
-        return shards
+        if foreign is None or (are_replaced and await self._is_younger_than_table()):
+            return shards
+        raise ActRefusedError(foreign + (NOT_RECREATED if are_replaced else ""))
+
+    async def _is_younger_than_table(self) -> bool:
+        created_ms = (await self.streams.describe()).created_ms
+        described = (await self.calls.send("DescribeTable", {}))["Table"].get("CreationDateTime")
+        table_s = described.timestamp() if isinstance(described, datetime) else described
+        return created_ms is not None and table_s is not None and created_ms > table_s * 1000
 
     async def open_at(self, place: ShardFilter) -> tuple[Shard, ...]:
         """The shards that were open at a place: a partition of all hash keys, where shards have such.
@@ -250,8 +263,15 @@ def is_like(row: Lease, target: Lease) -> bool:
         row.checkpoint == target.checkpoint
         and row.pending is None
         and row.children == target.children
+        and row.parents == target.parents
+        and not is_of_another_shard(row, target)
         and row.failing is None
     )
+
+
+def is_of_another_shard(row: Lease, target: Lease) -> bool:
+    """Whether the row is of a shard of the same name in a stream that is gone; rows of old versions have no range."""
+    return row.hash_range not in (None, target.hash_range)
 
 
 @dataclass(frozen=True, slots=True)

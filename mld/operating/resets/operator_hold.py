@@ -4,6 +4,11 @@ To a fleet, Java's too, an operator is a worker that owns leases and renews them
 Taking a lease ends its former owner's checkpoints at once, because each is conditional on the counter or the owner. If
 the command dies, its leases expire like a dead worker's, and the fleet goes on with the rows as they are then.
 
+By force a lease is taken by the write with which a leader gives it away (leases#conditional-writes, assign): whoever
+owns it must still do so, and the counter goes up by one whatever it is. A condition on the counter would protect
+nothing: the owner is to lose the lease whatever it has written meanwhile, and what it writes later is refused, ours by
+the owner that its guard names, Java's by the counter that it wrote last.
+
 A worker of a 2.x fleet may steal a lease even from an operator; then a write of the operator is refused, and it takes
 the lease again. Two operators never hold one table: who finds another one's leases renewed gives up.
 """
@@ -17,11 +22,12 @@ import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
-from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
+from mld.aws.table_calls import TableCalls
 from mld.clock import Clock
-from mld.errors import TableError, TableThrottledError
+from mld.errors import TableError
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
+from mld.operating.acts.execution import write_change
 from mld.operating.acts.plan import ActRefusedError, Change, Fate, Outcome, WriteKind
 from mld.periods import RENEWALS_PER_LEASE
 from mld.positions import Position
@@ -29,7 +35,7 @@ from mld.turns import a_few_at_a_time
 
 OPERATOR_PREFIX = "mld-operator-"
 TRIES_MAX = 6
-"""How often a lease is taken whose row moves at the same moment, and a throttled request is sent."""
+"""How often a lease is taken that changes hands at the same moment, and a request is sent."""
 PAUSE_S = 0.2
 
 
@@ -75,7 +81,7 @@ class OperatorHold:
     async def take(self, leases: Iterable[Lease], *, by_force: bool) -> None:
         """Take these leases, as they were read. Raises ActRefusedError if a row has moved since; TableError.
 
-        `by_force`: whoever moved it, except another operator, loses it all the same.
+        `by_force`: whoever has moved it or owns it by now, except another operator, loses it all the same.
         """
 
         async def one(lease: Lease) -> None:
@@ -84,21 +90,21 @@ class OperatorHold:
         await a_few_at_a_time(one, [lease for lease in leases if lease.key not in self._held])
 
     async def _take(self, lease: Lease, *, by_force: bool) -> None:
+        # By force the owner is the only condition: the row of a busy worker moves faster than a far table answers.
+        write = self._table.assign if by_force else self._table.take
         seen: Lease | None = lease
         last: TableError | None = None
         for _ in range(TRIES_MAX):
             if seen is None:
                 return  # its row is gone
             if seen.actual_owner == self.me and seen.checkpoint_owner is None:
-                self._held[seen.key] = seen
+                self._took(seen, by_force=by_force)
                 return
             self._require_no_other_operator(seen)
             try:
-                if by_force and seen.actual_owner is not None:
-                    self._noticed_at_s = self._clock.monotonic() + self._duration_s
-                taken = await self._table.take(seen, self.me)
+                taken = await write(seen, self.me)
                 if not isinstance(taken, Refusal):
-                    self._held[taken.key] = taken
+                    self._took(taken, by_force=by_force and seen.actual_owner is not None)
                     return
                 seen = await self._table.get(lease.key)
             except TableError as error:
@@ -109,7 +115,13 @@ class OperatorHold:
                 raise ActRefusedError(_moved(seen))
         if last is not None:
             raise last
-        raise ActRefusedError(f"lease {lease.key} moves each time it is about to be taken; ask again")
+        raise ActRefusedError(f"lease {lease.key} changes hands each time it is about to be taken; ask again")
+
+    def _took(self, lease: Lease, *, by_force: bool) -> None:
+        """The lease is ours. Its former owner may have renewed it until our write was applied, which was before now."""
+        self._held[lease.key] = lease
+        if by_force:
+            self._noticed_at_s = self._clock.monotonic() + self._duration_s
 
     def _require_no_other_operator(self, lease: Lease) -> None:
         owner = lease.actual_owner
@@ -122,7 +134,7 @@ class OperatorHold:
         A lease that was stolen meanwhile is taken back first. Raises ActRefusedError, TableError.
         """
         for _ in range(TRIES_MAX):
-            outcome = await self._write(change)
+            outcome = await write_change(change, self._calls, self._clock)
             row = await self._row(change.key)
             if outcome.fate is Fate.REFUSED:
                 outcome = await self._after_refusal(outcome, row)
@@ -153,7 +165,7 @@ class OperatorHold:
     async def advance(self, change: Change, position: Position) -> Outcome:
         """Write a change that was made from the row as it is and moves it to `position`: once, or not at all."""
         for _ in range(TRIES_MAX):
-            outcome = await self._write(change)
+            outcome = await write_change(change, self._calls, self._clock)
             if outcome.fate is Fate.DONE:
                 break
             row = await self._row(change.key)
@@ -162,24 +174,6 @@ class OperatorHold:
             if outcome.fate is Fate.REFUSED:
                 break
         return outcome
-
-    async def _write(self, change: Change) -> Outcome:
-        pause_s = PAUSE_S
-        for attempt in range(1, TRIES_MAX + 1):
-            try:
-                await self._calls.send(change.kind.value, change.request, refusals=(REFUSED_CODE,))
-            except RefusedError:
-                return Outcome(change, Fate.REFUSED, "the row is no longer as it was read; ask again")
-            except TableThrottledError as error:
-                if attempt == TRIES_MAX:
-                    return Outcome(change, Fate.REFUSED, str(error))
-                await self._clock.sleep(pause_s)
-                pause_s *= 2
-            except TableError as error:
-                return Outcome(change, Fate.UNKNOWN, f"{error}; ask again")
-            else:
-                return Outcome(change, Fate.DONE)
-        raise AssertionError("unreachable")
 
     async def _row(self, key: str) -> Lease | None:
         """The row as it is. Raises TableError after some tries."""

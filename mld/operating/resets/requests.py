@@ -24,6 +24,7 @@ _STALE = (
     rows.THROUGHPUT,
     rows.HEARTBEAT,
     rows.FAILING,
+    rows.LEFT_OUT,
     *rows.STATUS,
 )
 """What a row says about a place that it leaves."""
@@ -31,7 +32,7 @@ OWNERS = (rows.OWNER, rows.CHECKPOINT_OWNER)
 
 
 def rewrite(seen: Lease, target: Lease, me: str, words: str) -> Change:
-    """Give the row the place of `target`, as if it had been created there; parents and hash range where it has none."""
+    """Give the row the place of `target`, as if it had been created there, with its parents and hash range."""
     new = rows.new_row(target)
     sets = ["#checkpoint = :checkpoint", "#checkpointSubSequenceNumber = :sub", "#ownerSwitchesSinceCheckpoint = :zero"]
     values: dict[str, Any] = {
@@ -41,13 +42,13 @@ def rewrite(seen: Lease, target: Lease, me: str, words: str) -> Change:
         ":checkpoint": new[rows.CHECKPOINT],
         ":sub": new[rows.CHECKPOINT_SUB],
     }
-    lacking = [] if seen.parents else [rows.PARENTS]
-    lacking += [] if seen.hash_range is not None else [rows.HASH_START, rows.HASH_END]
-    for name in (*lacking, rows.CHILDREN):
+    other = [] if seen.parents == target.parents else [rows.PARENTS]
+    other += [] if seen.hash_range == target.hash_range else [rows.HASH_START, rows.HASH_END]
+    for name in (*other, rows.CHILDREN):
         if name in new:
             sets.append(f"#{name} = :{name}")
             values[f":{name}"] = new[name]
-    gone = ", ".join(f"#{name}" for name in _STALE if name not in new)
+    gone = ", ".join(f"#{name}" for name in (*other, *_STALE) if name not in new)
     expression = f"SET {', '.join(sets)} REMOVE {gone} ADD #leaseCounter :one"
     return update(seen.key, words, _request(seen.key, MINE, expression, values))
 

@@ -18,6 +18,7 @@ from mld.operating.resets.boundary import Boundary, boundary_at_sequence, bounda
 from mld.operating.resets.target import ResetRows, shard_reset, whole_reset, words_of
 from mld.positions import LATEST, TRIM_HORIZON, Position
 from mld.shards.graph import ShardGraph
+from mld.shards.identity import foreign_evidence
 from mld.steps import finish
 from mld.streams import Shard, ShardFilter, ShardFilterType, StreamKind
 from mld.turns import a_few_at_a_time, in_turns
@@ -68,19 +69,22 @@ class Reset:
     def _notes(self, changes: list[Change], table: RawTable) -> tuple[str, ...]:
         skipped = [change.key for change in changes if " forward to " in change.words]
         forward = f"{len(skipped)} shards skip records that were not processed" if skipped else ""
-        gone = {lease.key for lease in table.scan.leases if not lease.is_complete}
-        unread = [change.key for change in changes if change.words.startswith("its row goes") and change.key in gone]
+        unfinished = {lease.key for lease in table.scan.leases if not lease.is_complete}
+        goes = [change.key for change in changes if change.words.startswith("its row goes")]
+        unread = [key for key in goes if key in unfinished]
         left = ""
         if unread and self.point.kind is not PointKind.TRIM_HORIZON:
             left = f"{len(unread)} unfinished shards are older than that place, or are read again after their parents"
-        return tuple(note for note in (forward, left) if note)
+        foreign = finish(foreign_evidence(self.shards, table.scan.leases))
+        gone = f"all rows are replaced, because {foreign.partition(';')[0]}" if foreign else ""
+        return tuple(note for note in (gone, forward, left) if note)
 
 
 async def resolve(app: Application, table: RawTable, point: Point, shard_name: str | None) -> Reset:
     """Ask the stream what the place means for each shard. Raises ActRefusedError, StreamError."""
     if point.kind is PointKind.TIME and app.kind is StreamKind.DYNAMODB:
         raise ActRefusedError(NO_TIME)
-    shards = await app.shards(table)
+    shards = await app.shards(table, are_replaced=shard_name is None)
     if shard_name is not None:
         return await _one_shard(app, shards, point, shard_name)
     if point.kind is PointKind.SEQUENCE:

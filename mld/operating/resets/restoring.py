@@ -19,6 +19,7 @@ from mld.leases.table import TableScan
 from mld.operating.acts.backup import BackupHeader, read_backup
 from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, RawTable, Row
 from mld.operating.resets import requests
+from mld.operating.resets.application import is_of_another_shard
 from mld.operating.resets.one_stream_view import stream_id_in, streams_in
 from mld.operating.resets.target import direction, words_of
 from mld.shards.graph import ShardGraph, id_order
@@ -103,7 +104,7 @@ class Restoration:
             row = seen.get(lease.key)
             if row is None:
                 changes.append(requests.put_back(self.saved.rows[lease.key], me, f"put back at {lease.checkpoint}"))
-            elif row.checkpoint != lease.checkpoint:
+            elif row.checkpoint != lease.checkpoint or is_of_another_shard(row, lease):
                 changes.append(requests.rewrite(row, as_new(lease), me, words_of(lease, row)))
                 if direction(row.checkpoint, lease.checkpoint) != "back":
                     forward.append(lease.key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mld.aws.service import Service
@@ -11,8 +12,9 @@ from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.errors import AwsError, MldError, StreamNotFoundError, TableMissingError
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY
 from mld.leases import rows
+from mld.operating.acts.backup import backup_name, free_name, save_rows
 from mld.operating.acts.plan import ActRefusedError, RawTable, Row
-from mld.operating.resets.application import Application, application_of
+from mld.operating.resets.application import Application, Doors, application_of
 from mld.tracking.stream_list import ENTITY as LIST_ENTITY
 from properties.settings import Settings
 from properties.stream_settings import StreamSetting
@@ -195,3 +197,17 @@ async def _delete(calls: TableCalls) -> str:
     except (RefusedError, MldError) as error:
         return f"failed: {error}"
     return "deleted"
+
+
+def exported_tables(
+    doors: Doors, path: Path | None, tables: Mapping[str, Sequence[Row]]
+) -> list[tuple[str, Path, int]]:
+    """Save each table in a file of its own: (table, file, rows). Raises BackupError."""
+    app = doors.app
+    first = path or free_name(Path(backup_name(app.name, app.clock.wall())))
+    written = []
+    for name, found in tables.items():
+        file = first if name == app.table_name else first.with_name(f"{first.stem}-{name}{first.suffix}")
+        save_rows("export", app.name, name, app.stream_name, found, app.clock.wall(), file)
+        written.append((name, file, len(found)))
+    return written

@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from mld.leases.lease import Lease
+from mld.operating.acts.backup import forget, saved_file
 from mld.operating.acts.plan import ActRefusedError, Fate, Outcome
 from mld.operating.resets import requests
 from mld.operating.resets.application import Application
 from mld.operating.resets.boundary import ShardWalk
-from mld.operating.resets.files import forget, saved_file
 from mld.operating.resets.owners import Observed
 from mld.positions import LATEST_NAME, SUB_MAX, InitialPosition, Position
 from mld.retrieval.placement import Placement
 from mld.retrieval.starting_points import lacks_timestamp, starting_point
-from mld.streams import HashRange, Page
+from mld.streams import HashRange, IteratorType, Page, StartingPoint
 from protocol.framed import FramedRecord, Splitter
 
 _PAST = re.compile(r"(?P<sequence>[0-9]{1,129})(?:/(?P<sub>[0-9]{1,19}))?", re.ASCII)
@@ -80,6 +80,20 @@ class Passed:
     count: int
     first: Position
     last: Position
+
+
+async def records_at(app: Application, lease: Lease, wanted: SkipRange) -> list[FramedRecord]:
+    """The one user record, or all of one aggregate, that ends `wanted`. Raises ActRefusedError if it is not there."""
+    assert wanted.past is not None
+    start = StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=wanted.past.sequence)
+    page = await ShardWalk(app.streams, app.clock, lease.shard_id, start).page_with_records()
+    hash_range = await Placement(app.streams, app.clock).range_of(lease.hash_range)
+    found = [] if page is None else _for_child(page, lease.checkpoint, hash_range)
+    names_it = [one for one in found if one.sequence == wanted.past.sequence]
+    kept = [one for one in names_it if not wanted.names_user_record or one.sub == wanted.past.sub]
+    if not kept:
+        raise ActRefusedError(f"shard {lease.key} has no record {str(wanted).removeprefix('up to ')} (any more)")
+    return kept
 
 
 Keep = Callable[[FramedRecord], None]

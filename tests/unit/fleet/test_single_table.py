@@ -173,10 +173,13 @@ def test_summary_of_a_fleet():
         ([report("a"), report("b", code_age_s=91)], 0),
         ([report("a"), report("b", code=0, code_age_s=5), report("b", code=1, code_age_s=3, legacy=True)], 1),
         ([report("a"), report("b", code=1, code_age_s=5), report("b", code=0, code_age_s=3, legacy=True)], 0),
-        ([report("a"), report("b"), report("idle", code=None)], 1),
+        ([report("a"), report("b"), report("idle", code=None)], 0),  # alive, and may have a lease in a moment
+        ([report("a"), report("b"), report("idle", code=None, legacy=True)], 0),
+        ([report("a"), report("b"), report("idle")], 1),
+        ([report("a"), report("b"), report("gone", code=None, age_s=61)], 1),
     ],
 )
-def test_lowest_support_code_of_the_owners(reports, lowest):
+def test_lowest_support_code_of_owners_and_of_who_reports(reports, lowest):
     assert summary_of([lease("s1", "a"), lease("s2", "b")], reports).lowest_code == lowest
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from mld.operating.acts.backup import free_name, saved_file
 from mld.operating.acts.plan import ActRefusedError
-from mld.operating.resets.files import free_name, saved_file
 from mld.operating.resets.skipping import SkipRange, parse_past
 from mld.positions import SUB_MAX, Position
 

@@ -19,7 +19,7 @@ from mld.operating.resets.resetting import resolve
 from mld.operating.resets.skipping import SkipRange, skip
 from mld.positions import TRIM_HORIZON, InitialPosition
 from tests.support.fleet import STREAM, TABLE, Fleet, in_fleet, settings_of
-from tests.twins.dynamo import lost_reply, lost_request
+from tests.twins.dynamo import Fault, lost_reply, lost_request
 from tests.twins.kinesis_model import ModelFanOut
 
 SHARD_0, SHARD_1 = "shardId-000000000000", "shardId-000000000001"
@@ -38,6 +38,15 @@ async def reset(app: Application, point: Point, *, stop_fleet: bool = True) -> l
     await (app.require_no_operators(seen) if stop_fleet else app.require_no_owners(seen, "stop them"))
     wanted = await resolve(app, seen.table, point, None)
     return await app.carry_out(wanted.plan, lambda _: None, seen, stop_fleet=stop_fleet)
+
+
+FAR = Fault(delay_before_s=0.1, delay_after_s=0.1)
+
+
+async def keep_putting(world: Fleet) -> None:
+    while True:
+        world.put(4)
+        await world.advance(0.1)
 
 
 async def processed(world: Fleet, count: int = 30) -> None:
@@ -78,6 +87,32 @@ async def test_no_worker_reads_while_the_rows_are_written(world: Fleet) -> None:
         assert not world.recorder.deliveries
         assert _owners(world) == {hold.me}
     await world.until(lambda: set(world.recorder.data()) >= set(world.put_data[30:]))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@in_fleet(2, idleTimeBetweenReadsInMillis="200")
+async def test_leases_whose_rows_move_faster_than_the_table_answers_are_taken(world: Fleet, mode: str) -> None:
+    world.start("w1", clientVersionConfig=mode)
+    await processed(world)
+    world.dynamo.faults = lambda sender, *_: FAR if sender == "operator" else None
+    app = application(world)
+    producing = asyncio.create_task(keep_putting(world))
+    seen = await app.look()
+    await world.advance(1)
+    assert all(_counter(world, lease.key) > lease.counter + 2 for lease in seen.table.scan.leases), "a busy fleet"
+
+    async with operator_hold(app.leases, app.calls, app.clock, app.lease_duration_s) as hold:
+        await hold.take((await app.look()).table.scan.leases, by_force=True)
+        assert _owners(world) == {hold.me}
+        await hold.until_noticed()
+        world.recorder.deliveries.clear()
+        await world.advance(1)
+        assert not world.recorder.deliveries, "the former owner believes no longer"
+    await world.advance(60)
+    assert {outcome.fate for outcome in await reset(app, HORIZON)} == {Fate.DONE}
+    producing.cancel()
+    await asyncio.wait({producing})
+    await world.until(world.all_delivered)
 
 
 @in_fleet(3)
@@ -311,3 +346,7 @@ def _leases(world: Fleet) -> list[Lease]:
 
 def _owners(world: Fleet) -> set[str]:
     return {row[OWNER]["S"] for row in world.dynamo.rows(TABLE).values() if OWNER in row and "checkpoint" in row}
+
+
+def _counter(world: Fleet, key: str) -> int:
+    return int(world.dynamo.row(TABLE, key)["leaseCounter"]["N"])

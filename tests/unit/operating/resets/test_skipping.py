@@ -10,7 +10,14 @@ import pytest
 from mld.leases.lease import Lease
 from mld.operating.acts.plan import ActRefusedError
 from mld.operating.resets.application import Application, application_with
-from mld.operating.resets.skipping import Passed, SkipRange, parse_past, pass_records, saved_line
+from mld.operating.resets.skipping import (
+    Passed,
+    SkipRange,
+    parse_past,
+    pass_records,
+    records_at,
+    saved_line,
+)
 from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
 from mld.streams import HashRange
 from protocol.framed import FramedRecord
@@ -68,6 +75,25 @@ async def test_many_pages_are_read_and_no_record_more_is_kept() -> None:
     passed, kept = await passed_of(streams, SkipRange(count=2_400))
     assert passed.last == Position(numbers[2_399])
     assert [record.sequence for record in kept] == numbers[:2_400]
+
+
+@virtual
+async def test_one_record_is_found_wherever_the_checkpoint_is() -> None:
+    streams = MemoryStreams()
+    numbers = streams.put(5)
+    (packed,) = streams.put(data=aggregate([User("key", bytes([number])) for number in range(3)]))
+    lease = Lease(SHARD, TRIM_HORIZON)
+
+    async def found(text: str) -> list[tuple[str, int]]:
+        records = await records_at(application(streams), lease, parse_past(text))
+        return [(record.sequence, record.sub) for record in records]
+
+    assert await found(numbers[3]) == [(numbers[3], 0)]
+    assert await found(packed) == [(packed, 0), (packed, 1), (packed, 2)]
+    assert await found(f"{packed}/1") == [(packed, 1)]
+    for absent in (f"{packed}/3", str(int(numbers[3]) + 1)):
+        with pytest.raises(ActRefusedError, match=r"has no record|does not have this place"):
+            await found(absent)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,168 @@
+"""What `mld check` and `mld run` say before AWS or the kernel does: names, programs, packages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from mld.aws.service_data import name_rule
+from mld.check import print_check
+from mld.daemon import run_daemon
+from mld.refusals import refusals
+from properties.conversion import STREAM_NAME
+from properties.loader import load
+from properties.remarks import ConfigurationError, Level, Remark
+from properties.settings import Settings
+
+GOOD = {
+    "executableName": "true",
+    "applicationName": "app",
+    "streamName": "clicks",
+    "regionName": "eu-west-1",
+    "AwsCredentialsProvider": "AnonymousCredentialsProvider",
+    "retrievalMode": "POLLING",
+}
+
+
+def written(place: Path, **keys: str) -> Path:
+    file = place / "app.properties"
+    file.write_text("".join(f"{name} = {value}\n" for name, value in {**GOOD, **keys}.items() if value))
+    return file
+
+
+def settings_of(place: Path, **keys: str) -> Settings:
+    return load(written(place, **{name.replace("__", "."): value for name, value in keys.items()})).settings
+
+
+def refused(place: Path, **keys: str) -> list[Remark]:
+    return refusals(settings_of(place, **keys), "app.properties")
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "what", "remedy"),
+    [
+        ({"streamName": "<STREAM_NAME>"}, "streamName", "is no name of a stream", "in the place of the placeholder"),
+        ({"streamName": "my stream"}, "streamName", "1 to 128 characters", "at most 128"),
+        ({"streamName": "a" * 129}, "streamName", "is no name of a stream", "at most 128"),
+        (
+            {"streamName": "arn:aws:kinesis:eu-west-1:123456789012:stream/clicks"},
+            "streamName",
+            "is no name of a stream",
+            "write the ARN as streamArn",
+        ),
+        ({"tableName": "ab"}, "tableName", "is no name of a table: 3 to 255 characters", "at most 255"),
+        ({"applicationName": "ab"}, "applicationName", "is no name of a table", "at most 255"),
+        ({"applicationName": "my app", "tableName": "good"}, "applicationName", "is no name of a table", "at most"),
+        ({"applicationName": "a" * 250}, "applicationName", "is no name of a table", "at most 255"),
+        (
+            {"tableName": "arn:aws:dynamodb:eu-west-1:123456789012:table/app"},
+            "tableName",
+            "is no name of a table",
+            "without the ARN",
+        ),
+        ({"workerMetricsTableName": "a/b"}, "workerMetricsTableName", "is no name of a table", "at most 255"),
+        (
+            {"retrievalMode": "FANOUT", "fanoutConfig__consumerName": "my app"},
+            "fanoutConfig.consumerName",
+            "is no name of a consumer",
+            "at most 128",
+        ),
+        ({"executableName": "cd x && y"}, "executableName", "no executable file 'cd' is found", "there is no shell"),
+        ({"executableName": "A=b x"}, "executableName", "no executable file 'A***' is found", "there is no shell"),
+        ({"executableName": "'my child' x"}, "executableName", "no executable file", "there is no shell"),
+        ({"executableName": "./nowhere"}, "executableName", "'./nowhere' is found", "a path relative to"),
+        ({"executableName": "<COMMAND>"}, "executableName", "no executable file", "a path relative to"),
+    ],
+)
+def test_what_aws_or_the_kernel_refuses_is_an_error_with_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, str], key: str, what: str, remedy: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/bin:/usr/bin")
+    (one,) = refused(tmp_path, **keys)
+    assert (one.level, one.key) == (Level.ERROR, key)
+    assert what in one.message
+    assert remedy in one.remedy
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"applicationName": "abc", "streamName": "a.b_c-1"},
+        {"streamName": "", "streamArn": "arn:aws:kinesis:eu-west-1:123456789012:stream/clicks"},
+        {"retrievalMode": "FANOUT"},
+        {
+            "retrievalMode": "FANOUT",
+            "fanoutConfig__consumerName": "my app",
+            "fanoutConfig__consumerArn": "arn:aws:kinesis:eu-west-1:123456789012:stream/clicks/consumer/app:1",
+        },
+        {"executableName": "sh -c true"},
+    ],
+)
+def test_what_works_is_not_refused(tmp_path: Path, keys: dict[str, str]) -> None:
+    assert refused(tmp_path, **keys) == []
+
+
+def test_a_file_without_the_right_to_run_is_said_to_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("child.py").write_text("#!/usr/bin/env python3\n")
+    (one,) = refused(tmp_path, executableName="./child.py")
+    assert (one.message, one.remedy) == ("the file './child.py' is not executable", "chmod +x ./child.py")
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        ("sh -c 'cd x && y'", "signs that only a shell understands"),
+        ('python3 "my child.py"', "signs that only a shell understands"),
+        ("env true | cat", "signs that only a shell understands"),
+        ("sh nowhere.sh", "nowhere.sh does not exist in"),
+    ],
+)
+def test_what_hardly_works_is_a_warning_and_an_error_if_the_file_is_strict(
+    tmp_path: Path, command: str, what: str
+) -> None:
+    (one,) = refused(tmp_path, executableName=command)
+    assert (one.level, what in one.message) == (Level.WARNING, True)
+    (one,) = refused(tmp_path, executableName=command, mld__strict="true")
+    assert one.level is Level.ERROR
+
+
+def test_each_stream_has_its_own_program(tmp_path: Path) -> None:
+    keys = {"streamName": "", "mld__streams": "a,b", "mld__stream__b__executableName": "./nowhere"}
+    (one,) = refused(tmp_path, **keys)
+    assert one.key == "mld.stream.b.executableName"
+
+
+def test_no_value_is_repeated_but_what_may_be_shown(tmp_path: Path) -> None:
+    keys = {"streamName": "geheim geheim", "tableName": "geheim/geheim", "executableName": "PASSWORD=geheim x"}
+    assert "geheim" not in " ".join(map(str, refused(tmp_path, **keys)))
+
+
+async def start(settings: Settings) -> None:
+    await run_daemon(settings, "app.properties")
+
+
+@pytest.mark.parametrize("keys", [{"streamName": "a b"}, {"applicationName": "ab"}, {"executableName": "./nowhere"}])
+def test_check_and_run_refuse_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], keys: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        asyncio.run(start(settings_of(tmp_path, **keys)))
+    file = written(tmp_path, **keys)
+    assert print_check(str(file), (), as_json=True, show_all=False) == 2
+    remarks = json.loads(capsys.readouterr().out)["remarks"]
+    assert [one["message"] for one in remarks if one["level"] == "error"] == [
+        one.message for one in error.value.problems
+    ]
+    assert print_check(str(file), (), as_json=False, show_all=False) == 2
+    assert "1 error(s)" in capsys.readouterr().out
+
+
+def test_the_names_of_a_list_are_those_of_the_service() -> None:
+    rule = name_rule("kinesis", "StreamName")
+    assert STREAM_NAME.pattern == f"{rule.pattern.removesuffix('+')}{{{rule.least},{rule.most}}}"
