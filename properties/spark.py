@@ -65,6 +65,11 @@ class OnPoison(Enum):
     STOP = "stop"
 
 
+class OnGap(Enum):
+    STOP = "stop"
+    ACCEPT = "accept"
+
+
 class NetworkFiles(Enum):
     """What becomes of commits on a network file system."""
 
@@ -116,6 +121,8 @@ KEYS: tuple[Key, ...] = (
     _key("deadLetter", TEXT,
          "Directory for records that cannot be decoded or processed, as JSON lines with their reasons.",
          shown_as=Shown.PLACE),
+    _key("onGap", CHOICE, "What becomes of a shard of which a sink lacks records before the checkpoint, as after a "
+         "restore: stop, or go on without them.", OnGap.STOP, choices=OnGap),
     _key("onPoison", CHOICE, "What becomes of a record with which the pipeline fails again and again.",
          choices=OnPoison, default_text="stop; deadLetter if mld.spark.deadLetter is set"),
     _key("attemptsMax", INT, "Attempts at a micro-batch before it is split in search of the record that fails.",

@@ -35,6 +35,8 @@ class Offer:
     stop: int
     arrived_at: float = 0.0
     is_page: bool = False
+    preceding: RecordPosition | None = None
+    """What the daemon delivered, or had checkpointed, right before it; None: its shard is read from here on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,12 @@ class MicroBatch:
     def ends(self) -> dict[StreamShard, RecordPosition]:
         """The last position of each shard."""
         return {piece.offer.shard: piece.offer.last for piece in self.slices}
+
+    @property
+    def preceding(self) -> dict[StreamShard, RecordPosition]:
+        """What stands right before the first offer of each shard, where that is known."""
+        firsts = {piece.offer.shard: piece.offer.preceding for piece in reversed(self.slices)}
+        return {shard: position for shard, position in firsts.items() if position is not None}
 
     @property
     def records(self) -> int:

@@ -41,7 +41,8 @@ class ChildConnection(asyncio.BufferedProtocol):
         self._fit = fit
         self.number = number
         self.shard: StreamShard | None = None
-        self.checkpoint: RecordPosition | None = None
+        self.reached: RecordPosition | None = None
+        """What stands right before its next offer: its checkpoint, then the end of the offer before. None: unknown."""
         self.waiting: deque[tuple[int, RecordPosition | None]] = deque()
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(link.HEADER.size)
@@ -203,6 +204,16 @@ class ChildConnection(asyncio.BufferedProtocol):
     def _write(self, kind: int, head: dict[str, Any]) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(link.encode(kind, head))
+
+
+def checkpoint_of(head: dict[str, Any]) -> RecordPosition | None:
+    """Return the position of the last record that was checkpointed; None if the shard is read from a place that is no
+    record's, such as TRIM_HORIZON or LATEST."""
+    sequence, sub = head.get("sequence"), head.get("sub")
+    try:
+        return RecordPosition(int(str(sequence)), int(sub or 0))
+    except ValueError:
+        return None
 
 
 def _page(head: dict[str, Any]) -> PageFile:

@@ -32,7 +32,7 @@ from processors.spark.held_answers import hold_limits
 from processors.spark.high_water_marks import HighWaterMarks, StreamShard, fresh
 from processors.spark.host.aligned_intake import AlignedIntake
 from processors.spark.host.alignment import ArrivalSpan
-from processors.spark.host.connection import ChildConnection
+from processors.spark.host.connection import ChildConnection, checkpoint_of
 from processors.spark.host.offers import OfferQueue, Taken
 from processors.spark.host.process_watch import watch_process
 from processors.spark.host.start_up import HostStartError, Started
@@ -220,6 +220,7 @@ class SessionHost:
         if self._is_of_another_stream(child, head.get("arn"), head.get("created")):
             return
         child.shard = StreamShard(str(head["stream"]) or self._settings.stream, str(head["shard"]))
+        child.reached = checkpoint_of(head)
         for other in list(self._children.values()):
             if other is not child and other.shard == child.shard:
                 other.fail("another child of this shard has taken over")

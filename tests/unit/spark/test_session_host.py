@@ -96,8 +96,8 @@ class Daemon:
     def act(self, action: str, **more) -> str | None:
         return self.say(json.dumps({"action": action, **more}).encode() + b"\n")
 
-    def initialize(self, shard: str = "a") -> str | None:
-        return self.act("initialize", shardId=shard, sequenceNumber="TRIM_HORIZON", subSequenceNumber=0)
+    def initialize(self, shard: str = "a", at: str = "TRIM_HORIZON") -> str | None:
+        return self.act("initialize", shardId=shard, sequenceNumber=at, subSequenceNumber=0)
 
     def end(self) -> BaseException | None:
         with suppress(OSError):
@@ -135,9 +135,9 @@ async def serving(tmp_path, *keys, start=None, env=DAEMON, **bed_more):
     async def call(function, *arguments):
         return await asyncio.wait_for(asyncio.to_thread(function, *arguments), BOUND_S)
 
-    async def child(shard="a"):
+    async def child(shard="a", at="TRIM_HORIZON"):
         daemon = Daemon(connection)
-        assert await call(daemon.initialize, shard) == "initialize"
+        assert await call(daemon.initialize, shard, at) == "initialize"
         return daemon
 
     try:
@@ -206,6 +206,29 @@ async def test_by_default_the_first_batch_has_its_checkpoint_at_once_and_the_nex
         assert await world.call(daemon.act, "shutdownRequested") == "shutdownRequested"
         assert (daemon.checkpoints[-1], numbers(world.bed)) == (("3", 0), [1, 2, 3])
         assert world.bed.sinks["out"].publications == 2
+
+
+@pytest.mark.parametrize("sink", [MemorySink, StagingMemorySink])
+async def test_a_sink_behind_the_checkpoint_refuses_the_shard_and_takes_it_once_it_is_read_again(tmp_path, sink):
+    out = sink("out", {StreamShard(STREAM, "a"): RecordPosition(3)})
+    async with serving(tmp_path, QUICK, sinks={"out": out}) as world:
+        daemon = await world.child(at="5")
+        assert await world.call(daemon.say, line_of([6], lag=0)) is None
+        reason = await world.call(daemon.end)
+        assert "holds a up to 3, and the application has come to 5" in str(reason)
+        daemon = await world.child(at="2")
+        assert await world.call(daemon.say, line_of(range(3, 7), lag=0)) == "processRecords"
+        assert (daemon.checkpoints, numbers(world.bed)) == ([("6", 0)], [4, 5, 6])
+
+
+async def test_a_sink_that_goes_back_between_two_batches_refuses_the_second_one(tmp_path):
+    async with serving(tmp_path, QUICK) as world:
+        daemon, out = await world.child(), world.bed.sinks["out"]
+        assert await world.call(daemon.say, line_of(range(1, 4), lag=0)) == "processRecords"
+        out.rows, out.marks = out.rows[:1], {StreamShard(STREAM, "a"): RecordPosition(1)}
+        assert await world.call(daemon.say, line_of([4], lag=0)) is None
+        assert "holds a up to 1, and the application has come to 3" in str(await world.call(daemon.end))
+        assert numbers(world.bed) == [1]
 
 
 async def test_a_batch_behind_the_tip_is_answered_before_its_commit(tmp_path):

@@ -6,7 +6,7 @@ import json
 from binascii import a2b_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -259,8 +259,12 @@ class Bed:
         """Let no job be computed that contains such a record."""
         self.frames.poison = self.sinks["out"].poison = is_poison
 
-    def offer(self, shard: str, numbers: Iterable[int], data: Mapping[int, bytes] = {}) -> Offer:
-        return offer_to(self.spool, StreamShard(STREAM, shard), numbers, data, as_page=self.is_page())
+    def offer(
+        self, shard: str, numbers: Iterable[int], data: Mapping[int, bytes] = {}, *, after: int | None = None
+    ) -> Offer:
+        """`after`: the record that was delivered right before them, if that is known."""
+        offer = offer_to(self.spool, StreamShard(STREAM, shard), numbers, data, as_page=self.is_page())
+        return replace(offer, preceding=None if after is None else RecordPosition(after))
 
     def run(self, *offers: Offer) -> BatchOutcome:
         """As a host does; `kept` are the offers that are to come again."""
