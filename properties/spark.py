@@ -43,6 +43,7 @@ class Format(Enum):
 
     BINARY = "binary"
     JSON = "json"
+    JSON_LINES = "jsonlines"
     CSV = "csv"
     AVRO = "avro"
     TEXT = "text"
@@ -99,7 +100,7 @@ KEYS: tuple[Key, ...] = (
          Format.BINARY, choices=Format),
     _key("schema", TEXT, "Columns of the payload in Spark's DDL, such as `user STRING, at TIMESTAMP`; for avro "
          "the schema in JSON; registry: that which the frame of the record names.",
-         default_text="required by json, csv and avro",
+         default_text="required by json, jsonlines, csv and avro",
          shown_as=Shown.FULL),
     _key("schema.reader", TEXT, "With mld.spark.schema = registry: the columns of the payload, whatever version a "
          "record was written with; in Spark's DDL for json, the schema in JSON for avro.",
@@ -440,10 +441,12 @@ def _together(
         values["onPoison"] = OnPoison.DEAD_LETTER if values["deadLetter"] else OnPoison.STOP
     elif values["onPoison"] is OnPoison.DEAD_LETTER and not values["deadLetter"]:
         say("onPoison", "is deadLetter, and there is no mld.spark.deadLetter", "name a directory for dead letters")
-    if values["format"] in (Format.JSON, Format.CSV, Format.AVRO) and not values["schema"] and "format" in places:
+    has_schema = values["format"] not in (Format.BINARY, Format.TEXT)
+    if has_schema and not values["schema"] and "format" in places:
         say("schema", "is required by mld.spark.format", "give the columns, such as: user STRING, at TIMESTAMP")
-    if values["schema"] and values["format"] in (Format.BINARY, Format.TEXT):
-        say("schema", "has no effect without mld.spark.format = json, csv or avro", "set the format", Level.WARNING)
+    if values["schema"] and not has_schema:
+        without = "has no effect without mld.spark.format = json, jsonlines, csv or avro"
+        say("schema", without, "set the format", Level.WARNING)
     _of_registry(values, say)
     owner = values["s3.bucketOwner"]
     if owner is not None and not re.fullmatch(r"[0-9]{12}", str(owner)):
