@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 
 from mld.metrics.instruments import Amounts, Calls, Spread, Tally
@@ -266,6 +267,23 @@ class TableMetrics:
         return sum(self.holes_of.values()) if self.holes_of else None
 
 
+@dataclass(frozen=True, slots=True)
+class SparkFigures:
+    """What the session host of `mld-spark` told last of its work; times in epoch seconds, counts since its start."""
+
+    written_at: float
+    interval_s: float
+    """The longest regular time from one trigger to the next."""
+    uncommitted_since: float | None
+    """When the oldest record that is not in every sink was accepted."""
+    trigger_since: float | None
+    """Since when a trigger has been at it."""
+    sinks_aside: int
+    dropped: int
+    malformed: int
+    poisoned: int
+
+
 class WorkerMetrics:
     """What is counted for the worker as a whole."""
 
@@ -287,6 +305,8 @@ class WorkerMetrics:
         self.unexpected_errors = 0
         """Exceptions that nobody expected and a loop survived."""
         self.loop_delay = Spread()
+        self.spark: SparkFigures | None = None
+        """Of this daemon's session host; None where there is none."""
         self.is_leader = False
         self.table = TableMetrics()
         self.operations: dict[str, Operation] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any, Protocol
@@ -44,6 +45,8 @@ class ChildConnection(asyncio.BufferedProtocol):
         self.reached: RecordPosition | None = None
         """What stands right before its next offer: its checkpoint, then the end of the offer before. None: unknown."""
         self.waiting: deque[tuple[int, RecordPosition | None]] = deque()
+        self._accepted_at: deque[float] = deque()
+        """When each of `waiting` was accepted, on the monotonic clock."""
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(link.HEADER.size)
         self._filled = 0
@@ -150,6 +153,11 @@ class ChildConnection(asyncio.BufferedProtocol):
             case _:
                 raise link.LinkError(f"a child does not say {header.kind}")
 
+    @property
+    def waiting_since(self) -> float | None:
+        """When the oldest offer that is not committed was accepted."""
+        return self._accepted_at[0] if self.waiting else None
+
     # --- what is said ------------------------------------------------------------------------------------------------
 
     def ready(self, head: dict[str, Any]) -> None:
@@ -160,6 +168,7 @@ class ChildConnection(asyncio.BufferedProtocol):
         commit before it answers."""
         self._write(link.ACCEPTED, {"id": number, "near": near})
         self.waiting.append((number, last))
+        self._accepted_at.append(time.monotonic())
         if last is None:
             self._settle_empty()
 
@@ -168,7 +177,7 @@ class ChildConnection(asyncio.BufferedProtocol):
         position: RecordPosition | None = None
         reached = 0
         while self.waiting and self.waiting[0][0] <= number:
-            reached, last = self.waiting.popleft()
+            reached, last = self._next()
             position = last or position
         if reached:
             self._say_committed(reached, position)
@@ -177,9 +186,13 @@ class ChildConnection(asyncio.BufferedProtocol):
     def _settle_empty(self) -> None:
         reached = 0
         while self.waiting and self.waiting[0][1] is None:
-            reached, _ = self.waiting.popleft()
+            reached, _ = self._next()
         if reached:
             self._say_committed(reached, None)
+
+    def _next(self) -> tuple[int, RecordPosition | None]:
+        self._accepted_at.popleft()
+        return self.waiting.popleft()
 
     def _say_committed(self, number: int, position: RecordPosition | None) -> None:
         sequence = None if position is None else str(position.sequence)

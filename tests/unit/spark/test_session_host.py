@@ -22,6 +22,7 @@ from processors.spark.batch import page_file
 from processors.spark.child import properties_file
 from processors.spark.child.relay import ChildRelay
 from processors.spark.high_water_marks import RecordPosition, StreamShard
+from processors.spark.host import session_host, trigger_pace
 from processors.spark.host.process_watch import clear, hold, sweep, watch_process
 from processors.spark.host.session_host import SessionHost
 from processors.spark.host.start_up import HostStartError
@@ -228,6 +229,30 @@ async def test_a_sink_that_goes_back_between_two_batches_refuses_the_second_one(
         out.rows, out.marks = out.rows[:1], {StreamShard(STREAM, "a"): RecordPosition(1)}
         assert await world.call(daemon.say, line_of([4], lag=0)) is None
         assert "holds a up to 1, and the application has come to 3" in str(await world.call(daemon.end))
+        assert numbers(world.bed) == [1]
+
+
+async def test_a_trigger_without_progress_is_said_loudly_and_what_waits_is_told(tmp_path, monkeypatch, caplog):
+    """While the JVM hangs its host does not: no lag shows that, because the children have answered."""
+    monkeypatch.setattr(session_host, "WRITE_EVERY_S", 0.01)
+    monkeypatch.setattr(trigger_pace, "STALLED_S", 0.02)
+    monkeypatch.setattr(session_host, "STALLED_S", 0.02)
+
+    def told(name):
+        return json.loads((tmp_path / STATUS_FILE).read_text())[name]
+
+    def says():
+        return [record for record in caplog.records if "a trigger has not ended for" in record.getMessage()]
+
+    async with serving(tmp_path, QUICK) as world:
+        held = hold_publications(world.bed)
+        daemon = await world.child()
+        assert await world.call(daemon.say, line_of([1], lag=9)) == "processRecords"
+        await until(lambda: len(says()) == 2)
+        assert {record.levelname for record in says()} == {"ERROR"}
+        assert told("uncommittedSince") <= told("updatedAt") >= told("triggerSince")
+        held.set()
+        await until(lambda: (told("uncommittedSince"), told("triggerSince")) == (None, None))
         assert numbers(world.bed) == [1]
 
 
