@@ -216,10 +216,9 @@ _SINK_KEY = re.compile(
     + ")",
     re.ASCII,
 )
-OUTPUT_MODES = ("append", "update", "complete")
-WRITERS = ("one", "shared")
-FILES = ("one", "many")
-ON_OFF = ("on", "off")
+OUTPUT_MODE, OUTPUT_MODES = "outputMode", ("append", "update", "complete")
+CHOICES = {OUTPUT_MODE: OUTPUT_MODES, "writers": ("one", "shared"), "files": ("one", "many"), "compact": ("on", "off")}
+"""Properties of a sink that have few values; the first of each is the default."""
 
 
 @dataclass(slots=True)
@@ -468,18 +467,12 @@ def _together(
         say("alignMillis", unused, "set the mode", Level.WARNING)
     _of_places(values, sinks, say)
     for name, sink in sinks.items():
-        if sink.values.get("writers", WRITERS[0]) not in WRITERS:
-            say(f"sink.{name}.writers", "has no such value", f"write {' or '.join(WRITERS)}", place=sink.place)
-        if sink.values.get("files", FILES[0]) not in FILES:
-            say(f"sink.{name}.files", "has no such value", f"write {' or '.join(FILES)}", place=sink.place)
-        if sink.values.get("compact", ON_OFF[0]) not in ON_OFF:
-            say(f"sink.{name}.compact", "has no such value", f"write {' or '.join(ON_OFF)}", place=sink.place)
-        key = f"sink.{name}.outputMode"
-        if sink.values.get("outputMode", "append") not in OUTPUT_MODES:
-            remedy = f"write {', '.join(OUTPUT_MODES[:2])} or {OUTPUT_MODES[2]}"
-            say(key, "has no such value", remedy, place=sink.place)
-        elif not streaming and "outputMode" in sink.values:
-            say(key, unused, "set the mode", Level.WARNING, sink.place)
+        for choice, known in CHOICES.items():
+            if sink.values.get(choice, known[0]) not in known:
+                remedy = f"write {' or '.join(known)}"
+                say(f"sink.{name}.{choice}", "has no such value", remedy, place=sink.place)
+        if not streaming and sink.values.get(OUTPUT_MODE) in OUTPUT_MODES:
+            say(f"sink.{name}.{OUTPUT_MODE}", unused, "set the mode", Level.WARNING, sink.place)
     return remarks
 
 
