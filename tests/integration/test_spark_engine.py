@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,26 @@ def test_other_formats(spark: Any, tmp_path: Path, keys: tuple[str, ...], good: 
     bed.run({1: good, 2: bad})
     assert [row["payload"] for row in rows(tmp_path / "out")] in ([{"n": 7, "kind": "human"}], ["é"])
     assert [row["sequenceNumber"] for row in rows(tmp_path / "dead")] == ["2"]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_directory_that_was_put_back_from_a_backup_refuses_what_does_not_follow(
+    spark: Any, tmp_path: Path, is_restarted: bool
+) -> None:
+    bed, out, backup = engine_bed(spark, tmp_path, PASS, *JSON), tmp_path / "out", tmp_path / "backup"
+    bed.run({n: event(n) for n in range(1, 6)})
+    shutil.copytree(out, backup)
+    bed.run({n: event(n) for n in range(6, 11)}, after=5)
+    shutil.rmtree(out)
+    shutil.copytree(backup, out)
+    if is_restarted:
+        bed = engine_bed(spark, tmp_path, PASS, *JSON)
+    outcome = bed.run({n: event(n) for n in range(11, 16)}, after=10)
+    while outcome.kept and not outcome.failed:
+        outcome = bed.run({n: event(n) for n in range(11, 16)}, after=10)
+    assert "sink out holds a up to 5, and the application has come to 10" in outcome.failed[A]
+    assert bed.run({n: event(n) for n in range(5, 16)}, after=4).failed == {}, "after a reset"
+    assert [row["n"] for row in rows(out)] == [*range(1, 16)]
 
 
 ANOTHER = b'{"n": 8, "kind": "human"}'

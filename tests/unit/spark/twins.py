@@ -313,9 +313,16 @@ def plan_of(engine: Engine | StreamingEngine, spool: Spool, *offers: Offer) -> t
     return batch, spool.path(number) if exact else None
 
 
-def run_data(engine: Engine | StreamingEngine, spool: Spool, data: Mapping[int, bytes], shard: str) -> BatchOutcome:
-    """One micro-batch of one shard's records, by their sequence numbers."""
-    return run_offers(engine, spool, offer_to(spool, StreamShard(STREAM, shard), data, data))
+def run_data(
+    engine: Engine | StreamingEngine,
+    spool: Spool,
+    data: Mapping[int, bytes],
+    shard: str,
+    after: RecordPosition | None = None,
+) -> BatchOutcome:
+    """One micro-batch of one shard's records, by their sequence numbers; `after`: what was delivered before."""
+    offer = offer_to(spool, StreamShard(STREAM, shard), data, data)
+    return run_offers(engine, spool, replace(offer, preceding=after))
 
 
 def line_of(numbers: Iterable[int], data: Mapping[int, bytes] = {}, lag: int | None = 0) -> bytes:
