@@ -1,9 +1,8 @@
 """The keys of the Spark processor, `mld.spark.*`: their table, and lines of a file -> checked values.
 
 They are in the same file as the daemon's own keys, and the daemon checks them at start, but only the processor acts on
-them. Four groups have free names: `mld.spark.sink.<name>.<property>`,
-`mld.spark.table.<name>`, `mld.spark.catalog.<catalog>.<property>` and `mld.spark.conf.<a key of Spark>`. Pure:
-`loader` and the processor read the file.
+them. Four groups have free names: `mld.spark.sink.<name>.<property>`, `mld.spark.table.<name>`,
+`mld.spark.catalog.<catalog>.<property>` and `mld.spark.conf.<a key of Spark>`. Pure: `loader` and the processor read.
 """
 
 from __future__ import annotations
@@ -96,7 +95,8 @@ KEYS: tuple[Key, ...] = (
          "creation. Change it when the stream is deleted and made again.",
          default_text="what kinesis:DescribeStreamSummary says; required under another daemon",
          shown_as=Shown.FULL),
-    _key("format", CHOICE, "What the data of a record is; all but binary add the column `payload`.",
+    _key("format", CHOICE, "What the data of a record is; all but binary add the column `payload`. jsonlines: an event "
+         "a line, each a row, with the column `rowNumber`.",
          Format.BINARY, choices=Format),
     _key("schema", TEXT, "Columns of the payload in Spark's DDL, such as `user STRING, at TIMESTAMP`; for avro "
          "the schema in JSON; registry: that which the frame of the record names.",

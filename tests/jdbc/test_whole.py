@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.commands import mld
 from tests.integration.test_spark import SESSION_S, processes, start, wanted
+from tests.integration.world import ENVIRONMENT
 from tests.jdbc.conftest import Table
 from tests.support.databases import Postgres
 
@@ -54,13 +56,14 @@ def test_a_fail_over_to_a_standby_that_lags_stops_the_shard_until_it_is_read_aga
             return written() == wanted(world)
 
         world.put(20)
-        world.until(lambda: is_written() and is_checkpointed(world), SESSION_S, "the first records")
+        world.until(is_written, SESSION_S, "the first records")
         database.stop()
         standby = database.directory / "standby"
         shutil.copytree(database.data, standby)
         database.start()
         world.put(20)
-        world.until(lambda: is_written() and is_checkpointed(world), SESSION_S, "the records that the standby lacks")
+        world.until(is_written, SESSION_S, "the records that the standby lacks")
+        world.until_caught_up(SESSION_S)
         database.stop()
         shutil.rmtree(database.data)
         standby.rename(database.data)
@@ -73,7 +76,8 @@ def test_a_fail_over_to_a_standby_that_lags_stops_the_shard_until_it_is_read_aga
         assert written() == before
         assert daemon.stop(timeout_s=200) == 0
         (mark,) = {line.split(" up to ")[1].split(",")[0] for line in daemon.log().splitlines() if said in line}
-        world.mld("reset", "--shard", "0", "--to", mark, "--execute")
+        reset = mld("reset", daemon.file, "--shard", "0", "--to", mark, "--execute", environment=ENVIRONMENT)
+        assert reset.returncode == 0, reset.stderr
         daemon = start(world, **keys)
         world.until(is_written, SESSION_S, "every record, once")
         assert daemon.stop(timeout_s=200) == 0
@@ -85,11 +89,6 @@ def own(database):
         for path in (database.data, *database.data.rglob("*")):
             shutil.chown(path, database.account)
     database.data.chmod(0o700)
-
-
-def is_checkpointed(world):
-    (row,) = world.rows().values()
-    return row.checkpoint.sequence == str(max(put.sequence for put in world.puts))
 
 
 def test_every_record_once_though_database_and_host_are_killed_and_one_row_is_refused(
