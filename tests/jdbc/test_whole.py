@@ -36,6 +36,7 @@ def test_a_fail_over_to_a_standby_that_lags_stops_the_shard_until_it_is_read_aga
     do. A database of its own, because its data go back in time."""
     with Postgres() as database:
         table = Table(database, spark)
+        table.sql(f"CREATE TABLE {table.name} (sequenceNumber TEXT PRIMARY KEY, text TEXT)")
         world = make_world(shards=1)
         options = {f"mld.spark.sink.out.options.{name}": value for name, value in table.options.items()}
         secret = world.directory / "password"
