@@ -78,11 +78,6 @@ class MicroBatch:
     def size(self) -> int:
         return sum(piece.offer.size for piece in self.slices)
 
-    @property
-    def whole(self) -> bool:
-        """Whether nothing is trimmed."""
-        return all(piece.after is None for piece in self.slices)
-
 
 EMPTY = MicroBatch((), ())
 

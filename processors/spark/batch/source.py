@@ -54,13 +54,6 @@ class BatchSource:
     only: frozenset[str] | None = None
     """Sinks that are to get these records, if some are not."""
 
-    def is_within(self, spans: ShardSpans) -> bool:
-        """Whether the spans take every record of the source."""
-        return all(
-            (span := spans.get(shard)) is not None and (span.after is None or span.after < first)
-            for shard, first in self.firsts.items()
-        )
-
     def follows(self, marks: HighWaterMarks) -> bool:
         """Whether a sink with these marks misses nothing that stands before this part: else it must not get it."""
         misses_part = any(fresh(position, marks.get(shard)) for shard, position in self.before.items())

@@ -35,7 +35,8 @@ class Intake(Protocol):
 
 
 class ChildConnection(asyncio.BufferedProtocol):
-    """One child. `waiting` are the offers accepted and not committed, with their last position (None: no records)."""
+    """One child. `waiting` are the offers accepted and not committed, with their last position (None: no
+    records), and when each was accepted, on the monotonic clock."""
 
     def __init__(self, intake: Intake, number: int, fit: Sanitizer = printable) -> None:
         self._intake = intake
@@ -44,9 +45,7 @@ class ChildConnection(asyncio.BufferedProtocol):
         self.shard: StreamShard | None = None
         self.reached: RecordPosition | None = None
         """What stands right before its next offer: its checkpoint, then the end of the offer before. None: unknown."""
-        self.waiting: deque[tuple[int, RecordPosition | None]] = deque()
-        self._accepted_at: deque[float] = deque()
-        """When each of `waiting` was accepted, on the monotonic clock."""
+        self.waiting: deque[tuple[int, RecordPosition | None, float]] = deque()
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(link.HEADER.size)
         self._filled = 0
@@ -156,7 +155,7 @@ class ChildConnection(asyncio.BufferedProtocol):
     @property
     def waiting_since(self) -> float | None:
         """When the oldest offer that is not committed was accepted."""
-        return self._accepted_at[0] if self.waiting else None
+        return self.waiting[0][2] if self.waiting else None
 
     # --- what is said ------------------------------------------------------------------------------------------------
 
@@ -167,8 +166,7 @@ class ChildConnection(asyncio.BufferedProtocol):
         """An offer is ours; without records it is committed with what is before it. `near`: the child may wait for the
         commit before it answers."""
         self._write(link.ACCEPTED, {"id": number, "near": near})
-        self.waiting.append((number, last))
-        self._accepted_at.append(time.monotonic())
+        self.waiting.append((number, last, time.monotonic()))
         if last is None:
             self._settle_empty()
 
@@ -177,7 +175,7 @@ class ChildConnection(asyncio.BufferedProtocol):
         position: RecordPosition | None = None
         reached = 0
         while self.waiting and self.waiting[0][0] <= number:
-            reached, last = self._next()
+            reached, last, _ = self.waiting.popleft()
             position = last or position
         if reached:
             self._say_committed(reached, position)
@@ -186,13 +184,9 @@ class ChildConnection(asyncio.BufferedProtocol):
     def _settle_empty(self) -> None:
         reached = 0
         while self.waiting and self.waiting[0][1] is None:
-            reached, _ = self._next()
+            reached = self.waiting.popleft()[0]
         if reached:
             self._say_committed(reached, None)
-
-    def _next(self) -> tuple[int, RecordPosition | None]:
-        self._accepted_at.popleft()
-        return self.waiting.popleft()
 
     def _say_committed(self, number: int, position: RecordPosition | None) -> None:
         sequence = None if position is None else str(position.sequence)
