@@ -18,7 +18,7 @@ def offer(shard: StreamShard, first: int, last: int, number: int = 1) -> Offer:
 def test_all_shards_go_into_one_batch():
     batch = plan([offer(A, 1, 5), offer(B, 1, 3), offer(A, 6, 9)], {})
     assert batch.ends == {A: RecordPosition(9), B: RecordPosition(3)}
-    assert (batch.records, batch.size, batch.whole, batch.done) == (12, 30, True, ())
+    assert (batch.records, batch.size, batch.done) == (12, 30, ())
 
 
 def test_what_the_sinks_hold_is_dropped_and_trimmed():
