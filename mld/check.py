@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mld import price, sparkhosts
+from mld.check_generation import generation_remarks
 from mld.check_metrics import metrics_prices_of, print_metrics_prices
 from mld.check_streams import print_streams, streams_of
 from mld.refusals import refusals

@@ -13,13 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mld.metrics.registry import SparkFigures
 from properties.spark import PROGRAM
 from protocol import meeting
 
 STATUS_FILE = "status.json"
 STATUS_BYTES_MAX = 1 << 20
 UI_PORT = 4040  # Spark's `spark.ui.port`; if it is taken, the next free one
-TOLD = ("pid", "daemonPid", "ui", "spark", "applicationId", "startedAt", "updatedAt", "counters")
+TOLD = (
+    *("pid", "daemonPid", "ui", "spark", "applicationId", "startedAt", "updatedAt"),
+    *("uncommittedSince", "triggerSince", "sinksAside", "counters"),
+)
 """What the status page shows of a host; `ui` is an address on this machine."""
 LOCAL = "local"
 """How masters begin whose JVM is on this machine; also the default."""
@@ -48,6 +52,31 @@ def running(application: str) -> list[SparkHost]:
 def told(application: str) -> list[dict[str, Any]]:
     """What the hosts of this application tell of themselves, as far as it is for the status page."""
     return [{name: host.about.get(name) for name in TOLD} for host in running(application)]
+
+
+def figures(application: str, daemon_pid: int) -> SparkFigures | None:
+    """Return what the host of a daemon tells of its work; None if it has none, or tells nothing of it."""
+    for host in running(application):
+        if host.daemon_pid == daemon_pid:
+            about, counters = host.about, host.counters
+            try:
+                return SparkFigures(
+                    written_at=float(about["updatedAt"]),
+                    interval_s=float(about["triggerIntervalSeconds"]),
+                    uncommitted_since=_time(about["uncommittedSince"]),
+                    trigger_since=_time(about["triggerSince"]),
+                    sinks_aside=len(about.get("sinksAside", ())),
+                    dropped=int(counters["dropped"]),
+                    malformed=int(counters["malformed"]),
+                    poisoned=int(counters["poisoned"]),
+                )
+            except (KeyError, TypeError, ValueError):
+                return None
+    return None
+
+
+def _time(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def expected_ui(conf: Mapping[str, str], remote: str | None, master: str | None = None) -> str:

@@ -73,7 +73,7 @@ async def surface(parts: SurfaceParts) -> AsyncIterator[None]:
 
 def _status_of(parts: SurfaceParts) -> DaemonStatus:
     settings = parts.settings
-    worker = parts.worker
+    worker, spark = parts.worker, is_spark(settings)
     return DaemonStatus(
         StatusParts(
             identity=Identity(settings.application_name, settings.stream_name, parts.worker_id, mld.__version__),
@@ -85,7 +85,10 @@ def _status_of(parts: SurfaceParts) -> DaemonStatus:
             mode=lambda: worker.fleet.version.value,
             is_ready=lambda: worker.is_ready,
             read_table=lambda: worker.table.get(LOCK_KEY, consistent=False),
-            spark_sessions=partial(sparkhosts.told, settings.application_name) if is_spark(settings) else tuple,
+            spark_sessions=partial(sparkhosts.told, settings.application_name) if spark else tuple,
+            spark_figures=partial(sparkhosts.figures, settings.application_name, os.getpid())
+            if spark
+            else lambda: None,
         )
     )
 

@@ -1,9 +1,8 @@
 """The keys of the Spark processor, `mld.spark.*`: their table, and lines of a file -> checked values.
 
 They are in the same file as the daemon's own keys, and the daemon checks them at start, but only the processor acts on
-them. Four groups have free names: `mld.spark.sink.<name>.<property>`,
-`mld.spark.table.<name>`, `mld.spark.catalog.<catalog>.<property>` and `mld.spark.conf.<a key of Spark>`. Pure:
-`loader` and the processor read the file.
+them. Four groups have free names: `mld.spark.sink.<name>.<property>`, `mld.spark.table.<name>`,
+`mld.spark.catalog.<catalog>.<property>` and `mld.spark.conf.<a key of Spark>`. Pure: `loader` and the processor read.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ class Format(Enum):
 
     BINARY = "binary"
     JSON = "json"
+    JSON_LINES = "jsonlines"
     CSV = "csv"
     AVRO = "avro"
     TEXT = "text"
@@ -63,6 +63,11 @@ class Latency(Enum):
 class OnPoison(Enum):
     DEAD_LETTER = "deadLetter"
     STOP = "stop"
+
+
+class OnGap(Enum):
+    STOP = "stop"
+    ACCEPT = "accept"
 
 
 class NetworkFiles(Enum):
@@ -90,11 +95,12 @@ KEYS: tuple[Key, ...] = (
          "creation. Change it when the stream is deleted and made again.",
          default_text="what kinesis:DescribeStreamSummary says; required under another daemon",
          shown_as=Shown.FULL),
-    _key("format", CHOICE, "What the data of a record is; all but binary add the column `payload`.",
+    _key("format", CHOICE, "What the data of a record is; all but binary add the column `payload`. jsonlines: an event "
+         "a line, each a row, with the column `rowNumber`.",
          Format.BINARY, choices=Format),
     _key("schema", TEXT, "Columns of the payload in Spark's DDL, such as `user STRING, at TIMESTAMP`; for avro "
          "the schema in JSON; registry: that which the frame of the record names.",
-         default_text="required by json, csv and avro",
+         default_text="required by json, jsonlines, csv and avro",
          shown_as=Shown.FULL),
     _key("schema.reader", TEXT, "With mld.spark.schema = registry: the columns of the payload, whatever version a "
          "record was written with; in Spark's DDL for json, the schema in JSON for avro.",
@@ -116,6 +122,8 @@ KEYS: tuple[Key, ...] = (
     _key("deadLetter", TEXT,
          "Directory for records that cannot be decoded or processed, as JSON lines with their reasons.",
          shown_as=Shown.PLACE),
+    _key("onGap", CHOICE, "What becomes of a shard of which a sink lacks records before the checkpoint, as after a "
+         "restore: stop, or go on without them.", OnGap.STOP, choices=OnGap),
     _key("onPoison", CHOICE, "What becomes of a record with which the pipeline fails again and again.",
          choices=OnPoison, default_text="stop; deadLetter if mld.spark.deadLetter is set"),
     _key("attemptsMax", INT, "Attempts at a micro-batch before it is split in search of the record that fails.",
@@ -208,10 +216,9 @@ _SINK_KEY = re.compile(
     + ")",
     re.ASCII,
 )
-OUTPUT_MODES = ("append", "update", "complete")
-WRITERS = ("one", "shared")
-FILES = ("one", "many")
-ON_OFF = ("on", "off")
+OUTPUT_MODE, OUTPUT_MODES = "outputMode", ("append", "update", "complete")
+CHOICES = {OUTPUT_MODE: OUTPUT_MODES, "writers": ("one", "shared"), "files": ("one", "many"), "compact": ("on", "off")}
+"""Properties of a sink that have few values; the first of each is the default."""
 
 
 @dataclass(slots=True)
@@ -433,10 +440,12 @@ def _together(
         values["onPoison"] = OnPoison.DEAD_LETTER if values["deadLetter"] else OnPoison.STOP
     elif values["onPoison"] is OnPoison.DEAD_LETTER and not values["deadLetter"]:
         say("onPoison", "is deadLetter, and there is no mld.spark.deadLetter", "name a directory for dead letters")
-    if values["format"] in (Format.JSON, Format.CSV, Format.AVRO) and not values["schema"] and "format" in places:
+    has_schema = values["format"] not in (Format.BINARY, Format.TEXT)
+    if has_schema and not values["schema"] and "format" in places:
         say("schema", "is required by mld.spark.format", "give the columns, such as: user STRING, at TIMESTAMP")
-    if values["schema"] and values["format"] in (Format.BINARY, Format.TEXT):
-        say("schema", "has no effect without mld.spark.format = json, csv or avro", "set the format", Level.WARNING)
+    if values["schema"] and not has_schema:
+        without = "has no effect without mld.spark.format = json, jsonlines, csv or avro"
+        say("schema", without, "set the format", Level.WARNING)
     _of_registry(values, say)
     owner = values["s3.bucketOwner"]
     if owner is not None and not re.fullmatch(r"[0-9]{12}", str(owner)):
@@ -458,18 +467,12 @@ def _together(
         say("alignMillis", unused, "set the mode", Level.WARNING)
     _of_places(values, sinks, say)
     for name, sink in sinks.items():
-        if sink.values.get("writers", WRITERS[0]) not in WRITERS:
-            say(f"sink.{name}.writers", "has no such value", f"write {' or '.join(WRITERS)}", place=sink.place)
-        if sink.values.get("files", FILES[0]) not in FILES:
-            say(f"sink.{name}.files", "has no such value", f"write {' or '.join(FILES)}", place=sink.place)
-        if sink.values.get("compact", ON_OFF[0]) not in ON_OFF:
-            say(f"sink.{name}.compact", "has no such value", f"write {' or '.join(ON_OFF)}", place=sink.place)
-        key = f"sink.{name}.outputMode"
-        if sink.values.get("outputMode", "append") not in OUTPUT_MODES:
-            remedy = f"write {', '.join(OUTPUT_MODES[:2])} or {OUTPUT_MODES[2]}"
-            say(key, "has no such value", remedy, place=sink.place)
-        elif not streaming and "outputMode" in sink.values:
-            say(key, unused, "set the mode", Level.WARNING, sink.place)
+        for choice, known in CHOICES.items():
+            if sink.values.get(choice, known[0]) not in known:
+                remedy = f"write {' or '.join(known)}"
+                say(f"sink.{name}.{choice}", "has no such value", remedy, place=sink.place)
+        if not streaming and sink.values.get(OUTPUT_MODE) in OUTPUT_MODES:
+            say(f"sink.{name}.{OUTPUT_MODE}", unused, "set the mode", Level.WARNING, sink.place)
     return remarks
 
 

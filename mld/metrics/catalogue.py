@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mld.metrics.instruments import SpreadValue
-from mld.metrics.registry import ShardActivity
+from mld.metrics.registry import ShardActivity, SparkFigures
 from mld.metrics.snapshot import ShardValue, Snapshot
 
 
@@ -67,6 +67,20 @@ def _of_worker(
     name: str, kind: MetricKind, help_text: str, read: Callable[[Snapshot], Number | SpreadValue | None], java: str = ""
 ) -> Metric:
     return Metric(name, kind, help_text, (), lambda snapshot: [((), read(snapshot))], java)
+
+
+def _of_spark(name: str, kind: MetricKind, help_text: str, read: Callable[[SparkFigures, float], Number]) -> Metric:
+    """`read` is given the time of the snapshot as well, in epoch seconds."""
+    return _of_worker(
+        name,
+        kind,
+        help_text,
+        lambda snapshot: None if snapshot.spark is None else read(snapshot.spark, snapshot.wall_s),
+    )
+
+
+def _age(since: float | None, wall_s: float) -> float:
+    return 0.0 if since is None else max(0.0, wall_s - since)
 
 
 def _by_name(
@@ -323,6 +337,55 @@ CATALOGUE: tuple[Metric, ...] = (
         "Rows of the lease table that cannot be read.",
         lambda snapshot: snapshot.fleet.corrupt,
         "LeaseAssignmentManager LeaseDeserializationFailureCount",
+    ),
+    # --- the session of mld-spark
+    _of_spark(
+        "mld_spark_uncommitted_age_seconds",
+        MetricKind.GAUGE,
+        "How long the oldest record that mld-spark has accepted has waited to be in every sink; 0 while none waits.",
+        lambda spark, wall_s: _age(spark.uncommitted_since, wall_s),
+    ),
+    _of_spark(
+        "mld_spark_trigger_interval_seconds",
+        MetricKind.GAUGE,
+        "Longest regular time from one trigger of mld-spark to the next.",
+        lambda spark, _: spark.interval_s,
+    ),
+    _of_spark(
+        "mld_spark_trigger_age_seconds",
+        MetricKind.GAUGE,
+        "Age of the trigger of mld-spark that has not ended; 0 while none is under way.",
+        lambda spark, wall_s: _age(spark.trigger_since, wall_s),
+    ),
+    _of_spark(
+        "mld_spark_silence_seconds",
+        MetricKind.GAUGE,
+        "How long ago the session host of mld-spark wrote its figures, which it does every 5 seconds.",
+        lambda spark, wall_s: _age(spark.written_at, wall_s),
+    ),
+    _of_spark(
+        "mld_spark_sinks_aside",
+        MetricKind.GAUGE,
+        "Sinks of mld-spark that cannot be written and that the others do not wait for.",
+        lambda spark, _: spark.sinks_aside,
+    ),
+    _of_spark(
+        "mld_spark_records_dropped_total",
+        MetricKind.COUNTER,
+        "Records delivered again that a sink of mld-spark was not given, because it has them.",
+        lambda spark, _: spark.dropped,
+    ),
+    _of_spark(
+        "mld_spark_records_malformed_total",
+        MetricKind.COUNTER,
+        "Records that mld-spark could not decode.",
+        lambda spark, _: spark.malformed,
+    ),
+    _of_spark(
+        "mld_spark_records_poisoned_total",
+        MetricKind.COUNTER,
+        "Records with which the pipeline or a sink of mld-spark failed, and that are in its dead letter.",
+        lambda spark, _: spark.poisoned,
     ),
     # --- the daemon
     _of_worker(

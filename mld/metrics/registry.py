@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 
 from mld.clock import iso_time
@@ -347,6 +348,23 @@ class TableMetrics:
         return sum(self.holes_of.values()) if self.holes_of else None
 
 
+@dataclass(frozen=True, slots=True)
+class SparkFigures:
+    """What the session host of `mld-spark` told last of its work; times in epoch seconds, counts since its start."""
+
+    written_at: float
+    interval_s: float
+    """The longest regular time from one trigger to the next."""
+    uncommitted_since: float | None
+    """When the oldest record that is not in every sink was accepted."""
+    trigger_since: float | None
+    """Since when a trigger has been at it."""
+    sinks_aside: int
+    dropped: int
+    malformed: int
+    poisoned: int
+
+
 class WorkerMetrics:
     """What is counted for the worker as a whole."""
 
@@ -370,6 +388,8 @@ class WorkerMetrics:
         self.log_lines_dropped = 0
         """Lines of the log for which nobody made room."""
         self.loop_delay = Spread()
+        self.spark: SparkFigures | None = None
+        """Of this daemon's session host; None where there is none."""
         self.is_leader = False
         self.table = TableMetrics()
         self.operations: dict[str, Operation] = {}

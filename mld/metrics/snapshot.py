@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mld.metrics.instruments import SpreadValue
-from mld.metrics.registry import Metrics, ShardActivity, ShardMetrics
+from mld.metrics.registry import Metrics, ShardActivity, ShardMetrics, SparkFigures
 from mld.steps import Steps, at_once
 
 SLICE = 25  # shards between two turns of the loop, 30 µs for each
@@ -90,6 +90,7 @@ class Snapshot:
     framed_records: Mapping[str, int] = field(default_factory=dict)
     units: Mapping[str, float] = field(default_factory=dict)
     fleet: FleetValue = FleetValue()
+    spark: SparkFigures | None = None
 
     @property
     def behind_s(self) -> float | None:
@@ -135,6 +136,7 @@ def snapshot_steps(
         requests=worker.requests.value(),
         framed_records=worker.framed_records.value(),
         units=worker.units.value(),
+        spark=worker.spark,
         fleet=fleet or FleetValue(table.workers, table.unassigned, table.holes, table.corrupt, table.without_room),
     )
 

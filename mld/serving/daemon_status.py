@@ -16,7 +16,7 @@ from mld.clock import Clock
 from mld.errors import MldError
 from mld.log_stream import QueuedStream
 from mld.metrics.liveness import LateLoop
-from mld.metrics.registry import Metrics
+from mld.metrics.registry import Metrics, SparkFigures
 from mld.metrics.rings import History
 from mld.metrics.snapshot import Identity, Snapshot, snapshot_steps, take_snapshot
 from mld.operating.fleet_reader import FleetReader
@@ -62,6 +62,8 @@ class StatusParts:
     """One row of the lease table; raises what `mld.errors` has."""
     spark_sessions: Callable[[], Sequence[Mapping[str, Any]]] = tuple
     """What the session hosts of `mld-spark` tell of themselves."""
+    spark_figures: Callable[[], SparkFigures | None] = lambda: None
+    """What this daemon's own tells of its work."""
 
 
 class DaemonStatus:
@@ -85,7 +87,7 @@ class DaemonStatus:
 
     async def run(self) -> None:
         """Measure how late the loop is, and take values for the page, until cancelled."""
-        sampled_at = self._clock.monotonic()
+        sampled_at = spark_at = self._clock.monotonic()
         try:
             while True:
                 asleep_at = self._clock.monotonic()
@@ -96,6 +98,8 @@ class DaemonStatus:
                 self.metrics.worker.log_lines_dropped = QueuedStream.dropped_total
                 self.metrics.worker.loop_delay.note(max(0.0, now - asleep_at - LOOP_STEP_S))
                 self._sight.look()
+                if now - spark_at >= LOOK_PERIOD_S:
+                    spark_at, self.metrics.worker.spark = now, self._parts.spark_figures()
                 if now - sampled_at >= self._history.step_s:
                     sampled_at = now
                     await in_turns(self._history.note(self.metrics.shards, now, self._clock.wall()))

@@ -91,6 +91,17 @@ def fresh(position: RecordPosition, mark: RecordPosition | None) -> bool:
     return mark is None or position > mark
 
 
+def gaps(preceding: HighWaterMarks, marks: HighWaterMarks) -> dict[StreamShard, RecordPosition]:
+    """Return the shards of which a sink with these marks lacks what stands right before its next record, with its mark.
+
+    A shard without a mark is new to the sink, which begins there: it never held what came before."""
+    return {
+        shard: mark
+        for shard, position in preceding.items()
+        if (mark := marks.get(shard)) is not None and fresh(position, mark)
+    }
+
+
 def spans(ends: HighWaterMarks, marks: HighWaterMarks) -> dict[StreamShard, ShardSpan]:
     """What is left of batches that end at `ends` once everything at or below `marks` is dropped."""
     return {shard: ShardSpan(marks.get(shard), upto) for shard, upto in ends.items() if fresh(upto, marks.get(shard))}

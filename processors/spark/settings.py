@@ -17,7 +17,19 @@ from properties.printable import printable
 from properties.redaction import where
 from properties.remarks import ConfigurationError, Level
 from properties.secret_files import secret_of
-from properties.spark import JDBC, PREFIX, Format, Latency, Mode, NetworkFiles, OnPoison, SinkLines, SparkLines, read
+from properties.spark import (
+    JDBC,
+    PREFIX,
+    Format,
+    Latency,
+    Mode,
+    NetworkFiles,
+    OnGap,
+    OnPoison,
+    SinkLines,
+    SparkLines,
+    read,
+)
 from properties.substitution import Sources
 
 CREDENTIALS = "AwsCredentialsProvider"
@@ -51,6 +63,7 @@ class SparkSettings:
     """The shortest line that its child writes as a page; 0: none is."""
     dead_letter: str | None
     on_poison: OnPoison
+    on_gap: OnGap
     attempts_max: int
     retry_backoff_s: float
     drain_timeout_s: float
@@ -183,7 +196,7 @@ def make(
         interval_s = quiet_s = seconds("triggerIntervalMillis")
     elif value("latency") is Latency.ADAPTIVE:
         interval_s, quiet_s = GATHER_S, GATHER_QUIET_S
-    format_, mode, on_poison = value("format"), value("mode"), value("onPoison")
+    format_, mode, on_poison, on_gap = value("format"), value("mode"), value("onPoison"), value("onGap")
     stream_id = text("streamId")
     writer = identity_of(
         env, application=application, pipeline=str(value("pipelineId")), stream=stream, stream_id=stream_id
@@ -198,6 +211,7 @@ def make(
         seconds("s3.timeoutMillis"),
     )
     assert isinstance(format_, Format) and isinstance(mode, Mode) and isinstance(on_poison, OnPoison)
+    assert isinstance(on_gap, OnGap)
     return SparkSettings(
         pipeline=str(value("pipeline")),
         format=format_,
@@ -211,6 +225,7 @@ def make(
         page_bytes=0 if any(_merges_by_order(sink) for sink in lines.sinks) else _number(value("pageBytes")),
         dead_letter=text("deadLetter"),
         on_poison=on_poison,
+        on_gap=on_gap,
         attempts_max=_number(value("attemptsMax")),
         retry_backoff_s=seconds("retryBackoffMillis"),
         drain_timeout_s=seconds("drainTimeoutMillis"),

@@ -17,6 +17,8 @@ How to use a sink
 * `SinkError`: anything else that another attempt may cure. The publication may have happened: open again, always.
 * `SinkRefused`: another attempt cannot help; a person has to change something first.
 
+Whoever publishes looks first whether the sink holds what was delivered right before (`GoneBack`).
+
 Another worker that writes other shards to the same sink is no error: it is waited for and merged with. Marks belong to
 one application, pipeline and stream (`writer_identity`): those of another writer are never told here, and a writer that
 finds another one in a sink that is not said to be shared is refused, by `open` and by `publish`.
@@ -68,6 +70,26 @@ class Fenced(SinkError):
         self.moved = dict(moved)
         names = ", ".join(f"{shard.label} to {mark or 'nothing'}" for shard, mark in sorted(self.moved.items()))
         super().__init__(f"sink {sink}: another writer has moved {names}; what it holds is dropped from the batch")
+
+
+class GoneBack(SinkRefused):
+    """A sink lacks records that were delivered before; `reasons` says so of each shard."""
+
+    def __init__(self, sink: str, preceding: HighWaterMarks, marks: HighWaterMarks) -> None:
+        """`marks` are where the sink is in these shards, and `preceding` where it has to be."""
+        self.reasons = {
+            shard: f"sink {sink} holds {shard.label} up to {mark}, and the application has come to {preceding[shard]}: "
+            "the sink has gone back in time (a backup, a standby that lagged), or a checkpoint was moved forward. To "
+            f"fill the gap: mld reset FILE {_shard_options(shard)} --to {mark.encode().replace(':', '/')}; "
+            "to leave it: start once with -D mld.spark.onGap=accept"
+            for shard, mark in marks.items()
+        }
+        super().__init__("; ".join(list(self.reasons.values())[:1]))
+
+
+def _shard_options(shard: StreamShard) -> str:
+    one = f"--shard {shard.shard}"
+    return one if shard.stream_name == shard.stream else f"--stream {shard.stream_name} {one}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ def test_lines_that_travel_through_the_session(spark: Any, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("keys", "good", "bad"),
     [
-        (("mld.spark.format = csv", "mld.spark.schema = n INT, kind STRING"), b"7,human", b"seven,human"),
+        (("mld.spark.format = csv", "mld.spark.schema = n INT, kind STRING"), b"7,human\r\n", b"seven,human"),
         (("mld.spark.format = text",), "é".encode(), b"\xff"),
     ],
 )
@@ -144,6 +145,76 @@ def test_other_formats(spark: Any, tmp_path: Path, keys: tuple[str, ...], good: 
     bed.run({1: good, 2: bad})
     assert [row["payload"] for row in rows(tmp_path / "out")] in ([{"n": 7, "kind": "human"}], ["é"])
     assert [row["sequenceNumber"] for row in rows(tmp_path / "dead")] == ["2"]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_directory_that_was_put_back_from_a_backup_refuses_what_does_not_follow(
+    spark: Any, tmp_path: Path, is_restarted: bool
+) -> None:
+    bed, out, backup = engine_bed(spark, tmp_path, PASS, *JSON), tmp_path / "out", tmp_path / "backup"
+    bed.run({n: event(n) for n in range(1, 6)})
+    shutil.copytree(out, backup)
+    bed.run({n: event(n) for n in range(6, 11)}, after=5)
+    shutil.rmtree(out)
+    shutil.copytree(backup, out)
+    if is_restarted:
+        bed = engine_bed(spark, tmp_path, PASS, *JSON)
+    outcome = bed.run({n: event(n) for n in range(11, 16)}, after=10)
+    while outcome.kept and not outcome.failed:
+        outcome = bed.run({n: event(n) for n in range(11, 16)}, after=10)
+    assert "sink out holds a up to 5, and the application has come to 10" in outcome.failed[A]
+    assert bed.run({n: event(n) for n in range(5, 16)}, after=4).failed == {}, "after a reset"
+    assert [row["n"] for row in rows(out)] == [*range(1, 16)]
+
+
+ANOTHER = b'{"n": 8, "kind": "human"}'
+GARBAGE = {
+    "json": [
+        *(event(7) + more for more in (b"\n" + ANOTHER, ANOTHER, b" garbage", b"}", b"]", b",", b"\x00")),
+        *(b'{"n": 7, "kind": "\xff"}', b"{'n': 7, 'kind': 'human'}", b"[" + ANOTHER + b"]", b"null", b" \n", b""),
+    ],
+    "jsonlines": [
+        *(event(7) + more for more in (ANOTHER, b"," + ANOTHER, b" garbage", b"\n{bad", b"\nnull", b"\n[]", b"}")),
+        *(b'{"n": 7\n"kind": "x"},{"n": 8}', b'{"n": 7, "kind": "\xff"}', b"[" + ANOTHER + b"]", b"\n", b""),
+    ],
+    "csv": [b"7,human" + more for more in (b"\n8,human", b",more", b"\xff")] + [b"", b"7", b'7,"human'],
+    "text": [b"human\xff"],
+}
+
+
+@pytest.mark.parametrize("format", GARBAGE)
+def test_a_payload_and_garbage_is_malformed_and_no_part_of_it_is_in_the_table(
+    spark: Any, tmp_path: Path, format: str
+) -> None:
+    """Avro: `tests/lakehouse/test_avro.py`; binary payloads are never malformed."""
+    schema = () if format == "text" else JSON[1:]
+    bed = engine_bed(spark, tmp_path, PASS.replace("payload.*", "payload"), f"mld.spark.format = {format}", *schema)
+    good = {"csv": b"7,human", "text": b"human"}.get(format, event(7))
+    outcome = bed.run(dict(enumerate([good, *GARBAGE[format], good], start=1)))
+    count = len(GARBAGE[format])
+    assert (outcome.failed, outcome.figures.malformed) == ({}, count)
+    assert [row["sequenceNumber"] for row in rows(tmp_path / "out")] == ["1", str(count + 2)]
+    assert len(rows(tmp_path / "dead")) == count
+
+
+def test_several_events_in_a_record_are_rows_numbered_within_it_and_each_is_there_once(
+    spark: Any, tmp_path: Path
+) -> None:
+    columns = ("sequenceNumber", "rowNumber", "payload.n")
+    pipeline = f"def transform(records, batch):\n    return records.select{columns}\n"
+    bed = engine_bed(spark, tmp_path, pipeline, "mld.spark.format = jsonlines", JSON[1])
+    events = {1: event(1) + b"\r\n\n" + event(2) + b"\n", 2: event(3), 3: event(4) + b"\n{bad"}
+    assert bed.run(events).failed == {}
+    assert bed.run({**events, 4: event(5) + b"\n" + event(6)}).figures.dropped == {"out": 3}
+    found = [(row["sequenceNumber"], row["rowNumber"], row["n"]) for row in rows(tmp_path / "out")]
+    assert found == [("1", 0, 1), ("1", 1, 2), ("2", 0, 3), ("4", 0, 5), ("4", 1, 6)]
+    (dead,) = rows(tmp_path / "dead")
+    assert (dead["sequenceNumber"], dead["reason"]) == ("3", "not lines of JSON of mld.spark.schema")
+
+
+def test_without_a_dead_letter_a_malformed_record_of_lines_is_one_row(spark: Any) -> None:
+    found = records(spark, [event(1) + b"\n" + event(2), b"{bad"], format="jsonlines", schema="n INT").collect()
+    assert [(row.rowNumber, row.payload and row.payload.n) for row in found] == [(0, 1), (1, 2), (None, None)]
 
 
 def test_a_schema_that_is_none_gets_a_sentence(spark: Any) -> None:

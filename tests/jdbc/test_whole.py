@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tests.acceptance.commands import mld
 from tests.integration.test_spark import SESSION_S, processes, start, wanted
+from tests.integration.world import ENVIRONMENT
 from tests.jdbc.conftest import Table
 from tests.support.databases import Postgres
 
@@ -26,6 +29,67 @@ REFUSED = "RECORD-7"
 def database():
     with Postgres() as running:
         yield running
+
+
+def test_a_fail_over_to_a_standby_that_lags_stops_the_shard_until_it_is_read_again(make_world, spark):
+    """What the standby never got is not passed over in silence: the sentence names both positions, and says what to
+    do. A database of its own, because its data go back in time."""
+    with Postgres() as database:
+        table = Table(database, spark)
+        table.sql(f"CREATE TABLE {table.name} (sequenceNumber TEXT PRIMARY KEY, text TEXT)")
+        world = make_world(shards=1)
+        options = {f"mld.spark.sink.out.options.{name}": value for name, value in table.options.items()}
+        secret = world.directory / "password"
+        secret.write_text(database.password)
+        keys = {
+            "mld.spark.sink.out.format": "jdbc",
+            "mld.spark.sink.out.path": "",
+            "mld.spark.conf.spark.jars": database.jar,
+            **options,
+            "mld.spark.sink.out.options.password": f"${{file:{secret}}}",
+        }
+        daemon = start(world, **keys)
+
+        def written():
+            return Counter(text for (text,) in table.sql(f"SELECT text FROM {table.name}"))
+
+        def is_written():
+            return written() == wanted(world)
+
+        world.put(20)
+        world.until(is_written, SESSION_S, "the first records")
+        database.stop()
+        standby = database.directory / "standby"
+        shutil.copytree(database.data, standby)
+        database.start()
+        world.put(20)
+        world.until(is_written, SESSION_S, "the records that the standby lacks")
+        world.until_caught_up(SESSION_S)
+        database.stop()
+        shutil.rmtree(database.data)
+        standby.rename(database.data)
+        own(database)
+        database.start()
+        before = written()
+        world.put(20)
+        said = "the application has come to"
+        world.until(lambda: said in daemon.log(), SESSION_S, "the sentence")
+        assert written() == before
+        assert daemon.stop(timeout_s=200) == 0
+        (mark,) = {line.split(" up to ")[1].split(",")[0] for line in daemon.log().splitlines() if said in line}
+        reset = mld("reset", daemon.file, "--shard", "0", "--to", mark, "--execute", environment=ENVIRONMENT)
+        assert reset.returncode == 0, reset.stderr
+        daemon = start(world, **keys)
+        world.until(is_written, SESSION_S, "every record, once")
+        assert daemon.stop(timeout_s=200) == 0
+
+
+def own(database):
+    """Give copies to the user that the server runs as."""
+    if os.geteuid() == 0:
+        for path in (database.data, *database.data.rglob("*")):
+            shutil.chown(path, database.account)
+    database.data.chmod(0o700)
 
 
 def test_every_record_once_though_database_and_host_are_killed_and_one_row_is_refused(

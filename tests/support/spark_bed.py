@@ -16,7 +16,7 @@ import pytest
 from processors.spark.batch.engine import Engine
 from processors.spark.batch.outcome import BatchOutcome
 from processors.spark.batch.spool import Spool, open_spool
-from processors.spark.high_water_marks import StreamShard
+from processors.spark.high_water_marks import RecordPosition, StreamShard
 from processors.spark.host.start_up import HostStartError, engine_of, make_sinks, start
 from processors.spark.pipeline import load
 from processors.spark.sink_port import SinkSpec
@@ -42,8 +42,10 @@ class Bed:
     def __init__(self, spark: Any, engine: Engine | StreamingEngine, spool: Spool, directory: Path) -> None:
         self.spark, self.engine, self.spool, self.out = spark, engine, spool, directory / "out"
 
-    def run(self, data: Mapping[int, bytes], shard: str = "a") -> BatchOutcome:
-        return run_data(self.engine, self.spool, data, shard)
+    def run(self, data: Mapping[int, bytes], shard: str = "a", after: int | None = None) -> BatchOutcome:
+        """`after`: the number of the record that was delivered right before them."""
+        position = None if after is None else RecordPosition(after)
+        return run_data(self.engine, self.spool, data, shard, position)
 
     def rows(self) -> Counter[tuple[int, str]]:
         return Counter((int(row["sequenceNumber"]), row["payload"]) for row in rows(self.out))

@@ -25,7 +25,7 @@ from mld.metrics import java
 from mld.metrics.catalogue import CATALOGUE, Metric
 from mld.metrics.instruments import SpreadValue
 from mld.metrics.java import JAVA_METRICS, JavaMetric
-from mld.metrics.registry import Metrics
+from mld.metrics.registry import Metrics, SparkFigures
 from mld.metrics.snapshot import Identity, take_snapshot
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import SchemaRegistry
@@ -115,6 +115,7 @@ def status_of(metrics: Metrics, clock: Clock) -> DaemonStatus:
             mode=str,
             is_ready=bool,
             read_table=Reading().read,
+            spark_figures=lambda: SparkFigures(0.0, 1.0, 0.0, 0.0, 1, 2, 3, 4),
         )
     )
 

@@ -173,6 +173,40 @@ def alerts_of(settings: Settings, retention_s: int = RETENTION_DEFAULT_S) -> tup
             "Repair the producer (explicit hash keys, records copied between shards).",
         ),
         Alert(
+            "MldSparkStalled",
+            "max(mld_spark_trigger_age_seconds{app}) > 300 or max(mld_spark_silence_seconds{app}) > 60 "
+            "or max(mld_spark_uncommitted_age_seconds{app} - 3 * mld_spark_trigger_interval_seconds{app}) > 300",
+            0,
+            "page",
+            "mld-spark accepts records and commits none of them: a job hangs, waits for a sink, or is very slow.",
+            "The log has lines of the session host that say why; docs/use/spark-operating.md, Alerts.",
+        ),
+        Alert(
+            "MldSparkSinkAside",
+            "max(mld_spark_sinks_aside{app}) > 0",
+            10 * MINUTE_S,
+            "ticket",
+            "A sink of mld-spark has been left out for 10 minutes, while the others go on.",
+            "mld check names it; its records are kept, and no checkpoint passes them.",
+        ),
+        Alert(
+            "MldSparkDeadLetters",
+            "sum(increase(mld_spark_records_malformed_total{app}[10m])) "
+            "+ sum(increase(mld_spark_records_poisoned_total{app}[10m])) > 0",
+            0,
+            "ticket",
+            "Records could not be decoded, or a pipeline or sink failed with them.",
+            "Look at the dead letter; mld-spark --replay-dead-letter puts back what a correction makes good.",
+        ),
+        Alert(
+            "MldSparkDropped",
+            "sum(increase(mld_spark_records_dropped_total{app}[5m])) > 0",
+            15 * MINUTE_S,
+            "ticket",
+            "Records have been delivered again for 15 minutes, and the sinks of mld-spark have them already.",
+            "Right after a crash; for a replay set mld.spark.pipelineId to another name.",
+        ),
+        Alert(
             "MldUnexpected",
             "sum(increase(mld_unexpected_errors_total{app}[1h])) > 0",
             0,

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from processors.spark.sink_port import Fenced, SinkError, SinkRefused
+from processors.spark.high_water_marks import HighWaterMarks, gaps
+from processors.spark.sink_port import Fenced, GoneBack, SinkError, SinkRefused
 
 log = logging.getLogger("mld.spark")
 
@@ -40,6 +41,16 @@ def bound_fences(error: Fenced, fenced: int) -> None:
     """Raises SinkRefused if one batch was fenced more often than other workers explain."""
     if fenced > FENCED_MAX:
         raise SinkRefused(f"{error}; this has happened {fenced} times in a row") from error
+
+
+def check_continues(sink: str, preceding: HighWaterMarks, marks: HighWaterMarks, *, accepts: bool) -> None:
+    """Raise GoneBack if a sink with these marks lacks what stands right before a batch; say so if that is accepted."""
+    if lacking := gaps(preceding, marks):
+        error = GoneBack(sink, preceding, lacking)
+        if not accepts:
+            raise error
+        for reason in error.reasons.values():
+            log.warning("a gap is accepted: %s", reason)
 
 
 def until_published(attempt: Callable[[], Result], wait: Callable[[SinkError, int], None]) -> Result:

@@ -15,12 +15,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from processors.spark.batch.attempts import BACKOFF_MAX_S, Patience, pause_s, until_published
+from processors.spark.batch.attempts import BACKOFF_MAX_S, Patience, check_continues, pause_s, until_published
 from processors.spark.batch.source import BatchSource
 from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, lowest, spans
 from processors.spark.sink_port import RetiringSink, Sink, SinkError, SinkRefused, StagingSink
 
 log = logging.getLogger("mld.spark")
+
+NAMED_MAX = 3
+"""How many shards that are new to a sink a line names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,24 @@ class Destinations:
         except SinkError as error:
             self._patience.check()
             self.put_aside(sink, error, time.monotonic() - started)
+
+    def check_continuity(self, source: BatchSource, *, accepts: bool) -> None:
+        """Look whether every sink that takes part holds what stands right before the batch; a sink that seems not to is
+        opened again first, because another worker may have had the shard. A sink that has never held anything of a
+        shard begins there; so do all if gaps are accepted. Raises GoneBack, SinkRefused, SessionGone and Stopped."""
+        for sink in self.sinks:
+            if not self.takes_part(sink) or not source.begins_in(self.marks[sink.name]):
+                continue
+            self.reopen(sink)
+            marks = self.marks[sink.name]
+            if not self.takes_part(sink):
+                continue
+            check_continues(sink.name, source.preceding, marks, accepts=accepts)
+            if sink.exactly_once and (new := sorted(source.preceding.keys() - marks.keys())):
+                named = ", ".join(f"{shard.label} after {source.preceding[shard]}" for shard in new[:NAMED_MAX])
+                log.warning("sink %s holds nothing of %d shards yet, and begins with %s", sink.name, len(new), named)
+        if accepts:
+            source.preceding = {}
 
     def groups(self, source: BatchSource) -> Iterator[tuple[ShardSpans, list[Sink]]]:
         """Sinks that take part and miss the same records, with what they miss."""

@@ -10,6 +10,7 @@ What an attempt may end in, for each sink by itself:
   else put it aside (`destinations`). What it misses is kept, and comes again with the next batch
 * the job failed, and computes if nobody writes it: the same
 * the job or the pipeline failed: try again, then search for the record (`poison`)
+* a sink has gone back in time (GoneBack): the shards of which it lacks something stop
 * it can never succeed (SinkRefused, PipelineError): all shards of the batch stop
 * the session is gone: the host ends, and a new one starts from the checkpoints
 """
@@ -34,8 +35,9 @@ from processors.spark.batch.spool import Spool, SpoolError
 from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, StreamShard, fresh, lowest
 from processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
 from processors.spark.settings import SparkSettings
-from processors.spark.sink_port import DataRefused, Fenced, JobFailed, Sink, SinkError, SinkRefused
+from processors.spark.sink_port import DataRefused, Fenced, GoneBack, JobFailed, Sink, SinkError, SinkRefused
 from processors.spark.spark_errors import first_line
+from properties.spark import OnGap
 
 if TYPE_CHECKING:
     from processors.spark.batch.jobs import Frames
@@ -174,6 +176,7 @@ class Engine:
             if landed is not None and landed.error is not None:
                 self._destinations.reopen(landed.sink)
                 failures = int(isinstance(landed.error, JobFailed))
+            self._destinations.check_continuity(source, accepts=self._settings.on_gap is OnGap.ACCEPT)
             try:
                 self._until_done(source, self._settings.attempts_max, failures)
             except (JobFailed, PipelineFailed) as error:
@@ -182,6 +185,8 @@ class Engine:
                 with file.open("rb") as lines:
                     self._poison.keep(lines.readline(KEPT_BYTES_MAX))
             return {}
+        except GoneBack as error:  # the other shards are kept, and come again
+            return error.reasons
         except (SinkRefused, PipelineError) as error:
             return dict.fromkeys(source.ends, str(error))
 
@@ -196,7 +201,7 @@ class Engine:
         if isinstance(error, JobFailed) and not isinstance(error, DataRefused) and self._jobs.computes(source):
             self._wait_for_sinks(source, error)
             return {}
-        return self._poison.search(source.load(source.whole()), source.only, in_a_row_max)
+        return self._poison.search(source, in_a_row_max)
 
     def _wait_for_sinks(self, source: BatchSource, error: JobFailed) -> None:
         """Of records that can be computed: it is the sinks that miss them. Raises SinkRefused and PipelineError."""

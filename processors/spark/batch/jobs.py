@@ -135,11 +135,12 @@ class Jobs:
 
     def take_off(self, batch: MicroBatch, file: Path | None, sink: StagingSink, before: Flight | None) -> Flight | None:
         """Hand a batch over, ask the pipeline, and have its frame staged, without waiting for that; None if the sink
-        misses nothing of it. Raises whatever goes wrong."""
+        misses nothing of it, or something before it. Raises whatever goes wrong."""
         marks = self._destinations.marks[sink.name]
         source = source_of(batch, self.spool, file)
-        missing = spans(source.ends, marks if before is None else advanced(marks, before.spans))
-        if not missing:
+        marks = marks if before is None else advanced(marks, before.spans)
+        missing = spans(source.ends, marks)
+        if not missing or source.begins_in(marks):
             return None
         self.figures = BatchFigures()
         number = self.number + (1 if before is None else 2)

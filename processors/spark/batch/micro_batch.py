@@ -35,6 +35,8 @@ class Offer:
     stop: int
     arrived_at: float = 0.0
     is_page: bool = False
+    preceding: RecordPosition | None = None
+    """What the daemon delivered, or had checkpointed, right before it; None: its shard is read from here on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,12 @@ class MicroBatch:
         return {piece.offer.shard: piece.offer.last for piece in self.slices}
 
     @property
+    def preceding(self) -> dict[StreamShard, RecordPosition]:
+        """What stands right before the first offer of each shard, where that is known."""
+        firsts = {piece.offer.shard: piece.offer.preceding for piece in reversed(self.slices)}
+        return {shard: position for shard, position in firsts.items() if position is not None}
+
+    @property
     def records(self) -> int:
         """At most so many: what is trimmed is counted."""
         return sum(piece.offer.records for piece in self.slices)
@@ -69,11 +77,6 @@ class MicroBatch:
     @property
     def size(self) -> int:
         return sum(piece.offer.size for piece in self.slices)
-
-    @property
-    def whole(self) -> bool:
-        """Whether nothing is trimmed."""
-        return all(piece.after is None for piece in self.slices)
 
 
 EMPTY = MicroBatch((), ())

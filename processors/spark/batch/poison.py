@@ -15,7 +15,7 @@ from processors.spark.batch.attempts import Patience, bound_fences
 from processors.spark.batch.destinations import Destinations, buried_in
 from processors.spark.batch.jobs import PIPELINE, Jobs, SinkFailure
 from processors.spark.batch.micro_batch import Row
-from processors.spark.batch.source import BatchSource, Rows, source_of_rows
+from processors.spark.batch.source import BatchSource, source_of_rows
 from processors.spark.high_water_marks import StreamShard, spans
 from processors.spark.pipeline import PipelineError, PipelineFailed
 from processors.spark.settings import SparkSettings
@@ -65,17 +65,16 @@ class PoisonSearch:
         if line.endswith(b"\n") and len(line) <= KEPT_BYTES_MAX:
             self._went_well = line
 
-    def search(
-        self, rows: Rows, only: frozenset[str] | None = None, in_a_row_max: int = POISON_IN_A_ROW_MAX
-    ) -> dict[StreamShard, str]:
+    def search(self, batch: BatchSource, in_a_row_max: int = POISON_IN_A_ROW_MAX) -> dict[StreamShard, str]:
         """Commit all that can be; the shards that have to stop, with the reason."""
+        rows = batch.load(batch.whole())
         failed: dict[StreamShard, str] = {}
         waiting = sorted(rows)
         for _ in range(2):  # in the second round, other shards may have shown what these could not
             undecided = []
             for shard in waiting:
                 self._is_undecided = False
-                reason = self._search_shard(shard, rows[shard], only, in_a_row_max)
+                reason = self._search_shard(shard, rows[shard], batch, in_a_row_max)
                 failed.pop(shard, None)
                 if reason is not None:
                     failed[shard] = reason
@@ -84,14 +83,15 @@ class PoisonSearch:
         return failed
 
     def _search_shard(
-        self, shard: StreamShard, rows: Sequence[Row], only: frozenset[str] | None, in_a_row_max: int
+        self, shard: StreamShard, rows: Sequence[Row], batch: BatchSource, in_a_row_max: int
     ) -> str | None:
         waiting = [(0, len(rows))]
         in_a_row = 0
         while waiting:
             begin, end = waiting.pop()
             part = rows[begin:end]
-            source = source_of_rows(shard, part, rows[begin - 1][0] if begin else None, only)
+            before = rows[begin - 1][0] if begin else None
+            source = source_of_rows(shard, part, before, batch.only, batch.preceding)
             try:
                 self._until_done(source, self._settings.attempts_max if len(part) == 1 else 1)
                 self.keep(part[-1][1])

@@ -17,6 +17,7 @@ from processors.spark.high_water_marks import (
     ShardSpans,
     StreamShard,
     fresh,
+    gaps,
 )
 
 Rows = Mapping[StreamShard, Sequence[Row]]
@@ -48,19 +49,19 @@ class BatchSource:
     """Files with exactly the records that the spans take, if there are such."""
     before: HighWaterMarks = field(default_factory=dict)
     """Of a part of a batch: the record of each shard that stands right before it."""
+    preceding: HighWaterMarks = field(default_factory=dict)
+    """What stands right before the batch: a sink that lacks it has gone back in time (`high_water_marks.gaps`)."""
     only: frozenset[str] | None = None
     """Sinks that are to get these records, if some are not."""
 
-    def is_within(self, spans: ShardSpans) -> bool:
-        """Whether the spans take every record of the source."""
-        return all(
-            (span := spans.get(shard)) is not None and (span.after is None or span.after < first)
-            for shard, first in self.firsts.items()
-        )
-
     def follows(self, marks: HighWaterMarks) -> bool:
-        """Whether a sink with these marks misses nothing of the batch before this part: else it must not get it."""
-        return all(not fresh(position, marks.get(shard)) for shard, position in self.before.items())
+        """Whether a sink with these marks misses nothing that stands before this part: else it must not get it."""
+        misses_part = any(fresh(position, marks.get(shard)) for shard, position in self.before.items())
+        return not misses_part and not gaps(self.preceding, marks)
+
+    def begins_in(self, marks: HighWaterMarks) -> bool:
+        """Whether a sink with these marks holds nothing, or not all, of what stands right before some shard's part."""
+        return any(fresh(position, marks.get(shard)) for shard, position in self.preceding.items())
 
     def part(self, spans: ShardSpans) -> Rows:
         """The records that the spans take, each shard's in order; there may be none."""
@@ -111,7 +112,7 @@ def source_of(batch: MicroBatch, spool: Spool, file: Path | None) -> BatchSource
     firsts: dict[StreamShard, RecordPosition] = {}
     for piece in batch.slices:
         firsts.setdefault(piece.offer.shard, piece.offer.first if piece.after is None else piece.after)
-    return BatchSource(batch.ends, firsts, batch.records, load, files_of)
+    return BatchSource(batch.ends, firsts, batch.records, load, files_of, preceding=batch.preceding)
 
 
 def source_of_rows(
@@ -119,6 +120,7 @@ def source_of_rows(
     rows: Sequence[Row],
     before: RecordPosition | None = None,
     only: frozenset[str] | None = None,
+    preceding: HighWaterMarks | None = None,
 ) -> BatchSource:
     """A part of a batch, whose record before it stands at `before`."""
     return BatchSource(
@@ -127,5 +129,6 @@ def source_of_rows(
         len(rows),
         lambda spans: {shard: rows},
         before={} if before is None else {shard: before},
+        preceding=preceding or {},
         only=only,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,15 +35,17 @@ class Intake(Protocol):
 
 
 class ChildConnection(asyncio.BufferedProtocol):
-    """One child. `waiting` are the offers accepted and not committed, with their last position (None: no records)."""
+    """One child. `waiting` are the offers accepted and not committed, with their last position (None: no
+    records), and when each was accepted, on the monotonic clock."""
 
     def __init__(self, intake: Intake, number: int, fit: Sanitizer = printable) -> None:
         self._intake = intake
         self._fit = fit
         self.number = number
         self.shard: StreamShard | None = None
-        self.checkpoint: RecordPosition | None = None
-        self.waiting: deque[tuple[int, RecordPosition | None]] = deque()
+        self.reached: RecordPosition | None = None
+        """What stands right before its next offer: its checkpoint, then the end of the offer before. None: unknown."""
+        self.waiting: deque[tuple[int, RecordPosition | None, float]] = deque()
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(link.HEADER.size)
         self._filled = 0
@@ -149,6 +152,11 @@ class ChildConnection(asyncio.BufferedProtocol):
             case _:
                 raise link.LinkError(f"a child does not say {header.kind}")
 
+    @property
+    def waiting_since(self) -> float | None:
+        """When the oldest offer that is not committed was accepted."""
+        return self.waiting[0][2] if self.waiting else None
+
     # --- what is said ------------------------------------------------------------------------------------------------
 
     def ready(self, head: dict[str, Any]) -> None:
@@ -158,7 +166,7 @@ class ChildConnection(asyncio.BufferedProtocol):
         """An offer is ours; without records it is committed with what is before it. `near`: the child may wait for the
         commit before it answers."""
         self._write(link.ACCEPTED, {"id": number, "near": near})
-        self.waiting.append((number, last))
+        self.waiting.append((number, last, time.monotonic()))
         if last is None:
             self._settle_empty()
 
@@ -167,7 +175,7 @@ class ChildConnection(asyncio.BufferedProtocol):
         position: RecordPosition | None = None
         reached = 0
         while self.waiting and self.waiting[0][0] <= number:
-            reached, last = self.waiting.popleft()
+            reached, last, _ = self.waiting.popleft()
             position = last or position
         if reached:
             self._say_committed(reached, position)
@@ -176,7 +184,7 @@ class ChildConnection(asyncio.BufferedProtocol):
     def _settle_empty(self) -> None:
         reached = 0
         while self.waiting and self.waiting[0][1] is None:
-            reached, _ = self.waiting.popleft()
+            reached = self.waiting.popleft()[0]
         if reached:
             self._say_committed(reached, None)
 
@@ -203,6 +211,16 @@ class ChildConnection(asyncio.BufferedProtocol):
     def _write(self, kind: int, head: dict[str, Any]) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(link.encode(kind, head))
+
+
+def checkpoint_of(head: dict[str, Any]) -> RecordPosition | None:
+    """Return the position of the last record that was checkpointed; None if the shard is read from a place that is no
+    record's, such as TRIM_HORIZON or LATEST."""
+    sequence, sub = head.get("sequence"), head.get("sub")
+    try:
+        return RecordPosition(int(str(sequence)), int(sub or 0))
+    except ValueError:
+        return None
 
 
 def _page(head: dict[str, Any]) -> PageFile:

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from processors.spark.batch.micro_batch import Offer
 from processors.spark.batch.page_file import PageFile
@@ -81,18 +81,20 @@ class OfferQueue:
         assert child.shard is not None and batch.first is not None and batch.last is not None
         place = self._spool.append(batch.records)
         now = time.monotonic()
-        self._add(Offer(child.number, number, child.shard, batch.first, batch.last, batch.count, size, *place, now))
+        offer = Offer(child.number, number, child.shard, batch.first, batch.last, batch.count, size, *place, now)
+        self._add(child, offer)
 
     def add_page(self, child: ChildConnection, number: int, page: PageFile, size: int) -> None:
         """Of an admitted batch that its child has written."""
         assert child.shard is not None
         place = self._spool.number, 0, 0
         now = time.monotonic()
-        self._add(
-            Offer(child.number, number, child.shard, page.first, page.last, page.records, size, *place, now, True)
-        )
+        offer = Offer(child.number, number, child.shard, page.first, page.last, page.records, size, *place, now, True)
+        self._add(child, offer)
 
-    def _add(self, offer: Offer) -> None:
+    def _add(self, child: ChildConnection, offer: Offer) -> None:
+        offer = replace(offer, preceding=child.reached)
+        child.reached = offer.last
         if not self._waiting:
             self._first_waiting_at = offer.arrived_at
         self._waiting.append(offer)

@@ -32,11 +32,12 @@ from processors.spark.held_answers import hold_limits
 from processors.spark.high_water_marks import HighWaterMarks, StreamShard, fresh
 from processors.spark.host.aligned_intake import AlignedIntake
 from processors.spark.host.alignment import ArrivalSpan
-from processors.spark.host.connection import ChildConnection
+from processors.spark.host.connection import ChildConnection, checkpoint_of
 from processors.spark.host.offers import OfferQueue, Taken
 from processors.spark.host.process_watch import watch_process
 from processors.spark.host.start_up import HostStartError, Started
-from processors.spark.host.status import HostStatus
+from processors.spark.host.status import WRITE_EVERY_S, HostStatus
+from processors.spark.host.trigger_pace import STALLED_S, is_stalled
 from processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE, SOCKET_FILE
 from processors.spark.settings import SparkSettings
 from processors.spark.spark_errors import SessionGone
@@ -98,7 +99,8 @@ class SessionHost:
 
         Raises SpoolError."""
         self._start = start
-        self._status = HostStatus(directory, settings.application, properties_file, daemon_pid)
+        interval_s = max(settings.trigger_interval_s, settings.trigger_quiet_s)
+        self._status = HostStatus(directory, settings.application, properties_file, daemon_pid, interval_s)
         self._settings = settings
         self._directory = directory
         self._scratch = scratch or directory
@@ -107,6 +109,8 @@ class SessionHost:
         self._numbers = 0
         self._lag_ms: dict[StreamShard, int | None] = {}
         self._last_start = -1e9
+        self._trigger_at: float | None = None
+        """Since when the oldest trigger has been at it."""
         self._started: Started | None = None
         self._spool = open_spool(settings.spool, self._scratch)
         self._offers = OfferQueue(settings, self._spool)
@@ -128,11 +132,13 @@ class SessionHost:
         watch_process(loop, self._daemon_pid, self.daemon_ended)
         listening()
         work = asyncio.ensure_future(self._work())
+        watch = asyncio.ensure_future(self._watch())
         try:
             await asyncio.wait([work, self._ending], return_when=asyncio.FIRST_COMPLETED)
             return work.result() if work.done() else self._ending.result()
         finally:
             work.cancel()
+            watch.cancel()
             server.close()
             path.unlink(missing_ok=True)
             for child in list(self._children.values()):
@@ -220,6 +226,7 @@ class SessionHost:
         if self._is_of_another_stream(child, head.get("arn"), head.get("created")):
             return
         child.shard = StreamShard(str(head["stream"]) or self._settings.stream, str(head["shard"]))
+        child.reached = checkpoint_of(head)
         for other in list(self._children.values()):
             if other is not child and other.shard == child.shard:
                 other.fail("another child of this shard has taken over")
@@ -317,6 +324,7 @@ class SessionHost:
         while True:
             if trigger is None:
                 await self._offers.due(self._last_start)
+                self._trigger_at = time.monotonic()
                 trigger = await self._begin(session.engine)
             after = await self._next_of(trigger, session.engine)
             try:
@@ -328,6 +336,30 @@ class SessionHost:
                 raise
             session.triggered()
             trigger = after
+            self._trigger_at = None if after is None else time.monotonic()
+
+    async def _watch(self) -> NoReturn:
+        """Tell what waits, whatever Spark does; say loudly that a trigger makes no progress. A slow job and one that
+        hangs look alike, and a new session would meet the same sink, so nothing is ended."""
+        times_said = 0
+        while True:
+            await asyncio.sleep(WRITE_EVERY_S)
+            now = time.monotonic()
+            times = [at for child in self._children.values() if (at := child.waiting_since) is not None]
+            trigger_s = None if self._trigger_at is None else now - self._trigger_at
+            self._status.waits(now - min(times) if times else None, trigger_s)
+            if trigger_s is None or trigger_s < STALLED_S:
+                times_said = 0
+            elif is_stalled(trigger_s, times_said):
+                times_said += 1
+                jvm_pid = None if self._started is None else self._started.jvm_pid
+                log.error(
+                    "a trigger has not ended for %.0f s, and nothing is committed: Spark is slow, waits for a sink, or "
+                    "hangs (its UI, or jstack %s, shows it); if it hangs, end that process, and a new session begins "
+                    "at the checkpoints",
+                    trigger_s,
+                    jvm_pid or "of the driver",
+                )
 
     async def _begin(self, engine: Engine | StreamingEngine, before: Flight | None = None) -> Trigger:
         """Take what waits; Spark begins to write it, if the engine can have that."""

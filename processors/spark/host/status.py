@@ -1,8 +1,8 @@
 """What a session host tells whoever looks: a small JSON file in its private directory, for `mld check` and monitoring.
 
-Who it is, where its UI is, and counters since its start. The file is replaced as a whole after every trigger, so a
-reader never sees half of it. It is for people and their tools: no decision hangs on it, and a full disk only makes it
-old. `mld/sparkhosts.py` reads it.
+Who it is, where its UI is, and counters since its start. The file is replaced as a whole after every trigger and every
+`WRITE_EVERY_S`, so a reader never sees half of it, and an old one is that of a host that hangs. No decision hangs on
+it, and a full disk only makes it old. `mld/sparkhosts.py` reads it, and the daemon's metrics tell its figures.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("mld.spark")
 
 STATUS_FILE = "status.json"
 VERSION = 1
-
+WRITE_EVERY_S = 5.0
 
 COUNTED = (
     "triggers",
@@ -44,13 +44,17 @@ COUNTED = (
 class HostStatus:
     """Counters and the file. Called on the host's loop only."""
 
-    def __init__(self, directory: Path, application: str, properties_file: str, daemon_pid: int) -> None:
+    def __init__(
+        self, directory: Path, application: str, properties_file: str, daemon_pid: int, interval_s: float = 0.0
+    ) -> None:
         self._file = directory / STATUS_FILE
         self._ok = True
         self._counters = Counter(dict.fromkeys(COUNTED, 0))
         self._lag_ms: Mapping[str, int | None] = {}
         self._watermarks: Mapping[str, str] = {}
         self._aside: list[str] = []
+        self._uncommitted_since: float | None = None
+        self._trigger_since: float | None = None
         self._about: dict[str, object] = {
             "version": VERSION,
             "application": application,
@@ -59,6 +63,7 @@ class HostStatus:
             "pid": os.getpid(),
             "pidStarted": started_at(os.getpid()),
             "startedAt": round(time.time(), 3),
+            "triggerIntervalSeconds": interval_s,
         }
 
     def ready(self, about: Mapping[str, object]) -> None:
@@ -89,9 +94,23 @@ class HostStatus:
         self._aside = sorted(figures.aside)
         self.write()
 
+    def waits(self, uncommitted_s: float | None, trigger_s: float | None) -> None:
+        """Say for how long the oldest accepted record has waited for its commit, and how old a trigger is that has not
+        ended; None if there is none."""
+        now = time.time()
+        self._uncommitted_since = None if uncommitted_s is None else round(now - uncommitted_s, 3)
+        self._trigger_since = None if trigger_s is None else round(now - trigger_s, 3)
+        self.write()
+
     def write(self) -> None:
         """Replace the file. What goes wrong is said once."""
-        said = {"updatedAt": round(time.time(), 3), "lagMillis": self._lag_ms, "counters": self._counters}
+        said: dict[str, object] = {
+            "updatedAt": round(time.time(), 3),
+            "uncommittedSince": self._uncommitted_since,
+            "triggerSince": self._trigger_since,
+            "lagMillis": self._lag_ms,
+            "counters": self._counters,
+        }
         if self._watermarks:
             said["watermarks"] = self._watermarks
         if self._aside:

@@ -22,6 +22,14 @@ GATHER_MAX_S = 0.1
 NEAR_S = 1.0
 """Answers are held for a commit that starts within this time. Whoever holds one for longer delays a shutdown."""
 
+STALLED_S = 120.0
+"""A trigger that takes longer is said to make no progress, and again each time it has taken twice as long."""
+
+
+def is_stalled(trigger_s: float, times_said: int) -> bool:
+    """Whether it is time to say that a trigger of this age has not ended."""
+    return trigger_s >= STALLED_S * (1 << times_said)
+
 
 @dataclass(frozen=True, slots=True)
 class TriggerPace:

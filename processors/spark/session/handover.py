@@ -51,16 +51,19 @@ BIT = 'pmod(crc32(cast(concat_ws(":", sequenceNumber, subSequenceNumber, shardId
 OBSERVED = "mld"
 PART_BYTES = 4 << 20
 """As `spark.sql.files.openCostInBytes`."""
+ROW_NUMBER = "rowNumber"
+"""Column of `Format.JSON_LINES`: the number of an event within its record, from 0 on."""
 _CORRUPT = "_mld_corrupt"
-_AVRO_END = b"\x8f mld \x8f\n"
-"""Avro does not say where a record ends, and reads any bytes as something. So this is put after each record, and a
-record is valid only if what the schema describes ends right before it."""
-_AVRO_VALUE, _AVRO_TAIL = "value", "end"
+_VALUE, _END = "_mld_value", "_mld_end"
+"""No reader of Spark looks at what follows the value that it was asked for, and Avro reads any bytes as something. So
+an end is put after each payload, and one is valid only if what the schema describes ends right before it."""
+_AVRO_END, _CSV_END = b"\x8f mld \x8f\n", "mld-end"
 AVRO_PACKAGE = "org.apache.spark:spark-avro_2.13"
 AVRO_NOT_THERE = ("AVRO_NOT_LOADED", "spark-avro")
 """Words by which Spark says that it lacks that package."""
 NOT_DECODED = {
     Format.JSON: "not JSON of mld.spark.schema",
+    Format.JSON_LINES: "not lines of JSON of mld.spark.schema",
     Format.CSV: "not CSV of mld.spark.schema",
     Format.AVRO: "not Avro of mld.spark.schema",
     Format.TEXT: "not UTF-8",
@@ -269,10 +272,13 @@ def handed(
     if divert and not streaming:
         observed.append(F.bitmap_construct_agg(F.when(bad, F.expr(BIT))).alias("bitmap"))
     seen = parsed.observe(OBSERVED if streaming else counts, *observed)
-    if divert:
-        records = seen.filter(~bad).select(*columns, _clean(format).alias(PAYLOAD))
+    good = seen.filter(~bad) if divert else seen
+    clean = _clean(format) if divert else F.when(~bad, _clean(format))
+    if format is Format.JSON_LINES:
+        # Without a dead letter, a record that is malformed is one row whose payload is null.
+        records = good.select(*columns, F.inline_outer(clean).alias(PAYLOAD, ROW_NUMBER))
     else:
-        records = seen.select(*columns, F.when(~bad, _clean(format)).alias(PAYLOAD))
+        records = good.select(*columns, clean.alias(PAYLOAD))
 
     def malformed() -> DataFrame:
         return letters(parsed.filter(bad), NOT_DECODED[format], ())
@@ -318,21 +324,33 @@ def _decoded(format: Format, schema: str | None, versions: Mapping[str, str] | N
     """The payload as Spark makes it, and whether it is malformed."""
     from pyspark.sql import functions as F
 
-    text = F.col("data").cast("string")
+    text = F.try_validate_utf8(F.col("data").cast("string"))
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     payload = F.col(PAYLOAD)
     match format:
         case Format.JSON:
-            return F.from_json(text, f"{schema}, {_CORRUPT} STRING", options), _is_bad(payload)
+            bad = _is_bad(payload, F.lit(True)) | payload[_VALUE].isNull()
+            return _from_json(text, f"STRUCT<{schema}>"), bad
+        case Format.JSON_LINES:
+            lines = F.filter(F.split(text, "\n"), lambda line: line.rlike(r"\S"))
+            values = F.transform(lines, lambda line, at: _concat(f'{{"{_VALUE}":', line, f',"{ROW_NUMBER}":', at, "}"))
+            array = _concat("[", F.array_join(values, ","), "]")
+            event = f"STRUCT<{_VALUE}: STRUCT<{schema}>, {ROW_NUMBER}: INT>"
+            found = payload[_VALUE]
+            numbers = F.sequence(F.lit(0), F.size(found) - 1)  # of a record without events: 0 and -1
+            whole = (found[ROW_NUMBER] == numbers) & ~F.exists(found, lambda one: one[_VALUE].isNull())
+            bad = _is_bad(payload, F.lit(True)) | ~F.coalesce(whole, F.lit(False))
+            return _from_json(array, f"ARRAY<{event}>"), bad
         case Format.CSV:
-            return F.from_csv(text, f"{schema}, {_CORRUPT} STRING", options), _is_bad(payload)
+            line = F.nullif(F.rtrim(text, F.lit("\r\n")), F.lit(""))
+            columns = f"{schema}, {_END} STRING, {_CORRUPT} STRING"
+            return F.from_csv(_concat(line, f",{_CSV_END}"), columns, options), _is_bad(payload, F.lit(_CSV_END))
         case Format.AVRO:
             from pyspark.sql.avro.functions import from_avro
 
             framed = F.concat("data", F.lit(_AVRO_END))
-            tail = payload[_AVRO_TAIL]
             # Spark makes a struct of nulls of what it cannot read.
-            bad = tail.isNull() | (tail != F.lit(_AVRO_END))
+            bad = ~F.equal_null(payload[_END], F.lit(_AVRO_END))
             options, reader = {"mode": "PERMISSIVE"}, _framed(str(schema))
             if versions is None:
                 return from_avro(framed, reader, options), bad
@@ -342,7 +360,7 @@ def _decoded(format: Format, schema: str | None, versions: Mapping[str, str] | N
                 decoded = decoded.when(F.col("schemaVersionId") == version, by_writer)
             return decoded, bad
         case Format.TEXT:
-            return F.when(F.is_valid_utf8(text), text), payload.isNull()
+            return text, payload.isNull()
         case Format.BINARY:
             raise AssertionError("binary has no payload")
 
@@ -354,18 +372,40 @@ def _framed(schema: str) -> str:
     except ValueError as error:
         raise ValueError(f"it is not JSON ({error}); write the Avro schema of the records") from error
     end = {"type": "fixed", "name": "mld_end", "size": len(_AVRO_END)}
-    fields = [{"name": _AVRO_VALUE, "type": value}, {"name": _AVRO_TAIL, "type": end}]
+    fields = [{"name": _VALUE, "type": value}, {"name": _END, "type": end}]
     return json.dumps({"type": "record", "name": "mld_framed", "fields": fields})
 
 
-def _is_bad(payload: Column) -> Column:
-    return payload.isNull() | payload[_CORRUPT].isNotNull()
+def _from_json(text: Column, type: str) -> Column:
+    """Parse a text as the one value of an object that has an end as well."""
+    from pyspark.sql import functions as F
+
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
+    framed = _concat(f'{{"{_VALUE}":', text, f',"{_END}":true}}')
+    return F.from_json(framed, f"{_VALUE} {type}, {_END} BOOLEAN, {_CORRUPT} STRING", options)
+
+
+def _concat(*parts: Column | str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.concat(*(F.lit(part) if isinstance(part, str) else part for part in parts))
+
+
+def _is_bad(payload: Column, end: Column) -> Column:
+    """Whether Spark has said so, or has not come to the end."""
+    from pyspark.sql import functions as F
+
+    return payload[_CORRUPT].isNotNull() | ~F.equal_null(payload[_END], end)
 
 
 def _clean(format: Format) -> Column:
     from pyspark.sql import functions as F
 
     payload = F.col(PAYLOAD)
-    if format is Format.AVRO:
-        return payload[_AVRO_VALUE]
-    return payload.dropFields(_CORRUPT) if format in (Format.JSON, Format.CSV) else payload
+    match format:
+        case Format.JSON | Format.JSON_LINES | Format.AVRO:
+            return payload[_VALUE]
+        case Format.CSV:
+            return payload.dropFields(_END, _CORRUPT)
+        case _:
+            return payload

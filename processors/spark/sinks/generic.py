@@ -39,6 +39,8 @@ class GenericSink(AdmittedSink):
     def open(self) -> HighWaterMarks:
         if self._journal:
             self._marks = self._admission.marks(self._journal.claim(self._journal.open(), self._admission))
+        else:
+            self._marks = {}  # what we have written says nothing of a shard that another worker has had meanwhile
         return self._marks
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from processors.spark.sinks.jdbc_statements import JdbcDialect, Ordering, StagedColumn
 
-SEQUENCE, SUB_SEQUENCE = "sequenceNumber", "subSequenceNumber"
-"""Columns of `records` that say which of two records of a shard is the newer one."""
+PLACE = ("sequenceNumber", "subSequenceNumber", "rowNumber")
+"""Columns of `records` that say which of two rows of a shard is the newer one."""
 
 
 class FrameColumn(NamedTuple):
@@ -138,12 +138,8 @@ def _column(name: str, table: Sequence[TableColumn]) -> TableColumn | None:
 def newest(frame: Sequence[FrameColumn]) -> tuple[Ordering, ...]:
     """By what one row of a key is newer than another: the position of its record, if the frame has it."""
     places = {column.name.lower(): index for index, column in enumerate(frame)}
-    found = []
-    if (index := places.get(SEQUENCE.lower())) is not None:
-        found.append(Ordering(staging_name(index), digits=frame[index].type == "string"))
-        if (index := places.get(SUB_SEQUENCE.lower())) is not None:
-            found.append(Ordering(staging_name(index)))
-    return tuple(found)
+    found = [places[name.lower()] for name in PLACE if name.lower() in places and PLACE[0].lower() in places]
+    return tuple(Ordering(staging_name(index), digits=frame[index].type == "string") for index in found)
 
 
 def check_unique(keys: Collection[str], indexes: Sequence[frozenset[str]], dialect: JdbcDialect) -> None:

@@ -20,9 +20,9 @@ from processors.spark.sink_port import SinkRefused, SinkSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-SEQUENCE, PLACE = "sequenceNumber", "subSequenceNumber"
+SEQUENCE, *PLACES = "sequenceNumber", "subSequenceNumber", "rowNumber"
 """Columns of the records that say which change is newer; the first is required, the second has to be there if records
-are aggregated by the producer."""
+are aggregated by the producer, the third if a record has several events."""
 DELETED = "_mld_deleted"
 """Column of the source of a MERGE, never of the table: whether the change deletes its row."""
 RANK = "_mld_rank"
@@ -61,8 +61,9 @@ class Merge:
         """Expressions by which changes of one key are sorted, the newest first.
 
         Sequence numbers have too many digits for any number of Spark: with zeros in front they sort as text."""
-        place = [f"{quoted(PLACE)} DESC"] if PLACE.lower() in {name.lower() for name in columns} else []
-        return (f"lpad(CAST({quoted(SEQUENCE)} AS STRING), {SEQUENCE_DIGITS_MAX}, '0') DESC", *place)
+        have = {name.lower() for name in columns}
+        places = (f"{quoted(place)} DESC" for place in PLACES if place.lower() in have)
+        return (f"lpad(CAST({quoted(SEQUENCE)} AS STRING), {SEQUENCE_DIGITS_MAX}, '0') DESC", *places)
 
     def is_deleted(self) -> str:
         """A condition that is true or false, never null."""

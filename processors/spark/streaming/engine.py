@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
-from processors.spark.batch.attempts import HealthCheck, Patience, until_published
+from processors.spark.batch.attempts import HealthCheck, Patience, check_continues, until_published
 from processors.spark.batch.micro_batch import MicroBatch
 from processors.spark.batch.outcome import BatchFigures, BatchOutcome
 from processors.spark.batch.repeats import Repeats
@@ -27,9 +27,10 @@ from processors.spark.commit.ledger import LedgerEntry
 from processors.spark.commit_stages import stage
 from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, spans
 from processors.spark.settings import SparkSettings
-from processors.spark.sink_port import SinkRefused
+from processors.spark.sink_port import GoneBack, SinkRefused
 from processors.spark.streaming.inbox import NAME, Inbox, check_not_lost
 from processors.spark.streaming.leader import QueryFailed, QueryLeader
+from properties.spark import OnGap
 
 log = logging.getLogger("mld.spark")
 
@@ -100,6 +101,9 @@ class StreamingEngine:
             figures.handover_s = time.monotonic() - started
             stage("inboxed")
             self._leader.wait_for(entry.number, self._patience.check)
+        except GoneBack as error:
+            others = {shard: self.mark_of(shard) for shard in batch.ends.keys() - error.reasons.keys()}
+            return BatchOutcome(error.reasons, figures, others, self._settings.retry_backoff_s)
         except (SinkRefused, QueryFailed) as error:
             return BatchOutcome(dict.fromkeys(batch.ends, str(error)), figures)
         figures.publish_s = time.monotonic() - started - figures.handover_s
@@ -118,7 +122,9 @@ class StreamingEngine:
             progress = self._inbox.progress()
             head = self._inbox.open() if next(attempts) else self._inbox.head()
             check_not_lost(head, progress)
-            missing = spans(source.ends, self._inbox.marks(head))
+            marks = self._inbox.marks(head)
+            check_continues(NAME, source.preceding, marks, accepts=self._settings.on_gap is OnGap.ACCEPT)
+            missing = spans(source.ends, marks)
             if not missing:
                 assert head is not None
                 return head

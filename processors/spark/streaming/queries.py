@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from processors.spark.batch.attempts import pause_s, until_published
 from processors.spark.commit_stages import stage
-from processors.spark.high_water_marks import QUERY, RecordPosition, ShardSpan, StreamShard
+from processors.spark.high_water_marks import QUERY, RecordPosition, ShardSpan, StreamShard, gaps
 from processors.spark.pipeline import Batch, Pipeline, PipelineError
 from processors.spark.session import handover
 from processors.spark.settings import SparkSettings
@@ -26,6 +26,7 @@ from processors.spark.sink_port import JobFailed, Sink, SinkError, SinkRefused
 from processors.spark.spark_errors import failure, first_line
 from processors.spark.streaming import progress, source_log
 from processors.spark.streaming.inbox import QUERIES
+from properties.spark import OnGap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -298,6 +299,13 @@ class SparkQueries:
 
         def attempt() -> None:
             mark = sink.open().get(shard)
+            before = {shard: RecordPosition(number - 1)} if number else {}
+            if gaps(before, {} if mark is None else {shard: mark}) and self._settings.on_gap is not OnGap.ACCEPT:
+                raise SinkRefused(
+                    f"sink {sink.name} holds batch {mark} of its query and lacks those up to {number}: it has gone "
+                    "back in time. Restore a newer copy of it, or start over with another mld.spark.checkpoint; to "
+                    "leave the gap: start once with -D mld.spark.onGap=accept"
+                )
             if mark is None or mark < upto:
                 batch_id = f"{self._settings.application}-query-{number}"
                 rows = sink.publish(frame, {shard: ShardSpan(mark, upto)}, batch_id).rows

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from mld.metrics.catalogue import CATALOGUE, Metric, MetricKind
 from mld.metrics.instruments import SpreadValue
 from mld.metrics.java import JAVA_METRICS
-from mld.metrics.registry import FetchResult, Metrics, ShardActivity
+from mld.metrics.registry import FetchResult, Metrics, ShardActivity, SparkFigures
 from mld.metrics.snapshot import FleetValue, Identity, Snapshot, take_snapshot
 
 SHARD = "shardId-000000000000"
@@ -43,6 +44,7 @@ def busy_worker() -> Snapshot:
     metrics.worker.framed_records.add("decoded")
     metrics.worker.units.add("write", 3)
     metrics.worker.loop_delay.note(0.001)
+    metrics.worker.spark = SparkFigures(1_000.0, 30.0, 900.0, 990.0, 1, 2, 3, 4)
     return take_snapshot(metrics, ME, 120.0, 1_003.0, prefetch_limit_bytes=64, fleet=FleetValue(2, 0, 0, 0))
 
 
@@ -57,6 +59,18 @@ def test_a_name_says_its_unit_and_its_kind(metric: Metric) -> None:
     assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
     assert metric.kind is not MetricKind.HISTOGRAM or metric.name.endswith("_seconds")
     assert metric.help.endswith(".")
+
+
+def test_what_spark_has_not_committed_grows_with_the_clock_though_its_host_is_silent() -> None:
+    busy = busy_worker()
+    assert value_of(busy, "mld_spark_uncommitted_age_seconds") == 103.0
+    assert value_of(busy, "mld_spark_trigger_age_seconds") == 13.0
+    assert value_of(busy, "mld_spark_silence_seconds") == 3.0
+    figures = replace(busy.spark, uncommitted_since=None, trigger_since=None)  # type: ignore[type-var]
+    quiet = replace(busy, spark=figures)
+    assert value_of(quiet, "mld_spark_uncommitted_age_seconds") == 0.0
+    assert value_of(quiet, "mld_spark_trigger_age_seconds") == 0.0
+    assert value_of(replace(busy, spark=None), "mld_spark_uncommitted_age_seconds") is None
 
 
 @by_name

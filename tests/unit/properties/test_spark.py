@@ -98,7 +98,7 @@ def test_streaming_keys_without_streaming_are_remarked_upon() -> None:
         ("mld.spark.mode = streaming\nmld.spark.checkpoint = /c", "mld.spark.sink: is required by"),
         ("mld.spark.sink.out.path = /x\nmld.spark.sink.out.writers = many", "has no such value; write one or shared"),
         (f"{STREAMING}\nmld.spark.remote = sc://h", "cannot be used with mld.spark.mode = streaming"),
-        (f"{STREAMING}\nmld.spark.sink.out.outputMode = all", "has no such value; write append, update or complete"),
+        (f"{STREAMING}\nmld.spark.sink.out.outputMode = all", "has no such value; write append or update or complete"),
         ("mld.spark.onPoison = deadLetter", "there is no mld.spark.deadLetter"),
         ("mld.spark.maxBatchBytes = 10\nmld.spark.maxInFlightBytes = 9", "is less than maxBatchBytes, 10"),
         ("mld.spark.sink.out.path = ${NOWHERE}", "NOWHERE"),

@@ -669,3 +669,117 @@ def test_whatever_happens_with_two_batches_in_flight_each_record_is_there_once_a
     assert out.staged == []
     bed.engine.stop()
     bed.spool.close()
+
+
+# --- sinks that go back in time ---------------------------------------------------------------------------------------
+
+
+def test_a_sink_that_was_restored_from_a_backup_refuses_what_does_not_follow_its_mark(tmp_path):
+    """It was at 200 when the daemon checkpointed that; the copy is at 100, and the shard is read on after 200."""
+    bed = Bed(tmp_path, settings_of())
+    out = bed.sinks["out"]
+    out.marks = {A: RecordPosition(100)}
+    bed.engine.start()
+    outcome = bed.run(bed.offer("a", range(201, 204), after=200), bed.offer("b", [1]))
+    assert list(outcome.failed) == [A]
+    for words in ("up to 100", "come to 200", "mld reset FILE --shard a --to 100", "-D mld.spark.onGap=accept"):
+        assert words in outcome.failed[A]
+    assert (out.rows, [*outcome.kept], outcome.again_in_s) == ([], [StreamShard("s", "b")], 0.0)
+    assert bed.run(*bed.kept).failed == {}
+    assert (numbers(out), numbers(out, "b"), out.marks[A]) == ([], [1], RecordPosition(100))
+    assert bed.run(bed.offer("a", range(98, 204))).failed == {}, "after a reset to the mark"
+    assert numbers(out) == [*range(101, 204)]
+
+
+def run_to_its_end(bed: Bed, offer) -> dict[StreamShard, str]:
+    """As a host: ahead of its turn if it can be, and what is kept comes again. The shards that stop."""
+    batch, file = bed.plan(offer)
+    flight = bed.engine.begin(batch, file)
+    outcome = bed.engine.run(batch, file) if flight is None else bed.engine.finish(flight)
+    while outcome.kept and not outcome.failed:
+        outcome = bed.run(offer)
+    return outcome.failed
+
+
+@pytest.mark.parametrize("kind", [MemorySink, StagingMemorySink])
+@pytest.mark.parametrize("at", ["between batches", "in a batch", "in the search for poison"])
+def test_a_database_that_fails_over_to_a_standby_that_lags_takes_no_batch_that_does_not_follow(tmp_path, kind, at):
+    """What was not checkpointed yet is delivered again, and then nothing is missing."""
+    out, dead = kind("out"), MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.attemptsMax = 1", "mld.spark.deadLetter = /d"), dead=dead)
+    bed.sinks = {"out": out}
+    bed.use(bed.spool)
+    run_to_its_end(bed, bed.offer("a", range(1, 11)))
+    run_to_its_end(bed, bed.offer("a", range(11, 21), after=10))
+    seen: list[bytes] = []
+
+    def fail_over():
+        out.rows, out.marks = out.rows[:5], {A: RecordPosition(5)}
+
+    def loses_its_connection(data):
+        seen.append(data)
+        if len(seen) == 1:
+            fail_over()
+            raise SinkError("the connection was lost")
+
+    def is_poison(data):
+        seen.extend([data] if data == b"25" else [])
+        if len(seen) == 3 and out.marks != {A: RecordPosition(5)}:
+            fail_over()
+        return data == b"25"
+
+    offer = bed.offer("a", range(21, 31), after=20)
+    if at == "between batches":
+        fail_over()
+    elif at == "in a batch":
+        out.poison = loses_its_connection
+    else:
+        bed.poison(is_poison)
+    failed = run_to_its_end(bed, offer)
+    assert "holds a up to 5, and the application has come to 20" in failed[A]
+    assert numbers(out) == [1, 2, 3, 4, 5]
+    bed.poison(lambda data: False)
+    assert run_to_its_end(bed, bed.offer("a", range(4, 31), after=3)) == {}
+    assert numbers(out) == [*range(1, 31)]
+
+
+def test_a_gap_that_is_accepted_is_said_and_passed(tmp_path, caplog):
+    bed = Bed(tmp_path, settings_of("mld.spark.onGap = accept"))
+    bed.sinks["out"].marks = {A: RecordPosition(100)}
+    assert bed.run(bed.offer("a", range(201, 204), after=200)).failed == {}
+    assert numbers(bed.sinks["out"]) == [201, 202, 203]
+    assert "a gap is accepted: sink out holds a up to 100, and the application has come to 200" in caplog.text
+
+
+def test_a_shard_that_another_worker_has_written_meanwhile_has_no_gap(tmp_path):
+    bed = Bed(tmp_path, settings_of())
+    out = bed.sinks["out"]
+    bed.run(bed.offer("a", range(1, 6)))
+    out.marks = {A: RecordPosition(200)}
+    assert bed.run(bed.offer("a", range(201, 204), after=200)).failed == {}
+    assert numbers(out) == [*range(1, 6), 201, 202, 203]
+
+
+def test_an_application_that_comes_from_another_processor_begins_at_its_checkpoints_and_is_told(tmp_path, caplog):
+    """Shard after shard, as its leases move: a mark of one shard says nothing of another one."""
+    bed = Bed(tmp_path, settings_of())
+    out = bed.sinks["out"]
+    assert bed.run(bed.offer("a", range(101, 104), after=100)).failed == {}
+    assert bed.run(bed.offer("b", range(51, 54), after=50)).failed == {}
+    assert (numbers(out), numbers(out, "b")) == ([101, 102, 103], [51, 52, 53])
+    assert "sink out holds nothing of 1 shards yet, and begins with a after 100" in caplog.text
+    assert "begins with b after 50" in caplog.text
+
+
+def test_a_second_sink_that_is_new_begins_and_one_that_is_aside_gets_what_it_misses(tmp_path):
+    sinks = {"out": MemorySink("out", marks={A: RecordPosition(100)}), "new": MemorySink("new")}
+    bed = Bed(tmp_path, settings_of(sinks=sinks), lambda records, batch: dict.fromkeys(sinks, records), sinks=sinks)
+    bed.engine.start()
+    assert bed.run(bed.offer("a", range(101, 104), after=100)).failed == {}
+    sinks["new"].faults = [SinkError("down")]
+    first, second = bed.offer("a", range(104, 106), after=103), bed.offer("a", range(106, 108), after=105)
+    bed.run(first)
+    assert (bed.kept, numbers(sinks["new"])) == ([first], [101, 102, 103])
+    bed.sinks_are_due()
+    assert bed.run(first, second).failed == {}
+    assert numbers(sinks["new"]) == numbers(sinks["out"]) == [*range(101, 108)]

@@ -18,7 +18,7 @@ def offer(shard: StreamShard, first: int, last: int, number: int = 1) -> Offer:
 def test_all_shards_go_into_one_batch():
     batch = plan([offer(A, 1, 5), offer(B, 1, 3), offer(A, 6, 9)], {})
     assert batch.ends == {A: RecordPosition(9), B: RecordPosition(3)}
-    assert (batch.records, batch.size, batch.whole, batch.done) == (12, 30, True, ())
+    assert (batch.records, batch.size, batch.done) == (12, 30, ())
 
 
 def test_what_the_sinks_hold_is_dropped_and_trimmed():
@@ -26,7 +26,6 @@ def test_what_the_sinks_hold_is_dropped_and_trimmed():
     batch = plan([old, across, new], {A: RecordPosition(7)})
     assert batch.done == (old,)
     assert [(s.offer, s.after) for s in batch.slices] == [(across, RecordPosition(7)), (new, None)]
-    assert not batch.whole
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=8), st.integers(0, 40))

@@ -22,6 +22,7 @@ from processors.spark.batch import page_file
 from processors.spark.child import properties_file
 from processors.spark.child.relay import ChildRelay
 from processors.spark.high_water_marks import RecordPosition, StreamShard
+from processors.spark.host import session_host, trigger_pace
 from processors.spark.host.process_watch import clear, hold, sweep, watch_process
 from processors.spark.host.session_host import SessionHost
 from processors.spark.host.start_up import HostStartError
@@ -96,8 +97,8 @@ class Daemon:
     def act(self, action: str, **more) -> str | None:
         return self.say(json.dumps({"action": action, **more}).encode() + b"\n")
 
-    def initialize(self, shard: str = "a") -> str | None:
-        return self.act("initialize", shardId=shard, sequenceNumber="TRIM_HORIZON", subSequenceNumber=0)
+    def initialize(self, shard: str = "a", at: str = "TRIM_HORIZON") -> str | None:
+        return self.act("initialize", shardId=shard, sequenceNumber=at, subSequenceNumber=0)
 
     def end(self) -> BaseException | None:
         with suppress(OSError):
@@ -135,9 +136,9 @@ async def serving(tmp_path, *keys, start=None, env=DAEMON, **bed_more):
     async def call(function, *arguments):
         return await asyncio.wait_for(asyncio.to_thread(function, *arguments), BOUND_S)
 
-    async def child(shard="a"):
+    async def child(shard="a", at="TRIM_HORIZON"):
         daemon = Daemon(connection)
-        assert await call(daemon.initialize, shard) == "initialize"
+        assert await call(daemon.initialize, shard, at) == "initialize"
         return daemon
 
     try:
@@ -206,6 +207,53 @@ async def test_by_default_the_first_batch_has_its_checkpoint_at_once_and_the_nex
         assert await world.call(daemon.act, "shutdownRequested") == "shutdownRequested"
         assert (daemon.checkpoints[-1], numbers(world.bed)) == (("3", 0), [1, 2, 3])
         assert world.bed.sinks["out"].publications == 2
+
+
+@pytest.mark.parametrize("sink", [MemorySink, StagingMemorySink])
+async def test_a_sink_behind_the_checkpoint_refuses_the_shard_and_takes_it_once_it_is_read_again(tmp_path, sink):
+    out = sink("out", {StreamShard(STREAM, "a"): RecordPosition(3)})
+    async with serving(tmp_path, QUICK, sinks={"out": out}) as world:
+        daemon = await world.child(at="5")
+        assert await world.call(daemon.say, line_of([6], lag=0)) is None
+        reason = await world.call(daemon.end)
+        assert "holds a up to 3, and the application has come to 5" in str(reason)
+        daemon = await world.child(at="2")
+        assert await world.call(daemon.say, line_of(range(3, 7), lag=0)) == "processRecords"
+        assert (daemon.checkpoints, numbers(world.bed)) == ([("6", 0)], [4, 5, 6])
+
+
+async def test_a_sink_that_goes_back_between_two_batches_refuses_the_second_one(tmp_path):
+    async with serving(tmp_path, QUICK) as world:
+        daemon, out = await world.child(), world.bed.sinks["out"]
+        assert await world.call(daemon.say, line_of(range(1, 4), lag=0)) == "processRecords"
+        out.rows, out.marks = out.rows[:1], {StreamShard(STREAM, "a"): RecordPosition(1)}
+        assert await world.call(daemon.say, line_of([4], lag=0)) is None
+        assert "holds a up to 1, and the application has come to 3" in str(await world.call(daemon.end))
+        assert numbers(world.bed) == [1]
+
+
+async def test_a_trigger_without_progress_is_said_loudly_and_what_waits_is_told(tmp_path, monkeypatch, caplog):
+    """While the JVM hangs its host does not: no lag shows that, because the children have answered."""
+    monkeypatch.setattr(session_host, "WRITE_EVERY_S", 0.01)
+    monkeypatch.setattr(trigger_pace, "STALLED_S", 0.02)
+    monkeypatch.setattr(session_host, "STALLED_S", 0.02)
+
+    def told(name):
+        return json.loads((tmp_path / STATUS_FILE).read_text())[name]
+
+    def says():
+        return [record for record in caplog.records if "a trigger has not ended for" in record.getMessage()]
+
+    async with serving(tmp_path, QUICK) as world:
+        held = hold_publications(world.bed)
+        daemon = await world.child()
+        assert await world.call(daemon.say, line_of([1], lag=9)) == "processRecords"
+        await until(lambda: len(says()) == 2)
+        assert {record.levelname for record in says()} == {"ERROR"}
+        assert told("uncommittedSince") <= told("updatedAt") >= told("triggerSince")
+        held.set()
+        await until(lambda: (told("uncommittedSince"), told("triggerSince")) == (None, None))
+        assert numbers(world.bed) == [1]
 
 
 async def test_a_batch_behind_the_tip_is_answered_before_its_commit(tmp_path):

@@ -53,6 +53,23 @@ def test_check_shows_the_session_that_runs_and_its_counters(file, capsys):
     assert (one["ui"], one["counters"]["records"]) == ("http://127.0.0.1:4041", 20)
 
 
+def test_a_daemon_is_told_for_how_long_its_host_has_committed_nothing(file):
+    """Ages grow with the clock, whatever becomes of the host that has written when they began."""
+    status = HostStatus(run_directory(os.getpid()), "clicks", str(file), 7, 120.0)
+    status.triggered(20, 4_000, BatchFigures(malformed=2, poisoned=1, aside={"b": ""}, dropped={"a": 3}), 0, {})
+    status.waits(300.0, 200.0)
+    told = sparkhosts.figures("clicks", 7)
+    assert told is not None and told.uncommitted_since is not None and told.trigger_since is not None
+    assert (told.interval_s, told.sinks_aside, told.dropped, told.malformed, told.poisoned) == (120.0, 1, 3, 2, 1)
+    assert round(told.written_at - told.uncommitted_since) == 300
+    assert round(told.written_at - told.trigger_since) == 200
+    assert sparkhosts.figures("clicks", 8) is None
+    assert sparkhosts.figures("another", 7) is None
+    status.waits(None, None)
+    told = sparkhosts.figures("clicks", 7)
+    assert told is not None and (told.uncommitted_since, told.trigger_since) == (None, None)
+
+
 def test_the_status_page_is_told_of_the_session_and_its_triggers_and_no_more(file):
     status = HostStatus(run_directory(os.getpid()), "clicks", str(file), 7)
     status.ready({"ui": "http://127.0.0.1:4041", "master": "spark://secret@host"})

@@ -156,6 +156,17 @@ def test_what_the_inbox_has_already_is_dropped_counted_and_yet_waited_for(worker
     assert (numbers(one, two, three), numbers(one, shard="b")) == ([*range(1, 9)], [1])
 
 
+def test_an_inbox_that_was_restored_from_a_backup_refuses_what_does_not_follow_its_marks(workers):
+    one = workers()
+    one.run(one.offer("a", range(1, 6)))
+    outcome = one.run(one.offer("a", range(11, 14), after=10), one.offer("b", [7], after=6))
+    assert "sink inbox holds a up to 5, and the application has come to 10" in outcome.failed[A]
+    assert ([*outcome.failed], [*outcome.kept], numbers(one)) == ([A], [B], [1, 2, 3, 4, 5])
+    assert one.run(one.offer("b", [7], after=6)).failed == {}, "of which it never held anything"
+    assert one.run(one.offer("a", range(4, 14), after=3)).failed == {}
+    assert numbers(one) == [*range(1, 14)]
+
+
 def test_the_inbox_of_another_stream_is_refused_and_keeps_what_it_has(workers):
     one = workers()
     one.run(one.offer("a", range(1, 6)))
@@ -278,6 +289,16 @@ def test_a_batch_that_is_repeated_is_in_the_sink_once_and_that_of_another_checkp
     published.new_checkpoint("two")
     published.batch(0, 4)
     assert published.numbers == [1, 2, 3, 4]
+
+
+def test_a_sink_that_was_restored_from_a_backup_refuses_the_batches_after_those_that_it_lacks(tmp_path):
+    published = Published(tmp_path)
+    published.sink.marks = {StreamShard(QUERY, "one"): RecordPosition(1)}
+    with pytest.raises(SinkRefused, match="sink out holds batch 1 of its query and lacks those up to 3"):
+        published.batch(3, 4)
+    published.batch(2, 3)
+    published.batch(3, 4)
+    assert published.numbers == [3, 4]
 
 
 def test_a_late_leader_finds_its_batch_written(tmp_path):

@@ -6,7 +6,7 @@ import json
 from binascii import a2b_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -259,8 +259,12 @@ class Bed:
         """Let no job be computed that contains such a record."""
         self.frames.poison = self.sinks["out"].poison = is_poison
 
-    def offer(self, shard: str, numbers: Iterable[int], data: Mapping[int, bytes] = {}) -> Offer:
-        return offer_to(self.spool, StreamShard(STREAM, shard), numbers, data, as_page=self.is_page())
+    def offer(
+        self, shard: str, numbers: Iterable[int], data: Mapping[int, bytes] = {}, *, after: int | None = None
+    ) -> Offer:
+        """`after`: the record that was delivered right before them, if that is known."""
+        offer = offer_to(self.spool, StreamShard(STREAM, shard), numbers, data, as_page=self.is_page())
+        return replace(offer, preceding=None if after is None else RecordPosition(after))
 
     def run(self, *offers: Offer) -> BatchOutcome:
         """As a host does; `kept` are the offers that are to come again."""
@@ -309,9 +313,16 @@ def plan_of(engine: Engine | StreamingEngine, spool: Spool, *offers: Offer) -> t
     return batch, spool.path(number) if exact else None
 
 
-def run_data(engine: Engine | StreamingEngine, spool: Spool, data: Mapping[int, bytes], shard: str) -> BatchOutcome:
-    """One micro-batch of one shard's records, by their sequence numbers."""
-    return run_offers(engine, spool, offer_to(spool, StreamShard(STREAM, shard), data, data))
+def run_data(
+    engine: Engine | StreamingEngine,
+    spool: Spool,
+    data: Mapping[int, bytes],
+    shard: str,
+    after: RecordPosition | None = None,
+) -> BatchOutcome:
+    """One micro-batch of one shard's records, by their sequence numbers; `after`: what was delivered before."""
+    offer = offer_to(spool, StreamShard(STREAM, shard), data, data)
+    return run_offers(engine, spool, replace(offer, preceding=after))
 
 
 def line_of(numbers: Iterable[int], data: Mapping[int, bytes] = {}, lag: int | None = 0) -> bytes:
