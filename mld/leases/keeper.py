@@ -11,9 +11,8 @@ earlier success. Validity then counts from the first of these attempts, because 
 table says is ours although no holding says so is the business of `resumer`.
 
 A handoff asked for by the leader shows in the answer to one of our writes. It is reported and has a deadline; until it
-is transferred we go on as before. Once we have begun to give a lease away, it is not renewed any more: what cannot be
-given away expires, and others take it. How long a lease is believed, and when its row is written for that, is decided
-by `Validity`, the worker's heartbeat included.
+is transferred we go on as before. Once we have begun to give a lease away it is not renewed, but expires, and others
+take it. `Validity` decides how long a lease is believed, and when its row is written, heartbeats included.
 
 What must never happen here: a write for a token that is not current, or a belief that outlives the lease duration.
 """

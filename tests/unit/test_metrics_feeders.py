@@ -7,6 +7,7 @@ catalogue must have been above zero at some time, and each of KCL's names must h
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -21,6 +22,7 @@ from mld.errors import AwsError, IteratorExpiredError, StreamThrottledError
 from mld.fleet.leader.election import BY_LOCK
 from mld.fleet.report.platform import LoadUnreadableError
 from mld.local.kinesis import PutEntry
+from mld.log_stream import QUEUED_BYTES_MAX, QueuedStream
 from mld.metrics import java
 from mld.metrics.catalogue import CATALOGUE, Metric
 from mld.metrics.instruments import SpreadValue
@@ -436,6 +438,18 @@ async def records_with_frames(seen: Seen) -> None:
         await world.advance(2 * LOOK_EVERY_S)
 
 
+async def a_log_that_nobody_reads(seen: Seen) -> None:
+    """The reader of standard error stops, and comes back."""
+    async with watched(seen, 1, **V3X) as world:
+        world.start("w1")
+        unread, written = os.pipe()
+        stream = QueuedStream(written, "utf-8")
+        for line in ("x" * QUEUED_BYTES_MAX, "one too many\n"):
+            stream.write(line)
+        await world.advance(2 * LOOK_EVERY_S)
+        os.close(unread)  # its thread gives up
+
+
 class Glue:
     """Knows one version."""
 
@@ -459,6 +473,7 @@ STORIES: tuple[Callable[[Seen], Awaitable[None]], ...] = (
     an_end_that_contradicts_itself,
     what_nobody_expects,
     records_with_frames,
+    a_log_that_nobody_reads,
     streams_that_go,
 )
 

@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack
+from functools import cached_property
 from typing import Any, Self, TypeVar
 
 from mld.aws.client_factory import client_factory
@@ -51,6 +52,10 @@ class Fetcher:
         self._stack = AsyncExitStack()
         self._preparer: SchemaPreparer | None = None
 
+    @cached_property
+    def _placement(self) -> Placement:
+        return Placement(self.streams, LoopClock())
+
     def __enter__(self) -> Self:
         self.run(self._open())
         return self
@@ -67,7 +72,6 @@ class Fetcher:
 
     async def _open(self) -> None:
         self.streams = await self._stack.enter_async_context(streams_of(self._settings))
-        self._placement = Placement(self.streams, LoopClock())
         registry = registry_of(self._settings, client_factory(self._settings), LoopClock(), WorkerMetrics())
         if registry is not None:
             await registry.open()
