@@ -280,7 +280,7 @@ class Fleet3x:
         in_part = [key for key in self.table.leases if zlib.crc32(key.encode()) % parts == part]
         theirs = [row for key in in_part if (row := self.table.row(key)) and row.actual_owner in dead]
         held = Counter(lease.actual_owner for lease in self.table.leases.values())
-        takers = spread((row.key for row in theirs), {looker: held[looker] for looker in lookers})
+        takers = spread(theirs, {looker: held[looker] for looker in lookers})
 
         async def take(row: Lease) -> None:
             await self.table.assign_expired(row, takers[row.key])

@@ -64,7 +64,8 @@ VARIANTS: dict[str, tuple[int, str, tuple[Patch, ...]]] = {
         11,
         "a drained worker holds",
         (
-            Patch("mld.fleet.assign.loads", "if load.is_drained or load.count", "if load.count"),
+            Patch("mld.fleet.assign.loads", "(load.is_drained, rank,", "(False, rank,"),
+            Patch("mld.fleet.assign.assignment", "    if load.is_drained:\n", "    if False:\n"),
             Patch("mld.fleet.drain", "if self.is_on and not", "if not self.is_on and not"),
         ),
     ),
