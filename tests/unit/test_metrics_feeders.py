@@ -441,12 +441,14 @@ async def records_with_frames(seen: Seen) -> None:
 async def a_log_that_nobody_reads(seen: Seen) -> None:
     """The reader of standard error stops, and comes back."""
     async with watched(seen, 1, **V3X) as world:
-        world.start("w1")
+        running = world.start("w1")
+        sampling = asyncio.create_task(status_of(running.metrics, world.clock).run())
         unread, written = os.pipe()
         stream = QueuedStream(written, "utf-8")
         for line in ("x" * QUEUED_BYTES_MAX, "one too many\n"):
             stream.write(line)
         await world.advance(2 * LOOK_EVERY_S)
+        sampling.cancel()
         os.close(unread)  # its thread gives up
 
 
