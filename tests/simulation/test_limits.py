@@ -9,7 +9,7 @@ from tests.simulation.variants.patching import Patch, patched
 from tests.simulation.world.modes import draw_of
 
 COUNTS_FINISHED = Patch("mld.leases.lease", "return not self.is_complete", "return True")
-CATCHES = [("2x", 1012, "checker 1"), ("live", 1005, "checker 13")]
+CATCHES = [("2x", 490, "checker 1"), ("live", 1005, "checker 13")]
 
 
 @pytest.mark.parametrize(("mode", "seed", "kind"), CATCHES)
