@@ -162,6 +162,6 @@ def test_a_tap_shows_both_directions_until_the_lease_ends(
     batch, *_ = [line for line in lines if "processRecords" in line]
     assert re.match(r'[\d:.]{12} -> \{"action":"processRecords","records":\[\{"data":"[\w+/=]{48}… \d+ more"', batch)
     assert re.search(r"\([\d,]+ bytes(, \d+ records)?\)$", batch)
-    assert any('-> {"action":"shutdownRequested"}' in line for line in lines)
+    assert any('-> {"action":"shutdownRequested","checkpoint":' in line for line in lines)
     assert re.fullmatch(r"-- [\d:.]{12} child ended: pid \d+ exited with status 0", lines[-2])
     assert re.fullmatch(r"-- [\d:.]{12} this worker gives the lease back", lines[-1])

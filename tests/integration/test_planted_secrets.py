@@ -163,17 +163,21 @@ def test_a_child_that_fails_and_forges(make_world: MakeWorld, planted: Planted, 
     assert_only_our_events(daemon, log_format)
 
 
+QUOTES = ("child_stderr", "child_last_words")
+"""Events that quote what a child has written."""
+
+
 def assert_only_our_events(daemon: Daemon, log_format: str) -> None:
     lines = daemon.log().split("\n")
     if log_format == "json":
         assert all(line.isascii() and line.isprintable() for line in lines)
         forged = [json.loads(line) for line in lines if "lease table deleted" in line]
-        assert forged and all(event["action"] == "child_stderr" for event in forged)
+        assert forged and all(event["action"] in QUOTES for event in forged)
         return
     for line in lines:
         assert line.splitlines() == [line] and line.isprintable()
         assert STAMP.match(line) or line.startswith("    ")
-        assert "lease table deleted" not in line or "action=child_stderr" in line
+        assert "lease table deleted" not in line or any(f"action={quote}" in line for quote in QUOTES)
 
 
 @pytest.mark.parametrize(
