@@ -137,7 +137,7 @@ class SparkTour(Tour):
         host = self._host()
         if host is None:
             return 0
-        if not self._ui_said:
+        if not self._ui_said and host.ui is not None:
             self._ui_said = True
             self.say(f"Spark session of all shards: pid {host.pid}, UI {host.ui}")
         return host.counters["records"]
