@@ -28,7 +28,6 @@ def metrics_prices_of(
                 "workers": worker_count,
                 "metrics": whole.metrics,
                 "requests": round(whole.requests),
-                "logGb": round(whole.log_gb, 2),
                 "dollars": round(whole.dollars, 2),
             } | {
                 name: round(cloudwatch_price.cost(other, lease_count, worker_count).dollars, 2)
@@ -51,9 +50,8 @@ def print_metrics_prices(console: Console, prices: Sequence[dict[str, float]], s
     (first_size, first), (_, second) = cloudwatch_price.METRIC_TIERS[:2]
     note = (
         f"By the {cloudwatch_price.LIST_PRICE}: {first:.2f} a metric ({second:.2f} above {first_size:,}), "
-        f"{cloudwatch_price.REQUEST_DOLLARS_PER_THOUSAND} a thousand requests, "
-        f"{cloudwatch_price.LOG_DOLLARS_PER_GB:.2f} a GB of lines in the embedded format. A metric is billed for the "
-        "hours in which it gets values. What is scraped from /metrics costs nothing here."
+        f"{cloudwatch_price.REQUEST_DOLLARS_PER_THOUSAND} a thousand requests. "
+        "A metric is billed for the hours in which it gets values. What is scraped from /metrics costs nothing here."
     )
     console.print(Text(note, style="dim"), soft_wrap=True)
 

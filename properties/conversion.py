@@ -152,6 +152,9 @@ def _choice(text: str, choices: type[Enum]) -> Enum:
     raise BadValue("has no such value", f"use one of {names}")
 
 
+_REMOVED_WORDS = {"emf": "write cloudwatch: CloudWatch gets the same metrics, by cloudwatch:PutMetricData"}
+
+
 def _several(text: str, choices: type[Enum]) -> tuple[Enum, ...]:
     """Some of the choices, in the order of their declaration; none for the word `none`."""
     words = [word.strip().lower() for word in text.split(",")]
@@ -160,6 +163,8 @@ def _several(text: str, choices: type[Enum]) -> tuple[Enum, ...]:
     by_word = {str(choice.value).lower(): choice for choice in choices}
     remedy = f"write some of {', '.join(by_word)}, separated by commas, or {NONE}"
     for number, word in enumerate(words, start=1):
+        if word in _REMOVED_WORDS:
+            raise BadValue(f"has {word}, which mld no longer writes", _REMOVED_WORDS[word])
         if word not in by_word:
             raise BadValue(f"word {number} of the list is unknown", remedy)
     return tuple(choice for choice in choices if str(choice.value).lower() in words)

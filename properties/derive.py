@@ -412,9 +412,6 @@ def _metrics(derivation: Derivation) -> None:
     if MetricsOutput.PROMETHEUS in outputs and values["http"] is None:
         why = "has prometheus, and mld.http, where /metrics would be served, is not set"
         say(Level.WARNING, _METRICS_KEY, why, "set mld.http, for example to 127.0.0.1:9404")
-    if MetricsOutput.CLOUDWATCH in outputs and MetricsOutput.EMF in outputs:
-        why = "has cloudwatch and emf: where the log goes to CloudWatch, every value counts twice there"
-        say(Level.WARNING, _METRICS_KEY, why, "choose one of the two")
     sent = [output.value for output in outputs if output is not MetricsOutput.PROMETHEUS]
     if sent and values["metrics_level"] is MetricsLevel.NONE:
         why = f"has {', '.join(sent)}, and metricsLevel is NONE: nothing is sent"

@@ -277,12 +277,12 @@ _LIFECYCLE = (
 
 _METRICS = (
     Key("mld.metrics", ValueKind.CHOICES, Section.METRICS,
-        "Where metrics go: to CloudWatch, to who scrapes /metrics of mld.http, to a collector of OpenTelemetry, or as "
-        "lines in CloudWatch's embedded metric format to standard output. none is nowhere.",
+        "Where metrics go: to CloudWatch, to who scrapes /metrics of mld.http, or to a collector of OpenTelemetry. "
+        "none is nowhere.",
         default_text="cloudwatch,prometheus; prometheus alone if kinesisEndpoint is no endpoint of AWS and none is "
         "given for CloudWatch", choices=MetricsOutput, note="otlp needs the extra otel, prometheus the extra metrics."),
     Key("metricsLevel", CHOICE, Section.METRICS, "Which metrics are published.", default=MetricsLevel.DETAILED,
-        choices=MetricsLevel, note="Of cloudwatch, emf and otlp; prometheus always has all of its own."),
+        choices=MetricsLevel, note="Of cloudwatch and otlp; prometheus always has all of its own."),
     Key("metricsEnabledDimensions", ValueKind.DIMENSIONS, Section.METRICS,
         "Dimensions published: ALL, or some of Operation, ShardId, StreamId, WorkerIdentifier.", default=("ALL",),
         default_text="ALL", note="Operation always is; WorkerIdentifier only if workerId is set."),

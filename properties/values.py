@@ -42,7 +42,6 @@ class MetricsOutput(Enum):
     CLOUDWATCH = "cloudwatch"
     PROMETHEUS = "prometheus"
     OTLP = "otlp"
-    EMF = "emf"
 
 
 class ClientVersionConfig(Enum):

@@ -1,9 +1,8 @@
 """What the metrics of a fleet cost in CloudWatch, by its settings. Pure.
 
-CloudWatch bills each custom metric (a name with its dimensions) for the hours in which it gets values, each request,
-and with the embedded format each GB of log lines. The metrics are those that a fleet under a steady load sends every
-hour; what only an event sends (a split, a take-over, a fault) is not counted. Requests and lines are counted by making
-them. Rules: metrics#price-of-metrics.
+CloudWatch bills each custom metric (a name with its dimensions) for the hours in which it gets values, and each
+request. The metrics are those that a fleet under a steady load sends every hour; what only an event sends (a split, a
+take-over, a fault) is not counted. Requests are counted by making them. Rules: metrics#price-of-metrics.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from mld.metrics import java
 from mld.metrics.instruments import StatisticSet
 from mld.metrics.java import JAVA_METRICS, Dimension, JavaMetric
 from mld.views.datums import Datum, Stamped, Wanted, dimensions_of, packed
-from mld.views.emf_lines import emf_lines
 from properties.settings import Settings
 from properties.values import ClientVersionConfig, MetricsLevel, MetricsOutput
 
@@ -23,10 +21,8 @@ LIST_PRICE = "list prices of us-east-1, as of November 2024"
 METRIC_TIERS = ((10_000, 0.30), (240_000, 0.10), (750_000, 0.05), (None, 0.02))
 """Dollars a month for each metric: so many at the first price, so many more at the next."""
 REQUEST_DOLLARS_PER_THOUSAND = 0.01
-LOG_DOLLARS_PER_GB = 0.50
 HOURS_PER_MONTH = 730.0
 HOUR_S = 3600.0
-GB = 1e9
 
 _BY_EVENT = frozenset(
     {java.INITIALIZE, java.SHUTDOWN, java.SYNC, java.MOVE, "LeaseRenewerInitialize", "Scheduler:Initialize"}
@@ -50,38 +46,28 @@ _AT_A_START = ("KinesisDataFetcher.getShardIterator.",)
 _BY_POLLING = ("KinesisDataFetcher.getRecords.",)
 _A_SHARD = "shardId-000000000000"
 _SAMPLE = StatisticSet(300, 123_456.0, 12.0, 4_321.0)
-"""The statistics of a busy minute, for the length of a line of the embedded format."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsCost:
-    """Of a month. `requests` and `log_gb` are those of the whole fleet."""
+    """Of a month. `requests` are those of the whole fleet."""
 
     metrics: int
     requests: float
-    log_gb: float
 
     @property
     def dollars(self) -> float:
-        return (
-            _metric_dollars(self.metrics)
-            + self.requests * REQUEST_DOLLARS_PER_THOUSAND / 1000
-            + self.log_gb * LOG_DOLLARS_PER_GB
-        )
+        return _metric_dollars(self.metrics) + self.requests * REQUEST_DOLLARS_PER_THOUSAND / 1000
 
 
 def cost(settings: Settings, leases: int, workers: int) -> MetricsCost:
     """What a fleet of at least one lease and one worker pays for CloudWatch; nothing if it sends it nothing."""
-    outputs = {MetricsOutput.CLOUDWATCH, MetricsOutput.EMF} & set(settings.metrics)
-    if not outputs or settings.metrics_level is MetricsLevel.NONE:
-        return MetricsCost(0, 0.0, 0.0)
+    if MetricsOutput.CLOUDWATCH not in settings.metrics or settings.metrics_level is MetricsLevel.NONE:
+        return MetricsCost(0, 0.0)
     periods = HOURS_PER_MONTH * HOUR_S / (settings.metrics_buffer_time_millis / 1000)
     own = list(_of_worker(settings, -(-leases // workers)))
     per_period = len(list(packed(Stamped(datum, 0.0) for datum in own)))
-    requests = per_period * periods * workers if MetricsOutput.CLOUDWATCH in outputs else 0.0
-    log_bytes = sum(len(line) + 1 for line in emf_lines(settings.application_name, own, 1.7e9))
-    log_gb = log_bytes * periods * workers / GB if MetricsOutput.EMF in outputs else 0.0
-    return MetricsCost(_metrics_of_fleet(settings, leases, workers), requests, log_gb)
+    return MetricsCost(_metrics_of_fleet(settings, leases, workers), per_period * periods * workers)
 
 
 def steady_metrics(settings: Settings) -> Iterator[JavaMetric]:

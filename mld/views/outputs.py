@@ -45,16 +45,12 @@ async def publishing(
 def _output(
     output: MetricsOutput, settings: Settings, identity: Identity, factory: ClientFactory, stack: AsyncExitStack
 ) -> Output:
-    namespace, series_max = settings.application_name, settings.metrics_max_queue_size
+    series_max = settings.metrics_max_queue_size
     match output:
         case MetricsOutput.CLOUDWATCH:
             service = cloudwatch_service(factory)
             stack.push_async_callback(service.close)
-            return CloudWatchOutput(service, namespace=namespace, queue_max=series_max)
-        case MetricsOutput.EMF:
-            from mld.views.emf import EmfOutput, standard_output
-
-            return EmfOutput(standard_output(), namespace=namespace)
+            return CloudWatchOutput(service, namespace=settings.application_name, queue_max=series_max)
         case MetricsOutput.OTLP:
             from mld.views.otlp import OtlpOutput
 

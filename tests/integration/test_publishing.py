@@ -1,8 +1,7 @@
-"""Whole daemons that publish their metrics: to a CloudWatch, as lines, to a collector; and what their log says."""
+"""Whole daemons that publish their metrics: to a CloudWatch, to a collector; and what their log says."""
 
 from __future__ import annotations
 
-import json
 import time
 import urllib.error
 import urllib.request
@@ -125,20 +124,6 @@ def test_a_worker_without_a_name_of_its_own_is_no_dimension(make_world: MakeWorl
         )
         assert nameless.stop() == 0
     assert {"WorkerIdentifier"} & {name for datum in cloudwatch.datums for name in datum.dimensions} == set()
-
-
-def test_embedded_metrics_are_lines_of_standard_output(make_world: MakeWorld, tmp_path: Path) -> None:
-    from tests.unit.views.test_emf import check_line
-
-    world = make_world(shards=2)
-    output = tmp_path / "metrics.log"
-    consumed(world, 100, mld__metrics="emf", process={"stdout": output})
-    lines = output.read_text().splitlines()
-    for line in lines:
-        check_line(line)
-    documents = [json.loads(line) for line in lines]
-    counted = [one["RecordsProcessed"] for one in documents if "RecordsProcessed" in one]
-    assert sum(one["Sum"] if isinstance(one, dict) else one for one in counted) == 100
 
 
 def test_a_collector_of_open_telemetry_gets_what_the_environment_says(

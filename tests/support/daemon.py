@@ -56,7 +56,7 @@ class Daemon:
     """`mld run` on a properties file it writes from `keys`; a context manager, also usable with `start` and `close`.
 
     `command` replaces what stands before the file, `arguments` stand after it. `environment` is added to our own, or
-    with `bare_environment` is all there is. `stdout` is a file for what it writes there.
+    with `bare_environment` is all there is.
     """
 
     def __init__(
@@ -70,7 +70,6 @@ class Daemon:
         command: Sequence[str] | None = None,
         bare_environment: bool = False,
         cwd: Path = ROOT,
-        stdout: Path | None = None,
     ) -> None:
         self.name = name
         self.file = directory / f"{name}.properties"
@@ -79,7 +78,6 @@ class Daemon:
         self.command = [*before, str(self.file), "--log-format", "json", *arguments]
         self.environment = {**({} if bare_environment else os.environ), **(environment or {})}
         self.cwd = cwd
-        self._stdout = stdout
         self.events: list[Event] = []
         self.lines: list[str] = []
         self._changed = threading.Condition()
@@ -88,16 +86,15 @@ class Daemon:
     # --- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        with (self._stdout or Path(os.devnull)).open("wb") as stdout:
-            self.process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=subprocess.PIPE,
-                env=self.environment,
-                cwd=self.cwd,
-                process_group=0,
-            )
+        self.process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=self.environment,
+            cwd=self.cwd,
+            process_group=0,
+        )
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
         return self

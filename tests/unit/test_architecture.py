@@ -218,7 +218,6 @@ PURE = (
     "mld/webrule.py",
     "mld/views/choice.py",
     "mld/views/cloudwatch_price.py",
-    "mld/views/emf_lines.py",
     "mld/views/datums.py",
     "mld/views/otel_names.py",
     "mld/views/periods.py",

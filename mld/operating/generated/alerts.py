@@ -248,8 +248,7 @@ def unseen(settings: Settings, *, by_cloudwatch: bool) -> str:
         if settings.http is None or MetricsOutput.PROMETHEUS not in settings.metrics:
             return "nothing can be scraped yet: set mld.http, and prometheus in mld.metrics"
         return ""
-    sent = {MetricsOutput.CLOUDWATCH, MetricsOutput.EMF} & set(settings.metrics)
-    if not sent or settings.metrics_level is MetricsLevel.NONE:
+    if MetricsOutput.CLOUDWATCH not in settings.metrics or settings.metrics_level is MetricsLevel.NONE:
         return "nothing is sent to CloudWatch yet: set mld.metrics=cloudwatch, and metricsLevel to SUMMARY or DETAILED"
     return ""
 

@@ -37,22 +37,30 @@ def test_the_outputs_of_a_file(
     assert configure(text, env=env).settings.metrics == outputs
 
 
-@pytest.mark.parametrize("text", ["cloudwhat", "cloudwatch,,emf", "none,emf", ""])
+@pytest.mark.parametrize("text", ["cloudwhat", "cloudwatch,,otlp", "none,otlp", ""])
 def test_a_typo_names_the_key_the_place_and_the_remedy(configure: Configure, text: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         configure(f"mld.metrics={text}")
     (remark,) = caught.value.remarks
     assert remark.key == "mld.metrics"
     assert remark.place.endswith(f":{FIRST_LINE_AFTER_MINIMUM}")
-    assert "cloudwatch, prometheus, otlp, emf" in remark.remedy
+    assert "cloudwatch, prometheus, otlp," in remark.remedy
+
+
+def test_the_output_that_was_removed_is_refused_with_the_one_to_use_now(configure: Configure) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        configure("mld.metrics=prometheus,emf")
+    (remark,) = caught.value.remarks
+    assert (remark.key, remark.level) == ("mld.metrics", Level.ERROR)
+    assert "has emf, which mld no longer writes" in remark.message
+    assert "write cloudwatch" in remark.remedy
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         pytest.param("mld.metrics=prometheus", "mld.http", id="nobody can scrape"),
-        pytest.param("mld.metrics=cloudwatch,emf", "twice", id="counted twice"),
-        pytest.param("mld.metrics=emf\nmetricsLevel=NONE", "nothing is sent", id="nothing to send"),
+        pytest.param("mld.metrics=otlp\nmetricsLevel=NONE", "nothing is sent", id="nothing to send"),
         pytest.param(STAND_IN, "prometheus only", id="a stand-in"),
     ],
 )

@@ -48,23 +48,16 @@ def test_one_request_a_minute_and_worker() -> None:
     ],
 )
 def test_metrics_are_billed_by_tiers(metrics: int, dollars: float) -> None:
-    assert MetricsCost(metrics, 0.0, 0.0).dollars == pytest.approx(dollars)
+    assert MetricsCost(metrics, 0.0).dollars == pytest.approx(dollars)
 
 
-def test_requests_and_log_lines_are_billed() -> None:
-    assert MetricsCost(0, 1_000_000, 2.0).dollars == pytest.approx(11.0)
-
-
-def test_the_embedded_format_pays_for_lines_in_place_of_requests() -> None:
-    embedded = cost(settings_of(mld__metrics="emf", **FLEET_3X), 10, 1)
-    assert embedded.requests == 0
-    assert embedded.metrics == cost(settings_of(**FLEET_3X), 10, 1).metrics
-    assert 0.1 < embedded.log_gb < 5
+def test_requests_are_billed() -> None:
+    assert MetricsCost(0, 1_000_000).dollars == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize("keys", [{"metricsLevel": "NONE"}, {"mld__metrics": "prometheus"}, {"mld__metrics": "otlp"}])
 def test_what_sends_cloudwatch_nothing_pays_it_nothing(keys: dict[str, str]) -> None:
-    assert cost(settings_of(**FLEET_3X, **keys), 10, 1) == MetricsCost(0, 0.0, 0.0)
+    assert cost(settings_of(**FLEET_3X, **keys), 10, 1) == MetricsCost(0, 0.0)
 
 
 def test_without_the_shard_as_a_dimension_shards_cost_nothing() -> None:

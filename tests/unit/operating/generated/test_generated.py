@@ -95,7 +95,6 @@ def test_an_alarm_has_the_dimensions_with_which_its_metric_is_sent() -> None:
     ("keys", "by_cloudwatch", "seen"),
     [
         pytest.param({}, True, True, id="as Java"),
-        pytest.param({"mld__metrics": "emf"}, True, True, id="embedded"),
         pytest.param({"mld__metrics": "prometheus"}, True, False, id="only scraped"),
         pytest.param({"metricsLevel": "NONE"}, True, False, id="level NONE"),
         pytest.param({}, False, False, id="no address"),
