@@ -20,10 +20,8 @@ from rich.text import Text
 
 from mld import price, sparkhosts
 from mld.check_generation import generation_remarks
-from mld.check_metrics import metrics_prices_of, print_metrics_prices
 from mld.check_streams import print_streams, streams_of
 from mld.refusals import refusals
-from mld.views import cloudwatch_price
 from properties.keytypes import Section
 from properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load
 from properties.printable import printable
@@ -66,17 +64,11 @@ def print_check(
     prices = list(
         _prices(loaded.settings, (leases,) if leases else LEASES_SHOWN, (workers,) if workers else WORKERS_SHOWN)
     )
-    metrics_prices = list(
-        metrics_prices_of(
-            loaded.settings, (leases,) if leases else LEASES_SHOWN, (workers,) if workers else WORKERS_SHOWN
-        )
-    )
     if as_json:
         document = loaded.to_json() | {"childFailures": failures_in_words(loaded.settings)}
         document |= {} if sessions is None else {"spark": sessions}
         document |= {"streams": streams_of(loaded)} if loaded.settings.is_multi_stream else {}
         document["dynamoDbDollarsPerMonth"] = {"prices": price.LIST_PRICE, "fleets": prices}
-        document["cloudWatchDollarsPerMonth"] = {"prices": cloudwatch_price.LIST_PRICE, "fleets": metrics_prices}
         print(json.dumps(document, indent=2))  # noqa: T201
         return exit_code
     console = _console()
@@ -92,7 +84,6 @@ def print_check(
         for line in _session_lines(loaded.settings.application_name, sessions):
             console.print(_line(line), soft_wrap=True)
     _print_prices(console, prices, loaded.settings)
-    print_metrics_prices(console, metrics_prices, loaded.settings)
     _print_remarks(console, loaded.remarks)
     return exit_code
 

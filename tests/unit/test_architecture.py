@@ -115,7 +115,6 @@ ROOMS: dict[str, set[str]] = {
     "mld.loglines": set(),
     "mld.check": {
         "mld.check_generation",
-        "mld.check_metrics",
         "mld.check_streams",
         "mld.price",
         "mld.refusals",
@@ -123,7 +122,6 @@ ROOMS: dict[str, set[str]] = {
         "mld.views",
     },
     "mld.check_generation": {"mld.consumer"},
-    "mld.check_metrics": {"mld.views"},
     "mld.check_streams": set(),
     "mld.price": set(),
     "mld.sparkhosts": set(),
@@ -217,7 +215,6 @@ PURE = (
     "mld/price.py",
     "mld/webrule.py",
     "mld/views/choice.py",
-    "mld/views/cloudwatch_price.py",
     "mld/views/datums.py",
     "mld/views/otel_names.py",
     "mld/views/periods.py",

@@ -75,27 +75,6 @@ def test_what_the_tour_says_is_text() -> None:
     assert out.getvalue() == "in /tmp/[red]x\\x1b[2J\\u2028y\n"
 
 
-def test_what_cloudwatch_will_cost_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "app.properties"
-    file.write_text(FILE)
-    print_check(str(file), (), as_json=False, show_all=False, leases=10, workers=2)
-    said = capsys.readouterr().out
-    assert "What its metrics cost in CloudWatch, dollars a month" in said
-    assert "as of November 2024: 0.30 a metric" in said
-    print_check(str(file), (), as_json=True, show_all=False, leases=10, workers=2)
-    (fleet,) = json.loads(capsys.readouterr().out)["cloudWatchDollarsPerMonth"]["fleets"]
-    assert (fleet["leases"], fleet["workers"]) == (10, 2)
-    assert fleet["dollars"] == pytest.approx(0.3 * fleet["metrics"] + fleet["requests"] * 1e-5, abs=0.01)
-    assert fleet["dollars"] > fleet["with metricsLevel=SUMMARY"] > fleet["without ShardId"] > 0
-
-
-def test_a_file_that_sends_cloudwatch_nothing_has_no_price(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "app.properties"
-    file.write_text(f"{FILE}metricsLevel = NONE\n")
-    print_check(str(file), (), as_json=False, show_all=False)
-    assert "Nothing is sent to CloudWatch" in capsys.readouterr().out
-
-
 STREAMS = """\
 mld.streams = orders, partner
 mld.stream.orders.initialPosition = TRIM_HORIZON
