@@ -294,7 +294,7 @@ lock:
 	$(LOCK)/bin/python -m tests.support.make_locks $(LOCK)/bin/uv $(NAMES)
 
 docs: $(DEV)
-	$(BIN)/python -m properties.reference docs/use/configuration.md
+	$(BIN)/python -m tests.support.written_pages
 
 clean:
 	rm -rf $(VENV) .venv-ministack .venv-checkers .venv-lakehouse .venv-connect .venv-spark-pandas .venv-spark-oldest $(FAST) .venv-lock .venv-deploy .cache build *.egg-info

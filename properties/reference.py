@@ -1,13 +1,11 @@
-"""The tables of keys in docs/use/configuration.md: `python -m properties.reference docs/use/configuration.md`.
+"""The tables of keys in docs/use/configuration.md, which `make docs` writes anew.
 
 The tables are rendered from the table of keys, and a test keeps them current; the prose around them is written by hand.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from properties.keys import KEYS
 from properties.keytypes import Effect, Key, Section, ValueKind
@@ -82,8 +80,3 @@ def _remarks(key: Key, *, known_note: str, known_prefix: str) -> Iterator[str]:
         yield key.note
     if key.live:
         yield "[May change](running.md#reload) while the daemon runs."
-
-
-if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(updated(path.read_text("utf-8")), "utf-8")

@@ -1,4 +1,4 @@
-"""docs/use/metrics.md: `python -m mld.views.reference docs/use/metrics.md` writes its tables anew.
+"""The tables of docs/use/metrics.md, which `make docs` writes anew.
 
 They are rendered from the catalogue and from the table of KCL's names, and a test keeps them current; the prose around
 them is written by hand.
@@ -6,9 +6,7 @@ them is written by hand.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from mld.metrics.catalogue import CATALOGUE, MetricKind
 from mld.metrics.instruments import SECONDS_BOUNDS
@@ -65,9 +63,3 @@ def _java_row(metric: JavaMetric) -> str:
     otel = f"`{otel_name(metric.name).removeprefix(PREFIX)}`, {instrument_of(metric.name, metric.unit).value}"
     cells = (metric.operation, f"`{metric.name}`", metric.unit, metric.level.value, dimensions, remark, otel)
     return f"| {' | '.join(cells)} |"
-
-
-if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        file = Path(name)
-        file.write_text(updated(file.read_text(encoding="utf-8")), encoding="utf-8")

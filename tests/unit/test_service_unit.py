@@ -14,13 +14,13 @@ import pytest
 from mld.operating.generated.service_unit import SERVICE_PATH, ServiceFacts, UnitRefused, unit
 from mld.operating.installation import Surroundings, loaded_for_unit, service_of
 from tests.support.daemon import ROOT
+from tests.support.written_pages import PLAIN_SERVICE as PLAIN
 
 DOCS = ROOT / "docs" / "use"
 EXPOSURE = re.compile(r"Overall exposure level for mld-\w+\.service: (\d+\.\d)")
 ANALYZE = shutil.which("systemd-analyze")
 with_systemd = pytest.mark.skipif(ANALYZE is None, reason="systemd is not installed")
 COMMAND = ("/opt/mld/bin/mld", "run", "/etc/mld/app.properties")
-PLAIN = ServiceFacts(name="mld-clicks", stream="clicks", command=COMMAND, grace_s=25.0, child_stop_s=5.0, user="mld")
 SPARK = ServiceFacts(
     name="mld-clicks",
     stream="clicks",
@@ -58,12 +58,6 @@ def settings(text: str) -> dict[str, list[str]]:
 
 
 # --- what is printed --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("page", "service"), [("mld.service", PLAIN)], ids=["plain"])
-def test_the_documented_unit_is_what_is_printed(page: str, service: ServiceFacts) -> None:
-    """To write it again: PYTHONPATH=. python -m tests.unit.test_service_unit"""
-    assert (DOCS / page).read_text() == unit(service)
 
 
 def test_the_documented_drop_in_says_what_is_printed_for_spark() -> None:
@@ -296,7 +290,3 @@ def test_what_it_leaves_open_is_what_the_documentation_says(tmp_path: Path, serv
     named = re.search(r"exposure of (\d\.\d), with Spark (\d\.\d)", (DOCS / "running.md").read_text())
     assert named is not None
     assert float(measured[1]) <= float(named[which]), said
-
-
-if __name__ == "__main__":
-    (DOCS / "mld.service").write_text(unit(PLAIN))
