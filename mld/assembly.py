@@ -13,10 +13,10 @@ from mld.clock import Clock
 from mld.consumer.letters import Sender
 from mld.consumer.ports import ConsumerParts, ConsumerSettings, ProcessorHost, ShardSource, Signal
 from mld.consumer.restarts import RestartPolicy
-from mld.consumer.shard_counters import status_of
 from mld.fleet.wiring import DetectLoad, FleetNeeds, make_fleet, no_load
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus
+from mld.leases.packed_status import status_of
 from mld.leases.table import LeaseTable
 from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
@@ -97,6 +97,7 @@ def assemble(
     lease_duration_s = settings.failover_time_millis / 1000
     signals = WorkerSignals()
     metrics = Metrics() if metrics is None else metrics
+    metrics.worker.prefetch_limit_bytes = settings.prefetch_bytes_max
 
     consumed = ConsumedStreams()
     leases: LeaseTable = VisibleTable(table, consumed.has) if isinstance(ports, ManyPorts) else table

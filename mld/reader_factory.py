@@ -13,7 +13,7 @@ from mld.aws.service import RawService
 from mld.aws.wire.client import WireService
 from mld.clock import Clock
 from mld.errors import StartupError
-from mld.metrics.registry import ShardMetrics
+from mld.metrics.shard import ShardMetrics
 from mld.retrieval.buffer import Budget
 from mld.retrieval.fanout import FanOutReader
 from mld.retrieval.pacing import Pacing, beat_of

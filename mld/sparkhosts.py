@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mld.metrics.registry import SparkFigures
+from mld.metrics.worker import SparkFigures
 from properties.spark import PROGRAM
 from protocol import meeting
 

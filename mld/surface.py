@@ -22,8 +22,7 @@ from mld.clock import Clock
 from mld.errors import StartupError
 from mld.fleet.leader.lock import LOCK_KEY
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.metrics.registry import Metrics
-from mld.metrics.snapshot import Identity
+from mld.metrics.registry import Identity, Metrics
 from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, FleetReader, view_rules
 from mld.process.systemd import Supervision
 from mld.serving.daemon_status import DaemonStatus, StatusParts
@@ -65,7 +64,7 @@ async def surface(parts: SurfaceParts) -> AsyncIterator[None]:
             await stack.enter_async_context(_control(parts, status))
         if parts.supervision.manager.is_there:
             await stack.enter_async_context(_announcing(parts, status))
-        await stack.enter_async_context(_summing_up(parts, status))
+        await stack.enter_async_context(_summing_up(parts))
         if sends_metrics(parts.settings):
             await stack.enter_async_context(_publishing(parts, status))
         yield
@@ -80,7 +79,6 @@ def _status_of(parts: SurfaceParts) -> DaemonStatus:
             metrics=parts.metrics,
             reader=FleetReader(settings, parts.dynamo, _slowly_read(parts), parts.clock, view_rules(settings)),
             clock=parts.clock,
-            prefetch_limit_bytes=settings.prefetch_bytes_max,
             lease_duration_s=settings.failover_time_millis / 1000,
             mode=lambda: worker.fleet.version.value,
             is_ready=lambda: worker.is_ready,
@@ -134,8 +132,8 @@ def _announcing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncConte
 
 
 @asynccontextmanager
-async def _summing_up(parts: SurfaceParts, status: DaemonStatus) -> AsyncIterator[None]:
-    line = SummaryLine(parts.metrics, status.snapshot, parts.clock)
+async def _summing_up(parts: SurfaceParts) -> AsyncIterator[None]:
+    line = SummaryLine(parts.metrics, parts.clock)
     line.start()
     try:
         yield

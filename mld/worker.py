@@ -22,14 +22,12 @@ from mld.fleet.fleet import Fleet
 from mld.leases.holding import HeldLease
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseTable, TableScan
-from mld.metrics.java import RENEWER_START, START
 from mld.surviving import kept_running, survived
 from mld.tracking.ports import Standing, StreamSources
 
 log = logging.getLogger(__name__)
 
 INITIALIZATION_ATTEMPTS_MAX = 20  # as Java
-INITIALIZE = "Initialize"
 OLD_CONSUMER_WAIT_S = 15.0  # a regained lease waits this long for the child of its former holding, then ends it
 LAST_OUT_WAIT_S = 10.0  # for taking down what was set up; a supervisor's own limit is mostly longer
 RELEASE_WAIT_S = 5.0  # for giving back leases when the time of a graceful stop is over
@@ -197,19 +195,19 @@ class Worker:
 
         Raises StartupError after the last one.
         """
-        start = self._parts.consumer_parts.metrics.worker.operation(START)
-        with start.timed(self._parts.clock.monotonic, INITIALIZE):
+        start = self._parts.consumer_parts.metrics.worker.operations.start
+        with start.initialize.timed(self._parts.clock.monotonic):
             return bool(await unless(self._signals.stop_asked, self._initialize_patiently()))
 
     async def _initialize_patiently(self) -> bool:
-        renewer = self._parts.consumer_parts.metrics.worker.operation(RENEWER_START)
+        fault = self._parts.consumer_parts.metrics.worker.operations.renewer_start.fault
         for attempt in range(1, INITIALIZATION_ATTEMPTS_MAX + 1):
             try:
                 await self._initialize_once()
-                renewer.note("Fault", 0)
+                fault.note(0)
                 return True
             except Exception as error:
-                renewer.note("Fault", 1)
+                fault.note(1)
                 last = survived(error, "starting")
                 if not isinstance(last, TableError | StreamError):
                     raise

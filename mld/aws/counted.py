@@ -14,7 +14,7 @@ from mld.aws.table_calls import REFUSED_CODE
 from mld.aws.wire.client import WireService
 from mld.aws.wire_or_boto import AwsService
 from mld.errors import AwsError, MldError
-from mld.metrics.registry import WorkerMetrics
+from mld.metrics.worker import WorkerMetrics
 
 T = TypeVar("T")
 

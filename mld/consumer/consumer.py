@@ -16,13 +16,12 @@ from functools import partial
 from mld.clock import millis_since
 from mld.consumer.aggregates import AggregateReports
 from mld.consumer.batches import batch_of
-from mld.consumer.failures import Failures
-from mld.consumer.lifecycle import ActivityOutcome, ConsumerState, StopReason, next_state
+from mld.consumer.failures import Failures, in_words, restart_reason
+from mld.consumer.lifecycle import ACTIVITIES, ENDINGS, PARKED, ActivityOutcome, ConsumerState, StopReason, next_state
 from mld.consumer.parts import Part, holding_of, holding_part, records_of
 from mld.consumer.ports import ChildStartError, ConsumerParts, ConsumerSettings, EndVerdict, MissingVerdict
 from mld.consumer.processor import Processor, processor_of
 from mld.consumer.shard_checkpoints import ShardCheckpoints
-from mld.consumer.shard_counters import ShardCounters
 from mld.consumer.stopping import Stopping
 from mld.consumer.wishes import Wishes
 from mld.errors import LeaseLostError, StreamError, TableError
@@ -52,8 +51,8 @@ class ShardConsumer:
         self.key = held.lease.key
         self.token = held.token
         self.state = ConsumerState.WAITING_ON_PARENTS
-        self.counters = ShardCounters(parts.metrics, self.key, parts.clock)
-        self.aggregates = AggregateReports(self.key, self.counters.part.dropped_aggregates)
+        self.part = parts.metrics.begin(self.key, parts.clock.monotonic())
+        self.aggregates = AggregateReports(self.key, self.part.dropped_aggregates)
         self._tap = parts.taps.begin(self.key, parts.clock)
         self._lease = held.lease
         self._parts = parts
@@ -61,7 +60,7 @@ class ShardConsumer:
         self._settings = settings
         self._stopping = Stopping(parts.clock)
         self._pause = self._stopping.pause
-        self._wishes = Wishes(held.lease, self.counters.paused)
+        self._wishes = Wishes(held.lease, self.part.paused)
         self._processor: Processor | None = None
         self._reader: ShardReader | None = None
         self._delivered = held.lease.checkpoint  # to the running child; the filter for what it gets next
@@ -72,7 +71,7 @@ class ShardConsumer:
             held,
             parts.keeper,
             parts.clock,
-            self.counters,
+            self.part,
             on_moved=self._failures.moved,
             on_lost=self.lose_lease,
         )
@@ -120,7 +119,9 @@ class ShardConsumer:
     def _enter(self, state: ConsumerState) -> None:
         if state is not self.state:
             log.debug("%s -> %s", self.state.value, state.value, extra=self._about("consumer_state"))
-            self.counters.entered(state)
+            if state is ConsumerState.PARKED:
+                self.part.erred(PARKED, self._parts.clock.wall())
+            self.part.entered(ACTIVITIES.get(state), is_ending=state in ENDINGS)
         self.state = state
 
     async def _perform_activity(self) -> ActivityOutcome:
@@ -179,7 +180,8 @@ class ShardConsumer:
         try:
             await self._start_reader_and_child()
         except StreamError as error:
-            level = self.counters.read_failed(error)
+            is_new = self.part.failed_reads.failed(error, self._parts.clock.wall())
+            level = logging.WARNING if is_new else logging.DEBUG
             log.log(level, "cannot position in the shard: %s", error, extra=self._about("initialize_failed"))
             if self._processor is not None and not self._processor.initialized:
                 await self._dismiss_child()
@@ -196,7 +198,7 @@ class ShardConsumer:
         if self._processor is None:
             self._checkpoints.begin(self._lease.checkpoint)
             self._delivered = self._lease.checkpoint
-        reader = self._source.new_reader(self._lease.shard_id, self.counters.part)
+        reader = self._source.new_reader(self._lease.shard_id, self.part)
         self._reader = reader
         positioned, started = await asyncio.gather(
             reader.start(self._lease.checkpoint, self._source.initial, self._anchor_s),
@@ -222,7 +224,7 @@ class ShardConsumer:
             child = await ours(starting, "starting a child", self.key)
             took_ms = millis_since(self._parts.clock, started_at)
             log.debug("child spawned", extra=self._about("child_spawned", child=child.description, took_ms=took_ms))
-            clock, part, stream = self._parts.clock, self.counters.part, self._source.stream_name
+            clock, part, stream = self._parts.clock, self.part, self._source.stream_name
             answer = self._checkpoints.answer
             self._processor = processor_of(child, self.key, clock, self._settings, part, self._tap, stream, answer)
 
@@ -242,8 +244,10 @@ class ShardConsumer:
             case ShardMissing():
                 return ActivityOutcome.SHARD_MISSING
             case Records(page):
-                self.counters.took(page)
-                return self.counters.over(await self._deliver(page))
+                self.part.took(page, self._parts.clock.wall())
+                if (outcome := await self._deliver(page)) is ActivityOutcome.DONE:
+                    self.part.done()
+                return outcome
             case EndOfShard(children):
                 self._children = children
                 return ActivityOutcome.SHARD_ENDED
@@ -274,12 +278,13 @@ class ShardConsumer:
     async def _hand_over(self, batch: ChildBatch, holding: Callable[[], dict[str, object]]) -> ActivityOutcome:
         """Give the child a batch, and wait for its answer. `holding` describes the batch, for a warning."""
         assert self._processor is not None
-        before = self._delivered
+        clock, before = self._parts.clock, self._delivered
         begun: list[float] = []
 
         def wanted() -> bool:
             if self._stopping.stop is None:
-                begun.append(self.counters.handed_over())
+                begun.append(clock.monotonic())
+                self.part.handed_over(begun[0])
                 self._delivered = batch.largest or self._delivered
                 self._ends_doubted = 0 if batch.largest else self._ends_doubted
             return bool(begun)
@@ -290,12 +295,12 @@ class ShardConsumer:
         except ProcessorError as error:
             if not begun:
                 return await self._child_failed(error)
-            self.counters.answered(None, begun[0])
+            self.part.answered(None, clock.monotonic() - begun[0], clock.wall())
             return await self._child_failed(error, None if self._checkpoints.refused else batch, before)
         if not begun:
             return ActivityOutcome.DONE
         self._checkpoints.refused = False
-        self.counters.answered(batch, begun[0])
+        self.part.answered(batch, clock.monotonic() - begun[0], clock.wall())
         self._failures.accepted(batch.largest)
         self._note_answered(self._delivered)
         self.aggregates.note(batch, self._lease.hash_range)
@@ -306,7 +311,7 @@ class ShardConsumer:
     def _note_answered(self, position: Position) -> None:
         """The child has answered for everything up to there."""
         if self._failures.caught_up(position, self._checkpoints.range.last):
-            self.counters.recovered()
+            self.part.recovered()
 
     async def _end_shard(self) -> ActivityOutcome:
         try:
@@ -430,7 +435,7 @@ class ShardConsumer:
         if self._wishes.restart_asked.is_set():
             log.info("child ended, as asked: %s", ended, extra=self._about("child_ended"))
             return ActivityOutcome.CHILD_FAILED
-        self.counters.failed(error, next((word for word in reversed(words) if word.strip()), None))
+        self.part.failed(restart_reason(error), in_words(error, words), self._parts.clock.wall())
         delivered = max(self._delivered, self._checkpoints.range.largest)  # the end of the shard included
         last = self._checkpoints.range.last
         await self._failures.note(str(error), words, last, batch, before or delivered, delivered)
@@ -456,7 +461,7 @@ class ShardConsumer:
     async def _abandon(self) -> None:
         """Nothing may outlive the consumer, even when it is cancelled."""
         self.aggregates.close()
-        self.counters.close()
+        self._parts.metrics.end(self.part)
         self._stopping.close()
         processor, self._processor = self._processor, None
         if processor is not None:

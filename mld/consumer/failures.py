@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from mld.consumer.bisecting import Bisecting
 from mld.consumer.letters import letter_of
 from mld.consumer.parts import PlacedRecord, records_of
-from mld.consumer.ports import ConsumerParts, ConsumerSettings
+from mld.consumer.ports import ChildStartError, ConsumerParts, ConsumerSettings
 from mld.consumer.restarts import RestartPolicy
 from mld.consumer.shard_checkpoints import ShardCheckpoints
 from mld.consumer.stopping import Stopping
@@ -25,6 +25,7 @@ from mld.leases.holding import HeldLease
 from mld.leases.lease import Failing, Lease
 from mld.positions import Position
 from mld.streams import ChildBatch
+from protocol.conversation import ProcessorGoneError, ProcessorSilentError
 
 log = logging.getLogger(__name__)
 
@@ -223,3 +224,22 @@ class Failures:
 
     def _about(self, action: str, **fields: object) -> dict[str, object]:
         return {"action": action, "shard": self._key, **fields}
+
+
+def restart_reason(error: Exception) -> str:
+    """Why a child has to be started again, in one word."""
+    match error:
+        case ChildStartError():
+            return "start"  # it could not be started
+        case ProcessorGoneError():
+            return "exit"  # it ended, or closed its pipes
+        case ProcessorSilentError():
+            return "timeout"  # it did not answer, or read, in time
+        case _:
+            return "protocol"  # it said what it may not
+
+
+def in_words(error: Exception, last_words: Sequence[str]) -> str:
+    """What went wrong; the last line that the child wrote to stderr comes first."""
+    word = next((word for word in reversed(last_words) if word.strip()), None)
+    return str(error) if word is None else f"{word} ({error})"

@@ -31,7 +31,10 @@ evidence, leads to a SHARD_END checkpoint.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum, IntEnum
+
+from mld.metrics.shard import ShardActivity
 
 
 class ConsumerState(Enum):
@@ -138,3 +141,13 @@ def next_state(state: ConsumerState, outcome: ActivityOutcome, stop: StopReason 
     if stop is None or (state, outcome) in _FINAL or outcome is ActivityOutcome.ALREADY_COMPLETE:
         return following
     return _STOPPED.get((state, stop), following)
+
+
+PARKED = "Kinesis does not know this shard; nothing is skipped, the log says what may be wrong"
+"""What is told as the error of a parked shard."""
+ACTIVITIES: Mapping[ConsumerState, ShardActivity] = {
+    ConsumerState.PARKED: ShardActivity.PARKED,
+    ConsumerState.SHARD_ENDING: ShardActivity.ENDING,
+    ConsumerState.BACKING_OFF: ShardActivity.FAILING,
+}
+ENDINGS = frozenset({ConsumerState.SHARD_ENDING, ConsumerState.SHUTDOWN_REQUESTED})

@@ -24,7 +24,8 @@ from mld.consumer.taps import Taps
 from mld.errors import MldError
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
-from mld.metrics.registry import Metrics, ShardMetrics
+from mld.metrics.registry import Metrics
+from mld.metrics.shard import ShardMetrics
 from mld.positions import InitialPosition
 from mld.retrieval.placement import Placement
 from mld.retrieval.reader import ShardReader

@@ -20,7 +20,7 @@ from mld.consumer.child_logger import ChildLogger
 from mld.consumer.overdue import Holds, Overdue
 from mld.consumer.ports import ChildProcess, ConsumerSettings
 from mld.consumer.taps import ShardTap
-from mld.metrics.registry import ShardMetrics
+from mld.metrics.shard import ShardMetrics
 from protocol import codec
 from protocol.conversation import (
     ActionDone,

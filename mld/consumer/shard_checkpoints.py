@@ -9,11 +9,11 @@ import logging
 from collections.abc import Callable
 
 from mld.clock import Clock
-from mld.consumer.shard_counters import ShardCounters
 from mld.errors import LeaseLostError, TableError, TableMissingError, TableThrottledError
 from mld.leases.checkpoints import CheckpointRange, Illegal, Write
 from mld.leases.holding import HeldLease
 from mld.leases.keeper import LeaseKeeper
+from mld.metrics.shard import ShardMetrics
 from mld.positions import Position
 from protocol.messages import CheckpointErrorName, CheckpointRequest
 
@@ -28,7 +28,7 @@ class ShardCheckpoints:
         held: HeldLease,
         keeper: LeaseKeeper,
         clock: Clock,
-        counters: ShardCounters,
+        part: ShardMetrics,
         *,
         on_moved: Callable[[Position], None],
         on_lost: Callable[[], None],
@@ -40,7 +40,7 @@ class ShardCheckpoints:
         self._token = held.token
         self._keeper = keeper
         self._clock = clock
-        self._counters = counters
+        self._part = part
         self._on_moved = on_moved
         self._on_lost = on_lost
 
@@ -78,12 +78,12 @@ class ShardCheckpoints:
         try:
             position = await self._keeper.checkpoint(self._key, self._token, position)
         except LeaseLostError as error:
-            self._counters.stored("refused", since)
+            self._count("refused", since)
             log.warning("%s", error, extra=self._about("checkpoint_lease_lost"))
             self._on_lost()
             return CheckpointErrorName.SHUTDOWN
         except TableError as error:
-            self._counters.stored("error", since)
+            self._count("error", since)
             match error:
                 case TableThrottledError():
                     return CheckpointErrorName.THROTTLING
@@ -91,10 +91,13 @@ class ShardCheckpoints:
                     return CheckpointErrorName.INVALID_STATE
             log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))
             return CheckpointErrorName.DEPENDENCY
-        self._counters.stored("stored", since, position)
+        self._count("stored", since)
         self.range = self.range.written(position)
         log.debug("checkpoint", extra=self._about("checkpoint", position=str(position)))
         return None
+
+    def _count(self, result: str, since: float) -> None:
+        self._part.stored(result, since, self._clock.monotonic(), self._clock.wall())
 
     def _about(self, action: str, **fields: object) -> dict[str, object]:
         return {"action": action, "shard": self._key, **fields}

@@ -19,7 +19,6 @@ from mld.clock import Clock, wait_for_event
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable
-from mld.metrics.java import DISCOVERY
 from mld.metrics.registry import Metrics
 from mld.periods import ALONE_PERIODS, DISCOVERY_PERIOD_S, QUERY_SPACING_S_MAX
 from mld.surviving import survived
@@ -43,7 +42,7 @@ class LeaseDiscovery:
         worker_id: str,
         metrics: Metrics | None = None,
     ) -> None:
-        self._operation = (Metrics() if metrics is None else metrics).worker.operation(DISCOVERY)
+        self._counts = (Metrics() if metrics is None else metrics).worker.operations.discovery
         self._discovered = 0
         self._table = table
         self._keeper = keeper
@@ -108,14 +107,14 @@ class LeaseDiscovery:
     async def _list(self) -> None:
         now = self._clock.monotonic
         try:
-            with self._operation.timed(now), self._operation.timed(now, "ListLeaseKeysForWorker"):
+            with self._counts.all.timed(now), self._counts.list_keys.timed(now):
                 keys = await self._table.keys_owned_by(self._worker_id)
         except Exception as error:
             failure = survived(error, "looking for assigned leases")
             log.warning("cannot look for assigned leases: %s", failure, extra={"action": "discovery_failed"})
             return
         discovered, self._discovered = self._discovered, 0
-        self._operation.note("NewLeasesDiscovered", discovered)
+        self._counts.discovered.note(discovered)
         # A carried lease that the index does not name as ours may be handed off or gone: nothing else would show it.
         # The index may as well lag, so this is a reason to look and no more.
         listed = set(keys)
@@ -156,10 +155,10 @@ class LeaseDiscovery:
 
     async def _look(self, key: str) -> None:
         try:
-            with self._operation.timed(self._clock.monotonic, "FetchNewLeases"):
+            with self._counts.fetch_new.timed(self._clock.monotonic):
                 lease = await self._table.get(key)
         except Exception as error:
-            self._operation.note("GetLease:Error", 1)
+            self._counts.get_lease_error.note(1)
             failure = survived(error, "looking at a lease", key)
             log.warning("cannot read %s: %s", key, failure, extra={"action": "discovery_failed", "shard": key})
             if key in self._pending:
@@ -170,7 +169,7 @@ class LeaseDiscovery:
             return
         self._pending.pop(key, None)
         if lease is None or lease.owner != self._worker_id:
-            self._operation.note("OwnerMismatch", 1)
+            self._counts.owner_mismatch.note(1)
         if lease is not None and await self._keeper.reacquire([lease]):
             self._discovered += 1
             log.info("lease %s discovered", key, extra={"action": "lease_discovered", "shard": key})

@@ -31,7 +31,7 @@ from mld.leases.confirmer import Confirmer
 from mld.leases.handoff import Parting
 from mld.leases.holding import HeldLease, Holding, RowsWritten
 from mld.leases.lease import Failing, Lease, ShardStatus
-from mld.leases.lease_counters import LeaseCounters, RenewalPace
+from mld.leases.renewal_pace import RenewalPace
 from mld.leases.resumer import Resumer
 from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
@@ -88,7 +88,7 @@ class LeaseKeeper:
         self._on_change = on_change
         self._handoff_timeout_s = handoff_timeout_s
         self._status_of = status_of
-        self._counters = LeaseCounters(Metrics() if metrics is None else metrics, clock)
+        self._metrics = Metrics() if metrics is None else metrics
         self._parting = Parting(table, clock, rng)
         self._rows = RowsWritten()
         self._holdings: dict[str, Holding] = {}
@@ -144,7 +144,7 @@ class LeaseKeeper:
         holding.token = self._new_token()
         self._holdings[lease.key] = holding
         self.resumer.adopted(lease.key)
-        self._counters.gained(how)
+        self._metrics.worker.lease_moves.add(how.value)
         self._times_changed.set()
         log.info("holding lease %s", lease.key, extra=self._about(lease.key, "lease_held"))
         self._on_change()
@@ -243,7 +243,7 @@ class LeaseKeeper:
         async with holding.lock:
             try:
                 given = self.is_current(holding) and await give(holding.lease, self._validity.until(holding))
-                return self._counters.parted(how, given)
+                return self._metrics.parted(how, given)
             finally:
                 self.forget(holding)
 
@@ -291,7 +291,7 @@ class LeaseKeeper:
         """Start the renewals at a fixed rate; ticks that were slept through are skipped, not made up for."""
         tick_at = self._clock.monotonic()
         while True:
-            self._counters.ticked(len(self._holdings), self._renew_interval_s)
+            self._metrics.ticked(len(self._holdings), self._clock.monotonic(), self._renew_interval_s)
             await self._start_renewals(tasks)
             # A loop may wake its timers a hair early; a negative "late" would make this tick its own next one.
             late_s = max(0.0, self._clock.monotonic() - tick_at)
@@ -334,12 +334,12 @@ class LeaseKeeper:
                                 status=self._status_of(key),
                             ),
                         )
-                    return self._counters.renewed(key, ok=True, sent_at=sent_at)
+                    return self._metrics.renewed(key, True, sent_at, self._clock.monotonic())
                 except LeaseLostError:
                     return None
                 except Exception as error:
                     failure = survived(error, "renewing a lease", key)
-                    self._counters.renewed(key, ok=False, sent_at=sent_at)
+                    self._metrics.renewed(key, False, sent_at, self._clock.monotonic())
                     delay_s = self._retry_delay_s(holding, attempt, None)
                     level = logging.WARNING if attempt == 1 or delay_s is None else logging.DEBUG
                     log.log(level, "renewal of %s failed: %s", key, failure, extra=self._about(key, "renew_failed"))
@@ -468,7 +468,7 @@ class LeaseKeeper:
         if self._holdings.get(holding.lease.key) is holding:
             del self._holdings[holding.lease.key]
             if lost is not None:
-                self._counters.lost(lost)
+                self._metrics.lost(lost)
             self._on_change()
 
     def _retry_delay_s(self, holding: Holding, attempt: int, attempts_max: int | None) -> float | None:

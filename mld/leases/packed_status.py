@@ -22,6 +22,7 @@ from enum import IntEnum
 from hashlib import blake2b
 
 from mld.leases.lease import ShardStatus
+from mld.metrics.shard import ShardMetrics
 from mld.periods import STATUS_BYTES
 from mld.steps import SLICE, Steps
 
@@ -44,6 +45,15 @@ COARSE_UNKNOWN = 0x1F
 COARSE_FIRST_MS, COARSE_STEP = 500, 1.9
 COARSE_LAGS_MS = (0, 1, *(round(COARSE_FIRST_MS * COARSE_STEP**step) for step in range(COARSE_UNKNOWN - 2)))
 """The lags that a coarse byte can tell, in milliseconds, up to a year; each stands for all up to the next."""
+
+
+def status_of(part: ShardMetrics | None, wall_s: float) -> ShardStatus | None:
+    """What the row of a shard tells people at `wall_s`; None if nobody works on it."""
+    if part is None:
+        return None
+    return ShardStatus(
+        part.activity_at(wall_s).value, int(wall_s), part.lag_ms(wall_s), part.delivered, part.why_at(wall_s)
+    )
 
 
 class Form(IntEnum):

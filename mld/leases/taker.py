@@ -21,8 +21,7 @@ from mld.leases.lease import Lease
 from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.room import RoomWatch
 from mld.leases.table import LeaseTable, Refusal, TableScan
-from mld.leases.take_counters import TakeCounters
-from mld.leases.take_plan import Choice, SeenRow, TakingRules, decide, observe
+from mld.leases.take_plan import Choice, SeenRow, TakePlan, TakingRules, decide, observe
 from mld.metrics.registry import LeaseMove, Metrics
 from mld.periods import EPSILON_S
 from mld.surviving import survived
@@ -53,7 +52,9 @@ class LeaseTaker:
         metrics: Metrics | None = None,
     ) -> None:
         metrics = Metrics() if metrics is None else metrics
-        self._counters = TakeCounters(metrics, clock.monotonic)
+        self._worker = metrics.worker
+        self._takes = metrics.worker.operations.takes
+        self._taken = self._refused = 0
         self._room = RoomWatch(rules.leases_max, metrics)
         self._table = table
         self._keeper = keeper
@@ -104,12 +105,12 @@ class LeaseTaker:
         Raises TableError if the table cannot be scanned; leases that cannot be taken are logged and left.
         """
         async with self._pass_lock:
-            with self._counters.passing():
+            with self._takes.all.timed(self._clock.monotonic):
                 return await self._pass(scan)
 
     async def _pass(self, scan: TableScan | None) -> tuple[str, ...]:
         if scan is None:
-            with self._counters.scanning():
+            with self._takes.list_leases.timed(self._clock.monotonic):
                 scan = await self._table.scan()
         now = self._clock.monotonic()
         self._passes += 1
@@ -119,7 +120,7 @@ class LeaseTaker:
         self._seen |= {one.key: SeenRow(one.counter, expired_at) for one in scan.leases if one.actual_owner in ended}
         await self._resume_unknown_takes(scan.leases)
         plan = decide(scan.leases, self._seen, self._worker_id, now, self._rng, self._rules)
-        self._counters.decided(plan, len(scan.leases), len(scan.corrupt))
+        self._count(plan, scan)
         self._room.saw(plan.left, now)
         held = self._keeper.held()
         wanted = [
@@ -127,10 +128,25 @@ class LeaseTaker:
             for choice in plan.choices
             if choice.lease.key not in held and not self._keeper.is_resuming(choice.lease.key)
         ]
+        self._taken = self._refused = 0
         try:
             return await self._take_all(wanted)
         finally:
-            self._counters.passed()
+            self._takes.taken.note(self._taken)
+            self._takes.untaken.note(self._refused)
+
+    def _count(self, plan: TakePlan, scan: TableScan) -> None:
+        takes, table = self._takes, self._worker.table
+        takes.total.note(len(scan.leases))
+        takes.workers.note(plan.workers)
+        takes.expired.note(plan.available)
+        takes.needed.note(max(0, plan.needed))
+        takes.to_take.note(len(plan.choices) - plan.very_old)
+        takes.very_old.note(plan.very_old)
+        takes.spillover.note(plan.spillover)
+        table.corrupt = len(scan.corrupt)
+        if self._worker.is_leader:
+            table.workers, table.unassigned = plan.workers, plan.available
 
     async def _resume_unknown_takes(self, leases: Iterable[Lease]) -> None:
         """Hold what an earlier take has made ours after all; remember those that may still arrive."""
@@ -191,7 +207,7 @@ class LeaseTaker:
             resent = unknown_since is not None
             self._unknown_takes[key] = lease.counter
             try:
-                with self._counters.taking():
+                with self._takes.take_lease.timed(self._clock.monotonic):
                     answer = await self._table.take(lease, self._worker_id, resent=resent)
             except Exception as error:
                 failure = survived(error, "taking a lease", key)
@@ -210,12 +226,13 @@ class LeaseTaker:
         return None
 
     def _settle(self, lease: Lease, answer: Lease | Refusal, sent_at: float, is_steal: bool) -> str | None:
-        self._counters.settled(not isinstance(answer, Refusal))
         if isinstance(answer, Refusal):
+            self._refused += 1
             self._refused_in_a_row += 1
             log.debug("%s not taken: %s", lease.key, answer.why, extra={"action": "take_refused", "shard": lease.key})
             return None
         self._refused_in_a_row = 0
+        self._taken += 1
         self._seen[lease.key] = SeenRow(answer.counter, self._clock.monotonic())
         log.info(
             "took lease %s from %s",

@@ -1,1 +1,1 @@
-"""What this worker counts, under which names it is published, and one snapshot for every view of it."""
+"""What this worker counts, and under which names it is published."""

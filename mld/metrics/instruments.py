@@ -1,6 +1,6 @@
 """The instruments: plain numbers that shells raise on the event loop, without a lock and without a library.
 
-A view reads them through `snapshot`. Each costs an attribute and an addition, so that they may stand on the hot path.
+Each costs an attribute and an addition, so that they may stand on the hot path.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import operator
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 SECONDS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -86,12 +87,27 @@ class Spread:
         if value > self.greatest:
             self.greatest = value
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there are values that nobody has taken."""
+        return self.count != self._taken_count
+
     def value(self) -> SpreadValue:
         return SpreadValue(self.count, self.total, tuple(self.buckets))
 
+    @contextmanager
+    def faults(self) -> Iterator[None]:
+        """Note 1 if what is done within raises, else 0. What is cancelled is not counted."""
+        try:
+            yield
+        except Exception:
+            self.note(1)
+            raise
+        self.note(0)
+
     def take(self) -> StatisticSet | None:
         """The values since it was last taken; None if there were none. One publisher may take."""
-        if self.count == self._taken_count:
+        if not self.has_news:
             return None
         taken = StatisticSet(
             self.count - self._taken_count,
@@ -119,6 +135,11 @@ class Tally:
 
     def value(self) -> Mapping[str, int]:
         return dict(self._counts)
+
+    @property
+    def total(self) -> int:
+        """How often all of them happened."""
+        return sum(self._counts.values())
 
     def __getitem__(self, name: str) -> int:
         return self._counts.get(name, 0)
@@ -178,3 +199,17 @@ class Calls:
         if not ok:
             self.ok.failed += 1
         self.seconds.note(seconds)
+
+    @contextmanager
+    def timed(self, now: Callable[[], float]) -> Iterator[None]:
+        """Count what is done within as one attempt, failed if it raises. `now` gives monotonic seconds.
+
+        What is cancelled is not counted.
+        """
+        began_at = now()
+        try:
+            yield
+        except Exception:
+            self.note(False, now() - began_at)
+            raise
+        self.note(True, now() - began_at)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from mld.metrics.registry import ShardMetrics
+from mld.metrics.shard import ShardMetrics
 from mld.steps import SLICE, Steps
 
 VALUES_MAX = 60

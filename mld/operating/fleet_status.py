@@ -19,7 +19,7 @@ from mld.fleet.report.reports import ReportRules, average, ends_of, is_default, 
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.leases.packed_status import unpack
-from mld.metrics.snapshot import ShardValue
+from mld.metrics.shard import ShardMetrics
 from mld.operating.verdicts import Verdict, duration, judge, state_of
 from mld.periods import RENEWALS_PER_LEASE
 from mld.shards.graph import id_order
@@ -309,10 +309,10 @@ def rejudged(view: ShardView, status: ShardStatus, lag_max_s: float, *, is_probe
     return replace(view, verdict=verdict, status=status, age_s=0.0, why=why, is_probed=is_probed)
 
 
-def known_here(view: ShardView, own: ShardValue, wall_s: float, lag_max_s: float) -> ShardView:
+def known_here(view: ShardView, own: ShardMetrics, wall_s: float, lag_max_s: float) -> ShardView:
     """The view of a shard of the worker that looks, by what it knows itself."""
-    behind_ms = None if own.behind_s is None else round(1000 * own.behind_s)
-    return rejudged(view, ShardStatus(own.activity.value, int(wall_s), behind_ms, why=own.why), lag_max_s)
+    status = ShardStatus(own.activity_at(wall_s).value, int(wall_s), own.lag_ms(wall_s), why=own.why_at(wall_s))
+    return rejudged(view, status, lag_max_s)
 
 
 def _why(

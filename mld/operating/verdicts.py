@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from mld.leases.lease import Lease, ShardStatus
-from mld.metrics.registry import ShardActivity
+from mld.metrics.shard import ShardActivity
 
 
 class Verdict(Enum):

@@ -21,7 +21,7 @@ from enum import Enum
 
 from mld.fleet.assign.observations import Observations
 from mld.leases.lease import Lease
-from mld.metrics.registry import ShardActivity
+from mld.metrics.shard import ShardActivity
 from mld.positions import LATEST, Position
 from mld.steps import finish
 

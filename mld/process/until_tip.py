@@ -18,7 +18,8 @@ from mld.errors import MldError, TableError, TableMissingError
 from mld.fleet.heartbeat.beats import beats_among
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
-from mld.metrics.registry import Metrics, ShardActivity
+from mld.metrics.registry import Metrics
+from mld.metrics.shard import ShardActivity
 from mld.periods import RENEWALS_PER_LEASE
 from mld.positions import LATEST, InitialPosition, Position
 from mld.process.catching_up import (
@@ -203,7 +204,7 @@ class RunUntilTip:
                     spacing_s = LOOK_LARGE_S if len(scan.leases) > LARGE_LEASES else LOOK_S
                     self._end = await self._end_by(scan)
         log.info("stopping: %s", self._end.value, extra={"action": "run_ends", "why": self._end.name.lower()})
-        self._failures_before = self._metrics.worker.child_restarts
+        self._failures_before = self._metrics.child_restarts
         self._delivered = {k: part.delivered for k, part in self._metrics.shards.items() if part.delivered is not None}
         self._worker.request_stop()
 
@@ -275,7 +276,7 @@ class RunUntilTip:
             self._conclude(self._words())
         elif not graceful:
             self._conclude("not all record processors ended in time (key shutdownGraceMillis)")
-        elif self._metrics.worker.child_restarts > self._failures_before:
+        elif self._metrics.child_restarts > self._failures_before:
             self._conclude("a record processor failed when it was told to stop")
         else:
             self._conclude(await self._lacks_checkpoints())
@@ -283,7 +284,7 @@ class RunUntilTip:
     def _conclude(self, failure: str | None) -> None:
         self._failure = failure
         if self._failure is None:
-            log.info("caught up", extra={"action": "caught_up", "records": self._metrics.worker.records})
+            log.info("caught up", extra={"action": "caught_up", "records": self._metrics.records})
         else:
             log.error("not caught up: %s", self._failure, extra={"action": "not_caught_up"})
 

@@ -24,7 +24,7 @@ from mld.errors import (
     StreamNotFoundError,
     StreamUnavailableError,
 )
-from mld.metrics.registry import ShardMetrics
+from mld.metrics.shard import ShardMetrics
 from mld.positions import InitialPosition, Position
 from mld.retrieval import starting_points, subscribing
 from mld.retrieval.buffer import Budget

@@ -26,7 +26,7 @@ from mld.errors import (
     StreamThrottledError,
     StreamUnavailableError,
 )
-from mld.metrics.registry import FetchResult, ShardMetrics
+from mld.metrics.shard import FetchResult, ShardMetrics
 from mld.positions import InitialPosition, Position
 from mld.retrieval import buffer, pacing, starting_points
 from mld.retrieval.faults import PollingReaction, reaction_to

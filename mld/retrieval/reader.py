@@ -16,7 +16,7 @@ from random import Random
 
 from mld.clock import Clock
 from mld.errors import InvalidStreamResponseError, StreamError
-from mld.metrics.registry import ShardMetrics
+from mld.metrics.shard import ShardMetrics
 from mld.positions import InitialPosition, Position
 from mld.retrieval.buffer import Budget, PrefetchBuffer
 from mld.retrieval.faults import AnswerVerdict, judge

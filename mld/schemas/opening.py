@@ -11,7 +11,7 @@ from mld.aws.beside import beside_service
 from mld.aws.client_factory import ClientFactory
 from mld.aws.counted import CountedService
 from mld.clock import Clock
-from mld.metrics.registry import WorkerMetrics
+from mld.metrics.worker import WorkerMetrics
 from mld.schemas.decoder_process import DecoderProcess
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import TIMEOUT_S, SchemaRegistry

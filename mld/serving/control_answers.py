@@ -69,7 +69,7 @@ class ControlAnswers:
             why_not_alive=self._status.why_not_alive(),
             why_not_ready=self._status.why_not_ready(),
         )
-        head = own_status(self._status.snapshot(), facts)
+        head = own_status(self._status.metrics, self._status.identity, self._status.instant(), facts)
         shards = iter(head.pop("shards"))
         yield b"".join(await in_turns(in_pieces(head, {"shards": shards}))).rstrip()
 
@@ -138,13 +138,12 @@ class ControlAnswers:
         return tap
 
     def _about(self, tap: ShardTap) -> dict[str, Any]:
-        shards = {shard.key: shard for shard in self._status.snapshot().shards}
-        shard = shards.get(tap.shard_id)  # the key of its lease
+        part, at = self._status.metrics.shards.get(tap.shard_id), self._status.instant()  # the key of its lease
         return {
             "shard": tap.shard_id,
             "child": tap.child,
-            "state": None if shard is None else shard.activity.value,
-            "busySeconds": None if shard is None else shard.busy_s,
+            "state": None if part is None else part.activity_at(at.wall_s).value,
+            "busySeconds": None if part is None else part.busy_s(at),
         }
 
 

@@ -15,10 +15,11 @@ from mld import surviving
 from mld.clock import Clock
 from mld.errors import MldError
 from mld.log_stream import QueuedStream
+from mld.metrics.declaring import Instant
 from mld.metrics.liveness import LateLoop
-from mld.metrics.registry import Metrics, SparkFigures
+from mld.metrics.registry import Identity, Metrics
 from mld.metrics.rings import History
-from mld.metrics.snapshot import Identity, Snapshot, snapshot_steps, take_snapshot
+from mld.metrics.worker import SparkFigures
 from mld.operating.fleet_reader import FleetReader
 from mld.operating.fleet_status import THROTTLED, FleetStatus
 from mld.operating.verdicts import NO_READER
@@ -53,7 +54,6 @@ class StatusParts:
     metrics: Metrics
     reader: FleetReader
     clock: Clock
-    prefetch_limit_bytes: int
     lease_duration_s: float
     mode: Callable[[], str]
     is_ready: Callable[[], bool]
@@ -140,21 +140,9 @@ class DaemonStatus:
         """The loops that make no progress; none if this daemon lives."""
         return self.metrics.progress.overdue(self._clock.monotonic())
 
-    def snapshot(self) -> Snapshot:
-        """The metrics of now."""
-        return take_snapshot(
-            self.metrics,
-            self.identity,
-            self._clock.monotonic(),
-            self._clock.wall(),
-            prefetch_limit_bytes=self._parts.prefetch_limit_bytes,
-        )
-
-    async def snapshot_in_turns(self) -> Snapshot:
-        """`snapshot`, leaving the loop to others in between."""
-        limit = self._parts.prefetch_limit_bytes
-        now, wall_s = self._clock.monotonic(), self._clock.wall()
-        return await in_turns(snapshot_steps(self.metrics, self.identity, now, wall_s, prefetch_limit_bytes=limit))
+    def instant(self) -> Instant:
+        """The time at which the metrics are read."""
+        return Instant(self._clock.monotonic(), self._clock.wall())
 
     async def document(self) -> Document:
         """The data of the status page: the whole fleet, and more of this worker."""
@@ -180,8 +168,7 @@ class DaemonStatus:
     async def _view(self) -> StatusView:
         fleet = await self._look()
         moment = Moment(
-            now=self._clock.monotonic(),
-            wall_s=self._clock.wall(),
+            at=self.instant(),
             mode=self.mode,
             why_not_alive=self.why_not_alive(),
             why_not_ready=self.why_not_ready(),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from mld.metrics.snapshot import ShardValue, Snapshot
+from mld.metrics.declaring import Instant
+from mld.metrics.registry import Identity, Metrics
+from mld.metrics.shard import ShardMetrics
 from mld.operating.verdicts import RANKS
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonFacts:
-    """What is not in a snapshot. The two reasons are None while the daemon is well."""
+    """What is no metric. The two reasons are None while the daemon is well."""
 
     pid: int
     up_s: float
@@ -21,13 +24,12 @@ class DaemonFacts:
     why_not_ready: str | None
 
 
-def own_status(snapshot: Snapshot, facts: DaemonFacts) -> dict[str, Any]:
+def own_status(metrics: Metrics, me: Identity, at: Instant, facts: DaemonFacts) -> dict[str, Any]:
     """The daemon in plain values; times in seconds, None for what is unknown. Shards in trouble come first, then the
     furthest behind."""
-    me = snapshot.identity
     worst_first = sorted(
-        snapshot.shards,
-        key=lambda shard: (RANKS.get(shard.activity.value, len(RANKS)), -(shard.behind_s or 0.0), shard.key),
+        (_shard(part, at) for part in metrics.shards.values()),
+        key=lambda one: (RANKS.get(one["state"], len(RANKS)), -(one["behindSeconds"] or 0.0), one["key"]),
     )
     return {
         "application": me.application,
@@ -36,37 +38,37 @@ def own_status(snapshot: Snapshot, facts: DaemonFacts) -> dict[str, Any]:
         "version": me.version,
         "pid": facts.pid,
         "upSeconds": round(facts.up_s, 3),
-        "takenAt": snapshot.wall_s,
+        "takenAt": at.wall_s,
         "mode": facts.mode,
-        "isLeader": snapshot.is_leader,
+        "isLeader": metrics.worker.is_leader,
         "isAlive": facts.why_not_alive is None,
         "whyNotAlive": facts.why_not_alive,
         "isReady": facts.why_not_ready is None,
         "whyNotReady": facts.why_not_ready,
         "logLevel": facts.log_level,
-        "behindSeconds": snapshot.behind_s,
-        "leasesLost": snapshot.leases_lost,
-        "unexpectedErrors": snapshot.unexpected_errors,
-        "shards": [_shard(shard) for shard in worst_first],
+        "behindSeconds": metrics.furthest_behind_s(at),
+        "leasesLost": metrics.worker.leases_lost,
+        "unexpectedErrors": metrics.worker.unexpected_errors,
+        "shards": worst_first,
     }
 
 
-def _shard(shard: ShardValue) -> dict[str, Any]:
+def _shard(part: ShardMetrics, at: Instant) -> dict[str, Any]:
     return {
-        "shard": shard.shard_id,
-        "stream": shard.stream_label,
-        "streamId": shard.stream_id,
-        "key": shard.key,
-        "state": shard.activity.value,
-        "behindSeconds": shard.behind_s,
-        "toldSecondsAgo": shard.behind_age_s,
-        "busySeconds": shard.busy_s,
-        "records": shard.records,
-        "recordBytes": shard.record_bytes,
-        "checkpointSecondsAgo": shard.checkpoint_age_s,
-        "delivered": shard.delivered,
-        "restarts": sum(shard.restarts.values()),
-        "why": shard.why,
-        "lastError": shard.last_error,
-        "lastErrorAt": None if shard.last_error is None else shard.last_error_wall_s,
+        "shard": part.shard_id,
+        "stream": part.stream_label,
+        "streamId": part.stream_id,
+        "key": part.key,
+        "state": part.activity_at(at.wall_s).value,
+        "behindSeconds": part.behind_s(at),
+        "toldSecondsAgo": part.behind_age_s(at),
+        "busySeconds": part.busy_s(at),
+        "records": math.floor(part.batches.total),
+        "recordBytes": math.floor(part.record_bytes.total),
+        "checkpointSecondsAgo": part.checkpoint_age_s(at),
+        "delivered": None if part.delivered is None else str(part.delivered),
+        "restarts": part.restarts.total,
+        "why": part.why_at(at.wall_s),
+        "lastError": part.last_error,
+        "lastErrorAt": None if part.last_error is None else part.last_error_wall_s,
     }

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from mld.metrics.registry import Metrics
+from mld.metrics.declaring import Instant
+from mld.metrics.registry import Identity, Metrics
 from mld.metrics.rings import History
-from mld.metrics.snapshot import Identity, ShardValue, value_of
+from mld.metrics.shard import ShardMetrics
 from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ShardView, known_here, share_of
 from mld.operating.listings import shard_value, worker_value
 from mld.operating.verdicts import Verdict
@@ -32,9 +33,7 @@ Document = dict[str, Any]
 class Moment:
     """When the document is made, and what only the daemon knows of itself. The reasons are None while it is well."""
 
-    now: float
-    """Monotonic seconds, those of the metrics."""
-    wall_s: float
+    at: Instant
     mode: str
     why_not_alive: str | None = None
     why_not_ready: str | None = None
@@ -68,7 +67,7 @@ class StatusView:
             "leader": None if fleet is None else fleet.leader,
             "whyNotAlive": moment.why_not_alive,
             "whyNotReady": moment.why_not_ready,
-            "takenAt": moment.wall_s,
+            "takenAt": moment.at.wall_s,
             "tableReadAt": None if fleet is None else fleet.taken_s,
             "trouble": moment.trouble,
             "historyStepSeconds": self.history.step_s,
@@ -102,16 +101,15 @@ class StatusView:
         own, moment, me = dict(self.metrics.shards), self.moment, self.identity.worker
         if self.fleet is None:
             for part in own.values():
-                yield _own_only(value_of(part, moment.now, moment.wall_s), me, self.history)
+                yield _own_only(part, moment.at, me, self.history)
             return
         for view in self.fleet.shards:
             held = own.get(view.key) if view.owner in (me, None) else None
             if held is None or view.verdict is Verdict.ENDED:
                 yield _of_table(view)
             else:
-                one = value_of(held, moment.now, moment.wall_s)
-                known = known_here(view, one, moment.wall_s, moment.lag_max_s)
-                yield _shard_value(known) | _of_own(one, self.history)
+                known = known_here(view, held, moment.at.wall_s, moment.lag_max_s)
+                yield _shard_value(known) | _of_own(held, moment.at, self.history)
 
 
 def document(view: StatusView) -> Steps[Document]:
@@ -183,18 +181,18 @@ def _shard_value(view: ShardView) -> Document:
     return value
 
 
-def _of_own(own: ShardValue, history: History) -> dict[str, Any]:
+def _of_own(own: ShardMetrics, at: Instant, history: History) -> dict[str, Any]:
     """What only this worker knows of a shard of its own, and what it knows better than the row."""
-    behind, rates = history.behind(own.key), history.rate(own.key)
+    behind, rates, why = history.behind(own.key), history.rate(own.key), own.why_at(at.wall_s)
     return {
         "isHere": True,
-        "behindSeconds": own.behind_s,
-        "delivered": own.delivered,
-        "busySeconds": own.busy_s,
-        "restarts": sum(own.restarts.values()),
+        "behindSeconds": own.behind_s(at),
+        "delivered": None if own.delivered is None else str(own.delivered),
+        "busySeconds": own.busy_s(at),
+        "restarts": own.restarts.total,
         "recordsPerSecond": rates[-1] if rates else None,
-        "lastError": own.why or own.last_error,
-        "lastErrorAt": own.last_error_wall_s if own.last_error and not own.why else None,
+        "lastError": why or own.last_error,
+        "lastErrorAt": own.last_error_wall_s if own.last_error and not why else None,
         "behindHistory": _rounded(behind),
         "rateHistory": _rounded(rates),
     }
@@ -204,14 +202,14 @@ def _rounded(values: Sequence[float | None]) -> list[float | None]:
     return [None if value is None else round(value, DIGITS) for value in values]
 
 
-def _own_only(own: ShardValue, worker: str, history: History) -> dict[str, Any]:
+def _own_only(own: ShardMetrics, at: Instant, worker: str, history: History) -> dict[str, Any]:
     return {
         "shard": own.shard_id,
         "stream": own.stream_label,
         "streamId": own.stream_id,
         "key": own.key,
         "verdict": Verdict.UNKNOWN.value,
-        "state": own.activity.value,
+        "state": own.activity_at(at.wall_s).value,
         "owner": worker,
         "handoffTo": None,
         "toldSecondsAgo": None,
@@ -222,7 +220,7 @@ def _own_only(own: ShardValue, worker: str, history: History) -> dict[str, Any]:
         "from": None,
         "to": None,
         "failures": 0,
-        "why": own.why,
+        "why": own.why_at(at.wall_s),
         "note": "",
-        **_of_own(own, history),
+        **_of_own(own, at, history),
     }

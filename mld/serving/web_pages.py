@@ -88,8 +88,9 @@ class WebPages:
         accept = question.headers.get("accept", "")
 
         async def made() -> HttpAnswer:
-            snapshot = await self._status.snapshot_in_turns()
-            content_type, pieces = await in_turns(exposition_steps(snapshot, accept, process_collector()))
+            status = self._status
+            steps = exposition_steps(status.metrics, status.identity, status.instant(), accept, process_collector())
+            content_type, pieces = await in_turns(steps)
             return HttpAnswer(200, content_type, pieces)
 
         return await self._expositions.answer(choose_encoder(accept)[1], made)

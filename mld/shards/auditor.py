@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from mld.clock import Clock
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
-from mld.metrics.java import AUDIT
 from mld.metrics.registry import Metrics
 from mld.periods import AUDIT_PERIOD_S
 from mld.shards.detector import ShardDetector, ShardsListed
@@ -99,7 +98,7 @@ class Auditor:
 
     async def _audit_or_log(self) -> bool:
         try:
-            with self._worker.operation(AUDIT).timed(self._clock.monotonic):
+            with self._worker.operations.audits.all.timed(self._clock.monotonic):
                 return await self.audit()
         except Exception as error:
             failure = survived(error, "auditing the leases")
@@ -146,10 +145,10 @@ class Auditor:
 
     def _note(self, findings: Findings) -> None:
         """What is missing. KCL counts streams: here there is one."""
-        operation = self._worker.operation(AUDIT)
-        operation.note("NumStreamsWithPartialLeases", bool(findings.holes))
-        operation.note("NumStreamsToSync", bool(findings.is_empty or findings.holes or findings.missing_children))
-        operation.note("NumSkippedShardSyncTask", 0)  # one loop audits and syncs, so that none is skipped
+        audits = self._worker.operations.audits
+        audits.partial.note(bool(findings.holes))
+        audits.to_sync.note(bool(findings.is_empty or findings.holes or findings.missing_children))
+        audits.skipped.note(0)  # one loop audits and syncs, so that none is skipped
         self._worker.table.holes_of[self._stream] = len(findings.holes)
 
     def _learn(self, findings: Findings, shards: tuple[Shard, ...]) -> None:

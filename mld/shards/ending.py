@@ -16,10 +16,8 @@ from dataclasses import dataclass
 from mld.clock import Clock
 from mld.errors import LeaseLostError
 from mld.leases.lease import Lease
-from mld.metrics.java import SHUTDOWN
-from mld.metrics.registry import Metrics
+from mld.metrics.registry import CREATED, Metrics
 from mld.positions import TRIM_HORIZON
-from mld.shards.creation_counters import CreationCounters
 from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.graph import children_in, new_lease
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
@@ -120,8 +118,7 @@ class ShardEnding:
         metrics: Metrics | None = None,
     ) -> None:
         worker = (Metrics() if metrics is None else metrics).worker
-        self._operation = worker.operation(SHUTDOWN)
-        self._creation = CreationCounters(worker, SHUTDOWN, clock.monotonic)
+        self._operation, self._rows = worker.operations.shard_end, worker.rows
         self._table = table
         self._sync = sync
         self._detector = detector
@@ -198,11 +195,11 @@ class ShardEnding:
             present = await self._rows_of(children[0].parents)
             child_row_present = await self._table.get(children[0].shard_id) is not None
             if len(children[0].parents) != MERGE_PARENTS:
-                self._operation.note("MissingMergeParent", 1)
+                self._operation.missing_parent.note(1)
         plan = plan_shard_end(lease, children, present, child_row_present=child_row_present, merges=merges)
         synced: tuple[str, ...] = ()
         if isinstance(plan, BlockedOnMergeParent):
-            self._operation.note("MissingMergeParentLease", 1)
+            self._operation.missing_parent_lease.note(1)
             result = await self._sync_for_parent(plan.parent)
             if isinstance(result, Blocked):
                 return result
@@ -236,10 +233,11 @@ class ShardEnding:
         return frozenset([s for s in sorted(shard_ids) if await self._table.get(s) is not None])
 
     async def _create(self, child: Lease) -> bool:
-        with self._creation.creating():
+        with self._operation.create_lease.timed(self._clock.monotonic):
             created = await self._table.create(child)
         if created:
-            self._creation.created(child.checkpoint)
+            self._operation.created(child.checkpoint)
+            self._rows.add(CREATED)
             _log.info("child lease created", extra={"action": "lease_created", "shard": child.key})
         return created
 

@@ -18,10 +18,8 @@ from enum import Enum
 from mld.clock import Clock
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
-from mld.metrics.java import SYNC
-from mld.metrics.registry import Metrics
+from mld.metrics.registry import CREATED, Metrics
 from mld.positions import AT_TIMESTAMP, LATEST, InitialPosition
-from mld.shards.creation_counters import CreationCounters
 from mld.shards.detector import NotListed, ShardDetector
 from mld.shards.graph import (
     ShardGraph,
@@ -97,8 +95,7 @@ class ShardSync:
         metrics: Metrics | None = None,
     ) -> None:
         worker = (Metrics() if metrics is None else metrics).worker
-        self._operation = worker.operation(SYNC)
-        self._creation = CreationCounters(worker, SYNC, clock.monotonic)
+        self._operation, self._rows = worker.operations.shard_syncs, worker.rows
         self._table = table
         self._detector = detector
         self._clock = clock
@@ -129,8 +126,8 @@ class ShardSync:
         return result
 
     def _note(self, ok: bool, began_at: float) -> None:
-        self._operation.done(ok, self._clock.monotonic() - began_at)
-        self._operation.note("SyncShards.Success", ok)
+        self._operation.all.note(ok, self._clock.monotonic() - began_at)
+        self._operation.sync_shards.note(ok)
 
     async def _bootstrap(self, scan: TableScan) -> SyncResult:
         if not scan.is_empty:
@@ -263,10 +260,11 @@ class ShardSync:
         return replace(listed, created=tuple(created), postponed=tuple(postponed))
 
     async def _create_row(self, lease: Lease) -> bool:
-        with self._creation.creating():
+        with self._operation.create_lease.timed(self._clock.monotonic):
             created = await self._table.create(lease)
         if created:
-            self._creation.created(lease.checkpoint)
+            self._operation.created(lease.checkpoint)
+            self._rows.add(CREATED)
         return created
 
     async def _still_wanted(self, lease: Lease, rows: frozenset[str]) -> bool:

@@ -16,7 +16,6 @@ from mld.consumer.ports import EndVerdict, MissingVerdict, ShardCare, ShardSourc
 from mld.errors import StartupError, StreamError, StreamNotFoundError, TableError
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
-from mld.metrics.java import STREAM_TRACKER
 from mld.positions import InitialPosition
 from mld.shards.auditor import LEADERSHIP_POLL_S
 from mld.shards.cleanup import TICK_S
@@ -214,10 +213,10 @@ class ManyStreams:
 
     def _count(self, streams: TrackedList) -> None:
         """As KCL's leader counts them."""
-        operation = self._needs.metrics.worker.operation(STREAM_TRACKER)
+        counts = self._needs.metrics.worker.operations.stream_tracking
         active = len(streams.current())
-        operation.note("ActiveStreams.Count", active)
-        operation.note("StreamsPendingDeletion.Count", len(streams.streams) - active)
+        counts.active.note(active)
+        counts.pending_deletion.note(len(streams.streams) - active)
 
     async def _apply(self, streams: TrackedList) -> None:
         """Consume what the list says."""
@@ -292,7 +291,7 @@ class ManyStreams:
                 log.info("lease of a former stream deleted", extra={"action": "lease_deleted", "shard": lease.key})
         if gone := due - {lease.stream for lease in scan.leases}:
             await self._follower.forget(gone)
-            self._needs.metrics.worker.operation(STREAM_TRACKER).note("DeletedStreams.Count", len(gone))
+            self._needs.metrics.worker.operations.stream_tracking.deleted.note(len(gone))
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 

@@ -8,22 +8,21 @@ maxima are the same.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
 
-from mld.metrics import java
-from mld.metrics.instruments import Calls, Spread, StatisticSet, Successes
-from mld.metrics.java import JAVA_METRICS, MILLIS, Dimension, JavaMetric
-from mld.metrics.registry import Metrics, Operation, ShardMetrics
+from mld.metrics.catalogue import JAVA_OF_SHARD
+from mld.metrics.declaring import MILLIS_PER_SECOND, Declared, Dimension, JavaMetric
+from mld.metrics.instruments import StatisticSet
+from mld.metrics.operations import OPERATIONS
+from mld.metrics.registry import Metrics
+from mld.metrics.shard import ShardMetrics
 from mld.steps import SLICE, Steps
 from properties.settings import Settings
 from properties.values import MetricsLevel
 
-MILLIS_PER_SECOND = 1000.0
 OPERATION = "Operation"
 ALL_DIMENSIONS = "ALL"
-_BY_NAME: Mapping[tuple[str, str], JavaMetric] = {(one.operation, one.name): one for one in JAVA_METRICS}
 _VALUE_MAX = 2.0**360
 """CloudWatch refuses a request in which one value is larger, or not a number."""
 
@@ -77,10 +76,7 @@ def take_datums(metrics: Metrics, wanted: Wanted, wall_s: float | None = None) -
     """
     merged: dict[tuple[str, tuple[tuple[str, str], ...]], Datum] = {}
     ended, metrics.ended = metrics.ended, []
-    held = tuple(metrics.shards.values())
-    shards = (_of_shard(part, wanted, at_s) for parts, at_s in ((ended, None), (held, wall_s)) for part in parts)
-    operations = [_of_operation(name, operation, wanted) for name, operation in metrics.worker.operations.items()]
-    for datums in chain(shards, operations):
+    for datums in _in_parts(metrics, (*ended, *metrics.shards.values()), wanted, wall_s):
         for datum in datums:
             before = merged.get(datum.series)
             merged[datum.series] = datum if before is None else replace(datum, values=before.values + datum.values)
@@ -88,74 +84,35 @@ def take_datums(metrics: Metrics, wanted: Wanted, wall_s: float | None = None) -
     return list(merged.values())
 
 
-def _of_shard(part: ShardMetrics, wanted: Wanted, wall_s: float | None) -> Iterator[Datum]:
-    process, key = java.PROCESS, part
-    behind = part.behind.take()
-    if behind is None and wall_s is not None and (lag_ms := part.lag_ms(wall_s)) is not None:
-        part.behind.note(lag_ms)
-        behind = part.behind.take()
-    if behind is not None:
-        yield from _datum(process, "MillisBehindLatest", behind, wanted, key)
-        yield from _datum(java.TRACKER, "MillisBehindLatest", behind, wanted, key)
-    for name, spread in (
-        ("RecordsProcessed", part.batches),
-        ("DataBytesProcessed", part.record_bytes),
-        ("ExpiredIterator", part.expired_iterators),
-        ("RecordProcessor.processRecords.Time", part.process_records),
-    ):
-        yield from _taken(process, name, spread, wanted, key)
-    for prefix, calls in (
-        ("", part.tasks),
-        ("KinesisDataFetcher.getRecords.", part.fetch),
-        ("KinesisDataFetcher.getShardIterator.", part.iterator),
-        ("UpdateLease.", part.checkpoints),
-    ):
-        yield from _of_calls(process, prefix, calls, wanted, key)
-    yield from _of_calls(java.SHUTDOWN, "UpdateLease.", part.ending_checkpoints, wanted, key)
-    yield from _taken(java.INITIALIZE, "RecordProcessor.initialize.Time", part.initialize, wanted)
-    yield from _taken(java.SHUTDOWN, "RecordProcessor.shutdown.Time", part.shutdown, wanted)
-
-
-def _of_operation(name: str, operation: Operation, wanted: Wanted) -> Iterator[Datum]:
-    yield from _of_calls(name, "", operation.calls, wanted)
-    for step, calls in operation.steps.items():
-        yield from _of_calls(name, f"{step}.", calls, wanted)
-    for value, spread in operation.data.items():
-        yield from _taken(name, value, spread, wanted)
-
-
-def _of_calls(
-    operation: str, prefix: str, calls: Calls, wanted: Wanted, of: ShardMetrics | None = None
-) -> Iterator[Datum]:
-    yield from _taken(operation, f"{prefix}Success", calls.ok, wanted, of)
-    yield from _taken(operation, f"{prefix}Time", calls.seconds, wanted, of)
+def _in_parts(
+    metrics: Metrics, parts: Iterable[ShardMetrics], wanted: Wanted, wall_s: float | None
+) -> Iterator[Iterator[Datum]]:
+    for part in parts:
+        if wall_s is not None and not part.behind.has_news and metrics.shards.get(part.key) is part:
+            lag_ms = part.lag_ms(wall_s)
+            if lag_ms is not None:
+                part.behind.note(lag_ms)
+        yield _taken(JAVA_OF_SHARD, part, wanted, part.shard_id, part.stream_id)
+    for name, declared in OPERATIONS:
+        yield _taken(declared, getattr(metrics.worker.operations, name), wanted)
 
 
 def _taken(
-    operation: str, name: str, spread: Spread | Successes, wanted: Wanted, of: ShardMetrics | None = None
+    declared: Iterable[Declared], owner: object, wanted: Wanted, shard: str = "", stream: str | None = None
 ) -> Iterator[Datum]:
-    values = spread.take()
-    if values is not None:
-        metric = _BY_NAME.get((operation, name))
-        # Times are noted in seconds, except `MillisBehindLatest`, which is as Kinesis gives it.
-        scale = MILLIS_PER_SECOND if metric is not None and metric.unit == MILLIS else 1.0
-        yield from _datum(operation, name, values, wanted, of, scale)
+    for one in declared:
+        values = one.take(owner)
+        if values is not None:
+            for metric in one.metrics:
+                if _is_sent(metric, values, wanted):
+                    dimensions = dimensions_of(metric, wanted, shard, stream)
+                    yield Datum(metric.name, dimensions, metric.unit, _scaled(values, metric.scale))
 
 
-def _datum(
-    operation: str, name: str, values: StatisticSet, wanted: Wanted, of: ShardMetrics | None = None, scale: float = 1.0
-) -> Iterator[Datum]:
-    metric = _BY_NAME.get((operation, name))
-    if metric is None:  # a step that has only a success or only a time in KCL
-        return
-    if wanted.level is MetricsLevel.NONE:
-        return
-    if wanted.level is MetricsLevel.SUMMARY and metric.level is not MetricsLevel.SUMMARY:
-        return
-    if not max(abs(values.total), abs(values.least), abs(values.greatest)) * scale < _VALUE_MAX:
-        return
-    shard, stream = ("", None) if of is None else (of.shard_id, of.stream_id)
-    yield Datum(name, dimensions_of(metric, wanted, shard, stream), metric.unit, _scaled(values, scale))
+def _is_sent(metric: JavaMetric, values: StatisticSet, wanted: Wanted) -> bool:
+    if wanted.level is MetricsLevel.NONE or MetricsLevel.DETAILED is metric.level is not wanted.level:
+        return False
+    return max(abs(values.total), abs(values.least), abs(values.greatest)) * metric.scale < _VALUE_MAX
 
 
 def dimensions_of(
@@ -172,11 +129,6 @@ def dimensions_of(
         if text and dimension in metric.dimensions and wanted.has(dimension):
             dimensions.append((dimension.value, text))
     return tuple(sorted(dimensions))
-
-
-def metric_of(operation: str, name: str) -> JavaMetric | None:
-    """KCL's metric of that name; None if there is none."""
-    return _BY_NAME.get((operation, name))
 
 
 def _scaled(values: StatisticSet, scale: float) -> StatisticSet:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from mld.metrics.java import BYTES, COUNT, MILLIS, NO_UNIT
+from mld.metrics.declaring import BYTES, COUNT, MILLIS, NO_UNIT
 
 METER = "software.amazon.kinesis"
 PREFIX = "aws.kinesis.client."

@@ -22,9 +22,10 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from mld.aws.pool import DaemonPool
 from mld.errors import MetricsError
+from mld.metrics.declaring import MILLIS_PER_SECOND
 from mld.metrics.instruments import SECONDS_BOUNDS, StatisticSet
-from mld.metrics.snapshot import Identity
-from mld.views.datums import MILLIS_PER_SECOND, Datum
+from mld.metrics.registry import Identity
+from mld.views.datums import Datum
 from mld.views.otel_names import ATTRIBUTES, METER, UNITS, Instrument, instrument_of, otel_name
 from mld.views.periods import Period
 

@@ -9,8 +9,7 @@ from random import Random
 from mld.aws.client_factory import ClientFactory
 from mld.clock import Clock
 from mld.errors import StartupError
-from mld.metrics.registry import Metrics
-from mld.metrics.snapshot import Identity
+from mld.metrics.registry import Identity, Metrics
 from mld.views.cloudwatch import CloudWatchOutput, cloudwatch_service
 from mld.views.datums import Wanted, take_datums
 from mld.views.publisher import Output, Publisher

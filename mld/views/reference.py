@@ -1,6 +1,6 @@
 """The tables of docs/use/metrics.md, which `make docs` writes anew.
 
-They are rendered from the catalogue and from the table of KCL's names, and a test keeps them current; the prose around
+They are rendered from what the instruments declare, and a test keeps them current; the prose around
 them is written by hand.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mld.metrics.catalogue import CATALOGUE, MetricKind
+from mld.metrics.catalogue import CATALOGUE, JAVA_METRICS
+from mld.metrics.declaring import JavaMetric
 from mld.metrics.instruments import SECONDS_BOUNDS
-from mld.metrics.java import JAVA_METRICS, JavaMetric
 from mld.views.otel_names import ATTRIBUTES, PREFIX, instrument_of, otel_name
 
 BEGIN, END = "<!-- tables -->\n", "<!-- end of tables -->\n"
@@ -37,11 +37,7 @@ def _ours() -> Iterator[str]:
     for metric in CATALOGUE:
         labels = ", ".join(f"`{label}`" for label in metric.labels)
         java = f"`{metric.java}`" if metric.java else ""
-        yield f"| `{metric.name}` | {_kind(metric.kind)} | {labels} | {metric.help} | {java} |"
-
-
-def _kind(kind: MetricKind) -> str:
-    return kind.value
+        yield f"| `{metric.name}` | {metric.kind.value} | {labels} | {metric.help} | {java} |"
 
 
 def _java() -> Iterator[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mld.metrics.registry import ShardActivity, ShardMetrics
+from mld.metrics.shard import ShardActivity, ShardMetrics
 
 TROUBLE = (
     ShardActivity.UNREADABLE,
@@ -22,7 +22,7 @@ _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
 def status_line(shards: Collection[ShardMetrics], wall_s: float) -> str:
     """How many shards the worker has, how far behind it is at `wall_s`, and what is wrong.
 
-    It is made every second, and so from what is counted itself: a snapshot of 1,000 shards costs 10 ms, this 0.1.
+    It is made every second: 0.1 ms for 1,000 shards.
     """
     count = len(shards)
     if count == 0:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from mld.clock import Clock, wait_for_event
+from mld.metrics.declaring import Instant
 from mld.metrics.registry import Metrics
-from mld.metrics.snapshot import Snapshot
 from mld.surviving import kept_running
 from mld.views.status_line import TROUBLE
 
@@ -30,31 +29,30 @@ class Totals:
 
     @classmethod
     def of(cls, metrics: Metrics) -> Totals:
-        worker = metrics.worker
-        return cls(worker.records, worker.record_bytes, worker.child_restarts, worker.leases_lost)
+        return cls(metrics.records, metrics.record_bytes, metrics.child_restarts, metrics.worker.leases_lost)
 
 
-def summary_of(before: Totals, after: Totals, snapshot: Snapshot, in_s: float) -> dict[str, int | float]:
+def summary_of(before: Totals, after: Totals, metrics: Metrics, at: Instant, in_s: float) -> dict[str, int | float]:
     """The fields of the line. `behind_ms` is that of the shard furthest behind, and missing while nobody knows it."""
     fields: dict[str, int | float] = {
         "in_s": round(in_s, 1),
         "records": after.records - before.records,
         "bytes": after.record_bytes - before.record_bytes,
-        "shards": len(snapshot.shards),
+        "shards": len(metrics.shards),
         "restarts": after.restarts - before.restarts,
         "leases_lost": after.leases_lost - before.leases_lost,
     }
-    if snapshot.behind_s is not None:
-        fields["behind_ms"] = round(snapshot.behind_s * 1000)
-    return fields | {one.value: count for one in TROUBLE if (count := snapshot.count(one))}
+    behind_s = metrics.furthest_behind_s(at)
+    if behind_s is not None:
+        fields["behind_ms"] = round(behind_s * 1000)
+    return fields | {one.value: count for one in TROUBLE if (count := metrics.in_activity(one, at))}
 
 
 class SummaryLine:
     """Logs it each minute, and when it is closed for what is left."""
 
-    def __init__(self, metrics: Metrics, snapshot: Callable[[], Snapshot], clock: Clock) -> None:
+    def __init__(self, metrics: Metrics, clock: Clock) -> None:
         self._metrics = metrics
-        self._snapshot = snapshot
         self._clock = clock
         self._before = Totals.of(metrics)
         self._since = clock.monotonic()
@@ -79,6 +77,6 @@ class SummaryLine:
 
     def _tell(self) -> None:
         after, now = Totals.of(self._metrics), self._clock.monotonic()
-        fields = summary_of(self._before, after, self._snapshot(), now - self._since)
+        fields = summary_of(self._before, after, self._metrics, Instant(now, self._clock.wall()), now - self._since)
         log.info("since the last summary", extra={"action": "summary", **fields})
         self._before, self._since = after, now

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page
 
 from mld.leases.lease import Failing, Lease, ShardStatus
-from mld.metrics.registry import ShardActivity
+from mld.metrics.shard import ShardActivity
 from mld.positions import SHARD_END, Position
 from mld.steps import finish
 from tests.support.browser import Browser, find_browser

@@ -23,9 +23,9 @@ from typing import Any
 
 from mld.aws.counted import CountedService
 from mld.clock import LoopClock
-from mld.consumer.shard_counters import ShardCounters, status_of
-from mld.leases.lease_counters import LeaseCounters
-from mld.metrics.registry import FetchResult, Metrics
+from mld.leases.packed_status import status_of
+from mld.metrics.registry import Metrics
+from mld.metrics.shard import FetchResult
 from protocol.messages import Record
 from tests.benchmarks.cost import IDLE_FAILOVER_MS, LOG_LEVEL, TIMEOUT_S
 from tests.benchmarks.process import SINK_CHILD, Daemon
@@ -248,22 +248,24 @@ async def _verbs() -> dict[str, float]:
     metrics, clock, nothing = Metrics(), LoopClock(), Nothing()
     page = page_with((Record(b"x", "k", "1", 0, 1),))
     key = "shardId-000000000000"
-    shard, leases = ShardCounters(metrics, key, clock), LeaseCounters(metrics, clock)
+    part = metrics.begin(key, clock.monotonic())
     service: Any = CountedService(nothing, "kinesis", metrics.worker)  # type: ignore[arg-type]
     params = {"TableName": "app", "Key": {}, "UpdateExpression": "", "ConditionExpression": ""}
 
     def poll() -> None:
-        shard.part.fetched_nothing(0.01)
-        shard.part.saw_lag(0, clock.wall())
+        part.fetched_nothing(0.01)
+        part.saw_lag(0, clock.wall())
 
     def batch() -> None:
-        shard.part.fetched(FetchResult.RECORDS, 0.01)
-        shard.took(page)
-        shard.answered(nothing, shard.handed_over())  # type: ignore[arg-type]
+        part.fetched(FetchResult.RECORDS, 0.01)
+        part.took(page, clock.wall())
+        since = clock.monotonic()
+        part.handed_over(since)
+        part.answered(nothing, clock.monotonic() - since, clock.wall())  # type: ignore[arg-type]
 
     def write() -> None:
-        leases.renewed(key, ok=True, sent_at=clock.monotonic())
-        status_of(shard.part, clock.wall())
+        metrics.renewed(key, True, clock.monotonic(), clock.monotonic())
+        status_of(part, clock.wall())
 
     fetched = await _least_async(lambda: service.fetch("GetRecords", params, None))
     fetched -= await _least_async(lambda: nothing.fetch("GetRecords", params, None))

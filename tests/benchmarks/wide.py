@@ -30,9 +30,9 @@ from mld.fleet.report.reports import attributes, own_report
 from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
 from mld.leases.lease import Lease, ShardStatus
 from mld.leases.rows import new_row, parse_row, status_values
-from mld.metrics.registry import Metrics
+from mld.metrics.declaring import Instant
+from mld.metrics.registry import Identity, Metrics
 from mld.metrics.rings import History
-from mld.metrics.snapshot import Identity
 from mld.operating.fleet_status import ViewRules, fleet_status, fleet_status_steps
 from mld.positions import TRIM_HORIZON, Position
 from mld.serving.status import Moment, StatusView, document, encoded
@@ -252,7 +252,7 @@ def pieces(rows: int) -> None:
     reports = [WorkerReport(worker(number), int(time.time()), mld={"version": "0.2.0"}) for number in range(WORKERS)]
     rules = ViewRules(LONG_S)
     seen = fleet_status(found, reports, None, time.time(), rules)
-    moment = Moment(now=0.0, wall_s=time.time(), mode="3X")
+    moment = Moment(Instant(0.0, time.time()), mode="3X")
     view = StatusView(Identity(APPLICATION, STREAM, "w-here", "0"), Metrics(), seen, History(), moment)
     gc.collect()
     gc.freeze()

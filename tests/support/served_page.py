@@ -13,9 +13,9 @@ from typing import Any, Self
 from mld.fleet.leader.lock import LockRow
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease, ShardStatus
-from mld.metrics.registry import Metrics
+from mld.metrics.declaring import Instant
+from mld.metrics.registry import Identity, Metrics
 from mld.metrics.rings import History
-from mld.metrics.snapshot import Identity
 from mld.operating.fleet_status import ViewRules, fleet_status
 from mld.positions import Position
 from mld.serving.http import HttpAnswer, HttpServer, Question, text_answer
@@ -90,6 +90,6 @@ class ServedPage:
             return text_answer(500, "this answer failed")
         reports = [WorkerReport(worker, NOW_S - 5, mld={"version": "0.2.0"}) for worker in WORKERS]
         fleet = fleet_status(self.rows, reports, LockRow("w-1", 120.0, "version"), NOW_S, ViewRules(10.0))
-        moment = Moment(now=1000.0, wall_s=NOW_S + self.read_s_ago, mode="CLIENT_VERSION_3X", spark=self.spark)
+        moment = Moment(Instant(1000.0, NOW_S + self.read_s_ago), mode="CLIENT_VERSION_3X", spark=self.spark)
         view = StatusView(self.identity, self.metrics, fleet, self.history, moment)
         return HttpAnswer(200, JSON, finish(encoded(view, zipped=False)))

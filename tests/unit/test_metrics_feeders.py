@@ -19,16 +19,21 @@ import pytest
 
 from mld.clock import Clock
 from mld.errors import AwsError, IteratorExpiredError, StreamThrottledError
-from mld.fleet.leader.election import BY_LOCK
 from mld.fleet.report.platform import LoadUnreadableError
 from mld.local.kinesis import PutEntry
 from mld.log_stream import QUEUED_BYTES_MAX, QueuedStream
-from mld.metrics import java
-from mld.metrics.catalogue import CATALOGUE, Metric
+from mld.metrics.catalogue import CATALOGUE, JAVA_METRICS, OF_SHARD, OF_WORKER
+from mld.metrics.declaring import Instant, JavaMetric, Metric
 from mld.metrics.instruments import SpreadValue
-from mld.metrics.java import JAVA_METRICS, JavaMetric
-from mld.metrics.registry import Metrics, SparkFigures
-from mld.metrics.snapshot import Identity, take_snapshot
+from mld.metrics.operations import (
+    RowMoveCounts,
+    ShardEndCounts,
+    ShardSyncCounts,
+    TableMigrationCounts,
+    VersionMigrationCounts,
+)
+from mld.metrics.registry import Identity, Metrics
+from mld.metrics.worker import SparkFigures
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import SchemaRegistry
 from mld.serving.daemon_status import DaemonStatus, StatusParts
@@ -57,8 +62,8 @@ NOT_FED: dict[tuple[str, str], str] = {
     **{
         (operation, f"CreateLease_{kind}.Success"): NEVER_CREATED_THERE
         for operation, kinds in {
-            java.SHUTDOWN: ("LATEST", "AT_TIMESTAMP", "SHARD_END", "SEQUENCE_NUMBER"),
-            java.SYNC: ("SHARD_END", "SEQUENCE_NUMBER"),
+            ShardEndCounts.OPERATION: ("LATEST", "AT_TIMESTAMP", "SHARD_END", "SEQUENCE_NUMBER"),
+            ShardSyncCounts.OPERATION: ("SHARD_END", "SEQUENCE_NUMBER"),
         }.items()
         for kind in kinds
     },
@@ -72,21 +77,17 @@ class Seen:
     def __init__(self) -> None:
         self.ours: set[str] = set()
         self.java: set[tuple[str, str]] = set()
-        self.told: set[tuple[str, str]] = set()
         self.tallies: dict[str, set[str]] = {}
 
     def look(self, running: Running, world: Fleet) -> None:
-        now, wall_s = world.clock.monotonic(), world.clock.wall()
-        snapshot = take_snapshot(running.metrics, ME, now, wall_s, prefetch_limit_bytes=1)
-        for metric in CATALOGUE:
-            series = [(labels, value) for labels, value in metric.read(snapshot) if _is_told(value)]
+        at = Instant(world.clock.monotonic(), world.clock.wall())
+        owners = [(metric, part) for metric in OF_SHARD for part in running.metrics.shards.values()]
+        for metric, owner in (*owners, *((metric, running.metrics) for metric in OF_WORKER)):
+            series = [(labels, value) for labels, value in metric.series(metric.read(owner, at)) if _is_told(value)]
             if series:
                 self.ours.add(metric.name)
-            if metric.labels:
+            if set(metric.labels) - {"shard"}:
                 self.tallies.setdefault(metric.name, set()).update(labels[-1] for labels, _ in series)
-        for name, operation in running.metrics.worker.operations.items():
-            steps = {f"{step}.{kind}" for step in operation.steps for kind in ("Success", "Time")}
-            self.told |= {(name, one) for one in (*operation.data, *steps)}
         for datum in finish(take_datums(running.metrics, EVERYTHING)):
             self.java.add((dict(datum.dimensions)[OPERATION], datum.name))
 
@@ -112,7 +113,6 @@ def status_of(metrics: Metrics, clock: Clock) -> DaemonStatus:
             metrics=metrics,
             reader=Reading(),  # type: ignore[arg-type]
             clock=clock,
-            prefetch_limit_bytes=1,
             lease_duration_s=10.0,
             mode=str,
             is_ready=bool,
@@ -329,13 +329,12 @@ async def births(seen: Seen) -> None:
 async def an_end_that_contradicts_itself(seen: Seen) -> None:
     """A merge whose other parent has no lease, and one that names a single parent."""
     async with watched(seen, 2, **V3X) as world:
-        running = world.start("w1")
+        world.start("w1")
         world.put(10)
         await world.until(world.all_delivered)
         world.dynamo.delete_row(TABLE, SHARD_1)
         world.merge(SHARD_0, SHARD_1)
         await world.advance(60.0)
-        assert running.metrics.worker.operations
     async with watched(seen, 2, **V3X) as world:
         running = world.start("w1")
         world.put(10)
@@ -482,7 +481,8 @@ STORIES: tuple[Callable[[Seen], Awaitable[None]], ...] = (
 
 def is_of_migrations(metric: JavaMetric) -> bool:
     """Only workers of a fleet that comes from 2.x tell it."""
-    return metric.operation in (java.MIGRATION, java.TABLE_MIGRATION, java.MOVE) or metric.name == BY_LOCK
+    of_migrations = (VersionMigrationCounts.OPERATION, TableMigrationCounts.OPERATION, RowMoveCounts.OPERATION)
+    return metric.operation in of_migrations or metric.name == "DynamoDBLockBasedLeaderDecider"
 
 
 @pytest.fixture(scope="module")
@@ -523,16 +523,6 @@ def test_each_name_of_kcl_is_fed(metric: JavaMetric, seen: Seen) -> None:
 )
 def test_each_name_of_kcls_migrations_is_fed(metric: JavaMetric, seen_migrating: Seen) -> None:
     assert (metric.operation, metric.name) in seen_migrating.java
-
-
-def test_nothing_is_told_under_a_name_that_kcl_does_not_have(seen: Seen) -> None:
-    """Of a step the table may have only the success or only the time."""
-    known = {(metric.operation, metric.name) for metric in JAVA_METRICS}
-    steps = {(operation, name.rpartition(".")[0]) for operation, name in known}
-    unknown = {
-        (operation, name) for operation, name in seen.told - known if (operation, name.rpartition(".")[0]) not in steps
-    }
-    assert unknown == set()
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 
 from mld.errors import StreamUnavailableError
 from mld.fleet.heartbeat.heart import HEARTBEATS
-from mld.leases.lease_counters import RENEWALS
 from mld.metrics.liveness import PERIODS
+from mld.metrics.registry import RENEWALS
 from mld.retrieval.polling import CALL_TIMEOUT_S
 from mld.retrieval.reader import SAY_EVERY_S
 from tests.support.fleet import Fleet, Running, fleet

@@ -6,11 +6,10 @@ import logging
 
 import pytest
 
-from mld.consumer.shard_counters import ShardCounters
 from mld.errors import StreamError
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.metrics.registry import UNREADABLE_AFTER_S, Metrics, ShardActivity
-from mld.metrics.snapshot import Identity
+from mld.metrics.registry import Identity, Metrics
+from mld.metrics.shard import UNREADABLE_AFTER_S, ShardActivity
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.verdicts import Verdict
@@ -52,7 +51,6 @@ def status_of(world: Fleet, running: Running) -> DaemonStatus:
             metrics=running.metrics,
             reader=FleetReader(settings, service, table, world.clock, view_rules(settings)),
             clock=world.clock,
-            prefetch_limit_bytes=1,
             lease_duration_s=10.0,
             mode=lambda: "mode",
             is_ready=lambda: True,
@@ -85,8 +83,9 @@ def test_a_read_outage_is_a_state_with_its_error_its_beginning_and_a_lag_that_co
             assert all(100.0 < (shard.behind_s or 0.0) < 500.0 for shard in seen.shards), "it counts on"
             assert (status.why_not_ready() or "").startswith("none of its 4 shards can be read: since 20")
             assert status.why_not_alive() is None, "a restart mends nothing"
-            assert {shard.activity for shard in status.snapshot().shards} == {ShardActivity.UNREADABLE}
-            assert all(shard.unread_s > 100.0 for shard in status.snapshot().shards)
+            parts, at = status.metrics.shards.values(), status.instant()
+            assert {part.activity_at(at.wall_s) for part in parts} == {ShardActivity.UNREADABLE}
+            assert all(part.unread_s(at) > 100.0 for part in parts)
 
             allow(running)
             await world.advance(30.0)
@@ -171,10 +170,10 @@ def test_records_in_hand_are_as_old_as_their_arrival_and_never_younger_than_thei
 
     async def story() -> None:
         clock, metrics = VirtualClock(), Metrics()
-        counters = ShardCounters(metrics, "a", clock)
+        part = metrics.begin("a", clock.monotonic())
         record = Record(b"x", "k", "1", 0, round(1000 * (clock.wall() - arrived_s_ago)))
-        counters.took(page_with((record,), "next", 0))
+        part.took(page_with((record,), "next", 0), clock.wall())
         await clock.sleep(30.0)
-        assert counters.part.lag_ms(clock.wall()) == lag_ms
+        assert part.lag_ms(clock.wall()) == lag_ms
 
     run_virtual(story())

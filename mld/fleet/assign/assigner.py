@@ -26,6 +26,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
@@ -35,7 +36,6 @@ from mld.fleet.assign.assignment import Plan, decide, shuffling
 from mld.fleet.assign.loads import AssignmentRules, Why, live_workers, reports_among
 from mld.fleet.assign.move_writer import AssignmentTable, Fence, MoveWriter, OnAssigned
 from mld.fleet.assign.observations import Observations, expired_keys
-from mld.fleet.assign.run_counters import RunCounters
 from mld.fleet.assign.term import FAILED_RUNS_MAX, Term
 from mld.fleet.heartbeat.beats import beats_among
 from mld.fleet.report import reports
@@ -143,7 +143,8 @@ class Assigner:
             lease_duration_s=self._settings.lease_duration_s, handoff_timeout_s=self._settings.handoff_timeout_s
         )
         self._writer = MoveWriter(table, self._observations, clock, worker_id, parts.on_assigned, parts.fence)
-        self._counters = RunCounters(parts.metrics, clock.monotonic)
+        self._table_seen = parts.metrics.worker.table
+        self._counts = parts.metrics.worker.operations.assignments
         self._one_run = asyncio.Lock()
         self._term: Term | None = None
         self._known_corrupt: frozenset[tuple[str, str]] = frozenset()
@@ -175,11 +176,11 @@ class Assigner:
         async with self._one_run:
             if not await self._leader.is_leader():
                 self._term = None
-                self._counters.followed()
+                self._counts.all.note(True, 0.0)  # a run in which somebody else leads
                 return None
             term = self._term or self._take_over()
             try:
-                with self._counters.running():
+                with self._counts.all.timed(self._clock.monotonic):
                     report = await self._run(term, early=early)
             except Exception as error:  # whatever it is, another worker may have better luck
                 failure = survived(error, "assigning leases")
@@ -189,6 +190,27 @@ class Assigner:
                 return report
             await self._count_failure()
             return None
+
+    def _count_seen(self, corrupt: int, sorted_out: reports.SortedReports) -> None:
+        """Count what was read; `corrupt`: rows that cannot be."""
+        self._table_seen.corrupt = corrupt
+        for spread, number in (
+            (self._counts.corrupt_rows, corrupt),
+            (self._counts.failing_workers, len(sorted_out.failing)),
+            (self._counts.invalid_reports, len(sorted_out.invalid)),
+        ):
+            if number:
+                spread.note(number)
+
+    def _count_plan(self, plan: Plan, *, balance: bool) -> None:
+        self._counts.total.note(plan.leases)
+        self._counts.workers.note(plan.workers)
+        self._counts.expired.note(plan.waiting)
+        if plan.spillover:
+            self._counts.spillover.note(plan.spillover)
+        if balance:
+            self._counts.reassigned.note(plan.count(Why.BALANCE))
+        self._table_seen.workers, self._table_seen.unassigned = plan.workers, plan.waiting
 
     def _take_over(self) -> Term:
         self._term = Term(self._clock.monotonic())
@@ -201,7 +223,7 @@ class Assigner:
         self._term = None if self._term is None else self._term.after_failure()
         if self._term is not None:
             return
-        self._counters.stepped_down()
+        self._counts.leader_released.note(1)
         hold_off_s = HOLD_OFF_S + self._rng.uniform(0.0, HOLD_OFF_JITTER_S)
         log.error(
             "%d assignment runs failed in a row; another worker should lead, this one stays away for %.0f s",
@@ -215,7 +237,7 @@ class Assigner:
 
     async def _run(self, term: Term, *, early: bool) -> RunReport | None:
         started_at = self._clock.monotonic()
-        with self._counters.loading():
+        with self._counts.load.timed(self._clock.monotonic):
             read_from, scan = await self._load(self._scan)
             _, legacy = await self._load(self._parts.reports.legacy)
         self._observations.heard(beats_among(scan.others), self._clock.monotonic())
@@ -224,7 +246,7 @@ class Assigner:
         everything = (*found.reports, *legacy)
         sorted_out = reports.sort_out(everything, self._clock.wall(), self._settings.reports)
         self._report_corrupt(found.corrupt)
-        self._counters.loaded(len(scan.corrupt) + len(found.corrupt), sorted_out)
+        self._count_seen(len(scan.corrupt) + len(found.corrupt), sorted_out)
         expired = await in_turns(expired_keys(self._observations, scan.leases, read_from), self._clock)
         seen = FleetSnapshot(scan.leases, everything, expired)
         for listener in self._parts.listeners:
@@ -236,7 +258,8 @@ class Assigner:
 
         present = [report.worker for report in active]
         balance = term.balances(present, self._settings.balance_every, early=early)
-        with self._counters.deciding(balance=balance):
+        balancing = self._counts.balance.timed(self._clock.monotonic) if balance else nullcontext()
+        with self._counts.assign.timed(self._clock.monotonic), balancing:  # it does both in one
             plan = await self._decide(scan.leases, active, read_from, balance=balance)
         if len(active) == 1:
             plan = self._held_back(term, plan, active[0].worker, seen)
@@ -245,10 +268,11 @@ class Assigner:
             return None
         self._term = term.after_run(present, balanced=balance, early=early)
 
-        self._counters.decided(plan, balance=balance)
+        self._count_plan(plan, balance=balance)
         began_at = self._clock.monotonic()
         written = await self._writer.write(plan.moves)
-        self._counters.wrote(written, began_at)
+        self._counts.write.note(not written.errors, self._clock.monotonic() - began_at)
+        self._counts.failed.note(written.refused)
         if any(lease.owner != self._worker_id for lease in written.done.values()):
             self._parts.lookout.gave()
         await self._delete(sorted_out.stale)

@@ -32,7 +32,6 @@ from mld.leases.lease import ShardStatus
 from mld.leases.packed_status import pack
 from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.validity import HeartbeatValidity
-from mld.metrics.java import RENEW_ALL
 from mld.metrics.registry import Metrics
 from mld.periods import LOOKS_PER_DURATION
 from mld.steps import SLICE
@@ -253,7 +252,7 @@ class Heartbeat:
     def _note(self, ok: bool, sent_at: float) -> None:
         """A heartbeat was answered, or failed: it stands for the renewals of the carried leases."""
         now = self._clock.monotonic()
-        self._metrics.worker.operation(RENEW_ALL).step("RenewLease", ok, now - sent_at)
+        self._metrics.worker.operations.renewals.lease.note(ok, now - sent_at)
         for key in self._keeper.carried() if ok else ():
             if key in self._metrics.shards:
                 self._metrics.shards[key].renewed_at = now

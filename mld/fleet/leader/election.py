@@ -6,10 +6,7 @@ import asyncio
 
 from mld.fleet.leader.lock_election import LockElection
 from mld.fleet.values import LeaderDecider
-from mld.metrics.java import LEADER
 from mld.metrics.registry import Metrics
-
-BY_LOCK, BY_SHUFFLE = "DynamoDBLockBasedLeaderDecider", "DeterministicShuffleShardSyncLeaderDecider"
 
 
 class AdaptiveElection:
@@ -67,11 +64,11 @@ class AdaptiveElection:
 
     def _note(self, leads: bool) -> None:
         """Only workers that may have to change their way of electing tell which one it is, as in KCL."""
-        operation = self._worker.operation(LEADER)
-        operation.note("LeaderDecider:IsLeader", leads)
+        counts = self._worker.operations.leadership
+        counts.is_leader.note(leads)
         if self._is_adaptive and self._current is not None:
             by_lock = isinstance(self._current, LockElection)
-            operation.note(BY_LOCK if by_lock else BY_SHUFFLE, 1)
+            (counts.by_lock if by_lock else counts.by_shuffle).note(1)
 
     async def step_down(self, hold_off_s: float) -> None:
         """See `LeaderDecider`. The hold-off ends with a switch."""

@@ -14,7 +14,6 @@ from mld.fleet.report.stored_reports import StoredReports
 from mld.fleet.values import FleetSnapshot
 from mld.leases.lease import Lease
 from mld.leases.table import IndexStatus, LeaseTable
-from mld.metrics.java import WORKER_METRICS
 from mld.metrics.registry import Metrics
 
 
@@ -53,7 +52,7 @@ class Summaries:
         report_period_s: float,
         metrics: Metrics | None = None,
     ) -> None:
-        self._operation = (Metrics() if metrics is None else metrics).worker.operation(WORKER_METRICS)
+        self._counts = (Metrics() if metrics is None else metrics).worker.operations.fleet_versions
         self._migration = migration
         self._clock = clock
         self._lease_duration_s = lease_duration_s
@@ -76,7 +75,7 @@ class Summaries:
             report_period_s=self._report_period_s,
         )
         if summary is not None:
-            self._operation.note("FleetMinSupportCode", summary.lowest_code)
+            self._counts.lowest_code.note(summary.lowest_code)
         self._migration.push(summary)
 
     def _unproven(self, leases: Iterable[Lease]) -> set[str]:

@@ -14,7 +14,6 @@ from mld.clock import Clock
 from mld.errors import MldError, StartupError, TableError
 from mld.fleet.migrate import single_table
 from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
-from mld.fleet.migrate.migration_counters import COMPLETION, DELETE, READ, WRITE, MigrationCounters
 from mld.fleet.migrate.row_mover import RowMover
 from mld.fleet.migrate.single_table import FleetSummary, Layout, Step
 from mld.fleet.migrate.states import (
@@ -37,6 +36,15 @@ UNREAD_S_MAX = 30.0  # Java followers look that often: for so long a leader goes
 MOVE_RETRY_S = 30.0  # a move that left rows behind needs somebody's help
 LATE_TABLE_PERIOD_S = 300.0  # a coordinator table that appears beside us is an accident to report, not to race with
 SINGLE_TABLE_KEYS = (single_table.LEADER_KEY, CLIENT_VERSION.key, TABLE_MIGRATION.key)
+
+ORDINALS = {
+    TableStatus.INIT: 1,
+    TableStatus.DEPLOYED: 2,
+    TableStatus.PENDING: 3,
+    TableStatus.COMPLETE: 4,
+}
+UNKNOWN = 0
+"""What KCL counts each status as."""
 
 
 class MigrationCompletedError(MldError):
@@ -65,7 +73,12 @@ class TableMigration:
         create_legacy: bool = False,
         metrics: Metrics | None = None,
     ) -> None:
-        self._counters = MigrationCounters(Metrics() if metrics is None else metrics, clock.monotonic)
+        operations = (Metrics() if metrics is None else metrics).worker.operations
+        self._counts, self._moves, self._starts = (
+            operations.table_migration,
+            operations.row_moves,
+            operations.table_migration_start,
+        )
         self._states = states
         self._legacy = legacy
         self._clock = clock
@@ -77,7 +90,7 @@ class TableMigration:
         self._create_legacy = create_legacy
         self._layout = Layout(lease_table)
         self._at_start = self._status = TableStatus.COMPLETE
-        self._mover = RowMover(states, worker_id=worker_id, on_moved=self._counters.moved)
+        self._mover = RowMover(states, worker_id=worker_id, on_moved=lambda: self._moves.batches.note(1))
         self._move: asyncio.Task[None] | None = None
         self._move_after = float("-inf")
         self._summary: FleetSummary | None = None
@@ -90,7 +103,7 @@ class TableMigration:
         Raises StartupError with the remedy if configuration and tables do not fit, or we may not ask; TableError or
         UnreadableStateError if it cannot be known now.
         """
-        with self._counters.starting():
+        with self._starts.read_fault.faults(), self._starts.all.timed(self._clock.monotonic):
             return await self._start()
 
     async def _start(self) -> TableStatus:
@@ -193,7 +206,7 @@ class TableMigration:
         place = self._layout.coordinator
         if self._status is TableStatus.COMPLETE or place is None:
             if is_leader:
-                self._counters.stored(TableStatus.COMPLETE)
+                self._counts.status.note(ORDINALS[TableStatus.COMPLETE])
             return
         now = self._clock.monotonic()
         if not is_leader:
@@ -203,7 +216,7 @@ class TableMigration:
         elif self._read_at is not None and now - self._read_at < LEADER_CHECK_S:
             return
         try:
-            with self._counters.attempt(READ):
+            with self._counts.read_fault.faults():
                 row = await self._states.get(TABLE_MIGRATION, place)
         except UnreadableStateError as error:
             log.error("%s", error, extra={"action": "table_status_unreadable"})
@@ -215,14 +228,21 @@ class TableMigration:
             return
         if is_leader:
             self._read_at = now
-            self._counters.stored(None if row is None else row.state)
-            self._counters.summarised(self._summary)
+            self._counts.status.note(UNKNOWN if row is None else ORDINALS[row.state])
+            self._count_fleet(self._summary)
         self._enter(
             single_table.refreshed_status(self._status, None if row is None else row.state, migrate=self._migrate)
         )
         if is_leader:
             await self._lead(row, place)
-            self._counters.checked(now)
+            self._counts.check.note(self._clock.monotonic() - now)
+
+    def _count_fleet(self, summary: FleetSummary | None) -> None:
+        if summary is not None:
+            moved = len(summary.reporting_in_lease_table)
+            self._counts.before_phase_1.note(max(0, len(summary.owners) - summary.supporting))
+            self._counts.in_phase_1.note(max(0, summary.supporting - moved))
+            self._counts.in_phase_2.note(moved)
 
     def _enter(self, status: TableStatus) -> None:
         """Raises MigrationCompletedError on COMPLETE."""
@@ -275,13 +295,13 @@ class TableMigration:
                 await self._change(step, row, place)
 
     async def _create(self, status: TableStatus, place: Place) -> None:
-        with self._counters.attempt(WRITE):
+        with self._counts.write_fault.faults():
             await self._states.create(first_row(TABLE_MIGRATION, status, self._worker_id, self._wall_ms()), place)
 
     async def _change(self, step: Step, row: TableRow, place: Place) -> None:
         match step:
             case Step.DELETE_ROW:
-                with self._counters.attempt(DELETE):
+                with self._counts.delete_fault.faults():
                     await self._states.delete(row, place)
             case Step.TO_DEPLOYED:
                 self._stop_move()
@@ -294,14 +314,14 @@ class TableMigration:
             case Step.FINALISE:
                 complete = advanced(row, TableStatus.COMPLETE, self._worker_id, self._wall_ms())
                 leases = self._layout.leases
-                with self._counters.attempt(COMPLETION):
+                with self._counts.completion_fault.faults():
                     is_done = await self._states.finalise(complete, row.state, place, leases, self._worker_id)
                 if is_done:
                     self._enter(TableStatus.COMPLETE)
 
     async def _update(self, row: TableRow, status: TableStatus, place: Place) -> bool:
         changed = advanced(row, status, self._worker_id, self._wall_ms())
-        with self._counters.attempt(WRITE):
+        with self._counts.write_fault.faults():
             return await self._states.update(changed, row.state, place)
 
     def _wall_ms(self) -> int:
@@ -317,7 +337,7 @@ class TableMigration:
 
     async def _move_rows(self, place: Place) -> None:
         try:
-            with self._counters.moving():
+            with self._moves.all.timed(self._clock.monotonic):
                 await self._mover.move(place, self._layout.leases)
         except Exception as error:
             failure = survived(error, "moving rows")

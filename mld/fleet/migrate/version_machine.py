@@ -19,7 +19,6 @@ from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersionRow, advanced,
 from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.migrate.versions import Components, FleetView, Readiness
 from mld.fleet.values import ClientVersion, Place
-from mld.metrics.java import MIGRATION
 from mld.metrics.registry import Metrics
 from mld.surviving import survived
 from properties.values import ClientVersionConfig as Configured
@@ -30,12 +29,6 @@ MONITOR_S = 60.0  # Java's
 MONITOR_JITTER_S = 30.0  # Java's, before the first look
 RETRY_S = 1.0  # Java's, after a transition that failed
 START_ATTEMPTS_MAX = 20  # Java's
-CURRENT_STATES = {
-    ClientVersion.V3X_WITH_ROLLBACK: "CurrentState:3xWorker",
-    ClientVersion.V2X: "CurrentState:2xCompatibleWorker",
-    ClientVersion.UPGRADE_FROM_2X: "CurrentState:2xCompatibleWorker",
-}
-"""KCL's names of the states that are followed."""
 
 
 class Routes(Protocol):
@@ -73,7 +66,7 @@ class VersionMachine:
         view: Callable[[], Awaitable[FleetView]],
         metrics: Metrics | None = None,
     ) -> None:
-        self._operation = (Metrics() if metrics is None else metrics).worker.operation(MIGRATION)
+        self._counts = (Metrics() if metrics is None else metrics).worker.operations.version_migration
         self._states = states
         self._routes = routes
         self._clock = clock
@@ -104,7 +97,7 @@ class VersionMachine:
             except StartupError:
                 raise
             except Exception as error:
-                self._operation.note("Fault", 1)
+                self._counts.fault.note(1)
                 problem = survived(error, "entering a client version")
                 log.warning("client version not entered: %s", problem, extra={"action": "client_version_failed"})
                 await self._clock.sleep(self._rng.uniform(RETRY_S, 1.1 * RETRY_S))
@@ -128,9 +121,11 @@ class VersionMachine:
 
     async def _look(self, on_state: OnState) -> bool:
         """One look at the row; False if a state could not be entered."""
-        current = CURRENT_STATES.get(self._version)
-        if current is not None:
-            self._operation.note(current, 1)
+        match self._version:
+            case ClientVersion.V3X_WITH_ROLLBACK:
+                self._counts.in_3x.note(1)
+            case ClientVersion.V2X | ClientVersion.UPGRADE_FROM_2X:
+                self._counts.in_2x.note(1)
         try:
             row, place = await self._read()
         except Exception as error:
@@ -151,7 +146,7 @@ class VersionMachine:
         try:
             await self._enter(version, stored, on_state)
         except Exception as error:
-            self._operation.note("Fault", 1)
+            self._counts.fault.note(1)
             failure = survived(error, "entering a client version")
             log.error("cannot enter %s: %s", version.value, failure, extra={"action": "client_version_failed"})
             return False
@@ -182,15 +177,15 @@ class VersionMachine:
                 self._readiness = Readiness()
                 return False
             view = await self._view()
-            self._operation.note("GsiReadyStatus", view.index_active)
-            self._operation.note("WorkerMetricsReadyStatus", view.all_report)
+            self._counts.index_ready.note(view.index_active)
+            self._counts.reports_ready.note(view.all_report)
             now = self._clock.monotonic()
             self._readiness = versions.observe_readiness(self._readiness, view, now)
             if not versions.may_flip(self._readiness, now):
                 return False
             return await self._write(row, place, ClientVersion.V3X_WITH_ROLLBACK)
         except Exception as error:
-            self._operation.note("Fault", 1)
+            self._counts.fault.note(1)
             failure = survived(error, "looking at the fleet's readiness")
             log.warning("readiness of the fleet unknown: %s", failure, extra={"action": "readiness_unknown"})
             return False

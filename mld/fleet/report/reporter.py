@@ -29,7 +29,6 @@ from mld.fleet.report.cpu import percent
 from mld.fleet.report.platform import LoadSource, LoadUnreadableError
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import WorkerReport
-from mld.metrics.java import REPORT
 from mld.metrics.registry import Metrics
 from mld.surviving import survived
 
@@ -78,7 +77,7 @@ class Reporter:
         ends: Collection[tuple[str, float]] = (),
         metrics: Metrics | None = None,
     ) -> None:
-        self._operation = (Metrics() if metrics is None else metrics).worker.operation(REPORT)
+        self._counts = (Metrics() if metrics is None else metrics).worker.operations.reports
         self._table = table
         self._source = source
         self._clock = clock
@@ -163,7 +162,7 @@ class Reporter:
         try:
             sample = await source.read()
         except Exception as error:
-            self._operation.note("InMemoryMetricStatsReporterFailure", 1)
+            self._counts.sample_failed.note(1)
             failure = error if isinstance(error, LoadUnreadableError) else survived(error, "measuring the load")
             level = logging.DEBUG if self._sample_fails else logging.WARNING
             self._sample_fails = True
@@ -227,7 +226,7 @@ class Reporter:
             report = reports.own_report(self._worker_id, rings, now_s, self._version, ends, leaving=self._leaving)
             self._sent_at_s = max(report.updated_at_s or 0, self._sent_at_s or 0)
             try:
-                with self._operation.timed(self._clock.monotonic):
+                with self._counts.all.timed(self._clock.monotonic):
                     row = await self._table.write(report)
             except Exception as error:
                 failure = survived(error, "writing the report")

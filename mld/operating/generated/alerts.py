@@ -1,6 +1,6 @@
 """What should wake somebody: one list of alerts, as rules of Prometheus and as alarms of CloudWatch. Pure.
 
-Each names metrics of the catalogue or of `mld.metrics.java` only, and says in its text what to do first.
+Each names metrics of the catalogue only, and says in its text what to do first.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mld.aws.table_calls import THROTTLING_CODES
-from mld.metrics.java import Dimension
-from mld.views.datums import Wanted, dimensions_of, metric_of
+from mld.metrics.catalogue import JAVA_BY_NAME
+from mld.metrics.declaring import Dimension
+from mld.views.datums import Wanted, dimensions_of
 from properties.settings import Settings
 from properties.values import MetricsLevel, MetricsOutput
 
@@ -323,8 +324,7 @@ def cloudformation_alarms(settings: Settings, retention_s: int = RETENTION_DEFAU
     wanted = Wanted.of(settings)
     resources: dict[str, Any] = {}
     for alarm in alarms_of(retention_s):
-        metric = metric_of(alarm.operation, alarm.metric)
-        assert metric is not None, alarm.metric
+        metric = JAVA_BY_NAME[alarm.operation, alarm.metric]
         if settings.is_multi_stream and Dimension.STREAM in metric.dimensions and wanted.has(Dimension.STREAM):
             continue  # a series for each stream, under an identifier that only the table tells
         dimensions = dimensions_of(metric, wanted)

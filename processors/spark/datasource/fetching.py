@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 from mld.aws.client_factory import client_factory
 from mld.clock import LoopClock
 from mld.errors import MldError, StreamNotFoundError, TableError
-from mld.metrics.registry import WorkerMetrics
+from mld.metrics.worker import WorkerMetrics
 from mld.operating.fleet_reader import fleet_reader
 from mld.operating.stream_access import SpanError, SpanReader, streams_of
 from mld.positions import Position

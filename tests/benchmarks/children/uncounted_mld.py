@@ -21,21 +21,17 @@ from mld import daemon
 from mld.aws.counted import CountedService
 from mld.aws.wire.client import WireService
 from mld.cli import main
-from mld.consumer.shard_counters import ShardCounters
 from mld.fleet.heartbeat.heart import Heartbeat
 from mld.leases.keeper import LeaseKeeper
-from mld.leases.lease_counters import LeaseCounters
 from mld.metrics.instruments import Amounts, Calls, Spread, Tally
 from mld.metrics.liveness import Progress
-from mld.metrics.registry import Operation, ShardMetrics
+from mld.metrics.operations import RenewalCounts
+from mld.metrics.registry import Metrics
+from mld.metrics.shard import ShardMetrics
 
 
 def _nothing(*_: Any, **__: Any) -> None:
     return None
-
-
-def _no_time(*_: Any) -> float:
-    return 0.0
 
 
 async def _none(*_: Any) -> None:
@@ -58,22 +54,18 @@ VERBS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (Progress, "step", _nothing),
     (Progress, "timely_step", _nothing),
     (Progress, "rest", _nothing),
-    (Operation, "step", _nothing),
-    (Operation, "done", _nothing),
-    (Operation, "note", _nothing),
     (ShardMetrics, "fetched", _nothing),
     (ShardMetrics, "fetched_nothing", _nothing),
     (ShardMetrics, "saw_lag", _nothing),
-    (ShardCounters, "fetched", _nothing),
-    (ShardCounters, "entered", _nothing),
-    (ShardCounters, "handed_over", _no_time),
-    (ShardCounters, "answered", _nothing),
-    (ShardCounters, "stored", _nothing),
-    (ShardCounters, "failed", _nothing),
-    (LeaseCounters, "ticked", _nothing),
-    (LeaseCounters, "renewed", _nothing),
-    (LeaseCounters, "gained", _nothing),
-    (LeaseCounters, "lost", _nothing),
+    (ShardMetrics, "entered", _nothing),
+    (ShardMetrics, "took", _nothing),
+    (ShardMetrics, "handed_over", _nothing),
+    (ShardMetrics, "answered", _nothing),
+    (ShardMetrics, "stored", _nothing),
+    (ShardMetrics, "failed", _nothing),
+    (RenewalCounts, "ticked", _nothing),
+    (Metrics, "renewed", _nothing),
+    (Metrics, "lost", _nothing),
     (CountedService, "call", _call),
     (CountedService, "fetch", _fetch),
     (Heartbeat, "_shards", _none),

@@ -78,8 +78,8 @@ VARIANTS_3X: tuple[Variant, ...] = (
         ),
         (
             "leases.keeper",
-            "self._counters.parted(how, given)\n            finally:\n                self.forget(holding)\n",
-            "self._counters.parted(how, given)\n            finally:\n                pass\n",
+            "self._metrics.parted(how, given)\n            finally:\n                self.forget(holding)\n",
+            "self._metrics.parted(how, given)\n            finally:\n                pass\n",
         ),
     ),
     _variant(

@@ -8,7 +8,7 @@ import pytest
 
 from mld.aws.counted import RESULTS_MAX, CountedService
 from mld.errors import AwsError, AwsUnreachableError
-from mld.metrics.registry import WorkerMetrics
+from mld.metrics.worker import WorkerMetrics
 
 
 class Scripted:

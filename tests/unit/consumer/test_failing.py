@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from mld.local.kinesis import PutEntry
-from mld.metrics.registry import ShardActivity
+from mld.metrics.shard import ShardActivity
 from mld.positions import Position
 from tests.support.fleet import STREAM, TABLE, fleet, in_fleet
 from tests.support.kpl import User, aggregate

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mld.leases import packed_status
 from mld.leases.lease import ShardStatus
 from mld.leases.packed_status import ACTIVITIES, COARSE_LAGS_MS, COARSE_STEP, HEAD_BYTES, Form, unpack
-from mld.metrics.registry import ShardActivity
+from mld.metrics.shard import ShardActivity
 from mld.steps import finish
 
 NOW_S = 1_763_661_600

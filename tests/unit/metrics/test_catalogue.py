@@ -1,4 +1,4 @@
-"""The catalogue: names by the conventions of Prometheus, and values that can be read from any snapshot."""
+"""The catalogue: names by the conventions of Prometheus, and values that can be read from any worker."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from dataclasses import replace
 
 import pytest
 
-from mld.metrics.catalogue import CATALOGUE, Metric, MetricKind
+from mld.metrics.catalogue import CATALOGUE, JAVA_METRICS, OF_SHARD
+from mld.metrics.declaring import Instant, Metric, MetricKind, Number
 from mld.metrics.instruments import SpreadValue
-from mld.metrics.java import JAVA_METRICS
-from mld.metrics.registry import FetchResult, Metrics, ShardActivity, SparkFigures
-from mld.metrics.snapshot import FleetValue, Identity, Snapshot, take_snapshot
+from mld.metrics.registry import Metrics
+from mld.metrics.shard import FetchResult, ShardActivity
+from mld.metrics.worker import SparkFigures
 
 SHARD = "shardId-000000000000"
-ME = Identity("clicks", "clicks-stream", "worker-1", "0.2.0")
+NOW = Instant(120.0, 1_003.0)
 
 by_name = pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: metric.name)
 
 
-def busy_worker() -> Snapshot:
+def busy_worker() -> Metrics:
     """A worker with one shard on which everything has happened once."""
     metrics = Metrics()
     shard = metrics.begin(SHARD, 100.0)
@@ -45,12 +46,24 @@ def busy_worker() -> Snapshot:
     metrics.worker.units.add("write", 3)
     metrics.worker.loop_delay.note(0.001)
     metrics.worker.spark = SparkFigures(1_000.0, 30.0, 900.0, 990.0, 1, 2, 3, 4)
-    return take_snapshot(metrics, ME, 120.0, 1_003.0, prefetch_limit_bytes=64, fleet=FleetValue(2, 0, 0, 0))
+    table = metrics.worker.table
+    table.workers, table.unassigned, table.corrupt, table.without_room, table.holes_of = 2, 0, 0, 0, {None: 0}
+    return metrics
 
 
-def value_of(snapshot: Snapshot, name: str, *labels: str) -> object:
+def series_of(
+    metric: Metric, metrics: Metrics, at: Instant = NOW
+) -> list[tuple[tuple[str, ...], Number | SpreadValue]]:
+    if metric not in OF_SHARD:
+        return list(metric.series(metric.read(metrics, at)))
+    parts = metrics.shards.values()
+    return [series for part in parts for series in metric.series(metric.read(part, at), part.shard_id)]
+
+
+def value_of(metrics: Metrics, name: str, *labels: str) -> object:
+    """The value of the series; None if there is none."""
     (metric,) = (metric for metric in CATALOGUE if metric.name == name)
-    return dict(metric.read(snapshot))[labels]
+    return dict(series_of(metric, metrics)).get(labels)
 
 
 @by_name
@@ -66,16 +79,17 @@ def test_what_spark_has_not_committed_grows_with_the_clock_though_its_host_is_si
     assert value_of(busy, "mld_spark_uncommitted_age_seconds") == 103.0
     assert value_of(busy, "mld_spark_trigger_age_seconds") == 13.0
     assert value_of(busy, "mld_spark_silence_seconds") == 3.0
-    figures = replace(busy.spark, uncommitted_since=None, trigger_since=None)  # type: ignore[type-var]
-    quiet = replace(busy, spark=figures)
-    assert value_of(quiet, "mld_spark_uncommitted_age_seconds") == 0.0
-    assert value_of(quiet, "mld_spark_trigger_age_seconds") == 0.0
-    assert value_of(replace(busy, spark=None), "mld_spark_uncommitted_age_seconds") is None
+    assert busy.worker.spark is not None
+    busy.worker.spark = replace(busy.worker.spark, uncommitted_since=None, trigger_since=None)
+    assert value_of(busy, "mld_spark_uncommitted_age_seconds") == 0.0
+    assert value_of(busy, "mld_spark_trigger_age_seconds") == 0.0
+    busy.worker.spark = None
+    assert value_of(busy, "mld_spark_uncommitted_age_seconds") is None
 
 
 @by_name
 def test_every_metric_has_a_series_with_its_labels(metric: Metric) -> None:
-    series = list(metric.read(busy_worker()))
+    series = series_of(metric, busy_worker())
     assert series
     for labels, value in series:
         assert len(labels) == len(metric.labels)
@@ -92,20 +106,19 @@ def test_java_names_are_those_of_the_table() -> None:
 
 
 def test_values_are_in_base_units() -> None:
-    snapshot = busy_worker()
-    assert value_of(snapshot, "mld_shard_behind_seconds", SHARD) == 2.5 + 3  # its child works since
-    assert value_of(snapshot, "mld_shard_behind_age_seconds", SHARD) == 3.0
-    assert value_of(snapshot, "mld_child_busy_seconds", SHARD) == 10.0
-    assert value_of(snapshot, "mld_shard_checkpoint_age_seconds", SHARD) == 15.0
-    assert value_of(snapshot, "mld_records_total", SHARD) == 500
+    busy = busy_worker()
+    assert value_of(busy, "mld_shard_behind_seconds", SHARD) == 2.5 + 3  # its child works since
+    assert value_of(busy, "mld_shard_behind_age_seconds", SHARD) == 3.0
+    assert value_of(busy, "mld_child_busy_seconds", SHARD) == 10.0
+    assert value_of(busy, "mld_shard_checkpoint_age_seconds", SHARD) == 15.0
+    assert value_of(busy, "mld_records_total", SHARD) == 500
 
 
 def test_a_lag_that_nobody_knows_is_not_zero() -> None:
     metrics = Metrics()
     metrics.begin(SHARD, 0.0)
-    snapshot = take_snapshot(metrics, ME, 1.0, 1.0)
-    assert value_of(snapshot, "mld_shard_behind_seconds", SHARD) is None
-    assert snapshot.behind_s is None
+    assert value_of(metrics, "mld_shard_behind_seconds", SHARD) is None
+    assert metrics.furthest_behind_s(NOW) is None
 
 
 def test_a_series_ends_with_its_lease() -> None:
@@ -114,6 +127,6 @@ def test_a_series_ends_with_its_lease() -> None:
         metrics.is_published = is_published
         metrics.begin(SHARD, 0.0).batches.note(7)
         metrics.end(metrics.shards[SHARD])
-        assert take_snapshot(metrics, ME, 1.0, 1.0).shards == ()
+        assert value_of(metrics, "mld_records_total", SHARD) is None
         kept = [part.key for part in metrics.ended]
         assert kept == ([SHARD] if is_published else []), "its last values wait for the publisher, if there is one"

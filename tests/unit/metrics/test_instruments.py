@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.metrics.instruments import SECONDS_BOUNDS, Calls, Spread, StatisticSet, Tally
-from mld.metrics.registry import FetchResult, ShardMetrics
+from mld.metrics.shard import FetchResult, ShardMetrics
 
 VALUES = st.lists(st.floats(min_value=0, max_value=1e6), max_size=30)
 

@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from mld.metrics.java import JAVA_METRICS, Dimension
+from mld.metrics.catalogue import JAVA_METRICS
+from mld.metrics.declaring import Dimension
 from properties.values import MetricsLevel
 from tests.integration.metric_story import recorded
 

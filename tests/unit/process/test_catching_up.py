@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mld.leases.lease import Lease
-from mld.metrics.registry import ShardActivity
+from mld.metrics.shard import ShardActivity
 from mld.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.process.catching_up import (
     STALL_S,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mld.metrics.registry import ShardMetrics
+from mld.metrics.shard import ShardMetrics
 from mld.positions import TRIM_HORIZON, InitialPosition
 from mld.retrieval.buffer import Budget
 from mld.retrieval.pacing import Pacing

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from mld.consumer.taps import LISTENERS_MAX, Taps
-from mld.metrics.registry import Metrics
-from mld.metrics.snapshot import Identity
+from mld.metrics.registry import Identity, Metrics
 from mld.operating.daemon_listing import daemon_listing, headline
 from mld.serving.control import RequestRefused
 from mld.serving.control_answers import ControlAnswers
@@ -38,7 +37,6 @@ class Daemon:
             metrics=self.metrics,
             reader=None,  # type: ignore[arg-type]  # the tables are not asked
             clock=self.clock,
-            prefetch_limit_bytes=1,
             lease_duration_s=10.0,
             mode=lambda: "3.x",
             is_ready=lambda: self.is_ready,

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.metrics.registry import Metrics
-from mld.metrics.snapshot import Identity
+from mld.metrics.registry import Identity, Metrics
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.serving.daemon_status import LOOK_PERIOD_S, DaemonStatus, StatusParts
 from mld.serving.table_sight import THROTTLED_S
@@ -31,7 +30,6 @@ def looker_at(
             metrics=metrics or Metrics(),
             reader=FleetReader(settings, service, table, world.clock, view_rules(settings)),
             clock=world.clock,
-            prefetch_limit_bytes=1,
             lease_duration_s=10.0,
             mode=lambda: "mode",
             is_ready=is_ready,

@@ -12,9 +12,10 @@ import pytest
 
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
-from mld.metrics.registry import Metrics, ShardActivity
+from mld.metrics.declaring import Instant
+from mld.metrics.registry import Identity, Metrics
 from mld.metrics.rings import History
-from mld.metrics.snapshot import Identity
+from mld.metrics.shard import ShardActivity
 from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
 from mld.operating.verdicts import RANKS
 from mld.positions import SHARD_END, Position
@@ -25,7 +26,7 @@ from mld.streams import HASH_KEY_MAX, HashRange
 
 NOW_S = 1_763_661_600
 ME = Identity("clicks", "clicks-stream", "w-1", "0.2.0")
-MOMENT = Moment(now=500.0, wall_s=NOW_S, mode="CLIENT_VERSION_3X")
+MOMENT = Moment(Instant(500.0, NOW_S), mode="CLIENT_VERSION_3X")
 FRESH = ShardStatus("processing", NOW_S - 1, 90_000, Position("100"))
 ROW = Lease("shardId-000000000001", Position("100"), owner="w-1", hash_range=HashRange(0, HASH_KEY_MAX), status=FRESH)
 OTHERS = replace(ROW, owner="w-2")

@@ -23,10 +23,10 @@ def busy() -> Metrics:
         shard.behind.note(records * 10)
         shard.fetch.note(True, 0.25)
         shard.process_records.note(0.5)
-    renewals = metrics.worker.operation("RenewAllLeases")
-    renewals.done(True, 0.1)
-    renewals.step("RenewLease", True, 0.02)
-    renewals.note("CurrentLeases", 2)
+    renewals = metrics.worker.operations.renewals
+    renewals.all.note(True, 0.1)
+    renewals.lease.note(True, 0.02)
+    renewals.current.note(2)
     return metrics
 
 

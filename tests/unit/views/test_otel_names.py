@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mld.metrics.java import JAVA_METRICS
+from mld.metrics.catalogue import JAVA_METRICS
 from mld.views.otel_names import ATTRIBUTES, UNITS, Instrument, instrument_of, otel_name
 
 LEGAL = re.compile(r"[A-Za-z][A-Za-z0-9_.\-/]{0,254}")
@@ -52,7 +52,7 @@ def test_the_instrument_of_a_metric(name: str, unit: str, instrument: Instrument
 
 @pytest.mark.parametrize("metric", JAVA_METRICS, ids=lambda metric: f"{metric.operation} {metric.name}")
 def test_every_metric_of_java_has_a_legal_name_a_unit_and_attributes(metric: object) -> None:
-    from mld.metrics.java import JavaMetric
+    from mld.metrics.declaring import JavaMetric
 
     assert isinstance(metric, JavaMetric)
     assert LEGAL.fullmatch(otel_name(metric.name))

@@ -9,8 +9,7 @@ import pytest
 
 from mld.errors import MetricsError
 from mld.metrics.instruments import SECONDS_BOUNDS
-from mld.metrics.registry import Metrics
-from mld.metrics.snapshot import Identity
+from mld.metrics.registry import Identity, Metrics
 from mld.steps import finish
 from mld.views.datums import Datum, Wanted, take_datums
 from mld.views.otlp import TEMPORALITY, Accumulated, OtlpOutput
@@ -37,7 +36,7 @@ def noted(metrics: Metrics, records: int) -> list[Datum]:
     shard.batches.note(records)
     shard.behind.note(2_500)
     shard.process_records.note(0.2)
-    metrics.worker.operation("RenewAllLeases").note("CurrentLeases", records)
+    metrics.worker.operations.renewals.current.note(records)
     return finish(take_datums(metrics, EVERYTHING))
 
 

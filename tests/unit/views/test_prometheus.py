@@ -9,11 +9,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from mld.metrics.catalogue import CATALOGUE
-from mld.metrics.registry import Metrics
-from mld.metrics.snapshot import take_snapshot
+from mld.metrics.declaring import Instant
+from mld.metrics.registry import Identity, Metrics
 from mld.views.prometheus import exposition, process_collector
-from tests.unit.metrics.test_catalogue import ME, SHARD, busy_worker
+from tests.unit.metrics.test_catalogue import NOW, SHARD, busy_worker
 
+ME = Identity("clicks", "clicks-stream", "worker-1", "0.2.0")
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
@@ -26,7 +27,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 )
 def test_every_metric_can_be_read_back(accept: str, read: object, content_type: str) -> None:
     assert callable(read)
-    told, text = exposition(busy_worker(), accept)
+    told, text = exposition(busy_worker(), ME, NOW, accept)
     assert told.startswith(content_type)
     families = {family.name: family for family in read(text.decode())}
     assert {metric.name.removesuffix("_total") for metric in CATALOGUE} <= families.keys()
@@ -36,7 +37,7 @@ def test_every_metric_can_be_read_back(accept: str, read: object, content_type: 
 
 
 def test_buckets_of_a_histogram_are_cumulative() -> None:
-    _, text = exposition(busy_worker(), "")
+    _, text = exposition(busy_worker(), ME, NOW, "")
     (family,) = (one for one in read_text(text.decode()) if one.name == "mld_process_records_seconds")
     by_bound = {sample.labels["le"]: sample.value for sample in family.samples if sample.name.endswith("_bucket")}
     assert (by_bound["0.1"], by_bound["0.25"], by_bound["+Inf"]) == (0, 1, 1)
@@ -45,21 +46,21 @@ def test_buckets_of_a_histogram_are_cumulative() -> None:
 def test_what_is_not_known_is_not_published() -> None:
     metrics = Metrics()
     metrics.begin(SHARD, 0.0)
-    _, text = exposition(take_snapshot(metrics, ME, 1.0, 1.0), "")
+    _, text = exposition(metrics, ME, Instant(1.0, 1.0), "")
     assert b"mld_shard_behind_seconds{" not in text
     assert b"mld_workers{" not in text
     assert b"mld_leases{" in text
 
 
 def test_the_process_is_described_too() -> None:
-    _, text = exposition(busy_worker(), "", process_collector())
+    _, text = exposition(busy_worker(), ME, NOW, "", process_collector())
     assert b"process_resident_memory_bytes " in text
 
 
 def test_a_name_with_quotes_is_escaped() -> None:
     metrics = Metrics()
     metrics.begin('shard "one"\n', 0.0)
-    _, text = exposition(take_snapshot(metrics, ME, 1.0, 1.0), "")
+    _, text = exposition(metrics, ME, Instant(1.0, 1.0), "")
     names = {sample.labels.get("shard") for family in read_text(text.decode()) for sample in family.samples}
     assert 'shard "one"\n' in names
 
@@ -71,7 +72,7 @@ def test_of_many_shards_each_family_is_begun_once_and_every_shard_is_in_it(accep
         part = metrics.begin(f"shardId-{number:012}", 0.0)
         part.process_records.note(0.1)
         part.restarts.add("exit", number)
-    text = exposition(take_snapshot(metrics, ME, 1.0, 1.0), accept)[1].decode()
+    text = exposition(metrics, ME, Instant(1.0, 1.0), accept)[1].decode()
     begun = [line for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(begun) == len(set(begun))
     assert text.count("mld_process_records_seconds_count{") == 30
@@ -88,7 +89,7 @@ def test_series_of_several_streams_are_told_apart_by_the_label_of_the_stream() -
     for stream in ("111111111111:orders:17", "111111111111:clicks:18"):
         for number in range(12):  # more than are written at a time
             metrics.begin(f"{stream}:shardId-{number:012}", 0.0).batches.note(number)
-    _, text = exposition(take_snapshot(metrics, replace(ME, stream=""), 10.0, 1_000.0), "")
+    _, text = exposition(metrics, replace(ME, stream=""), Instant(10.0, 1_000.0), "")
     (family,) = (one for one in read_text(text.decode()) if one.name == "mld_records")
     series = {(one.labels["stream"], one.labels["shard"]): one.value for one in family.samples}
     assert len(series) == 24

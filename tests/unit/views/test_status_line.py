@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mld.metrics.registry import Metrics, ShardActivity
+from mld.metrics.registry import Metrics
+from mld.metrics.shard import ShardActivity
 from mld.views.status_line import status_line
 
 PROCESSING, FAILING, PARKED = ShardActivity.PROCESSING, ShardActivity.FAILING, ShardActivity.PARKED

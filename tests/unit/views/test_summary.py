@@ -8,17 +8,14 @@ from typing import Any
 
 import pytest
 
-from mld.metrics.registry import Metrics, ShardActivity
-from mld.metrics.snapshot import Identity, Snapshot, take_snapshot
+from mld.metrics.declaring import Instant
+from mld.metrics.registry import Metrics
+from mld.metrics.shard import ShardActivity
 from mld.views.summary import SummaryLine, Totals, summary_of
 from tests.twins.streams import VirtualClock
 from tests.virtual_time import virtual
 
-ME = Identity("clicks-app", "clicks", "w1", "9.9")
-
-
-def snapshot_of(metrics: Metrics) -> Snapshot:
-    return take_snapshot(metrics, ME, 0.0, 1_000.0)
+NOW = Instant(0.0, 1_000.0)
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
@@ -30,7 +27,7 @@ def test_the_fields_are_what_was_done_since_and_what_is_so_now() -> None:
     for key, behind_ms in (("a", 200), ("b", 3_400)):
         metrics.begin(key, 0.0).saw_lag(behind_ms, 1_000.0)
     before, after = Totals(100, 1_000, 1, 0), Totals(150, 4_000, 3, 2)
-    assert summary_of(before, after, snapshot_of(metrics), 60.04) == {
+    assert summary_of(before, after, metrics, NOW, 60.04) == {
         "in_s": 60.0,
         "records": 50,
         "bytes": 3_000,
@@ -44,7 +41,7 @@ def test_the_fields_are_what_was_done_since_and_what_is_so_now() -> None:
 def test_a_lag_that_nobody_knows_is_missing_and_a_parked_shard_is_told() -> None:
     metrics = Metrics()
     metrics.begin("a", 0.0).activity = ShardActivity.PARKED
-    fields = summary_of(Totals(), Totals(), snapshot_of(metrics), 60.0)
+    fields = summary_of(Totals(), Totals(), metrics, NOW, 60.0)
     assert "behind_ms" not in fields
     assert fields["parked"] == 1
 
@@ -53,7 +50,7 @@ def test_a_lag_that_nobody_knows_is_missing_and_a_parked_shard_is_told() -> None
 async def test_a_line_a_minute_and_one_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     metrics = Metrics()
-    line = SummaryLine(metrics, lambda: snapshot_of(metrics), VirtualClock())
+    line = SummaryLine(metrics, VirtualClock())
     line.start()
     for _ in range(3):
         metrics.worker.records += 10

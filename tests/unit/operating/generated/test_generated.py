@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mld.metrics.catalogue import CATALOGUE, MetricKind
-from mld.metrics.java import JAVA_METRICS
+from mld.metrics.catalogue import CATALOGUE, JAVA_METRICS
+from mld.metrics.declaring import MetricKind
 from mld.operating.generated import alerts, dashboard, iam_policy, lease_table
 from tests.support.fleet import settings_of
 

@@ -1,0 +1,288 @@
+"""How an instrument is declared: with the names, units and words under which every view publishes it.
+
+What belongs together is a dataclass, and each of its instruments a field that is made here: with a `Metric` if
+Prometheus has a name for it, and with a `JavaMetric` for each of KCL's names. A value that is worked out when somebody
+looks is a method, marked `@shown`. So a new metric is one declaration, and the line that feeds it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from itertools import chain
+from typing import Any, TypeAlias, TypeVar
+
+from mld.metrics.instruments import Amounts, Calls, Spread, SpreadValue, StatisticSet, Tally
+from properties.values import MetricsLevel
+
+COUNT = "Count"
+MILLIS = "Milliseconds"
+BYTES = "Bytes"
+NO_UNIT = "None"
+MILLIS_PER_SECOND = 1000.0
+S, D = MetricsLevel.SUMMARY, MetricsLevel.DETAILED
+
+Number: TypeAlias = float | int
+Value: TypeAlias = Number | SpreadValue | Mapping[str, Number] | None
+"""Of a mapping, each name holds one word for each label. None: unknown, nothing is published."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """When somebody looks: in monotonic seconds and in epoch seconds."""
+
+    now: float
+    wall_s: float
+
+
+def age_s(since: float | None, now: float) -> float | None:
+    """Seconds from `since` until now, never negative; None if there is no such time."""
+    return None if since is None else max(0.0, now - since)
+
+
+# --- Prometheus -------------------------------------------------------------------------------------------------------
+
+
+class MetricKind(Enum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One name by the conventions of Prometheus. `labels` come after `application` and `stream`, which all have; `java`
+    names the nearest of KCL's. `read` gives the value, of what declares it."""
+
+    name: str
+    kind: MetricKind
+    help: str
+    labels: tuple[str, ...] = ()
+    java: str = ""
+    read: Callable[[Any, Instant], Value] = lambda _, __: None
+
+    def series(self, value: Value, *first: str) -> Iterator[tuple[tuple[str, ...], Number | SpreadValue]]:
+        """The values of the labels, which begin with `first`, and what is published for them."""
+        if isinstance(value, Mapping):
+            for words, number in value.items():
+                yield (*first, *words.split(" ")), number
+        elif value is not None:
+            yield first, value
+
+
+# --- KCL: CloudWatch and OpenTelemetry --------------------------------------------------------------------------------
+
+
+class Dimension(Enum):
+    """Every metric also has `Operation`."""
+
+    SHARD = "ShardId"
+    STREAM = "StreamId"
+    WORKER = "WorkerIdentifier"
+
+
+SHARD = frozenset({Dimension.SHARD, Dimension.STREAM})
+STREAM = frozenset({Dimension.STREAM})
+WORKER = frozenset({Dimension.WORKER})
+NOTHING: frozenset[Dimension] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class JavaMetric:
+    """One name of one operation, sent from `level` on: SUMMARY metrics are sent at DETAILED, too.
+
+    `part` is that of the instrument which is sent, `scale` what its values are multiplied with. `is_sent` False: mld
+    has nothing to say under this name, and `note` tells why.
+    """
+
+    operation: str
+    name: str
+    unit: str
+    level: MetricsLevel
+    dimensions: frozenset[Dimension] = NOTHING
+    note: str = ""
+    is_sent: bool = True
+    part: str = ""
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An instrument, or a part of one, and all of KCL's names for what `take` takes from it."""
+
+    take: Callable[[Any], StatisticSet | None]
+    metrics: tuple[JavaMetric, ...]
+
+
+# --- fields -----------------------------------------------------------------------------------------------------------
+
+_METRIC, _JAVA = "metric", "java"
+
+
+def sent(make: Callable[[], Any], *java: JavaMetric) -> Any:
+    """A field with an instrument that only KCL has names for."""
+    return field(init=False, default_factory=make, metadata={_JAVA: java})
+
+
+def histogram(name: str, help_text: str, *java: JavaMetric, make: Callable[[], Any] = Spread) -> Any:
+    """A field with seconds; `make` is Calls if attempts are told apart."""
+    return _instrument(make, Metric(name, MetricKind.HISTOGRAM, help_text, java=_nearest(java)), java)
+
+
+def total(name: str, help_text: str, *java: JavaMetric) -> Any:
+    """A field with values, of which the sum is published."""
+    return _instrument(Spread, Metric(name, MetricKind.COUNTER, help_text, java=_nearest(java)), java)
+
+
+def tally(name: str, help_text: str, *labels: str, java: str = "", make: Callable[[], Any] = Tally) -> Any:
+    """A field with counts, by `labels`; with amounts if `make` is Amounts."""
+    return _instrument(make, Metric(name, MetricKind.COUNTER, help_text, labels, java))
+
+
+def counter(name: str, help_text: str, java: str = "") -> Any:
+    """A field with a number that only rises."""
+    return field(init=False, default=0, metadata={_METRIC: Metric(name, MetricKind.COUNTER, help_text, java=java)})
+
+
+def gauge(name: str, help_text: str, java: str = "", initial: Number | None = None) -> Any:
+    """A field with the number of now; None: unknown."""
+    return field(init=False, default=initial, metadata={_METRIC: Metric(name, MetricKind.GAUGE, help_text, java=java)})
+
+
+def given(name: str = "", help_text: str = "") -> Any:
+    """A field that whoever makes the object gives, published if it has a name."""
+    kind = MetricKind.COUNTER if name.endswith("_total") else MetricKind.GAUGE
+    return field(metadata={_METRIC: Metric(name, kind, help_text)} if name else {})
+
+
+def shown(name: str, help_text: str, *labels: str, java: str = "") -> Callable[[T], T]:
+    """Mark a method, which is given the instant, as the value of a gauge."""
+
+    def mark(method: T) -> T:
+        setattr(method, _METRIC, Metric(name, MetricKind.GAUGE, help_text, labels, java))
+        return method
+
+    return mark
+
+
+def _instrument(make: Callable[[], Any], metric: Metric, java: tuple[JavaMetric, ...] = ()) -> Any:
+    return field(init=False, default_factory=make, metadata={_METRIC: metric, _JAVA: java})
+
+
+def _nearest(java: tuple[JavaMetric, ...]) -> str:
+    return f"{java[-1].operation} {java[-1].name}" if java else ""
+
+
+def count(name: str, level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING, unit: str = COUNT) -> Any:
+    """A field with values of an operation, sent under KCL's `name`."""
+    return sent(Spread, JavaMetric("", name, unit, level, dimensions))
+
+
+def times(name: str, level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING) -> Any:
+    """A field with seconds of an operation."""
+    return sent(Spread, _time("", name, level, dimensions, part=""))
+
+
+def calls(level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING, step: str = "") -> Any:
+    """A field with attempts at an operation, or at one of its steps: their success and their time are sent."""
+    return sent(Calls, *success_and_time("", step, level, dimensions))
+
+
+def timed(step: str, level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING) -> Any:
+    """As `calls`, for a step of which only the time is sent."""
+    return sent(Calls, _time("", f"{step}.Time", level, dimensions))
+
+
+def succeeded(step: str, level: MetricsLevel) -> Any:
+    """As `calls`, for a step of which only the success is sent."""
+    return sent(Calls, JavaMetric("", f"{step}.Success", COUNT, level, part="ok"))
+
+
+def success_and_time(
+    operation: str, step: str, level: MetricsLevel, dimensions: frozenset[Dimension]
+) -> tuple[JavaMetric, JavaMetric]:
+    """KCL's two names for attempts at `operation`, or at one of its steps."""
+    dot = f"{step}." if step else ""
+    return (
+        JavaMetric(operation, f"{dot}Success", COUNT, level, dimensions, part="ok"),
+        _time(operation, f"{dot}Time", level, dimensions),
+    )
+
+
+def _time(
+    operation: str, name: str, level: MetricsLevel, dimensions: frozenset[Dimension], part: str = "seconds"
+) -> JavaMetric:
+    return JavaMetric(operation, name, MILLIS, level, dimensions, part=part, scale=MILLIS_PER_SECOND)
+
+
+def seconds(operation: str, name: str, level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING) -> JavaMetric:
+    """KCL's name for a spread of seconds."""
+    return _time(operation, name, level, dimensions, part="")
+
+
+# --- what was declared ------------------------------------------------------------------------------------------------
+
+
+def metrics_of(part: type, *labels: str, reach: Callable[[Any], Any] = lambda owner: owner) -> Iterator[Metric]:
+    """The names of Prometheus that the dataclass declares; `reach` leads to it, or to None, from what is read.
+
+    `labels` come before those of each metric.
+    """
+    marked = ((getattr(method, _METRIC, None), method) for method in vars(part).values())
+    held = ((one.metadata.get(_METRIC), _value_of(_public(one.name))) for one in fields(part))
+    for metric, value in chain(marked, held):
+        if metric is not None:
+            yield replace(metric, labels=(*labels, *metric.labels), read=_reading(reach, value, metric.kind))
+
+
+def _value_of(name: str) -> Callable[[Any, Instant], Any]:
+    return lambda part, _: getattr(part, name)
+
+
+def _reading(
+    reach: Callable[[Any], Any], value: Callable[[Any, Instant], Any], kind: MetricKind
+) -> Callable[[Any, Instant], Value]:
+    def read(owner: Any, at: Instant) -> Value:
+        part = reach(owner)
+        match None if part is None else value(part, at):
+            case Spread() as spread:
+                return math.floor(spread.total) if kind is MetricKind.COUNTER else spread.value()
+            case Calls() as attempts:
+                return attempts.seconds.value()
+            case Tally() | Amounts() as named:
+                return dict(sorted(named.value().items()))
+            case bool() as flag:
+                return int(flag)
+            case plain:
+                known: Value = plain
+                return known
+
+    return read
+
+
+def declared(part: type) -> Iterator[Declared]:
+    """The instruments of the dataclass that have names of KCL; its own `OPERATION` stands where none is given."""
+    for one in fields(part):
+        java: tuple[JavaMetric, ...] = one.metadata.get(_JAVA, ())
+        named = [replace(metric, operation=metric.operation or part.OPERATION) for metric in java]  # type: ignore[attr-defined]
+        for piece in dict.fromkeys(metric.part for metric in named):
+            yield Declared(_taking(_public(one.name), piece), tuple(m for m in named if m.part == piece))
+
+
+def _taking(name: str, piece: str) -> Callable[[Any], StatisticSet | None]:
+    def take(part: Any) -> StatisticSet | None:
+        found = getattr(part, name)
+        if piece:
+            found = found.get(piece) if isinstance(found, dict) else getattr(found, piece)
+        taken: StatisticSet | None = None if found is None else found.take()
+        return taken
+
+    return take
+
+
+def _public(name: str) -> str:
+    """What a private field counts is read through the property of its name."""
+    return name.removeprefix("_")

@@ -1,0 +1,272 @@
+"""KCL's operations: what each of them counts, under every name, unit, level and dimension that KCL 3.5.1 sends.
+
+Dashboards and alarms of users name these, so they never change (rules: metrics#names). What KCL counts for a
+shard is in `mld.metrics.shard`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from mld.metrics.declaring import (
+    COUNT,
+    NO_UNIT,
+    WORKER,
+    D,
+    Declared,
+    JavaMetric,
+    S,
+    calls,
+    count,
+    declared,
+    sent,
+    succeeded,
+    timed,
+    times,
+)
+from mld.metrics.instruments import Calls, Spread
+from mld.positions import Position
+
+BY_NUMBER = "SEQUENCE_NUMBER"
+BORN_AT = ("TRIM_HORIZON", "LATEST", "AT_TIMESTAMP", "SHARD_END", BY_NUMBER)
+
+
+def _created() -> Any:
+    rows = (JavaMetric("", f"CreateLease_{kind}.Success", COUNT, D, part=kind) for kind in BORN_AT)
+    return sent(lambda: {kind: Spread() for kind in BORN_AT}, *rows)
+
+
+@dataclass(slots=True, eq=False)
+class LeaseCreationCounts:
+    """What is counted where leases are created."""
+
+    create_lease: Calls = calls(D, step="CreateLease")
+    by_checkpoint: dict[str, Spread] = _created()
+
+    def created(self, checkpoint: Position) -> None:
+        """A lease was created that starts there."""
+        self.by_checkpoint[checkpoint.sequence if checkpoint.is_sentinel else BY_NUMBER].note(1)
+
+
+@dataclass(slots=True, eq=False)
+class ShardEndCounts(LeaseCreationCounts):
+    OPERATION: ClassVar = "ShutdownTask"
+    missing_parent: Spread = count("MissingMergeParent", S)
+    missing_parent_lease: Spread = count("MissingMergeParentLease", S)
+
+
+@dataclass(slots=True, eq=False)
+class RenewalCounts:
+    OPERATION: ClassVar = "RenewAllLeases"
+    lost: Spread = count("LostLeases", S, WORKER)
+    current: Spread = count("CurrentLeases", S, WORKER)
+    all: Calls = calls(S, WORKER)
+    """The renewals between two ticks, which KCL counts as one."""
+    lease: Calls = calls(D, WORKER, "RenewLease")
+    _lost: int = field(init=False, default=0)
+    _began_at: float | None = field(init=False, default=None)
+    _answered_at: float = field(init=False, default=0.0)
+    _ok: bool = field(init=False, default=True)
+
+    def ticked(self, held: int, now: float) -> None:
+        """Begin the renewals of all leases, and count those before them."""
+        if self._began_at is not None:
+            self.all.note(self._ok, self._answered_at - self._began_at)
+        self._began_at, self._answered_at, self._ok = now, now, True
+        self.current.note(held)
+        self.lost.note(self._lost)
+        self._lost = 0
+
+    def answered(self, ok: bool, sent_at: float, now: float) -> None:
+        """Count a renewal that was begun at `sent_at`."""
+        self.lease.note(ok, now - sent_at)
+        self._answered_at, self._ok = now, self._ok and ok
+
+    def lost_one(self) -> None:
+        """Count a lease that is gone at the next tick."""
+        self._lost += 1
+
+
+@dataclass(slots=True, eq=False)
+class RenewerStartCounts:
+    OPERATION: ClassVar = "LeaseRenewerInitialize"
+    fault: Spread = count("Fault", D)
+
+
+@dataclass(slots=True, eq=False)
+class DiscoveryCounts:
+    OPERATION: ClassVar = "LeaseDiscovery"
+    list_keys: Calls = timed("ListLeaseKeysForWorker", D, WORKER)
+    fetch_new: Calls = timed("FetchNewLeases", D, WORKER)
+    discovered: Spread = count("NewLeasesDiscovered", D, WORKER)
+    owner_mismatch: Spread = count("OwnerMismatch", D, WORKER)
+    get_lease_error: Spread = count("GetLease:Error", S, WORKER)
+    all: Calls = calls(S, WORKER)
+
+
+@dataclass(slots=True, eq=False)
+class ReportCounts:
+    OPERATION: ClassVar = "WorkerMetricStatsReporter"
+    all: Calls = calls(S, WORKER)
+    sample_failed: Spread = count("InMemoryMetricStatsReporterFailure", S)
+
+
+@dataclass(slots=True, eq=False)
+class TakeCounts:
+    OPERATION: ClassVar = "TakeLeases"
+    all: Calls = calls(S, WORKER)
+    list_leases: Calls = calls(D, WORKER, "ListLeases")
+    take_lease: Calls = calls(D, WORKER, "TakeLease")
+    taken: Spread = count("TakenLeases", S, WORKER)
+    untaken: Spread = count("UntakenLeases", S, WORKER)
+    expired: Spread = count("ExpiredLeases", S, WORKER)
+    spillover: Spread = count("LeaseSpillover", S, WORKER)
+    to_take: Spread = count("LeasesToTake", D, WORKER)
+    needed: Spread = count("NeededLeases", D, WORKER)
+    workers: Spread = count("NumWorkers", S, WORKER)
+    total: Spread = count("TotalLeases", D, WORKER)
+    very_old: Spread = count("VeryOldLeases", S, WORKER)
+
+
+@dataclass(slots=True, eq=False)
+class AssignmentCounts:
+    OPERATION: ClassVar = "LeaseAssignmentManager"
+    all: Calls = calls(S)
+    load: Calls = timed("LeaseAndWorkerMetricsLoad", D)
+    total: Spread = count("TotalLeases", S)
+    workers: Spread = count("NumWorkers", S)
+    expired: Spread = count("ExpiredLeases", S)
+    assign: Calls = timed("AssignExpiredOrUnassignedLeases", D)
+    spillover: Spread = count("LeaseSpillover", S)
+    balance: Calls = timed("BalanceWorkerVariance", D)
+    reassigned: Spread = count("NumOfLeasesReassignment", S)
+    failed: Spread = count("FailedAssignmentCount", D)
+    write: Calls = calls(D, step="ParallelyAssignLeases")
+    leader_released: Spread = count("ForceLeaderRelease", S)
+    failing_workers: Spread = count("NumWorkersWithFailingWorkerMetric", S)
+    invalid_reports: Spread = count("NumWorkersWithInvalidEntry", S)
+    corrupt_rows: Spread = count("LeaseDeserializationFailureCount", S)
+
+
+@dataclass(slots=True, eq=False)
+class FleetVersionCounts:
+    OPERATION: ClassVar = "WorkerMetrics"
+    lowest_code: Spread = count("FleetMinSupportCode", S, unit=NO_UNIT)
+
+
+@dataclass(slots=True, eq=False)
+class LeadershipCounts:
+    OPERATION: ClassVar = "LeaderDecider"
+    is_leader: Spread = count("LeaderDecider:IsLeader", D)
+    by_lock: Spread = count("DynamoDBLockBasedLeaderDecider", D)
+    by_shuffle: Spread = count("DeterministicShuffleShardSyncLeaderDecider", D)
+
+
+@dataclass(slots=True, eq=False)
+class AuditCounts:
+    OPERATION: ClassVar = "PeriodicShardSyncManager"
+    partial: Spread = count("NumStreamsWithPartialLeases", S)
+    to_sync: Spread = count("NumStreamsToSync", S)
+    skipped: Spread = count("NumSkippedShardSyncTask", S)
+    all: Calls = calls(S)
+
+
+@dataclass(slots=True, eq=False)
+class ShardSyncCounts(LeaseCreationCounts):
+    OPERATION: ClassVar = "ShardSyncTask"
+    all: Calls = calls(S)
+    sync_shards: Spread = count("SyncShards.Success", D)
+
+
+@dataclass(slots=True, eq=False)
+class StartCounts:
+    OPERATION: ClassVar = "Scheduler:Initialize"
+    initialize: Calls = succeeded("Initialize", S)
+
+
+@dataclass(slots=True, eq=False)
+class StreamTrackingCounts:
+    OPERATION: ClassVar = "MultiStreamTracker"
+    active: Spread = count("ActiveStreams.Count", S)
+    pending_deletion: Spread = count("StreamsPendingDeletion.Count", S)
+    deleted: Spread = count("DeletedStreams.Count", S)
+
+
+@dataclass(slots=True, eq=False)
+class VersionMigrationCounts:
+    OPERATION: ClassVar = "Migration"
+    in_3x: Spread = count("CurrentState:3xWorker", S)
+    in_2x: Spread = count("CurrentState:2xCompatibleWorker", S)
+    index_ready: Spread = count("GsiReadyStatus", S)
+    reports_ready: Spread = count("WorkerMetricsReadyStatus", S)
+    fault: Spread = count("Fault", S)
+
+
+@dataclass(slots=True, eq=False)
+class TableMigrationStartCounts:
+    OPERATION: ClassVar = "TableMigrationInitialize"
+    all: Calls = calls(S)
+    read_fault: Spread = count("ReadFault", S)
+
+
+@dataclass(slots=True, eq=False)
+class TableMigrationCounts:
+    OPERATION: ClassVar = "TableMigration"
+    status: Spread = count("StatusOrdinal", S, unit=NO_UNIT)
+    before_phase_1: Spread = count("PrePhase1Worker", S)
+    in_phase_1: Spread = count("Phase1Worker", S)
+    in_phase_2: Spread = count("Phase2Worker", S)
+    read_fault: Spread = count("ReadFault", S)
+    write_fault: Spread = count("WriteFault", S)
+    delete_fault: Spread = count("DeleteFault", S)
+    completion_fault: Spread = count("CompletionFault", S)
+    check: Spread = times("Time", S)
+
+
+@dataclass(slots=True, eq=False)
+class RowMoveCounts:
+    OPERATION: ClassVar = "TableMigrationAsyncMove"
+    batches: Spread = count("BatchCount", S)
+    all: Calls = calls(S)
+
+
+@dataclass(slots=True, eq=False)
+class Operations:
+    """All of them, of one worker. Each field is named by what this worker does, its class says how KCL calls that."""
+
+    shard_end: ShardEndCounts = field(default_factory=ShardEndCounts)
+    renewals: RenewalCounts = field(default_factory=RenewalCounts)
+    renewer_start: RenewerStartCounts = field(default_factory=RenewerStartCounts)
+    discovery: DiscoveryCounts = field(default_factory=DiscoveryCounts)
+    reports: ReportCounts = field(default_factory=ReportCounts)
+    takes: TakeCounts = field(default_factory=TakeCounts)
+    assignments: AssignmentCounts = field(default_factory=AssignmentCounts)
+    fleet_versions: FleetVersionCounts = field(default_factory=FleetVersionCounts)
+    leadership: LeadershipCounts = field(default_factory=LeadershipCounts)
+    audits: AuditCounts = field(default_factory=AuditCounts)
+    shard_syncs: ShardSyncCounts = field(default_factory=ShardSyncCounts)
+    start: StartCounts = field(default_factory=StartCounts)
+    stream_tracking: StreamTrackingCounts = field(default_factory=StreamTrackingCounts)
+    version_migration: VersionMigrationCounts = field(default_factory=VersionMigrationCounts)
+    table_migration_start: TableMigrationStartCounts = field(default_factory=TableMigrationStartCounts)
+    table_migration: TableMigrationCounts = field(default_factory=TableMigrationCounts)
+    row_moves: RowMoveCounts = field(default_factory=RowMoveCounts)
+
+
+OPERATIONS: tuple[tuple[str, tuple[Declared, ...]], ...] = tuple(
+    (one.name, tuple(declared(one.default_factory)))  # type: ignore[arg-type]
+    for one in fields(Operations)
+)
+"""What each field of `Operations` declares."""
+
+_NEVER_FOR_THAT = "leases are not deleted because the service does not know the stream"
+ABSENT = tuple(
+    JavaMetric(operation, name, COUNT, S, note=note, is_sent=False)
+    for operation, name, note in (
+        (StreamTrackingCounts.OPERATION, "NonExistingStreamDelete.Count", _NEVER_FOR_THAT),
+        ("StreamIdFetch", "Success", "mld does not fetch stream ids"),
+        ("StreamIdFetch", "QueueSize", "mld does not fetch stream ids"),
+    )
+)
+"""What KCL sends and mld has nothing to say about."""
