@@ -17,7 +17,7 @@ from mld.consumer.shard_counters import status_of
 from mld.fleet.wiring import DetectLoad, FleetNeeds, make_fleet, no_load
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus
-from mld.leases.table import LeaseTable
+from mld.leases.table import LeaseTable, StoredTable
 from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeartbeatValidity, Validity
@@ -76,7 +76,7 @@ def assemble(
     settings: Settings,
     worker_id: str,
     ports: StreamPorts | ManyPorts,
-    table: LeaseTable,
+    table: StoredTable,
     dynamo: Service,
     host: ProcessorHost,
     clock: Clock,
@@ -126,6 +126,7 @@ def assemble(
         worker_id=worker_id,
         service=dynamo,
         table=leases,
+        stored=table,
         keeper=keeper,
         heartbeat_validity=by_heartbeat,
         taker=taker,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from mld.clock import Clock
 from mld.errors import LeaseLostError
+from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.metrics.java import SHUTDOWN
 from mld.metrics.registry import Metrics
@@ -237,12 +238,12 @@ class ShardEnding:
 
     async def _create(self, child: Lease) -> bool:
         with self._creation.creating():
-            created = await self._table.create(child)
+            created = await self._table.apply(writes.create(child))
         if created:
             self._creation.created(child.checkpoint)
             _log.info("child lease created", extra={"action": "lease_created", "shard": child.key})
         return created
 
     async def _record(self, lease: Lease, children: frozenset[str]) -> None:
-        if not await self._table.record_children(lease.key, children):
+        if not await self._table.apply(writes.record_children(lease.key, children)):
             raise LeaseLostError(lease.key, "its row is gone")

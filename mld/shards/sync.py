@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from mld.clock import Clock
+from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.metrics.java import SYNC
@@ -264,7 +265,7 @@ class ShardSync:
 
     async def _create_row(self, lease: Lease) -> bool:
         with self._creation.creating():
-            created = await self._table.create(lease)
+            created = await self._table.apply(writes.create(lease))
         if created:
             self._creation.created(lease.checkpoint)
         return created

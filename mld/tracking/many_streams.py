@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from mld.consumer.ports import EndVerdict, MissingVerdict, ShardCare, ShardSource
 from mld.errors import StartupError, StreamError, StreamNotFoundError, TableError
+from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.metrics.java import STREAM_TRACKER
@@ -288,7 +289,7 @@ class ManyStreams:
             if self._clock.monotonic() - now > LIST_VALID_S:
                 return
             is_still = now - self._still[lease.key][1] > self._rules.lease_duration_s
-            if (lease.actual_owner is None or is_still) and await self._table.delete_unchanged(lease):
+            if (lease.actual_owner is None or is_still) and await self._table.apply(writes.delete_unchanged(lease)):
                 log.info("lease of a former stream deleted", extra={"action": "lease_deleted", "shard": lease.key})
         if gone := due - {lease.stream for lease in scan.leases}:
             await self._follower.forget(gone)

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from mld.clock import Clock
+from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseTable, TableScan
+from mld.leases.table import AnswerT, LeaseTable, LeaseWrite, TableScan
 from mld.stream_ids import StreamId, parse_stream_id, stream_of_key
-from mld.streams import HashRange
 
 SCAN_VALID_S = 5.0
 """How old a scan may be. Older than a listing of shards is what the decisions need; rows are created conditionally."""
@@ -98,17 +98,8 @@ class StreamRows:
         lease = await self._table.get(self._key(key))
         return None if lease is None else within_stream(lease)
 
-    async def create(self, lease: Lease) -> bool:
-        return await self._table.create(replace(lease, key=self._key(lease.key), stream=self._stream))
-
-    async def record_children(self, key: str, children: frozenset[str]) -> bool:
-        return await self._table.record_children(self._key(key), children)
-
-    async def fill_hash_range(self, key: str, hash_range: HashRange) -> bool:
-        return await self._table.fill_hash_range(self._key(key), hash_range)
-
-    async def delete_completed(self, key: str) -> bool:
-        return await self._table.delete_completed(self._key(key))
+    async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:
+        return await self._table.apply(writes.of_stream(write, self._stream))
 
     def _key(self, shard_id: str) -> str:
         return f"{self._stream}:{shard_id}"

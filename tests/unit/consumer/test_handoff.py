@@ -212,8 +212,8 @@ async def test_the_next_worker_goes_on_within_a_second_and_no_record_is_lost_or_
     await world.advance(1)
     keeper = second.worker._parts.keeper
     table = DynamoLeaseTable(world.dynamo.client("w1"), world.clock, table_name=TABLE)
-    await table.ensure_owner_index()
-    discovering = asyncio.create_task(LeaseDiscovery(table, keeper, world.clock, worker_id="w1").run())
+    await table.index.ensure()
+    discovering = asyncio.create_task(LeaseDiscovery(table, table.index, keeper, world.clock, worker_id="w1").run())
     try:
         world.put(50)
         await world.until(world.all_delivered)

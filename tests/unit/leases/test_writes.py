@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mld.leases import writes
+from mld.leases.expressions import request_of
 from mld.leases.lease import Lease
 from mld.leases.table import Refusal
 from mld.positions import SHARD_END, Position
@@ -25,7 +26,8 @@ def row(**changes: Any) -> Lease:
 
 
 def test_a_renewal_names_each_attribute_by_placeholder_and_asks_for_both_rows() -> None:
-    request = writes.renew(MINE)
+    operation, request = request_of(writes.renew(MINE))
+    assert operation == "UpdateItem"
     assert request["Key"] == {"leaseKey": {"S": "shardId-7"}}
     assert request["ExpressionAttributeNames"] == {
         "#leaseCounter": "leaseCounter",
@@ -38,7 +40,8 @@ def test_a_renewal_names_each_attribute_by_placeholder_and_asks_for_both_rows() 
 
 
 def test_a_sentinel_is_always_stored_with_sub_number_zero() -> None:
-    assert writes.checkpoint(MINE, Position("SHARD_END", 5))["ExpressionAttributeValues"][":sub"] == {"N": "0"}
+    _, request = request_of(writes.checkpoint(MINE, Position("SHARD_END", 5)))
+    assert request["ExpressionAttributeValues"][":sub"] == {"N": "0"}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +60,7 @@ def test_owner_switches_count_as_java_counts(
 ) -> None:
     seen = row(owner=owner, checkpoint_owner=checkpoint_owner)
     assert writes.is_owner_switch(seen, new_owner) is is_switch
-    assert ("ADD" in writes.take(seen, new_owner)["UpdateExpression"]) is is_switch
+    assert ("ADD" in request_of(writes.take(seen, new_owner))[1]["UpdateExpression"]) is is_switch
 
 
 # --- assignments
