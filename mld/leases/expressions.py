@@ -18,19 +18,20 @@ _PLACEHOLDER = re.compile(r"#(\w+)")
 def request_of(write: LeaseWrite[Any]) -> tuple[str, dict[str, Any]]:
     """The operation and its parameters. Raises ValueError for a row that must not be born (`rows.new_row`)."""
     condition, update = _all_of(write.conditions), _update(write)
-    request: dict[str, Any] = {
-        "ConditionExpression": condition,
-        "ExpressionAttributeNames": {f"#{name}": name for name in _PLACEHOLDER.findall(condition + update)},
-    }
+    row = {"Key": {rows.KEY: {"S": write.key}}} if write.creates is None else {"Item": rows.new_row(write.creates)}
+    request: dict[str, Any] = {**row, "ConditionExpression": condition}
+    if update:
+        request["UpdateExpression"] = update
+    request["ExpressionAttributeNames"] = {f"#{name}": name for name in _PLACEHOLDER.findall(condition + update)}
     if values := dict(_values(write)):
         request["ExpressionAttributeValues"] = values
     if write.creates is not None:
-        return "PutItem", {"Item": rows.new_row(write.creates)} | request
-    request = {"Key": {rows.KEY: {"S": write.key}}} | request
+        return "PutItem", request
     if write.deletes:
         return "DeleteItem", request
-    request |= {"UpdateExpression": update, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-    return "UpdateItem", request | ({"ReturnValues": "ALL_NEW"} if write.wants_row else {})
+    if write.wants_row:
+        request["ReturnValues"] = "ALL_NEW"
+    return "UpdateItem", request | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
 
 def _all_of(conditions: Iterable[Condition]) -> str:

@@ -1,13 +1,14 @@
-"""`StreamRows`: the rows of one stream, in a table that has several, as the room `shards` sees them.
+"""The rows of one stream, in a table that has several, as the room `shards` sees them (`StreamRows`); and the table as
+the fleet sees it, without the leases of streams that nobody is to consume (`VisibleTable`).
 
-Rules: shards#several-streams. In here a lease's `key` is the shard's own name, and no row of another stream exists. A
-scan of the whole table serves all streams that ask at about the same time.
+Rules: shards#several-streams. In `StreamRows` a lease's `key` is the shard's own name, and no row of another stream
+exists. A scan of the whole table serves all streams that ask at about the same time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from mld.clock import Clock
@@ -33,7 +34,7 @@ class SortedRows:
         found = (parse_stream_id(stream) for stream in self.of if stream is not None)
         return frozenset(stream for stream in found if stream is not None)
 
-    def of_stream(self, stream: str) -> TableScan:
+    def of_stream(self, stream: str | None) -> TableScan:
         """The rows of one stream, with the shards' own names as keys."""
         return self.of.get(stream, TableScan())
 
@@ -103,3 +104,35 @@ class StreamRows:
 
     def _key(self, shard_id: str) -> str:
         return f"{self._stream}:{shard_id}"
+
+
+IsVisible = Callable[[str | None], bool]
+"""Whether leases of the stream with this identifier are to be taken; None: the row names no stream."""
+
+
+class ConsumedStreams:
+    """Identifiers of the streams that this worker consumes now, None for the one stream of a table of one."""
+
+    def __init__(self, *ids: str | None) -> None:
+        self.ids: frozenset[str | None] = frozenset(ids)
+
+    def has(self, stream: str | None) -> bool:
+        """An `IsVisible`."""
+        return stream in self.ids
+
+
+def visible(scan: TableScan, is_visible: IsVisible) -> TableScan:
+    """The scan without the leases of other streams."""
+    return replace(scan, leases=tuple(lease for lease in scan.leases if is_visible(lease.stream)))
+
+
+class VisibleTable:
+    """A `LeaseTable` whose scans have only leases that `is_visible`. Rows can be read and written by key as ever."""
+
+    def __init__(self, table: LeaseTable, is_visible: IsVisible) -> None:
+        self._table = table
+        self._is_visible = is_visible
+        self.ensure, self.get, self.get_many, self.apply = table.ensure, table.get, table.get_many, table.apply
+
+    async def scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> TableScan:
+        return visible(await self._table.scan(part, timeout_s=timeout_s), self._is_visible)
