@@ -32,9 +32,9 @@ from mld.streams import ChildBatch, FanOut, StreamKind, Streams, StreamSummary
 from mld.tracking.followed_streams import FollowedStreams
 from mld.tracking.follower import ListFollower, WantedStream
 from mld.tracking.list_table import ListTable
-from mld.tracking.sources import OpenedStream, StreamRules, TrackedStreams
 from mld.tracking.stream_list import ListedStream
 from mld.tracking.stream_rows import ConsumedStreams, VisibleTable
+from mld.tracking.stream_set import OpenedStream, StreamRules, TrackedStreams
 from mld.tracking.tracked_stream import TrackingNeeds
 from mld.worker import Worker, WorkerParts, WorkerSettings, WorkerSignals
 from properties.settings import Settings

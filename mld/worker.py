@@ -24,7 +24,7 @@ from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseTable, TableScan
 from mld.metrics.java import RENEWER_START, START
 from mld.surviving import kept_running, survived
-from mld.tracking.sources import Standing, TrackedStreams
+from mld.tracking.stream_set import Standing, TrackedStreams
 
 log = logging.getLogger(__name__)
 
