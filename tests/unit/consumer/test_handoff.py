@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 
+from mld.leases import writes
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import HANDOFF_TIMEOUT_S
@@ -25,7 +26,7 @@ GIVEN = ["initialize", "shutdownRequested", "leaseLost"]
 async def begin(world, key=SHARD_0, to="w2"):
     """What a leader writes; returns when it was written."""
     leader = DynamoLeaseTable(world.dynamo.client("leader"), world.clock, table_name=TABLE)
-    assert isinstance(await leader.begin_handoff(world.lease(key), to), Lease)
+    assert isinstance(await leader.apply(writes.begin_handoff(world.lease(key), to)), Lease)
     return world.clock.monotonic()
 
 
