@@ -17,26 +17,25 @@ from mld.fleet.wiring import DetectLoad, FleetNeeds, make_fleet, no_load
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus
 from mld.leases.packed_status import status_of
-from mld.leases.table import LeaseTable
+from mld.leases.table import StoredTable
 from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeartbeatValidity, Validity
 from mld.metrics.registry import Metrics
 from mld.periods import RENEWALS_PER_LEASE
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
-from mld.reader_factory import NewReader, ReaderShares, TakeDown, readers_of
+from mld.reader_factory import ReaderShares, readers_of
 from mld.retrieval.buffer import Budget
 from mld.retrieval.placement import Placement
 from mld.shards.detector import ShardDetector
 from mld.streams import ChildBatch, FanOut, StreamKind, Streams, StreamSummary
+from mld.tracking.followed_streams import FollowedStreams
 from mld.tracking.follower import ListFollower, WantedStream
 from mld.tracking.list_table import ListTable
-from mld.tracking.many_streams import ManyRules, ManyStreams, OpenedStream
-from mld.tracking.one_stream import OneStream
-from mld.tracking.ports import StreamSources
 from mld.tracking.stream_list import ListedStream
-from mld.tracking.tracked_stream import TrackingNeeds, track
-from mld.tracking.visible_table import ConsumedStreams, VisibleTable
+from mld.tracking.stream_rows import ConsumedStreams, VisibleTable
+from mld.tracking.stream_set import OpenedStream, StreamRules, TrackedStreams
+from mld.tracking.tracked_stream import TrackingNeeds
 from mld.worker import Worker, WorkerParts, WorkerSettings, WorkerSignals
 from properties.settings import Settings
 from properties.values import (
@@ -64,19 +63,22 @@ class StreamPorts:
 
 
 @dataclass(frozen=True, slots=True)
-class ManyPorts:
-    """Several streams. `read_wanted` reads the settings' list again; `describe` and `open` find and open a stream."""
+class SourcePorts:
+    """The streams of a worker. `open` opens a stream of the list, or with None the one that the settings name.
 
+    `read_wanted` reads the settings' list again, and `describe` finds a stream of it; nobody asks for the list of one.
+    """
+
+    open: Callable[[ListedStream | None], Awaitable[StreamPorts]]
     read_wanted: Callable[[], Awaitable[Sequence[WantedStream]]]
     describe: Callable[[WantedStream], Awaitable[StreamSummary]]
-    open: Callable[[ListedStream], Awaitable[StreamPorts]]
 
 
 def assemble(
     settings: Settings,
     worker_id: str,
-    ports: StreamPorts | ManyPorts,
-    table: LeaseTable,
+    ports: SourcePorts,
+    table: StoredTable,
     dynamo: Service,
     host: ProcessorHost,
     clock: Clock,
@@ -99,8 +101,8 @@ def assemble(
     metrics = Metrics() if metrics is None else metrics
     metrics.worker.prefetch_limit_bytes = settings.prefetch_bytes_max
 
-    consumed = ConsumedStreams()
-    leases: LeaseTable = VisibleTable(table, consumed.has) if isinstance(ports, ManyPorts) else table
+    consumed = ConsumedStreams() if settings.is_multi_stream else ConsumedStreams(None)
+    leases = VisibleTable(table, consumed.has)
 
     def status_of_shard(key: str) -> ShardStatus | None:
         return status_of(metrics.shards.get(key), clock.wall())
@@ -127,6 +129,7 @@ def assemble(
         worker_id=worker_id,
         service=dynamo,
         table=leases,
+        stored=table,
         keeper=keeper,
         heartbeat_validity=by_heartbeat,
         taker=taker,
@@ -159,57 +162,28 @@ def assemble(
         parents_changed=parents_changed,
     )
     source = _Source(settings, worker_id, clock, rng, prepare, polls_on_a_beat=polls_on_a_beat)
-    sources: StreamSources
-    if isinstance(ports, StreamPorts):
-        new_reader, take_down = source.readers(ports)
-        sources = OneStream(
-            track(
-                tracking,
-                table,
-                ports.streams,
-                source.of(new_reader, ports, settings.stream_name),
-                name=settings.stream_name,
-                stream=None,
-                kind=ports.kind,
-                initial=source.initial_of(ports),
-                on_missing_child=signals.missing_child,
-                take_down=take_down,
-            ),
-            table,
-            clock,
-            sync_due=signals.sync_due,
-            sync_spacing_s=settings.shard_sync_interval_millis / 1000,
-            skip_sync=settings.skip_shard_sync_at_worker_initialization_if_leases_exist,
-            on_synced=fleet.wake_leases,
-        )
-    else:
 
-        async def open_stream(listed: ListedStream) -> OpenedStream:
-            opened = await ports.open(listed)
-            new_reader, take_down = source.readers(opened)
-            label = StreamLabel(listed.id.name, listed.arn, listed.stream)
-            shard_source = source.of(new_reader, opened, listed.stream, label)
-            return OpenedStream(opened.streams, shard_source, shard_source.initial, take_down, opened.kind)
+    async def open_stream(listed: ListedStream | None) -> OpenedStream:
+        return source.opened(await ports.open(listed), listed)
 
-        sources = ManyStreams(
-            tracking,
-            table,
-            ListFollower(ListTable(dynamo, settings.table_name), clock, ports.read_wanted, ports.describe),
-            open_stream,
-            ManyRules(
-                former=settings.former_streams,
-                former_wait_s=settings.former_streams_wait.total_seconds(),
-                sync_spacing_s=settings.shard_sync_interval_millis / 1000,
-                lease_duration_s=lease_duration_s,
-            ),
-            consumed,
-            on_change=signals.changed.set,
+    rules = StreamRules(
+        sync_spacing_s=settings.shard_sync_interval_millis / 1000,
+        skip_sync=settings.skip_shard_sync_at_worker_initialization_if_leases_exist,
+        former=settings.former_streams,
+        former_wait_s=settings.former_streams_wait.total_seconds(),
+        lease_duration_s=lease_duration_s,
+    )
+    sources = TrackedStreams(tracking, table, open_stream, rules, consumed)
+    if settings.is_multi_stream:
+        follower = ListFollower(ListTable(dynamo, settings.table_name), clock, ports.read_wanted, ports.describe)
+        sources = FollowedStreams(
+            tracking, table, open_stream, rules, consumed, follower, on_change=signals.changed.set
         )
     consumer_parts = ConsumerParts(
         keeper=keeper,
         host=host,
         source_of=sources.source_of,
-        care=sources.care,
+        care=sources,
         parents_changed=parents_changed,
         clock=clock,
         rng=rng,
@@ -248,17 +222,24 @@ class _Source:
         self._prepare = prepare
         self._shares = ReaderShares(clock, rng, budget=Budget(settings.prefetch_bytes_max), on_a_beat=polls_on_a_beat)
 
-    def initial_of(self, ports: StreamPorts) -> InitialPosition:
-        return initial_position(self._settings) if ports.initial is None else _position(ports.initial)
-
-    def readers(self, ports: StreamPorts) -> tuple[NewReader, TakeDown | None]:
-        consumer_arn = ports.consumer_arn
-        return readers_of(self._settings, ports.streams, ports.fan_out, self._shares, consumer_arn, ports.kind)
-
-    def of(self, new_reader: NewReader, ports: StreamPorts, name: str, label: StreamLabel | None = None) -> ShardSource:
-        sender = Sender(self._settings.application_name, name, self._worker_id)
-        placement = Placement(ports.streams, self._clock)
-        return ShardSource(new_reader, self.initial_of(ports), sender, label, self._prepare, placement)
+    def opened(self, ports: StreamPorts, listed: ListedStream | None) -> OpenedStream:
+        """What the parts of a stream are made of."""
+        settings, initial = self._settings, self._settings.initial_position if ports.initial is None else ports.initial
+        name = settings.stream_name if listed is None else listed.stream
+        label = None if listed is None else StreamLabel(listed.id.name, listed.arn, listed.stream)
+        new_reader, take_down = readers_of(
+            settings, ports.streams, ports.fan_out, self._shares, ports.consumer_arn, ports.kind
+        )
+        source = ShardSource(
+            new_reader,
+            _position(initial),
+            Sender(settings.application_name, name, self._worker_id),
+            label,
+            self._prepare,
+            Placement(ports.streams, self._clock),
+        )
+        shown = name if listed is None else listed.label
+        return OpenedStream(shown, ports.streams, source, source.initial, take_down, ports.kind)
 
 
 def _apart(rng: Random) -> Random:

@@ -17,11 +17,11 @@ from contextlib import asynccontextmanager
 from pathlib import PurePath
 from random import Random
 
-from mld.assembly import ManyPorts, StreamPorts, assemble, initial_position, worker_settings
+from mld.assembly import assemble, initial_position, worker_settings
 from mld.aws.client_factory import ClientFactory, client_factory
 from mld.aws.counted import CountedService
 from mld.aws.letters import LetterBox, letter_box_of
-from mld.aws.service import RawService, Service
+from mld.aws.service import Service
 from mld.aws.wire_or_boto import service_of
 from mld.clock import Clock, LoopClock
 from mld.consumer.child import ChildCommand, PipeHost, runnable
@@ -37,10 +37,9 @@ from mld.process.signals import EXIT_FAILURE, EXIT_OK, StopSignals, hang_up_here
 from mld.process.streams_reader import StreamsReader
 from mld.process.systemd import ServiceManager, claim_supervision
 from mld.process.until_tip import CatchUpRules, RunUntilTip, UntilTip
-from mld.reader_factory import fan_out_of
 from mld.refusals import refusals
 from mld.schemas.opening import OpenedRegistry, registry_of
-from mld.stream_adapters import LABELS, kind_of, service_name, streams_port
+from mld.stream_adapters import LABELS, service_name
 from mld.stream_clients import StreamClients
 from mld.streams import StreamKind, Streams
 from mld.surface import SurfaceParts, surface
@@ -99,14 +98,12 @@ async def run_daemon(
     clock = LoopClock()
     dynamo = _dynamo(settings, factory, metrics)
     letters = letter_box_of(settings, factory)
-    sources: CountedService | StreamClients
-    if settings.is_multi_stream:
-        reader = streams_reader or StreamsReader(settings.streams, None, Scrubber())
-        sources = StreamClients(
-            settings, clock, lambda place, kind: _streams(place, client_factory(place), metrics, kind), reader.read
-        )
-    else:
-        sources = _streams(settings, factory, metrics, kind_of(settings.stream_arn))
+
+    def new_service(place: Settings, kind: StreamKind) -> CountedService:
+        return _streams(place, factory if place == settings else client_factory(place), metrics, kind)
+
+    reader = streams_reader or StreamsReader(settings.streams, None, Scrubber())
+    sources = StreamClients(settings, clock, new_service, reader.read)
     schemas = registry_of(settings, factory, clock, metrics.worker)
     opened: list[CountedService | LetterBox | StreamClients | OpenedRegistry] = [sources, dynamo]
     if schemas is not None:
@@ -273,17 +270,18 @@ def _naming(command: Sequence[str], streams: Streams, clock: Clock) -> StreamNam
     return StreamNaming(streams, clock) if any(PurePath(word).name == PROGRAM for word in command) else None
 
 
-def _commands(clients: StreamClients, command: list[str], clock: Clock) -> Callable[[StreamLabel], ChildCommand]:
-    """How children of several streams are started, each stream's found once."""
-    known: dict[str, ChildCommand] = {}
+def _commands(clients: StreamClients, command: list[str], clock: Clock) -> Callable[[StreamLabel | None], ChildCommand]:
+    """How the children of each stream are started, found once; None: those of the only one."""
+    known: dict[str | None, ChildCommand] = {}
 
-    def of_stream(label: StreamLabel) -> ChildCommand:
-        if label.id not in known:
-            read = clients.read_stream(label.id)
+    def of_stream(label: StreamLabel | None) -> ChildCommand:
+        stream = None if label is None else label.id
+        if stream not in known:
+            read = clients.read_stream(stream)
             text = None if read.own is None else read.own.executable_name
             own = command if text is None else runnable(split_command(text))
-            known[label.id] = ChildCommand(own, _naming(own, read.streams, clock))
-        return known[label.id]
+            known[stream] = ChildCommand(own, _naming(own, read.streams, clock))
+        return known[stream]
 
     return of_stream
 
@@ -292,7 +290,7 @@ def build_worker(
     settings: Settings,
     command: list[str],
     worker_id: str,
-    sources: RawService | StreamClients,
+    sources: StreamClients,
     dynamo: Service,
     environment: Mapping[str, str],
     clock: Clock,
@@ -302,16 +300,6 @@ def build_worker(
 ) -> Worker:
     """Wire the real adapters together."""
     rng = Random()
-    naming: StreamNaming | None = None
-    ports: StreamPorts | ManyPorts
-    if isinstance(sources, StreamClients):
-        ports = sources.ports()
-    else:
-        kind = kind_of(settings.stream_arn)
-        streams = streams_port(sources, clock, settings.stream_name, settings.stream_arn)
-        fan_out = fan_out_of(settings, sources, streams) if kind is StreamKind.KINESIS else None
-        ports = StreamPorts(streams, fan_out, settings.fanout_consumer_arn, kind=kind)
-        naming = _naming(command, streams, clock)
     table = DynamoLeaseTable(
         dynamo,
         clock,
@@ -332,13 +320,12 @@ def build_worker(
         stop_timeout_s=settings.child_stop_timeout_millis / 1000,
         environment=environment,
         logs_fields=settings.child_log is ChildLog.FIELDS,
-        naming=naming,
-        of_stream=_commands(sources, command, clock) if isinstance(sources, StreamClients) else None,
+        of_stream=_commands(sources, command, clock),
     )
     return assemble(
         settings,
         worker_id,
-        ports,
+        sources.ports(),
         table,
         dynamo,
         host,

@@ -1,4 +1,4 @@
-"""`StreamClients`: the ports of several streams, with one client for each region and each set of credentials."""
+"""`StreamClients`: the ports of a worker's streams, with one client for each region and each set of credentials."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mld.assembly import ManyPorts, StreamPorts
+from mld.assembly import SourcePorts, StreamPorts
 from mld.aws.counted import CountedService
 from mld.clock import Clock
 from mld.reader_factory import fan_out_of
@@ -51,16 +51,16 @@ class StreamClients:
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._read: dict[str, ReadStream] = {}
+        self._read: dict[str | None, ReadStream] = {}
         self._new_service = new_service
         self._read_streams = read_streams
         self._known: Mapping[str, StreamSetting] = {one.name: one for one in settings.streams}
         self._services: dict[_Place, CountedService] = {}
         self._opening = asyncio.Lock()
 
-    def ports(self) -> ManyPorts:
+    def ports(self) -> SourcePorts:
         """What a worker asks of this."""
-        return ManyPorts(self.wanted, self.describe, self.open_stream)
+        return SourcePorts(self.open_stream, self.wanted, self.describe)
 
     async def wanted(self) -> Sequence[WantedStream]:
         """The streams of the settings, read again."""
@@ -72,29 +72,39 @@ class StreamClients:
         """What the service says of a stream. Raises `errors.StreamError`."""
         return await (await self._streams(wanted.label, wanted.arn))[1].describe()
 
-    async def open_stream(self, listed: ListedStream) -> StreamPorts:
-        """The ports of a stream of the list; settings of ours with its label add credentials and positions."""
-        own = self._known.get(listed.label)
-        service, streams = await self._streams(listed.label, listed.arn)
-        settings = replace(self._settings, stream_name=account_and_name(listed.arn)[1], stream_arn=listed.arn)
-        self._read[listed.stream] = ReadStream(streams, own)
-        kind = kind_of(listed.arn)
+    async def open_stream(self, listed: ListedStream | None) -> StreamPorts:
+        """The ports of a stream of the list; settings of ours with its label add credentials and positions.
+
+        None: of the one stream of the settings.
+        """
+        settings = self._settings
+        if listed is None:
+            own, arn = None, settings.stream_arn
+            service = await self._service_at(self._place(arn, settings.kinesis_region))
+            streams, extra = streams_port(service, self._clock, settings.stream_name, arn), b""
+        else:
+            own, arn = self._known.get(listed.label), listed.arn
+            service, streams = await self._streams(listed.label, arn)
+            settings = replace(settings, stream_name=account_and_name(arn)[1], stream_arn=arn)
+            extra = self._extra(settings.stream_name)
+        self._read[None if listed is None else listed.stream] = ReadStream(streams, own)
+        kind = kind_of(arn)
         return StreamPorts(
             streams,
-            fan_out_of(settings, service, streams, self._extra(settings.stream_name))
-            if kind is StreamKind.KINESIS
-            else None,
-            None if own is None else own.consumer_arn,
+            fan_out_of(settings, service, streams, extra) if kind is StreamKind.KINESIS else None,
+            settings.fanout_consumer_arn if listed is None else None if own is None else own.consumer_arn,
             None if own is None else own.initial_position,
             kind,
         )
 
-    def read_stream(self, stream: str) -> ReadStream:
-        """The stream with this identifier, which was opened."""
+    def read_stream(self, stream: str | None) -> ReadStream:
+        """The stream with this identifier, or the only one, which was opened."""
         return self._read[stream]
 
     async def open(self) -> None:
-        """Nothing: each client is opened for the first stream that needs it."""
+        """Open the client of the one stream; of several, each is opened for the first stream that needs it."""
+        if not self._settings.is_multi_stream:
+            await self._service_at(self._place(self._settings.stream_arn, self._settings.kinesis_region))
 
     async def close(self) -> None:
         """Close all clients."""
@@ -110,12 +120,13 @@ class StreamClients:
 
     async def _service(self, label: str, arn: str | None) -> CountedService:
         own = self._known.get(label)
-        credentials = own.credentials if own is not None else None
-        place = _Place(
-            kind_of(arn),
-            self._settings.kinesis_region if arn is None else arn.split(":")[3],
-            self._settings.aws_credentials_provider if credentials is None else credentials,
-        )
+        region = self._settings.kinesis_region if arn is None else arn.split(":")[3]
+        return await self._service_at(self._place(arn, region, None if own is None else own.credentials))
+
+    def _place(self, arn: str | None, region: str | None, credentials: CredentialsChain | None = None) -> _Place:
+        return _Place(kind_of(arn), region, credentials or self._settings.aws_credentials_provider)
+
+    async def _service_at(self, place: _Place) -> CountedService:
         async with self._opening:
             if place not in self._services:
                 settings = replace(

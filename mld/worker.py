@@ -23,7 +23,7 @@ from mld.leases.holding import HeldLease
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseTable, TableScan
 from mld.surviving import kept_running, survived
-from mld.tracking.ports import Standing, StreamSources
+from mld.tracking.stream_set import Standing, TrackedStreams
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class WorkerParts:
     table: LeaseTable
     keeper: LeaseKeeper
     fleet: Fleet
-    sources: StreamSources
+    sources: TrackedStreams
     consumer_parts: ConsumerParts
     clock: Clock
     takes_down: bool = False
@@ -61,8 +61,6 @@ class WorkerSignals:
     def __init__(self) -> None:
         self.changed = asyncio.Event()
         """The set of held leases changed, or a stop was asked for."""
-        self.sync_due = asyncio.Event()
-        """Rows are missing in the table: it is made true to the stream again, after `shardSyncIntervalMillis`."""
         self.initialized = asyncio.Event()
         """The worker has begun to work."""
         self.stop_asked = asyncio.Event()
@@ -85,10 +83,6 @@ class WorkerSignals:
             f"the record processor of shard {shard_id} failed too often without checkpoint progress; the last failure: "
             f"{why}. Repair it, or change mld.childRestartsMax"
         )
-
-    def missing_child(self, _key: str) -> None:
-        """A finished shard has a child without a row."""
-        self.sync_due.set()
 
 
 class Worker:

@@ -62,7 +62,7 @@ class PipeHost:
 
     `command` is already split. `stop_timeout_s` bounds each step of ending a child. A child's environment is the
     daemon's, `environment`, what `naming` says when the child starts, and what its shard's address says. `of_stream`
-    has the command and the naming for the children of one of several streams.
+    has the command and the naming for the children of a stream, None where there is one only.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class PipeHost:
         environment: Mapping[str, str],
         logs_fields: bool = True,
         naming: StreamNaming | None = None,
-        of_stream: Callable[[StreamLabel], ChildCommand] | None = None,
+        of_stream: Callable[[StreamLabel | None], ChildCommand] | None = None,
     ) -> None:
         self._all = ChildCommand(list(command), naming)
         self._of_stream = of_stream
@@ -85,7 +85,7 @@ class PipeHost:
 
     async def start(self, shard: ShardAddress) -> PipeChild:
         stream = shard.stream
-        what = self._all if stream is None or self._of_stream is None else self._of_stream(stream)
+        what = self._all if self._of_stream is None else self._of_stream(stream)
         named = await what.naming.variables() if what.naming else {}
         inherited = {name: value for name, value in os.environ.items() if name not in OF_ONE_SHARD}
         environment = {**inherited, **self._environment, **named, **shard.variables()}

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from mld.errors import TableError
 from mld.fleet.loops import Tasks
+from mld.leases import writes
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.room import loads_of
@@ -59,7 +60,7 @@ class ChildAdopter:
         lease = await ours(self._table.get(key), "adopting a child lease", key)
         if lease is None or lease.actual_owner is not None or self._stopped or not self._has_room():
             return
-        row = await ours(self._table.assign(lease, self._worker_id), "adopting")
+        row = await ours(self._table.apply(writes.assign(lease, self._worker_id)), "adopting")
         if not isinstance(row, Refusal):
             await self._keeper.reacquire([row])
 

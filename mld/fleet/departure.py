@@ -17,8 +17,9 @@ from mld.clock import Clock
 from mld.errors import TableError
 from mld.fleet.report.stored_reports import StoredReports
 from mld.fleet.roster import Roster
+from mld.leases import writes
 from mld.leases.keeper import LeaseKeeper
-from mld.leases.table import LeaseTable, TableScan
+from mld.leases.table import LeaseIndex, LeaseTable, TableScan
 from mld.surviving import ours
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class Departure:
     def __init__(
         self,
         table: LeaseTable,
+        index: LeaseIndex,
         keeper: LeaseKeeper,
         reports: StoredReports,
         roster: Roster,
@@ -42,6 +44,7 @@ class Departure:
         leases_max: int,
     ) -> None:
         self._table = table
+        self._index = index
         self._keeper = keeper
         self._reports = reports
         self._roster = roster
@@ -102,7 +105,9 @@ class Departure:
         return self._roster.receivers(keys, scan.leases, found, now, self._leases_max)
 
     async def _release_late_leases(self) -> None:
-        found = [await self._table.get(key) for key in await self._table.keys_owned_by(self._worker_id)]
+        found = [await self._table.get(key) for key in await self._index.keys_owned_by(self._worker_id)]
         for lease in found:
-            if lease is not None and lease.actual_owner == self._worker_id and await self._table.release(lease):
+            if lease is None or lease.actual_owner != self._worker_id:
+                continue
+            if await self._table.apply(writes.release(lease)):
                 log.info("late lease %s released", lease.key, extra={"action": "late_lease", "shard": lease.key})

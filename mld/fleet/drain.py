@@ -14,6 +14,7 @@ from mld.fleet.departure import Departure
 from mld.fleet.loops import Tasks
 from mld.fleet.report.reports import is_drained
 from mld.fleet.values import WorkerReport
+from mld.leases import writes
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseTable, Refusal
 from mld.surviving import survived
@@ -55,7 +56,7 @@ class Drain:
                 receiver = receivers.get(lease.key)
                 if receiver is None:
                     continue
-                answer = await self._table.begin_handoff(lease, receiver)
+                answer = await self._table.apply(writes.begin_handoff(lease, receiver))
                 if not isinstance(answer, Refusal):
                     about = {"action": "lease_drained", "shard": lease.key}
                     log.info("lease %s goes to %s: this worker is drained", lease.key, receiver, extra=about)

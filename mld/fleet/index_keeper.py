@@ -6,7 +6,7 @@ import logging
 
 from mld.clock import Clock
 from mld.errors import TableError
-from mld.leases.table import IndexStatus, LeaseTable
+from mld.leases.table import IndexStatus, LeaseIndex
 
 log = logging.getLogger(__name__)
 
@@ -17,13 +17,13 @@ RETRY_S = 60.0
 class IndexKeeper:
     """Asks for the index once, and again while it is missing."""
 
-    def __init__(self, table: LeaseTable, clock: Clock) -> None:
-        self._table = table
+    def __init__(self, index: LeaseIndex, clock: Clock) -> None:
+        self._index = index
         self._clock = clock
 
     async def ensure(self) -> None:
         """Raises TableError."""
-        if await self._table.ensure_owner_index() is IndexStatus.FORBIDDEN:
+        if await self._index.ensure() is IndexStatus.FORBIDDEN:
             log.warning(
                 "the index of leases by owner cannot be created: allow dynamodb:UpdateTable and dynamodb:DescribeTable "
                 "on the lease table. Until then leases are found by scans",
@@ -35,7 +35,7 @@ class IndexKeeper:
         while True:
             await self._clock.sleep(RETRY_S)
             try:
-                if await self._table.owner_index_status() is IndexStatus.MISSING:
+                if await self._index.status() is IndexStatus.MISSING:
                     await self.ensure()
             except TableError as error:
                 log.warning("owner index unknown: %s", error, extra={"action": "index_unknown"})

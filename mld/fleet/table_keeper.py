@@ -6,7 +6,7 @@ import logging
 
 from mld.clock import Clock
 from mld.errors import TableError
-from mld.leases.table import LeaseTable
+from mld.leases.table import StoredTable
 
 log = logging.getLogger(__name__)
 
@@ -16,7 +16,7 @@ LOOK_S = 1.0
 class TableKeeper:
     """Looks whether the table is gone; what it knows of that is the table's own."""
 
-    def __init__(self, table: LeaseTable, clock: Clock, worker_id: str, lease_duration_s: float) -> None:
+    def __init__(self, table: StoredTable, clock: Clock, worker_id: str, lease_duration_s: float) -> None:
         self._table = table
         self._clock = clock
         self._worker_id = worker_id

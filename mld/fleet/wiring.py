@@ -46,7 +46,7 @@ from mld.fleet.watch.takeover import TakeoverRules
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus
-from mld.leases.table import LeaseTable
+from mld.leases.table import LeaseTable, StoredTable
 from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeartbeatValidity
 from mld.metrics.registry import Metrics
@@ -68,6 +68,8 @@ class FleetNeeds:
     worker_id: str
     service: Service
     table: LeaseTable
+    """With the leases that the fleet is to see."""
+    stored: StoredTable
     keeper: LeaseKeeper
     heartbeat_validity: HeartbeatValidity | None
     taker: LeaseTaker
@@ -83,6 +85,7 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
     """A fleet for one worker, its parts in the order in which they depend on each other; AWS is not asked yet."""
     lease_duration_s = settings.failover_time_millis / 1000
     rules = _report_rules(settings)
+    index = needs.stored.index
     states = StatesTable(needs.service)
     migration = _migration(settings, needs, states)
     reports = StoredReports(needs.service, migration)
@@ -106,7 +109,9 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
         needs.metrics, is_adaptive=settings.client_version_config is not ClientVersionConfig.VERSION_3X
     )
     roster = Roster(needs.worker_id, lease_duration_s=lease_duration_s, rules=rules)
-    discovery = LeaseDiscovery(needs.table, needs.keeper, needs.clock, worker_id=needs.worker_id, metrics=needs.metrics)
+    discovery = LeaseDiscovery(
+        needs.table, index, needs.keeper, needs.clock, worker_id=needs.worker_id, metrics=needs.metrics
+    )
     assigning_due = asyncio.Event()
     lookout = Lookout(
         needs.table,
@@ -161,6 +166,7 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
     )
     departure = Departure(
         needs.table,
+        index,
         needs.keeper,
         reports,
         roster,
@@ -183,7 +189,7 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
                 worker_id=needs.worker_id,
                 configured=settings.client_version_config,
                 is_leader=leader.is_leader,
-                view=ReadinessReader(needs.table, reports, rules, needs.clock).read,
+                view=ReadinessReader(needs.table, index, reports, rules, needs.clock).read,
                 metrics=needs.metrics,
             ),
             migration=migration,
@@ -192,8 +198,8 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
             assigner=assigner,
             lookout=lookout,
             new_reporter=_maker_of_reporter(settings, needs, heartbeat, drain, roster),
-            index=IndexKeeper(needs.table, needs.clock),
-            table_keeper=TableKeeper(needs.table, needs.clock, needs.worker_id, lease_duration_s),
+            index=IndexKeeper(index, needs.clock),
+            table_keeper=TableKeeper(needs.stored, needs.clock, needs.worker_id, lease_duration_s),
             heartbeat=heartbeat,
             java_peers=java_peers,
             child_adopter=ChildAdopter(

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from mld.clock import Clock, wait_for_event
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseTable
+from mld.leases.table import LeaseIndex, LeaseTable
 from mld.metrics.registry import Metrics
 from mld.periods import ALONE_PERIODS, DISCOVERY_PERIOD_S, QUERY_SPACING_S_MAX
 from mld.surviving import survived
@@ -36,6 +36,7 @@ class LeaseDiscovery:
     def __init__(
         self,
         table: LeaseTable,
+        index: LeaseIndex,
         keeper: LeaseKeeper,
         clock: Clock,
         *,
@@ -45,6 +46,7 @@ class LeaseDiscovery:
         self._counts = (Metrics() if metrics is None else metrics).worker.operations.discovery
         self._discovered = 0
         self._table = table
+        self._index = index
         self._keeper = keeper
         self._clock = clock
         self._worker_id = worker_id
@@ -108,7 +110,7 @@ class LeaseDiscovery:
         now = self._clock.monotonic
         try:
             with self._counts.all.timed(now), self._counts.list_keys.timed(now):
-                keys = await self._table.keys_owned_by(self._worker_id)
+                keys = await self._index.keys_owned_by(self._worker_id)
         except Exception as error:
             failure = survived(error, "looking for assigned leases")
             log.warning("cannot look for assigned leases: %s", failure, extra={"action": "discovery_failed"})

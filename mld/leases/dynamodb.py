@@ -1,4 +1,4 @@
-"""The lease table in DynamoDB: carries out what `rows` and `writes` say, one request per call, no retries.
+"""The lease table in DynamoDB: one request per call, no retries.
 
 Rules: leases#lease-table, leases#table-reads, leases#conditional-writes, leases#table-errors, leases#lost-table. Never
 writes without a condition and never hides an error: what is not a definite answer leaves as a `TableError`.
@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal
 
 from mld.aws.boundary import raises_only
@@ -20,12 +19,12 @@ from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.clock import Clock
 from mld.errors import TableMissingError, TableThrottledError, TableUnavailableError
 from mld.leases import rows, writes
-from mld.leases.lease import Failing, Lease, ShardStatus
+from mld.leases.expressions import request_of
+from mld.leases.lease import Lease
 from mld.leases.owner_index import FORBIDDEN_CODES, OwnerIndex
 from mld.leases.rows import CorruptRowError
-from mld.leases.table import IndexStatus, Refusal, TableScan
-from mld.positions import LATEST, Position
-from mld.streams import HashRange
+from mld.leases.table import AnswerT, LeaseWrite, Refusal, TableScan
+from mld.positions import LATEST
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +40,6 @@ TABLE_SIZE_VALID_S = 7200.0  # DynamoDB itself refreshes the figure only every s
 ROWS_PER_SLICE = 32  # rows parsed before the loop gets a turn: well below 2 ms
 GETS_PER_BATCH = 100  # DynamoDB's limit
 RESTORES_AT_ONCE = 20  # rows of a lost table; as renewals
-RELEASE_WRITES_MAX = 2  # the second one with the owners that the first one's refusal showed
 
 EXISTS_CODE = "ResourceInUseException"
 BACKUPS_NOT_YET_CODE = "ContinuousBackupsUnavailableException"
@@ -50,7 +48,7 @@ READY_STATES = frozenset({"ACTIVE", "UPDATING"})
 
 @raises_only(TableUnavailableError)
 class DynamoLeaseTable:
-    """The `LeaseTable` port over a DynamoDB `Service`. `scan_segments` 0: as many as the table's size asks for.
+    """The `StoredTable` port over a DynamoDB `Service`. `scan_segments` 0: as many as the table's size asks for.
 
     `renewal_timeout_s` is for the writes that keep a lease, renewals and checkpoints; by default that of the others.
     """
@@ -73,7 +71,7 @@ class DynamoLeaseTable:
         scan_timeout_s: float = SCAN_TIMEOUT_S,
     ) -> None:
         self._calls = TableCalls(service, table_name, request_timeout_s, self._note_missing)
-        self._index = OwnerIndex(self._calls, clock, scan_timeout_s=scan_timeout_s)
+        self.index = OwnerIndex(self._calls, clock, scan_timeout_s=scan_timeout_s)
         self._renewal_timeout_s = renewal_timeout_s
         self._clock = clock
         self._table_name = table_name
@@ -114,7 +112,7 @@ class DynamoLeaseTable:
 
     @property
     def lost_since(self) -> float | None:
-        """See `LeaseTable.lost_since`."""
+        """See `StoredTable.lost_since`."""
         return self._lost_since
 
     def _note_missing(self) -> None:
@@ -122,13 +120,13 @@ class DynamoLeaseTable:
             self._lost_since = self._clock.monotonic()
 
     async def restore(self, worker: str) -> int:
-        """See `LeaseTable.restore`. Raises TableError."""
+        """See `StoredTable.restore`. Raises TableError."""
         await self.ensure()
         known = self._known.values()
-        items = [writes.create(rows.reborn(lease)) for lease in known if may_restore(lease, worker)]
+        creations = [writes.create(rows.reborn(lease)) for lease in known if may_restore(lease, worker)]
         created = 0
-        for start in range(0, len(items), RESTORES_AT_ONCE):
-            answers = [self._try("PutItem", item) for item in items[start : start + RESTORES_AT_ONCE]]
+        for start in range(0, len(creations), RESTORES_AT_ONCE):
+            answers = [self._send(one) for one in creations[start : start + RESTORES_AT_ONCE]]
             created += sum(await asyncio.gather(*answers))
         if self._lost_since is not None:
             self._creates_from = 2 * self._clock.monotonic() - self._lost_since
@@ -265,124 +263,30 @@ class DynamoLeaseTable:
 
     # --- writes -------------------------------------------------------------------------------------------------------
 
-    async def create(self, lease: Lease) -> bool:
-        """See `LeaseTable.create`. Raises TableMissingError while workers may still bring back rows of a lost table."""
-        if self._lost_since is not None or self._clock.monotonic() < self._creates_from:
+    async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:
+        """See `LeaseTable.apply`. Raises TableError; while workers may still bring back rows of a lost table, no row is
+        created, and TableMissingError says so.
+        """
+        if write.creates is not None and (self._lost_since is not None or self._clock.monotonic() < self._creates_from):
             raise TableMissingError(f"not all rows of table {self._table_name} are made again yet")
-        created = await self._try("PutItem", writes.create(lease))
-        if created:
-            self._known[lease.key] = lease
-        return created
+        answer = await self._send(write)
+        if isinstance(answer, Refusal) or (answer and write.deletes):
+            self._known.pop(write.key, None)
+        elif isinstance(answer, Lease):
+            self._known[write.key] = answer
+        elif answer and write.creates is not None:
+            self._known[write.key] = write.creates
+        return answer
 
-    async def renew(
-        self,
-        lease: Lease,
-        *,
-        resent: bool = False,
-        heartbeat: str | None = None,
-        failing: Failing | None = None,
-        status: ShardStatus | None = None,
-    ) -> Lease | Refusal:
-        judge = partial(writes.judge_refused, lease, resent=resent)
-        request = writes.renew(lease, heartbeat, failing, status)
-        return await self._judged(request, lease.key, judge, self._renewal_timeout_s)
-
-    async def checkpoint(
-        self, lease: Lease, position: Position, *, resent: bool = False, throughput_kbps: float | None = None
-    ) -> Lease | Refusal:
-        request = writes.checkpoint(lease, position, throughput_kbps)
-        judge = partial(writes.judge_refused, lease, resent=resent, position=position)
-        return await self._judged(request, lease.key, judge, self._renewal_timeout_s)
-
-    async def take(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
-        judge = partial(writes.judge_refused_take, lease, owner, resent=resent)
-        return await self._judged(writes.take(lease, owner), lease.key, judge)
-
-    async def begin_handoff(self, lease: Lease, next_owner: str, *, resent: bool = False) -> Lease | Refusal:
-        judge = partial(writes.judge_refused_handoff, lease, next_owner, resent=resent)
-        return await self._judged(writes.begin_handoff(lease, next_owner), lease.key, judge)
-
-    async def assign(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
-        judge = partial(writes.judge_refused_assign, lease, owner, resent=resent)
-        return await self._judged(writes.assign(lease, owner), lease.key, judge)
-
-    async def assign_expired(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
-        judge = partial(writes.judge_refused_assign, lease, owner, resent=resent)
-        return await self._judged(writes.assign_expired(lease, owner), lease.key, judge)
-
-    async def release(self, lease: Lease) -> bool:
-        current: Lease | None = lease
-        for _ in range(RELEASE_WRITES_MAX):
-            if current is None:
-                return False
-            try:
-                await self._calls.send("UpdateItem", writes.release(current), refusals=(REFUSED_CODE,))
-                return True
-            except RefusedError as refused:
-                current = writes.judge_refused_release(current, await self._row_behind(refused, lease.key))
-        return False
-
-    async def record_children(self, key: str, children: frozenset[str]) -> bool:
-        return await self._try("UpdateItem", writes.record_children(key, children))
-
-    async def fill_hash_range(self, key: str, hash_range: HashRange) -> bool:
-        return await self._try("UpdateItem", writes.fill_hash_range(key, hash_range))
-
-    async def delete_completed(self, key: str) -> bool:
-        return await self._delete(key, writes.delete_completed(key))
-
-    async def delete_unchanged(self, lease: Lease) -> bool:
-        return await self._delete(lease.key, writes.delete_unchanged(lease))
-
-    async def _delete(self, key: str, request: writes.Request) -> bool:
-        deleted = await self._try("DeleteItem", request)
-        if deleted:
-            self._known.pop(key, None)
-        return deleted
-
-    # --- the owner index ----------------------------------------------------------------------------------------------
-
-    async def ensure_owner_index(self) -> IndexStatus:
-        """See `LeaseTable.ensure_owner_index`. Raises TableError."""
-        return await self._index.ensure()
-
-    async def owner_index_status(self) -> IndexStatus:
-        """Raises TableError."""
-        return await self._index.status()
-
-    async def keys_owned_by(self, worker: str) -> tuple[str, ...]:
-        """See `LeaseTable.keys_owned_by`. Raises TableError."""
-        return await self._index.keys_owned_by(worker)
-
-    # --- helpers ------------------------------------------------------------------------------------------------------
-
-    async def _try(self, operation: str, params: writes.Request) -> bool:
+    async def _send(self, write: LeaseWrite[AnswerT]) -> AnswerT:
+        operation, params = request_of(write)
+        timeout_s = self._renewal_timeout_s if write.keeps_lease else None
         try:
-            await self._calls.send(operation, params, refusals=(REFUSED_CODE,))
-        except RefusedError:
-            return False
-        return True
-
-    async def _judged(
-        self,
-        params: writes.Request,
-        key: str,
-        judge: Callable[[Lease | None], Lease | Refusal],
-        timeout_s: float | None = None,
-    ) -> Lease | Refusal:
-        """The row as an UpdateItem leaves it, or what `judge` makes of the row that refused it."""
-        try:
-            answer = await self._calls.send("UpdateItem", params, refusals=(REFUSED_CODE,), timeout_s=timeout_s)
+            answer = await self._calls.send(operation, params, refusals=(REFUSED_CODE,), timeout_s=timeout_s)
         except RefusedError as refused:
-            judged = judge(await self._row_behind(refused, key))
-            if isinstance(judged, Refusal):
-                self._known.pop(key, None)
-            return judged
-        lease = rows.parse_row(answer["Attributes"])
-        if lease is None:
-            raise TableUnavailableError(f"row {params['Key']} of {self._table_name} has stopped being a lease")
-        self._known[key] = lease
-        return lease
+            judged = write.refused(await self._row_behind(refused, write.key) if write.wants_row else None)
+            return await self._send(judged) if isinstance(judged, LeaseWrite) else judged
+        return write.accepted(answer.get("Attributes", {}))
 
     async def _row_behind(self, refused: RefusedError, key: str) -> Lease | None:
         """The row that refused a write: as the service sent it, else read (it may be gone, or the server cannot)."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TypeVar
 
 from mld.clock import Clock
+from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.retries import may_be_applied, retry_delay_s
-from mld.leases.table import LeaseTable, Refusal
+from mld.leases.table import LeaseTable, LeaseWrite, Refusal
 from mld.surviving import survived
 
 log = logging.getLogger(__name__)
@@ -50,25 +51,26 @@ class Parting:
 
     async def release(self, lease: Lease, valid_until: float) -> bool:
         """Remove the owner, so that others may take the lease at once; a pending handoff is completed by that."""
-        return bool(await self._try(lambda _: self._table.release(lease), lease, valid_until, RELEASE_ATTEMPTS_MAX))
+        answer = await self._try(lambda _: writes.release(lease), lease, valid_until, RELEASE_ATTEMPTS_MAX)
+        return answer is True
 
     async def _assign(self, lease: Lease, to: str, valid_until: float, attempts_max: int | None) -> bool:
         answer = await self._try(
-            lambda resent: self._table.assign(lease, to, resent=resent), lease, valid_until, attempts_max
+            lambda resent: writes.assign(lease, to, resent=resent), lease, valid_until, attempts_max
         )
         if isinstance(answer, Refusal):
             log.info("lease %s not given to %s: %s", lease.key, to, answer.why, extra=_about(lease, "assign_refused"))
         return isinstance(answer, Lease)
 
     async def _try(
-        self, write: Callable[[bool], Awaitable[T]], lease: Lease, valid_until: float, attempts_max: int | None
+        self, make: Callable[[bool], LeaseWrite[T]], lease: Lease, valid_until: float, attempts_max: int | None
     ) -> T | None:
-        """The write's answer, None if it stays unknown. `write` is told whether an earlier attempt may have worked."""
+        """The write's answer, None if it stays unknown. `make` gets whether an earlier attempt may have worked."""
         attempt, resent = 0, False
         while True:
             attempt += 1
             try:
-                return await write(resent)
+                return await self._table.apply(make(resent))
             except Exception as error:
                 failure = survived(error, "giving a lease away", lease.key)
                 resent = resent or may_be_applied(failure)

@@ -27,6 +27,7 @@ from dataclasses import replace
 
 from mld.clock import Clock, wait_for_event
 from mld.errors import LeaseLostError, MldError
+from mld.leases import writes
 from mld.leases.confirmer import Confirmer
 from mld.leases.handoff import Parting
 from mld.leases.holding import HeldLease, Holding, RowsWritten
@@ -49,7 +50,7 @@ HANDOFF_TIMEOUT_S = 30.0  # Java's gracefulLeaseHandoffTimeoutMillis
 STARTS_PER_SLICE = 50  # renewal tasks started before the loop gets a turn
 EXPIRY_MARGIN_S = 0.001  # so that a timer that fires a hair early still finds the lease expired
 
-Send = Callable[[Lease, bool], Awaitable[Lease | Refusal]]
+MakeWrite = Callable[[Lease, bool], writes.RowWrite]
 ReceiverOf = Callable[[str], Awaitable[str | None]]
 Give = Callable[[Lease, float], Awaitable[bool]]
 
@@ -188,7 +189,7 @@ class LeaseKeeper:
             try:
                 lease = await self._write(
                     holding,
-                    lambda seen, resent: self._table.checkpoint(
+                    lambda seen, resent: writes.checkpoint(
                         seen,
                         position if seen.is_complete else max(position, seen.checkpoint),
                         resent=resent,
@@ -326,7 +327,7 @@ class LeaseKeeper:
                             return None
                         await self._write(
                             holding,
-                            lambda seen, resent: self._table.renew(
+                            lambda seen, resent: writes.renew(
                                 replace(seen, throughput_kbps=kbps),
                                 resent=resent,
                                 heartbeat=self._validity.mark_for_renewal(holding),
@@ -384,11 +385,10 @@ class LeaseKeeper:
 
     # --- the one way to write -----------------------------------------------------------------------------------------
 
-    async def _write(self, holding: Holding, send: Send) -> Lease:
+    async def _write(self, holding: Holding, make: MakeWrite) -> Lease:
         """One conditional write of a holding; afterwards the holding has the row as it is now.
 
-        Raises LeaseLostError if the holding is over or the row refused, TableError if the outcome is unknown, and that
-        it is after any other exception, too.
+        Raises LeaseLostError if the holding is over or the row refused; after any other exception it is unknown.
         """
         async with holding.lock:
             key = holding.lease.key
@@ -400,7 +400,7 @@ class LeaseKeeper:
             holding.unknown_since = valid_from
             self._rows.sent(before)
             try:
-                answer = await send(before, resent)
+                answer = await self._table.apply(make(before, resent))
             except MldError as error:
                 if not resent and not may_be_applied(error):
                     holding.unknown_since = None

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from mld.aws.boundary import raises_only
 from mld.aws.table_calls import RefusedError, TableCalls
 from mld.clock import Clock
 from mld.errors import TableError, TableUnavailableError
@@ -41,8 +42,9 @@ _OWNED_KEYS = {
 }
 
 
+@raises_only(TableUnavailableError)
 class OwnerIndex:
-    """See the methods of the same names of `LeaseTable`."""
+    """The `LeaseIndex` port."""
 
     def __init__(self, calls: TableCalls, clock: Clock, *, scan_timeout_s: float) -> None:
         self._calls = calls

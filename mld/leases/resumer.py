@@ -23,6 +23,7 @@ from random import Random
 
 from mld.clock import Clock
 from mld.errors import MldError
+from mld.leases import writes
 from mld.leases.holding import Holder, RowsWritten
 from mld.leases.lease import Lease
 from mld.leases.retries import may_be_applied, retry_delay_s
@@ -203,8 +204,8 @@ class Resumer:
             self._rows.sent(seen)
             sent_at = self._clock.monotonic()
             try:
-                answer = await self._table.renew(
-                    replace(seen, throughput_kbps=None), resent=resent, heartbeat=self._validity.mark()
+                answer = await self._table.apply(
+                    writes.renew(replace(seen, throughput_kbps=None), resent=resent, heartbeat=self._validity.mark())
                 )
             except MldError as error:
                 if not resent and not may_be_applied(error):

@@ -1,21 +1,24 @@
 """The `LeaseTable` port: every read and conditional write of the lease table (leases#conditional-writes).
 
-Each write is fenced by its condition. A `Refusal` or False means *refused*: somebody else changed the row. An exception
+A write is a value, made by a function of `writes` and carried out by `apply`. It is fenced by its conditions, and says
+itself what an answer means: a `Refusal` or False means *refused*, somebody else changed the row. An exception
 (`errors.TableError`) means *unknown*, except `TableThrottledError` and `TableMissingError`, which mean *not applied*.
-Implementations do not retry by themselves: a caller that retries after an unknown outcome passes `resent=True`, and
-only then is a row that an earlier attempt of ours left behind accepted as our own success (leases#lost-replies).
+Implementations do not retry by themselves: a caller that retries after an unknown outcome makes the write with
+`resent=True`, and only then is a row that an earlier attempt of ours left behind accepted as our own success
+(leases#lost-replies).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from mld.leases.lease import Failing, Lease, ShardStatus
-from mld.positions import Position
-from mld.streams import HashRange
+from mld.leases.lease import Lease
+
+Row: TypeAlias = Mapping[str, Mapping[str, Any]]
+AnswerT = TypeVar("AnswerT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class TableScan:
     leases: tuple[Lease, ...] = ()
     corrupt: tuple[tuple[str, str], ...] = ()
     """Keys of the rows that are leases but cannot be read, with the reason."""
-    others: tuple[Mapping[str, Mapping[str, Any]], ...] = ()
+    others: tuple[Row, ...] = ()
     """The raw rows that are no leases."""
 
     @property
@@ -56,18 +59,88 @@ class Refusal:
     by_twin: bool = False
 
 
+# --- writes -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value in DynamoDB's form, under the name that expressions have for it."""
+
+    name: str
+    typed: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """There is a row of this key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Is:
+    attribute: str
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class IsNot:
+    """True of an absent attribute, too."""
+
+    attribute: str
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    attribute: str
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    attribute: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """At least one of the lists holds in full."""
+
+    lists: tuple[tuple[Condition, ...], ...]
+
+
+Condition: TypeAlias = Exists | Is | IsNot | Absent | Present | AnyOf
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseWrite(Generic[AnswerT]):
+    """One conditional write of one row: a new row (`creates`), changes of a row, or without either its deletion."""
+
+    verb: str
+    """The name of the function that made it."""
+    key: str
+    conditions: tuple[Condition, ...]
+    """All of them must hold."""
+    accepted: Callable[[Row], AnswerT]
+    """The answer if the row was written; gets the row as it is then if `wants_row`, else nothing."""
+    refused: Callable[[Lease | None], AnswerT | LeaseWrite[AnswerT]]
+    """The answer if the conditions did not hold, or what to write instead; gets the row as it is if `wants_row`."""
+    creates: Lease | None = None
+    sets: tuple[tuple[str, Value], ...] = ()
+    removes: tuple[str, ...] = ()
+    adds: tuple[tuple[str, Value], ...] = ()
+    wants_row: bool = True
+    keeps_lease: bool = False
+    """The lease is held by this write, so that the answer is of use for a short time only."""
+
+    @property
+    def deletes(self) -> bool:
+        return self.creates is None and not (self.sets or self.removes or self.adds)
+
+
+# --- the ports --------------------------------------------------------------------------------------------------------
+
+
 class LeaseTable(Protocol):
     async def ensure(self) -> bool:
         """Create the table if it is missing and wait until it can be used; True if this call created it."""
-        ...
-
-    @property
-    def lost_since(self) -> float | None:
-        """Since when a table that was there is gone, in monotonic seconds; None if it is not, or was made again."""
-        ...
-
-    async def restore(self, worker: str) -> int:
-        """Create a lost table, and in it, for nobody, the rows as `worker` saw them last; how many were not there."""
         ...
 
     async def scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> TableScan:
@@ -89,105 +162,42 @@ class LeaseTable(Protocol):
         """Many leases, strongly consistent. Rows that are absent, unreadable or no leases are left out."""
         ...
 
-    async def create(self, lease: Lease) -> bool:
-        """Put the row if the key is free; False if it exists."""
+    async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:
+        """Carry out a write of `writes`: what became of it, in the terms of the function that made it."""
         ...
 
-    async def renew(
-        self,
-        lease: Lease,
-        *,
-        resent: bool = False,
-        heartbeat: str | None = None,
-        failing: Failing | None = None,
-        status: ShardStatus | None = None,
-    ) -> Lease | Refusal:
-        """Raise the counter by one if the row still is `lease`'s holding; returns the row as it is now.
 
-        A handoff that somebody else began shows as `checkpoint_owner` on the returned lease. `throughput_kbps` is
-        written if `lease` has one. `resent`: an earlier write of ours with this counter has an unknown outcome.
-        `heartbeat`: mark the row as kept by the worker heartbeat of this epoch; None: take such a mark away.
-        `failing`: note on the row that its record processor fails; None: leave the row's note alone.
-        `status`: what to tell people about the shard; None: leave what the row says.
-        """
-        ...
+class LeaseIndex(Protocol):
+    """The rows by owner."""
 
-    async def take(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
-        """Make `owner` the owner if the counter has not moved since `lease` was read; returns the row as it is now.
-
-        `resent`: an earlier take of this very lease and counter by `owner` has an unknown outcome.
-        """
-        ...
-
-    async def begin_handoff(self, lease: Lease, next_owner: str, *, resent: bool = False) -> Lease | Refusal:
-        """Name `next_owner` and let the present owner finish (leases#conditional-writes). The counter stays.
-
-        Refused unless the row still has `lease`'s owner and no pending handoff. `next_owner` must be another worker.
-        """
-        ...
-
-    async def assign(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
-        """Make `owner` the owner and end any handoff, if the row's owners are `lease`'s.
-
-        The counter is no condition: the present holder's renewals do not hinder it. With `resent`, a row that belongs
-        to `owner` is a success, whoever made it so.
-        """
-        ...
-
-    async def assign_expired(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
-        """`assign`, only if the counter stands where it was seen: for workers that judge expiry without leading."""
-        ...
-
-    async def release(self, lease: Lease) -> bool:
-        """Remove the owner if the row still is `lease`'s holding, so that others may take it at once.
-
-        While a handoff is pending this completes it: the next owner stays.
-        """
-        ...
-
-    async def checkpoint(
-        self, lease: Lease, position: Position, *, resent: bool = False, throughput_kbps: float | None = None
-    ) -> Lease | Refusal:
-        """Store `position`, drop any pending checkpoint and note of failures, if the row still is `lease`'s holding.
-
-        Returns the row as it is now. Its checkpoint differs from `position` in two cases: the row is complete, because
-        SHARD_END is never replaced by anything else; or, with `resent`, an earlier write of ours was another one, and
-        the caller sends again on top of the returned lease.
-        """
-        ...
-
-    async def record_children(self, key: str, children: frozenset[str]) -> bool:
-        """Note the child shards on the row, if it exists. Does not touch the counter."""
-        ...
-
-    async def fill_hash_range(self, key: str, hash_range: HashRange) -> bool:
-        """Write the hash range if the row exists and has none. Does not touch the counter."""
-        ...
-
-    async def delete_completed(self, key: str) -> bool:
-        """Delete the row if its checkpoint is SHARD_END; False if it is absent or not complete."""
-        ...
-
-    async def delete_unchanged(self, lease: Lease) -> bool:
-        """Delete the row if its counter and owners are as seen; False if they are not.
-
-        For streams that the application has given up: the checkpoint is lost with the row. It is for the caller to
-        know that nobody renews the lease.
-        """
-        ...
-
-    async def ensure_owner_index(self) -> IndexStatus:
+    async def ensure(self) -> IndexStatus:
         """Create the owner index if it is missing, without waiting for it; how it stands afterwards.
 
         A concurrent creator or a missing permission is no error: the status tells.
         """
         ...
 
-    async def owner_index_status(self) -> IndexStatus: ...
+    async def status(self) -> IndexStatus: ...
 
     async def keys_owned_by(self, worker: str) -> tuple[str, ...]:
         """Keys of the rows whose owner is `worker`, pending handoffs to it included; eventually consistent.
 
         Read from the owner index, and while that cannot be used from a scan, which is made only every few seconds.
         """
+        ...
+
+
+class StoredTable(LeaseTable, Protocol):
+    """The table as it is stored, with its index, and what is known of it in case that somebody deletes it."""
+
+    @property
+    def index(self) -> LeaseIndex: ...
+
+    @property
+    def lost_since(self) -> float | None:
+        """Since when a table that was there is gone, in monotonic seconds; None if it is not, or was made again."""
+        ...
+
+    async def restore(self, worker: str) -> int:
+        """Create a lost table, and in it, for nobody, the rows as `worker` saw them last; how many were not there."""
         ...

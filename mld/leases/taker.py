@@ -16,6 +16,7 @@ import random
 from collections.abc import Iterable
 
 from mld.clock import Clock, wait_for_event
+from mld.leases import writes
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.retries import may_be_applied, retry_delay_s
@@ -208,7 +209,7 @@ class LeaseTaker:
             self._unknown_takes[key] = lease.counter
             try:
                 with self._takes.take_lease.timed(self._clock.monotonic):
-                    answer = await self._table.take(lease, self._worker_id, resent=resent)
+                    answer = await self._table.apply(writes.take(lease, self._worker_id, resent=resent))
             except Exception as error:
                 failure = survived(error, "taking a lease", key)
                 if may_be_applied(failure):

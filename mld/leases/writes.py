@@ -1,7 +1,8 @@
 """Every conditional write of a lease row, and what a refusal means. Pure.
 
 Rules: leases#conditional-writes, leases#refused-writes, leases#lost-replies, leases#completed-rows and
-leases#owner-switches. Functions return request parameters without `TableName`.
+leases#owner-switches. Each function says what its write does, and what `LeaseTable.apply` answers to it: the row as it
+is now or a `Refusal`, or whether anything was written.
 
 The holder's guard (leases#holder-guard), used by renew and checkpoint:
 
@@ -22,233 +23,302 @@ written (n + 1, us) otherwise. Never accept n + 1 without an unknown attempt: th
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
 
+from mld.errors import TableUnavailableError
 from mld.leases import rows
 from mld.leases.lease import Failing, Lease, ShardStatus
-from mld.leases.table import Refusal
+from mld.leases.table import (
+    Absent,
+    AnswerT,
+    AnyOf,
+    Condition,
+    Exists,
+    Is,
+    IsNot,
+    LeaseWrite,
+    Present,
+    Refusal,
+    Row,
+    Value,
+)
 from mld.positions import SHARD_END_NAME, Position
 from mld.streams import HashRange
 
-Request: TypeAlias = dict[str, Any]
+RELEASE_WRITES_MAX = 2  # the second one with the owners that the first one's refusal showed
 
-GUARD = (
-    "#leaseCounter = :seen AND ((#leaseOwner = :me AND attribute_not_exists(#checkpointOwner))"
-    " OR (#checkpointOwner = :me AND #leaseOwner <> :me))"
-)
-NOT_COMPLETE = "#checkpoint <> :shardEnd"
+RowWrite: TypeAlias = LeaseWrite[Lease | Refusal]
+"""Answered by the row as it is now."""
+YesOrNo: TypeAlias = LeaseWrite[bool]
+"""Answered by whether anything was written."""
 
-_PLACEHOLDER = re.compile(r"#(\w+)")
+EXISTS = Exists()
+NOT_HANDED = Absent(rows.CHECKPOINT_OWNER)
+SHARD_END_VALUE = Value(":shardEnd", {"S": SHARD_END_NAME})
+ONE = Value(":one", {"N": "1"})
+ZERO = Value(":zero", {"N": "0"})
+PREPARED = (rows.PENDING, rows.PENDING_SUB, rows.PENDING_STATE)
+SWITCH = (rows.OWNER_SWITCHES, ONE)
 
 
-# --- requests --------------------------------------------------------------------------------------------------------
-
-
-def create(lease: Lease) -> Request:
-    """PutItem, if the key is free. Raises ValueError as `rows.new_row` does."""
-    condition = "attribute_not_exists(#leaseKey)"
-    return {
-        "Item": rows.new_row(lease),
-        "ConditionExpression": condition,
-        "ExpressionAttributeNames": _names(condition),
-    }
+# --- writes of a holder -----------------------------------------------------------------------------------------------
 
 
 def renew(
-    lease: Lease, heartbeat: str | None = None, failing: Failing | None = None, status: ShardStatus | None = None
-) -> Request:
-    """The heartbeat; carries the throughput if the lease has one.
+    lease: Lease,
+    *,
+    resent: bool = False,
+    heartbeat: str | None = None,
+    failing: Failing | None = None,
+    status: ShardStatus | None = None,
+) -> RowWrite:
+    """Raise the counter by one if the row still is `lease`'s holding; writes the throughput if `lease` has one.
 
+    A handoff that somebody else began shows as `checkpoint_owner` of the answer. `resent`: an earlier write of ours
+    with this counter has an unknown outcome.
     `heartbeat` is the epoch of a worker heartbeat that stands for the renewals from now on. None: no heartbeat does,
     and a mark that says otherwise is taken away. `failing` is a note for the row, one of no failure takes it off;
     without one the row keeps its own.
     `status` is for people; without one the row keeps its own, which grows old.
     """
-    update = "SET #leaseCounter = :next"
-    values = _guard_values(lease)
+    sets = [_next(lease)]
     if lease.throughput_kbps is not None:
-        update += ", #throughputKBps = :throughput"
-        values[":throughput"] = {"N": rows.number_text(lease.throughput_kbps)}
+        sets.append(_throughput(lease.throughput_kbps))
     if failing is not None and failing.failures:
-        update += f", #{rows.FAILING} = :failing"
-        values[":failing"] = rows.failing_value(failing)
+        sets.append((rows.FAILING, Value(":failing", rows.failing_value(failing))))
     if heartbeat is not None:
-        update += f", #{rows.HEARTBEAT} = :heartbeat"
-        values[":heartbeat"] = {"S": heartbeat}
+        sets.append((rows.HEARTBEAT, _text(":heartbeat", heartbeat)))
     gone = [rows.HEARTBEAT] if heartbeat is None and lease.heartbeat is not None else []
     gone += [rows.FAILING] if failing is not None and not failing.failures else []
     if status is not None:
         told = rows.status_values(status)
-        update += "".join(f", #{name} = :{name}" for name in told)
-        values |= {f":{name}": value for name, value in told.items()}
+        sets += [(name, Value(f":{name}", value)) for name, value in told.items()]
         gone += [name for name in rows.STATUS if name not in told]
-    if gone:
-        update += " REMOVE " + ", ".join(f"#{name}" for name in gone)
-    return _update(lease.key, GUARD, update, values)
-
-
-def checkpoint(lease: Lease, position: Position, throughput_kbps: float | None = None) -> Request:
-    """Store `position`, forget any prepared one; also a heartbeat. Never over SHARD_END, except by SHARD_END.
-    It is progress, so a note of failures goes. `throughput_kbps` comes along where hardly any renewal tells it.
-    """
-    values = _guard_values(lease) | {
-        ":checkpoint": {"S": position.sequence},
-        ":sub": {"N": str(0 if position.is_sentinel else position.sub)},
-        ":zero": {"N": "0"},
-    }
-    condition = GUARD
-    if not position.is_shard_end:
-        condition += f" AND {NOT_COMPLETE}"
-        values[":shardEnd"] = {"S": SHARD_END_NAME}
-    update = (
-        "SET #leaseCounter = :next, #checkpoint = :checkpoint, #checkpointSubSequenceNumber = :sub,"
-        " #ownerSwitchesSinceCheckpoint = :zero"
+    refused = partial(judge_refused, lease, resent=resent)
+    return LeaseWrite(
+        "renew", lease.key, _guard(lease), the_row, refused, sets=tuple(sets), removes=tuple(gone), keeps_lease=True
     )
+
+
+def checkpoint(
+    lease: Lease, position: Position, *, resent: bool = False, throughput_kbps: float | None = None
+) -> RowWrite:
+    """Store `position`, forget any prepared one; also a heartbeat. Never over SHARD_END, except by SHARD_END.
+
+    It is progress, so a note of failures goes. `throughput_kbps` comes along where hardly any renewal tells it.
+    The answer's checkpoint differs from `position` in two cases: the row is complete; or, with `resent`, an earlier
+    write of ours was another one, and the caller sends again on top of the answer.
+    """
+    sets = [
+        _next(lease),
+        (rows.CHECKPOINT, _text(":checkpoint", position.sequence)),
+        (rows.CHECKPOINT_SUB, _number(":sub", 0 if position.is_sentinel else position.sub)),
+        (rows.OWNER_SWITCHES, ZERO),
+    ]
     if throughput_kbps is not None:
-        update += ", #throughputKBps = :throughput"
-        values[":throughput"] = {"N": rows.number_text(throughput_kbps)}
-    update += " REMOVE #pendingCheckpoint, #pendingCheckpointSubSequenceNumber, #pendingCheckpointState"
-    update += "" if lease.failing is None else f", #{rows.FAILING}"
-    return _update(lease.key, condition, update, values)
+        sets.append(_throughput(throughput_kbps))
+    gone = (*PREPARED, rows.FAILING) if lease.failing is not None else PREPARED
+    conditions = _guard(lease)
+    if not position.is_shard_end:
+        conditions += (IsNot(rows.CHECKPOINT, SHARD_END_VALUE),)
+    refused = partial(judge_refused, lease, resent=resent, position=position)
+    return LeaseWrite(
+        "checkpoint", lease.key, conditions, the_row, refused, sets=tuple(sets), removes=gone, keeps_lease=True
+    )
 
 
-def take(lease: Lease, owner: str) -> Request:
-    """Change the owner if the counter stands where it was read; ends a pending handoff. May be an owner switch."""
-    values = {":seen": _number(lease.counter), ":next": _number(lease.counter + 1), ":owner": {"S": owner}}
-    update = "SET #leaseCounter = :next, #leaseOwner = :owner REMOVE #checkpointOwner" + _and_mark(lease)
-    if is_owner_switch(lease, owner):
-        update += " ADD #ownerSwitchesSinceCheckpoint :one"
-        values[":one"] = _number(1)
-    return _update(lease.key, "#leaseCounter = :seen", update, values)
+def release(lease: Lease, *, writes_max: int = RELEASE_WRITES_MAX) -> YesOrNo:
+    """Remove our side of the owner pair as seen, raise the counter, so that others may take the lease at once.
 
-
-def begin_handoff(lease: Lease, next_owner: str) -> Request:
-    """Name the next owner, the present one keeps renewing and checkpointing; the counter stays for its sake."""
-    assert lease.owner is not None, "only an owned lease can be handed off"
-    assert next_owner != lease.owner, "nobody may renew a row that names one worker twice"
-    values = {":key": {"S": lease.key}, ":owner": {"S": lease.owner}, ":nextOwner": {"S": next_owner}}
-    condition = "#leaseKey = :key AND #leaseOwner = :owner AND attribute_not_exists(#checkpointOwner)"
-    return _update(lease.key, condition, "SET #leaseOwner = :nextOwner, #checkpointOwner = :owner", values)
-
-
-def assign(lease: Lease, owner: str) -> Request:
-    """Change the owner if the owners are as seen; ends a pending handoff. The counter is raised, but no condition."""
-    values = {":key": {"S": lease.key}, ":newOwner": {"S": owner}, ":one": _number(1)}
-    condition = "#leaseKey = :key" + _owners_as_seen(lease, values)
-    update = f"SET #leaseOwner = :newOwner REMOVE #checkpointOwner{_and_mark(lease)} ADD #leaseCounter :one"
-    if is_owner_switch(lease, owner):
-        update += ", #ownerSwitchesSinceCheckpoint :one"
-    return _update(lease.key, condition, update, values)
-
-
-def assign_expired(lease: Lease, owner: str) -> Request:
-    """`assign` of a lease whose counter has not moved since it was seen."""
-    request = assign(lease, owner)
-    request["ConditionExpression"] += " AND #leaseCounter = :seen"
-    request["ExpressionAttributeValues"][":seen"] = _number(lease.counter)
-    return request
-
-
-def release(lease: Lease) -> Request:
-    """Remove our side of the owner pair as seen, raise the counter.
-
-    It depends on the owners only, so that it also works right after a renewal whose reply was lost.
+    While a handoff is pending this completes it: the next owner stays. It depends on the owners only, so that it also
+    works right after a renewal whose reply was lost; and where they are ours, but others than seen, on those.
     """
     assert lease.actual_owner is not None, "only an owned lease can be released"
-    values = {":key": {"S": lease.key}, ":one": _number(1), ":me": {"S": lease.actual_owner}}
+    me = _text(":me", lease.actual_owner)
+    conditions: tuple[Condition, ...]
+    gone: tuple[str, ...]
     if lease.checkpoint_owner is None:
-        condition = "#leaseKey = :key AND #leaseOwner = :me AND attribute_not_exists(#checkpointOwner)"
-        update = f"REMOVE #leaseOwner, #checkpointOwner{_and_mark(lease)} ADD #leaseCounter :one"
+        conditions, gone = (EXISTS, Is(rows.OWNER, me), NOT_HANDED), (rows.OWNER, rows.CHECKPOINT_OWNER)
     else:
-        condition = "#leaseKey = :key AND #checkpointOwner = :me AND "
-        if lease.owner is None:
-            condition += "attribute_not_exists(#leaseOwner)"
-        else:
-            condition += "#leaseOwner = :nextOwner"
-            values[":nextOwner"] = {"S": lease.owner}
-        update = f"REMOVE #checkpointOwner{_and_mark(lease)} ADD #leaseCounter :one"
-    return _update(lease.key, condition, update, values)
+        next_owner = _is_or_absent(rows.OWNER, ":nextOwner", lease.owner)
+        conditions, gone = (EXISTS, Is(rows.CHECKPOINT_OWNER, me), next_owner), (rows.CHECKPOINT_OWNER,)
+
+    def again(row: Lease | None) -> bool | YesOrNo:
+        other = judge_refused_release(lease, row)
+        return False if other is None or writes_max <= 1 else release(other, writes_max=writes_max - 1)
+
+    gone = (*gone, *_mark(lease))
+    return LeaseWrite("release", lease.key, conditions, _yes, again, removes=gone, adds=((rows.COUNTER, ONE),))
 
 
-def pause(lease: Lease, words: str) -> Request:
-    """Ask the holder to deliver nothing from now on. Its renewals go on, so the counter stays."""
+# --- changes of the owner ---------------------------------------------------------------------------------------------
+
+
+def take(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
+    """Change the owner if the counter stands where it was read; ends a pending handoff. May be an owner switch.
+
+    `resent`: an earlier take of this very lease and counter by `owner` has an unknown outcome.
+    """
+    return LeaseWrite(
+        "take",
+        lease.key,
+        (_seen(lease),),
+        the_row,
+        partial(judge_refused_take, lease, owner, resent=resent),
+        sets=(_next(lease), (rows.OWNER, _text(":owner", owner))),
+        removes=(rows.CHECKPOINT_OWNER, *_mark(lease)),
+        adds=(SWITCH,) if is_owner_switch(lease, owner) else (),
+    )
+
+
+def begin_handoff(lease: Lease, next_owner: str, *, resent: bool = False) -> RowWrite:
+    """Name the next owner, the present one keeps renewing and checkpointing; the counter stays for its sake.
+
+    Refused unless the row still has `lease`'s owner and no pending handoff. `next_owner` must be another worker.
+    """
+    assert lease.owner is not None, "only an owned lease can be handed off"
+    assert next_owner != lease.owner, "nobody may renew a row that names one worker twice"
+    owner = _text(":owner", lease.owner)
+    conditions = (EXISTS, Is(rows.OWNER, owner), NOT_HANDED)
+    sets = ((rows.OWNER, _text(":nextOwner", next_owner)), (rows.CHECKPOINT_OWNER, owner))
+    refused = partial(judge_refused_handoff, lease, next_owner, resent=resent)
+    return LeaseWrite("begin_handoff", lease.key, conditions, the_row, refused, sets=sets)
+
+
+def assign(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
+    """Change the owner if the owners are as seen; ends a pending handoff. The counter is raised, but no condition.
+
+    So the present holder's renewals do not hinder it. With `resent`, a row that belongs to `owner` is a success,
+    whoever made it so.
+    """
+    counted = (rows.COUNTER, ONE)
+    return LeaseWrite(
+        "assign",
+        lease.key,
+        (EXISTS, *_owners_as_seen(lease)),
+        the_row,
+        partial(judge_refused_assign, lease, owner, resent=resent),
+        sets=((rows.OWNER, _text(":newOwner", owner)),),
+        removes=(rows.CHECKPOINT_OWNER, *_mark(lease)),
+        adds=(counted, SWITCH) if is_owner_switch(lease, owner) else (counted,),
+    )
+
+
+def assign_expired(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
+    """`assign`, only if the counter stands where it was seen: for workers that judge expiry without leading."""
+    write = assign(lease, owner, resent=resent)
+    return replace(write, verb="assign_expired", conditions=(*write.conditions, _seen(lease)))
+
+
+def pinned(write: RowWrite, until_s: int) -> RowWrite:
+    """The same change of owner, after which our leaders leave the lease where it is until `until_s` (epoch seconds)."""
+    return replace(write, sets=((rows.PINNED_UNTIL, _number(":pinnedUntil", until_s)), *write.sets))
+
+
+# --- wishes of an operator --------------------------------------------------------------------------------------------
+# The holder's renewals go on, so the counter stays.
+
+
+def pause(lease: Lease, words: str) -> RowWrite:
+    """Ask the holder to deliver nothing from now on."""
     assert words, "somebody pauses it"
-    values: dict[str, Any] = {":key": {"S": lease.key}, ":words": {"S": words[: rows.WORDS_CHARACTERS_MAX]}}
-    condition = f"#leaseKey = :key AND attribute_not_exists(#{rows.PAUSED})" + _owners_as_seen(lease, values)
-    return _update(lease.key, condition, f"SET #{rows.PAUSED} = :words", values)
+    conditions = (EXISTS, Absent(rows.PAUSED), *_owners_as_seen(lease))
+    return _wish("pause", lease, conditions, (rows.PAUSED, _words(words)))
 
 
-def resume(lease: Lease) -> Request:
+def resume(lease: Lease) -> RowWrite:
     """Take the pause away, whoever owns the lease by now."""
-    values = {":key": {"S": lease.key}}
-    condition = f"#leaseKey = :key AND attribute_exists(#{rows.PAUSED})"
-    return _update(lease.key, condition, f"REMOVE #{rows.PAUSED}", values)
+    return replace(_wish("resume", lease, (EXISTS, Present(rows.PAUSED))), removes=(rows.PAUSED,))
 
 
-def ask_restart(lease: Lease, words: str) -> Request:
-    """Ask the holder for a new child of its record processor. Its renewals go on, so the counter stays."""
-    values: dict[str, Any] = {":key": {"S": lease.key}, ":words": {"S": words[: rows.WORDS_CHARACTERS_MAX]}}
-    condition = "#leaseKey = :key" + _owners_as_seen(lease, values)
-    return _update(lease.key, condition, f"SET #{rows.RESTART} = :words", values)
+def ask_restart(lease: Lease, words: str) -> RowWrite:
+    """Ask the holder for a new child of its record processor."""
+    return _wish("ask_restart", lease, (EXISTS, *_owners_as_seen(lease)), (rows.RESTART, _words(words)))
 
 
-def leave_out(lease: Lease, records: frozenset[str]) -> Request:
-    """Ask whoever holds the lease not to deliver `records`, in the place of those of `lease`. The counter stays."""
-    values: dict[str, Any] = {":key": {"S": lease.key}, ":records": {"SS": sorted(records)}}
-    condition = "#leaseKey = :key" + _owners_as_seen(lease, values)
-    if lease.left_out:
-        condition += f" AND #{rows.LEFT_OUT} = :before"
-        values[":before"] = {"SS": sorted(lease.left_out)}
-    else:
-        condition += f" AND attribute_not_exists(#{rows.LEFT_OUT})"
-    return _update(lease.key, condition, f"SET #{rows.LEFT_OUT} = :records", values)
+def leave_out(lease: Lease, records: frozenset[str]) -> RowWrite:
+    """Ask whoever holds the lease not to deliver `records`, in the place of those of `lease`."""
+    before = Value(":before", {"SS": sorted(lease.left_out)})
+    as_seen = Is(rows.LEFT_OUT, before) if lease.left_out else Absent(rows.LEFT_OUT)
+    conditions = (EXISTS, *_owners_as_seen(lease), as_seen)
+    return _wish("leave_out", lease, conditions, (rows.LEFT_OUT, Value(":records", {"SS": sorted(records)})))
 
 
-def record_children(key: str, children: frozenset[str]) -> Request:
+def _wish(verb: str, lease: Lease, conditions: tuple[Condition, ...], *sets: tuple[str, Value]) -> RowWrite:
+    def refused(row: Lease | None) -> Lease | Refusal:
+        return Refusal(
+            "the row was deleted" if row is None else f"the owners are {_owners(row)}, or it was done before"
+        )
+
+    return LeaseWrite(verb, lease.key, conditions, the_row, refused, sets=sets)
+
+
+# --- rows of shards ---------------------------------------------------------------------------------------------------
+
+
+def create(lease: Lease) -> YesOrNo:
+    """Put the row if the key is free. Carrying it out raises ValueError as `rows.new_row` does."""
+    return LeaseWrite("create", lease.key, (Absent(rows.KEY),), _yes, _no, creates=lease, wants_row=False)
+
+
+def record_children(key: str, children: frozenset[str]) -> YesOrNo:
     """Note the child shards on an existing row; the counter stays. `children` must not be empty."""
     assert children, "DynamoDB has no empty sets"
-    values: dict[str, Any] = {":key": {"S": key}, ":children": {"SS": sorted(children)}}
-    request = _update(key, "#leaseKey = :key", "SET #childShardIds = :children", values)
-    del request["ReturnValues"]
-    return request
+    value = Value(":children", {"SS": sorted(children)})
+    return _of_row("record_children", key, EXISTS, sets=((rows.CHILDREN, value),))
 
 
-def fill_hash_range(key: str, hash_range: HashRange) -> Request:
+def fill_hash_range(key: str, hash_range: HashRange) -> YesOrNo:
     """Give an existing row of KCL before 2.3 its hash range, unless it has one (shards#missing-hash-ranges)."""
     assert hash_range.start < hash_range.end, "Java cannot read a row with a range of one key"
-    values = {":key": {"S": key}, ":start": {"S": str(hash_range.start)}, ":end": {"S": str(hash_range.end)}}
-    condition = "#leaseKey = :key AND (attribute_not_exists(#startingHashKey) OR attribute_not_exists(#endingHashKey))"
-    request = _update(key, condition, "SET #startingHashKey = :start, #endingHashKey = :end", values)
-    del request["ReturnValues"]
-    return request
+    start, end = _text(":start", str(hash_range.start)), _text(":end", str(hash_range.end))
+    lacking = AnyOf(((Absent(rows.HASH_START),), (Absent(rows.HASH_END),)))
+    return _of_row("fill_hash_range", key, EXISTS, lacking, sets=((rows.HASH_START, start), (rows.HASH_END, end)))
 
 
-def delete_completed(key: str) -> Request:
-    """DeleteItem, only while the checkpoint is SHARD_END: the row may have been recreated meanwhile."""
-    condition = "#checkpoint = :shardEnd"
-    return {
-        "Key": {rows.KEY: {"S": key}},
-        "ConditionExpression": condition,
-        "ExpressionAttributeNames": _names(condition),
-        "ExpressionAttributeValues": {":shardEnd": {"S": SHARD_END_NAME}},
-    }
+def delete_completed(key: str) -> YesOrNo:
+    """Delete the row only while its checkpoint is SHARD_END: it may have been recreated meanwhile."""
+    return _of_row("delete_completed", key, Is(rows.CHECKPOINT, SHARD_END_VALUE))
 
 
-def delete_unchanged(lease: Lease) -> Request:
-    """DeleteItem, only while the counter stands where it was seen, and the owners are as seen."""
-    values: dict[str, Any] = {":key": {"S": lease.key}, ":seen": _number(lease.counter)}
-    condition = "#leaseKey = :key AND #leaseCounter = :seen" + _owners_as_seen(lease, values)
-    return {
-        "Key": {rows.KEY: {"S": lease.key}},
-        "ConditionExpression": condition,
-        "ExpressionAttributeNames": _names(condition),
-        "ExpressionAttributeValues": values,
-    }
+def delete_unchanged(lease: Lease) -> YesOrNo:
+    """Delete the row only while the counter stands where it was seen, and the owners are as seen.
+
+    For streams that the application has given up: the checkpoint is lost with the row. It is for the caller to know
+    that nobody renews the lease.
+    """
+    return _of_row("delete_unchanged", lease.key, EXISTS, _seen(lease), *_owners_as_seen(lease))
 
 
-# --- judgements ------------------------------------------------------------------------------------------------------
+def of_stream(write: LeaseWrite[AnswerT], stream: str) -> LeaseWrite[AnswerT]:
+    """The same write of a shard's row in a table of several streams."""
+    key, lease = f"{stream}:{write.key}", write.creates
+    return replace(write, key=key, creates=None if lease is None else replace(lease, key=key, stream=stream))
+
+
+def _of_row(verb: str, key: str, *conditions: Condition, sets: tuple[tuple[str, Value], ...] = ()) -> YesOrNo:
+    return LeaseWrite(verb, key, conditions, _yes, _no, sets=sets, wants_row=False)
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+def the_row(row: Row) -> Lease:
+    """The row that was written. Raises TableUnavailableError, or CorruptRowError."""
+    lease = rows.parse_row(row)
+    if lease is None:
+        raise TableUnavailableError(f"row {row.get(rows.KEY)} has stopped being a lease")
+    return lease
+
+
+def _yes(_row: Row) -> bool:
+    return True
+
+
+def _no(_row: Lease | None) -> bool:
+    return False
 
 
 def judge_refused(
@@ -334,64 +404,48 @@ def is_owner_switch(seen: Lease, owner: str) -> bool:
     return (seen.owner is not None and seen.owner != owner) or seen.checkpoint_owner == owner
 
 
-def pinned(request: Request, until_s: int) -> Request:
-    """The same change of owner, after which our leaders leave the lease where it is until `until_s` (epoch seconds)."""
-    update = request["UpdateExpression"].replace("SET ", f"SET #{rows.PINNED_UNTIL} = :pinnedUntil, ", 1)
-    values = request["ExpressionAttributeValues"] | {":pinnedUntil": _number(until_s)}
-    names = request["ExpressionAttributeNames"] | _names(f"#{rows.PINNED_UNTIL}")
-    return request | {
-        "UpdateExpression": update,
-        "ExpressionAttributeValues": values,
-        "ExpressionAttributeNames": names,
-    }
+# --- parts ------------------------------------------------------------------------------------------------------------
 
 
-# --- helpers ---------------------------------------------------------------------------------------------------------
-
-
-def _owners_as_seen(lease: Lease, values: dict[str, Any]) -> str:
-    """The end of a condition: the owners are those of `lease`. Adds to `values`."""
-    condition = ""
-    for name, seen, value in (
-        (rows.OWNER, lease.owner, ":owner"),
-        (rows.CHECKPOINT_OWNER, lease.checkpoint_owner, ":checkpointOwner"),
-    ):
-        if seen is None:
-            condition += f" AND attribute_not_exists(#{name})"
-        else:
-            condition += f" AND #{name} = {value}"
-            values[value] = {"S": seen}
-    return condition
-
-
-def _guard_values(lease: Lease) -> dict[str, Any]:
+def _guard(lease: Lease) -> tuple[Condition, ...]:
+    """The holder's guard: see the page."""
     assert lease.actual_owner is not None, "only a held lease can be written"
-    return {
-        ":seen": _number(lease.counter),
-        ":next": _number(lease.counter + 1),
-        ":me": {"S": lease.actual_owner},
-    }
+    me = _text(":me", lease.actual_owner)
+    holds = (Is(rows.OWNER, me), NOT_HANDED)
+    still_holds = (Is(rows.CHECKPOINT_OWNER, me), IsNot(rows.OWNER, me))
+    return (_seen(lease), AnyOf((holds, still_holds)))
 
 
-def _update(key: str, condition: str, update: str, values: Mapping[str, Any]) -> Request:
-    return {
-        "Key": {rows.KEY: {"S": key}},
-        "ConditionExpression": condition,
-        "UpdateExpression": update,
-        "ExpressionAttributeNames": _names(condition + update),
-        "ExpressionAttributeValues": dict(values),
-        "ReturnValues": "ALL_NEW",
-        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-    }
+def _owners_as_seen(lease: Lease) -> tuple[Condition, ...]:
+    return (
+        _is_or_absent(rows.OWNER, ":owner", lease.owner),
+        _is_or_absent(rows.CHECKPOINT_OWNER, ":checkpointOwner", lease.checkpoint_owner),
+    )
 
 
-def _names(expressions: str) -> dict[str, str]:
-    return {f"#{name}": name for name in _PLACEHOLDER.findall(expressions)}
+def _is_or_absent(attribute: str, name: str, seen: str | None) -> Condition:
+    return Absent(attribute) if seen is None else Is(attribute, _text(name, seen))
 
 
-def _and_mark(lease: Lease) -> str:
+def _seen(lease: Lease) -> Condition:
+    return Is(rows.COUNTER, _number(":seen", lease.counter))
+
+
+def _next(lease: Lease) -> tuple[str, Value]:
+    return (rows.COUNTER, _number(":next", lease.counter + 1))
+
+
+def _mark(lease: Lease) -> tuple[str, ...]:
     """The mark of a worker heartbeat goes with the owner, where there is one."""
-    return "" if lease.heartbeat is None else f", #{rows.HEARTBEAT}"
+    return () if lease.heartbeat is None else (rows.HEARTBEAT,)
+
+
+def _throughput(kbps: float) -> tuple[str, Value]:
+    return (rows.THROUGHPUT, Value(":throughput", {"N": rows.number_text(kbps)}))
+
+
+def _words(words: str) -> Value:
+    return _text(":words", words[: rows.WORDS_CHARACTERS_MAX])
 
 
 def _owners(lease: Lease) -> str:
@@ -400,5 +454,9 @@ def _owners(lease: Lease) -> str:
     return f"{lease.checkpoint_owner} and next {lease.owner or 'nobody'}"
 
 
-def _number(value: int) -> dict[str, str]:
-    return {"N": str(value)}
+def _text(name: str, text: str) -> Value:
+    return Value(name, {"S": text})
+
+
+def _number(name: str, number: int) -> Value:
+    return Value(name, {"N": str(number)})

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from mld.clock import Clock
+from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.metrics.registry import Metrics
@@ -162,7 +163,7 @@ class Auditor:
         filled = 0
         for key, hash_range in list(ranges_to_fill(scan.leases, shards).items())[:FILLS_MAX]:
             try:
-                filled += await self._table.fill_hash_range(key, hash_range)
+                filled += await self._table.apply(writes.fill_hash_range(key, hash_range))
             except Exception as error:
                 failure = survived(error, "filling in a hash range", key)
                 _log.warning("hash range not filled in: %s", failure, extra={"action": "fill_failed", "shard": key})

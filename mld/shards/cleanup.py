@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from mld.clock import Clock
 from mld.errors import StreamError, TableMissingError, TableThrottledError
+from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.metrics.registry import DELETED, Metrics
 from mld.positions import AT_TIMESTAMP_NAME, TRIM_HORIZON_NAME
@@ -202,7 +203,7 @@ class LeaseCleanup:
             children = known.children_of(row.key)
             if children and known.is_listed(row.key):
                 # Rows written by KCL before 2.3 lack their children; from now on the rows decide.
-                await self._table.record_children(row.key, children)
+                await self._table.apply(writes.record_children(row.key, children))
                 decision = await self._judge_rows(await self._table.get(row.key))
                 return decision or Keep("its children are not known")
             return judge_garbage(row, known)
@@ -218,7 +219,7 @@ class LeaseCleanup:
     async def _carry_out(self, key: str, decision: Decision) -> None:
         match decision:
             case Delete(reason):
-                deleted = await self._table.delete_completed(key)
+                deleted = await self._table.apply(writes.delete_completed(key))
                 # Refused: somebody else deleted it, or it is in use again; either way it is not ours to delete.
                 self._queue.pop(key, None)
                 if deleted:

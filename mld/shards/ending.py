@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from mld.clock import Clock
 from mld.errors import LeaseLostError
+from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.metrics.registry import CREATED, Metrics
 from mld.positions import TRIM_HORIZON
@@ -234,7 +235,7 @@ class ShardEnding:
 
     async def _create(self, child: Lease) -> bool:
         with self._operation.create_lease.timed(self._clock.monotonic):
-            created = await self._table.create(child)
+            created = await self._table.apply(writes.create(child))
         if created:
             self._operation.created(child.checkpoint)
             self._rows.add(CREATED)
@@ -242,5 +243,5 @@ class ShardEnding:
         return created
 
     async def _record(self, lease: Lease, children: frozenset[str]) -> None:
-        if not await self._table.record_children(lease.key, children):
+        if not await self._table.apply(writes.record_children(lease.key, children)):
             raise LeaseLostError(lease.key, "its row is gone")

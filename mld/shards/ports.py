@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from mld.leases.lease import Lease
-from mld.leases.table import TableScan
-from mld.streams import HashRange
+from mld.leases.table import AnswerT, LeaseWrite, TableScan
 
 
 class ShardRows(Protocol):
@@ -16,10 +15,4 @@ class ShardRows(Protocol):
 
     async def get(self, key: str) -> Lease | None: ...
 
-    async def create(self, lease: Lease) -> bool: ...
-
-    async def record_children(self, key: str, children: frozenset[str]) -> bool: ...
-
-    async def fill_hash_range(self, key: str, hash_range: HashRange) -> bool: ...
-
-    async def delete_completed(self, key: str) -> bool: ...
+    async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT: ...

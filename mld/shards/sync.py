@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from mld.clock import Clock
+from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.metrics.registry import CREATED, Metrics
@@ -261,7 +262,7 @@ class ShardSync:
 
     async def _create_row(self, lease: Lease) -> bool:
         with self._operation.create_lease.timed(self._clock.monotonic):
-            created = await self._table.create(lease)
+            created = await self._table.apply(writes.create(lease))
         if created:
             self._operation.created(lease.checkpoint)
             self._rows.add(CREATED)

@@ -1,20 +1,21 @@
-"""`StreamRows`: the rows of one stream, in a table that has several, as the room `shards` sees them.
+"""The rows of one stream, in a table that has several, as the room `shards` sees them (`StreamRows`); and the table as
+the fleet sees it, without the leases of streams that nobody is to consume (`VisibleTable`).
 
-Rules: shards#several-streams. In here a lease's `key` is the shard's own name, and no row of another stream exists. A
-scan of the whole table serves all streams that ask at about the same time.
+Rules: shards#several-streams. In `StreamRows` a lease's `key` is the shard's own name, and no row of another stream
+exists. A scan of the whole table serves all streams that ask at about the same time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from mld.clock import Clock
+from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseTable, TableScan
+from mld.leases.table import AnswerT, LeaseTable, LeaseWrite, TableScan
 from mld.stream_ids import StreamId, parse_stream_id, stream_of_key
-from mld.streams import HashRange
 
 SCAN_VALID_S = 5.0
 """How old a scan may be. Older than a listing of shards is what the decisions need; rows are created conditionally."""
@@ -33,7 +34,7 @@ class SortedRows:
         found = (parse_stream_id(stream) for stream in self.of if stream is not None)
         return frozenset(stream for stream in found if stream is not None)
 
-    def of_stream(self, stream: str) -> TableScan:
+    def of_stream(self, stream: str | None) -> TableScan:
         """The rows of one stream, with the shards' own names as keys."""
         return self.of.get(stream, TableScan())
 
@@ -98,17 +99,40 @@ class StreamRows:
         lease = await self._table.get(self._key(key))
         return None if lease is None else within_stream(lease)
 
-    async def create(self, lease: Lease) -> bool:
-        return await self._table.create(replace(lease, key=self._key(lease.key), stream=self._stream))
-
-    async def record_children(self, key: str, children: frozenset[str]) -> bool:
-        return await self._table.record_children(self._key(key), children)
-
-    async def fill_hash_range(self, key: str, hash_range: HashRange) -> bool:
-        return await self._table.fill_hash_range(self._key(key), hash_range)
-
-    async def delete_completed(self, key: str) -> bool:
-        return await self._table.delete_completed(self._key(key))
+    async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:
+        return await self._table.apply(writes.of_stream(write, self._stream))
 
     def _key(self, shard_id: str) -> str:
         return f"{self._stream}:{shard_id}"
+
+
+IsVisible = Callable[[str | None], bool]
+"""Whether leases of the stream with this identifier are to be taken; None: the row names no stream."""
+
+
+class ConsumedStreams:
+    """Identifiers of the streams that this worker consumes now, None for the one stream of a table of one."""
+
+    def __init__(self, *ids: str | None) -> None:
+        self.ids: frozenset[str | None] = frozenset(ids)
+
+    def has(self, stream: str | None) -> bool:
+        """An `IsVisible`."""
+        return stream in self.ids
+
+
+def visible(scan: TableScan, is_visible: IsVisible) -> TableScan:
+    """The scan without the leases of other streams."""
+    return replace(scan, leases=tuple(lease for lease in scan.leases if is_visible(lease.stream)))
+
+
+class VisibleTable:
+    """A `LeaseTable` whose scans have only leases that `is_visible`. Rows can be read and written by key as ever."""
+
+    def __init__(self, table: LeaseTable, is_visible: IsVisible) -> None:
+        self._table = table
+        self._is_visible = is_visible
+        self.ensure, self.get, self.get_many, self.apply = table.ensure, table.get, table.get_many, table.apply
+
+    async def scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> TableScan:
+        return visible(await self._table.scan(part, timeout_s=timeout_s), self._is_visible)

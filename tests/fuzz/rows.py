@@ -35,6 +35,7 @@ from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
 from mld.leases import rows, writes
 from mld.leases.checkpoints import CheckpointRange
+from mld.leases.expressions import request_of
 from mld.leases.throughput import Throughput
 from mld.positions import SHARD_END
 from tests.support.fleet import TABLE, fleet
@@ -186,7 +187,7 @@ def check_lease(row: Row) -> None:
     assert lease.checkpoint <= SHARD_END
     CheckpointRange.starting_at(lease.checkpoint).resolve(lease.checkpoint.sequence, lease.checkpoint.sub)
     ours = replace(lease, owner="me", checkpoint_owner=None)
-    for request in (
+    for write in (
         writes.renew(ours),
         writes.checkpoint(ours, lease.checkpoint),
         writes.take(lease, "me"),
@@ -194,7 +195,7 @@ def check_lease(row: Row) -> None:
         writes.assign_expired(lease, "me"),
         writes.release(ours),
     ):
-        assert all(len(number.strip("-")) <= DIGITS_MAX for number in _numbers_in(request))
+        assert all(len(number.strip("-")) <= DIGITS_MAX for number in _numbers_in(request_of(write)[1]))
 
 
 def _numbers_in(request: Mapping[str, Any]) -> Iterator[str]:

@@ -22,6 +22,7 @@ from mld.local.kinesis import Kinesis
 from tests.support.fleet import STREAM, settings_of
 from tests.support.patience import PATIENCE_S
 from tests.support.services import boto_service
+from tests.support.sources import one_stream
 from tests.twins.children import MemoryHost, Recorder
 from tests.twins.kinesis_model import ModelStreams
 
@@ -66,7 +67,8 @@ class Application:
         )
         host = MemoryHost(Recorder(self.clock))
         streams = ModelStreams(self.kinesis, STREAM, self.clock)
-        worker = assemble(settings, worker_id, StreamPorts(streams), table, dynamo, host, self.clock, Random(1))
+        ports = one_stream(StreamPorts(streams))
+        worker = assemble(settings, worker_id, ports, table, dynamo, host, self.clock, Random(1))
         self.running.append((worker, asyncio.create_task(worker.run(20.0))))
         return worker
 

@@ -29,6 +29,7 @@ from tests.scenarios.network import Network
 from tests.simulation.world.loop import _PROCESS, Process
 from tests.support.fleet import STREAM, TABLE, settings_of
 from tests.support.kpl import User, aggregate
+from tests.support.sources import one_stream
 from tests.twins.dynamo import MemoryDynamo
 from tests.twins.streams import VirtualClock
 
@@ -141,7 +142,7 @@ class StoryWorld:
         dynamo = self.network.dynamo_door(name)
         table = DynamoLeaseTable(dynamo, self.clock, table_name=TABLE)
         rng = Random(SEED * 1000 + self._started)
-        worker = assemble(settings, worker_id, StreamPorts(streams), table, dynamo, host, self.clock, rng)
+        worker = assemble(settings, worker_id, one_stream(StreamPorts(streams)), table, dynamo, host, self.clock, rng)
         process = Process(name)
         task = process.spawn(worker.run(settings.shutdown_grace_millis / 1000))
         machine = Machine(name, worker_id, process, worker, task, host)

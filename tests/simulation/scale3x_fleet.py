@@ -29,6 +29,7 @@ from mld.fleet.report import reports
 from mld.fleet.roster import Roster, spread
 from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
 from mld.fleet.watch.takeover import SECOND_CHANCE_S
+from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.periods import LOOK_PERIOD_S, LOOKERS, part_count
 from mld.positions import TRIM_HORIZON
@@ -115,11 +116,10 @@ class LazyTable(LeanLeaseTable):
             return lease
         return replace(lease, counter=lease.counter + beats, throughput_kbps=self.fleet.kbps[key])
 
-    def _put(self, row: Lease) -> Lease:
+    def put(self, row: Lease) -> None:
         before = self.leases.get(row.key)
-        LeanLeaseTable._put(self, row)
+        LeanLeaseTable.put(self, row)
         self.fleet.on_write(before, row)
-        return row
 
 
 class Fleet3x:
@@ -247,7 +247,7 @@ class Fleet3x:
         owner, next_owner = row.checkpoint_owner or "", row.owner or ""
         now = self.table.leases[row.key]
         if self.workers[owner].died_at is None and (now.owner, now.checkpoint_owner) == (next_owner, owner):
-            await self.table.assign(now, next_owner)
+            await self.table.apply(writes.assign(now, next_owner))
 
     async def _report_forever(self) -> None:
         """All workers' reports, each at its own time to the second."""
@@ -283,7 +283,7 @@ class Fleet3x:
         takers = spread(theirs, {looker: held[looker] for looker in lookers})
 
         async def take(row: Lease) -> None:
-            await self.table.assign_expired(row, takers[row.key])
+            await self.table.apply(writes.assign_expired(row, takers[row.key]))
 
         last_renewal_s = self.rng.uniform(-RENEWAL_S, 0.0)
         seen_s = self.rng.uniform(0.0, LOOK_PERIOD_S)

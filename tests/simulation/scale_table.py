@@ -1,9 +1,8 @@
 """`LeanLeaseTable`: the lease table as a dict of `Lease` values, for fleets too large for the DynamoDB twin.
 
-It keeps no rows and evaluates no expressions: each condition of `mld.leases.writes` stands here as one line of Python.
-That the two agree is proved by `test_scale`, with the contract suite and with random histories run on both. What a
-refusal means is decided by the functions of `writes` themselves. Every request takes its time, is applied at the end of
-it, never fails, and is put on the `Bill` as DynamoDB would charge it.
+It makes no requests and evaluates no expressions: `lease_rows` carries out the writes themselves. That the two agree is
+proved by `test_scale`, with the contract suite and with random histories run on both. Every request takes its time, is
+applied at the end of it, never fails, and is put on the `Bill` as DynamoDB would charge it.
 
 It must never accept a write that DynamoDB would refuse, nor charge less than DynamoDB would.
 """
@@ -13,23 +12,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from random import Random
 from typing import Any
 
-from mld.leases.lease import Failing, Lease, ShardStatus
-from mld.leases.rows import CorruptRowError
-from mld.leases.table import IndexStatus, Refusal, TableScan
-from mld.leases.writes import (
-    is_owner_switch,
-    judge_refused,
-    judge_refused_assign,
-    judge_refused_handoff,
-    judge_refused_release,
-    judge_refused_take,
-)
-from mld.positions import Position
-from mld.streams import HashRange
+from mld.leases.lease import Lease
+from mld.leases.rows import CorruptRowError, parse_row
+from mld.leases.table import AnswerT, IndexStatus, LeaseWrite, TableScan
+from tests.twins.lease_rows import NotWrittenError, carry_out
 
 ROW_BYTES = 400
 """A lease row with hash range, throughput and names of usual length."""
@@ -41,7 +31,9 @@ WRITE_S_MIN, WRITE_S_MAX = 0.003, 0.009
 PAGE_S_MIN, PAGE_S_MAX = 0.03, 0.06
 INDEX_ROW_BYTES = 120
 """Key, owner and their names; other attributes are not in the index."""
-RELEASE_WRITES_MAX = 2
+COUNTED_AS = {"renew": "renewals", "take": "takes"} | dict.fromkeys(
+    ("begin_handoff", "assign", "assign_expired"), "assignments"
+)
 
 
 @dataclass(slots=True)
@@ -80,11 +72,14 @@ class LeanLeaseTable:
     bill: Bill = field(default_factory=Bill)
     moves: int = 0
     moved_at: float = 0.0
-    index: IndexStatus = IndexStatus.MISSING
+    index: LeanIndex = field(init=False)
     peak_writes: int = 0
     """Most writes within one second. An on-demand table starts with 4,000 a second."""
     _second: int = 0
     _writes_in_second: int = 0
+
+    def __post_init__(self) -> None:
+        self.index = LeanIndex(self)
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
@@ -105,7 +100,7 @@ class LeanLeaseTable:
         return TableScan(tuple(found), tuple(self.corrupt.items()), tuple(self.others.values()))
 
     async def get(self, key: str, *, consistent: bool = True) -> Lease | None:
-        await self._travel()
+        await self.travel()
         self.bill.gets += 1
         self.bill.read_units += 1 if consistent else EVENTUALLY_CONSISTENT
         if key in self.corrupt:
@@ -113,24 +108,10 @@ class LeanLeaseTable:
         return self.row(key)
 
     async def get_many(self, keys: Sequence[str]) -> dict[str, Lease]:
-        await self._travel()
+        await self.travel()
         self.bill.gets += 1
         self.bill.read_units += len(keys)
         return {key: lease for key in keys if (lease := self.row(key)) is not None}
-
-    async def keys_owned_by(self, worker: str) -> tuple[str, ...]:
-        await self._travel()
-        keys = tuple(key for key, lease in self.leases.items() if lease.owner == worker)
-        self.bill.queries += 1
-        self.bill.read_units += EVENTUALLY_CONSISTENT * max(1, math.ceil(len(keys) * INDEX_ROW_BYTES / READ_UNIT_BYTES))
-        return keys
-
-    async def ensure_owner_index(self) -> IndexStatus:
-        self.index = IndexStatus.ACTIVE
-        return self.index
-
-    async def owner_index_status(self) -> IndexStatus:
-        return self.index
 
     def row(self, key: str) -> Lease | None:
         """A row as it is now."""
@@ -138,152 +119,40 @@ class LeanLeaseTable:
 
     # --- writes -------------------------------------------------------------------------------------------------------
 
-    async def create(self, lease: Lease) -> bool:
-        await self._write()
-        if lease.key in self.leases or lease.key in self.corrupt:
-            return False
-        self.leases[lease.key] = lease
-        return True
-
-    async def renew(
-        self,
-        lease: Lease,
-        *,
-        resent: bool = False,
-        heartbeat: str | None = None,
-        failing: Failing | None = None,
-        status: ShardStatus | None = None,
-    ) -> Lease | Refusal:
-        await self._travel()
-        self.bill.renewals += 1
-        self._charge_write()
-        row = self.leases.get(lease.key)
-        if row is None or not _is_held_by(row, lease):
-            return self._refused(judge_refused(lease, row, resent=resent))
-        kbps = row.throughput_kbps if lease.throughput_kbps is None else lease.throughput_kbps
-        return self._put(
-            replace(
-                row,
-                counter=row.counter + 1,
-                throughput_kbps=kbps,
-                heartbeat=heartbeat,
-                failing=row.failing if failing is None else failing if failing.failures else None,
-                status=status or row.status,
-            )
-        )
-
-    async def take(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
-        await self._travel()
-        self.bill.takes += 1
-        self._charge_write()
-        row = self.leases.get(lease.key)
-        if row is None or row.counter != lease.counter:
-            return self._refused(judge_refused_take(lease, owner, row, resent=resent))
-        switches = row.owner_switches + is_owner_switch(lease, owner)
-        if row.owner != owner:
-            self._note_move()
-        return self._put(_given(row, owner, switches))
-
-    async def begin_handoff(self, lease: Lease, next_owner: str, *, resent: bool = False) -> Lease | Refusal:
-        await self._assignment()
-        row = self.row(lease.key)
-        if row is None or row.owner != lease.owner or row.checkpoint_owner is not None:
-            return self._refused(judge_refused_handoff(lease, next_owner, row, resent=resent))
-        self._note_move()
-        return self._put(replace(row, owner=next_owner, checkpoint_owner=row.owner))
-
-    async def assign(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
-        return await self._assign(lease, owner, None, resent=resent)
-
-    async def assign_expired(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
-        return await self._assign(lease, owner, lease.counter, resent=resent)
-
-    async def _assign(self, lease: Lease, owner: str, counter: int | None, *, resent: bool) -> Lease | Refusal:
-        await self._assignment()
-        row = self.row(lease.key)
-        if row is None or not _has_owners_of(row, lease) or counter not in (None, row.counter):
-            return self._refused(judge_refused_assign(lease, owner, row, resent=resent))
-        if row.owner != owner:  # the end of a handoff is not another move
-            self._note_move()
-        return self._put(_given(row, owner, row.owner_switches + is_owner_switch(lease, owner)))
-
-    async def checkpoint(
-        self, lease: Lease, position: Position, *, resent: bool = False, throughput_kbps: float | None = None
-    ) -> Lease | Refusal:
-        await self._write()
-        row = self.leases.get(lease.key)
-        if row is None or not _is_held_by(row, lease) or (row.is_complete and not position.is_shard_end):
-            return self._refused(judge_refused(lease, row, resent=resent, position=position))
-        stored = Position(position.sequence) if position.is_sentinel else position
-        kbps = row.throughput_kbps if throughput_kbps is None else throughput_kbps
-        counter = row.counter + 1
-        return self._put(
-            replace(
-                row,
-                counter=counter,
-                checkpoint=stored,
-                owner_switches=0,
-                pending=None,
-                throughput_kbps=kbps,
-                failing=None,
-            )
-        )
-
-    async def release(self, lease: Lease) -> bool:
-        current: Lease | None = lease
-        for _ in range(RELEASE_WRITES_MAX):
-            if current is None:
-                return False
-            await self._write()
-            row = self.leases.get(lease.key)
-            if row is not None and _has_owners_of(row, current):
-                owner = None if current.checkpoint_owner is None else row.owner
-                self._put(replace(row, counter=row.counter + 1, owner=owner, checkpoint_owner=None, heartbeat=None))
-                self._note_move()
-                return True
+    async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:
+        await self.travel()
+        self._charge_write(write.verb)
+        row = self.row(write.key)
+        try:
+            if write.key in self.corrupt:
+                raise NotWrittenError
+            item = carry_out(write, row)
+        except NotWrittenError:
             self.bill.refused += 1
-            current = judge_refused_release(current, row)
-        return False
-
-    async def record_children(self, key: str, children: frozenset[str]) -> bool:
-        await self._write()
-        row = self.leases.get(key)
-        if row is not None:
-            self.leases[key] = replace(row, children=children)
-        return row is not None
-
-    async def fill_hash_range(self, key: str, hash_range: HashRange) -> bool:
-        await self._write()
-        row = self.leases.get(key)
-        if row is None or row.hash_range is not None:
-            return False
-        self.leases[key] = replace(row, hash_range=hash_range)
-        return True
-
-    async def delete_completed(self, key: str) -> bool:
-        await self._write()
-        row = self.leases.get(key)
-        if row is None or not row.is_complete:
-            return False
-        del self.leases[key]
-        return True
+            judged = write.refused(row)
+            return await self.apply(judged) if isinstance(judged, LeaseWrite) else judged
+        lease = parse_row(item) if item else None
+        if row is not None and lease is not None and lease.owner != row.owner:
+            self.moves += 1
+            self.moved_at = asyncio.get_running_loop().time()
+        if lease is None:
+            del self.leases[write.key]
+        else:
+            self.put(lease)
+        return write.accepted(item)
 
     # --- helpers ------------------------------------------------------------------------------------------------------
 
     async def _travel(self) -> None:
         await asyncio.sleep(self.rng.uniform(WRITE_S_MIN, WRITE_S_MAX))
 
-    async def _write(self) -> None:
-        await self._travel()
-        self.bill.other_writes += 1
-        self._charge_write()
+    async def travel(self) -> None:
+        """The time of a request."""
+        await asyncio.sleep(self.rng.uniform(WRITE_S_MIN, WRITE_S_MAX))
 
-    async def _assignment(self) -> None:
-        await self._travel()
-        self.bill.assignments += 1
-        self._charge_write()
-
-    def _charge_write(self) -> None:
+    def _charge_write(self, verb: str) -> None:
+        counted = COUNTED_AS.get(verb, "other_writes")
+        setattr(self.bill, counted, getattr(self.bill, counted) + 1)
         self.bill.write_units += 1
         second = int(asyncio.get_running_loop().time())
         if second != self._second:
@@ -291,32 +160,29 @@ class LeanLeaseTable:
         self._writes_in_second += 1
         self.peak_writes = max(self.peak_writes, self._writes_in_second)
 
-    def _put(self, row: Lease) -> Lease:
+    def put(self, row: Lease) -> None:
+        """Store a row."""
         self.leases[row.key] = row
-        return row
-
-    def _note_move(self) -> None:
-        self.moves += 1
-        self.moved_at = asyncio.get_running_loop().time()
-
-    def _refused(self, judgement: Lease | Refusal) -> Lease | Refusal:
-        self.bill.refused += 1
-        return judgement
 
 
-def _is_held_by(row: Lease, lease: Lease) -> bool:
-    """The holder's guard of `mld.leases.writes`: its page explains the clauses."""
-    if row.counter != lease.counter:
-        return False
-    me = lease.actual_owner
-    return (row.owner == me and row.checkpoint_owner is None) or (row.checkpoint_owner == me and row.owner != me)
+class LeanIndex:
+    """The `LeaseIndex` port."""
 
+    def __init__(self, table: LeanLeaseTable) -> None:
+        self._table = table
+        self._status = IndexStatus.MISSING
 
-def _has_owners_of(row: Lease, lease: Lease) -> bool:
-    return (row.owner, row.checkpoint_owner) == (lease.owner, lease.checkpoint_owner)
+    async def ensure(self) -> IndexStatus:
+        self._status = IndexStatus.ACTIVE
+        return self._status
 
+    async def status(self) -> IndexStatus:
+        return self._status
 
-def _given(row: Lease, owner: str, switches: int) -> Lease:
-    """The row after its owner was changed by a take or an assignment."""
-    counter = row.counter + 1
-    return replace(row, counter=counter, owner=owner, checkpoint_owner=None, owner_switches=switches, heartbeat=None)
+    async def keys_owned_by(self, worker: str) -> tuple[str, ...]:
+        await self._table.travel()
+        keys = tuple(key for key, lease in self._table.leases.items() if lease.owner == worker)
+        self._table.bill.queries += 1
+        units = max(1, math.ceil(len(keys) * INDEX_ROW_BYTES / READ_UNIT_BYTES))
+        self._table.bill.read_units += EVENTUALLY_CONSISTENT * units
+        return keys

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mld.clock import LoopClock
+from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.rows import CorruptRowError, parse_row
@@ -27,33 +28,13 @@ from tests.simulation.scale_fleet import TAKER_PERIOD_S, Fleet, Settling
 from tests.simulation.scale_table import PAGE_ROWS, LeanLeaseTable
 from tests.simulation.world.loop import run_world
 from tests.twins.dynamo import MemoryDynamo
+from tests.twins.lease_rows import row_of
 from tests.virtual_time import run_virtual
 
 TABLE = "app"
 Row = dict[str, dict[str, Any]]
 
 # --- the table
-
-
-def row_of(lease: Lease) -> Row:
-    """The row another program would see, as far as the contract looks at it."""
-    row: Row = {
-        "leaseKey": {"S": lease.key},
-        "leaseCounter": {"N": str(lease.counter)},
-        "ownerSwitchesSinceCheckpoint": {"N": str(lease.owner_switches)},
-        "checkpoint": {"S": lease.checkpoint.sequence},
-        "checkpointSubSequenceNumber": {"N": str(lease.checkpoint.sub)},
-    }
-    if lease.owner is not None:
-        row["leaseOwner"] = {"S": lease.owner}
-    if lease.checkpoint_owner is not None:
-        row["checkpointOwner"] = {"S": lease.checkpoint_owner}
-    if lease.hash_range is not None:
-        row["startingHashKey"] = {"S": str(lease.hash_range.start)}
-        row["endingHashKey"] = {"S": str(lease.hash_range.end)}
-    if lease.pending is not None:
-        row["pendingCheckpoint"] = {"S": lease.pending.position.sequence}
-    return row
 
 
 class LeanRows:
@@ -106,22 +87,22 @@ def draw_write(data: st.DataObject, known: list[Lease]) -> Do:
         st.sampled_from(kinds if lease.actual_owner is None else [*kinds, *["renew", "store", "free"] * 2])
     ):
         case "create":
-            return lambda table: table.create(Lease(lease.key, TRIM_HORIZON))
+            return lambda table: table.apply(writes.create(Lease(lease.key, TRIM_HORIZON)))
         case "take":
             owner = data.draw(st.sampled_from(WORKERS))
-            return lambda table: table.take(lease, owner, resent=resent)
+            return lambda table: table.apply(writes.take(lease, owner, resent=resent))
         case "children":
             children = data.draw(st.frozensets(st.sampled_from(KEYS), min_size=1))
-            return lambda table: table.record_children(lease.key, children)
+            return lambda table: table.apply(writes.record_children(lease.key, children))
         case "delete":
-            return lambda table: table.delete_completed(lease.key)
+            return lambda table: table.apply(writes.delete_completed(lease.key))
         case "renew":
             kbps = data.draw(st.sampled_from((None, 0.0, 412.734375)))
-            return lambda table: table.renew(replace(lease, throughput_kbps=kbps), resent=resent)
+            return lambda table: table.apply(writes.renew(replace(lease, throughput_kbps=kbps), resent=resent))
         case "store":
             position = data.draw(st.sampled_from(POSITIONS))
-            return lambda table: table.checkpoint(lease, position, resent=resent)
-    return lambda table: table.release(lease)
+            return lambda table: table.apply(writes.checkpoint(lease, position, resent=resent))
+    return lambda table: table.apply(writes.release(lease))
 
 
 @settings(max_examples=60)
@@ -133,8 +114,8 @@ def test_the_lean_table_answers_every_history_as_dynamodb_does(data: st.DataObje
         await real.ensure()
         known = [Lease(key, TRIM_HORIZON) for key in KEYS]
         for lease in known:
-            assert await real.create(lease)
-            assert await lean_table.create(lease)
+            assert await real.apply(writes.create(lease))
+            assert await lean_table.apply(writes.create(lease))
         for _ in range(data.draw(st.integers(1, 25))):
             if data.draw(st.integers(0, 5)) == 0:
                 await hand_over(
@@ -164,8 +145,8 @@ def test_a_scan_is_billed_by_page_and_a_write_by_row_refused_or_not() -> None:
         table.leases = {f"s{n}": Lease(f"s{n}", TRIM_HORIZON) for n in range(PAGE_ROWS + 1)}
         await table.scan()
         assert (table.bill.pages, table.bill.read_units) == (2, 128.0 + 0.5)
-        await table.take(table.leases["s0"], "w-1")
-        await table.take(replace(table.leases["s0"], counter=0), "w-2")
+        await table.apply(writes.take(table.leases["s0"], "w-1"))
+        await table.apply(writes.take(replace(table.leases["s0"], counter=0), "w-2"))
         assert (table.bill.takes, table.bill.refused, table.bill.write_units) == (2, 1, 2)
         assert (table.moves, table.peak_writes) == (1, 2)
 

@@ -66,8 +66,8 @@ def test_the_methods_of_a_port_can_be_patched() -> None:
 
     from mld.leases.dynamodb import DynamoLeaseTable
 
-    method = inspect.unwrap(DynamoLeaseTable.record_children)
+    method = inspect.unwrap(DynamoLeaseTable.apply)
     before = method.__code__
-    with patched((Patch("mld.leases.dynamodb", "writes.record_children(key, children)", "writes.create(children)"),)):
+    with patched((Patch("mld.leases.dynamodb", "await self._send(write)", "await self._send(None)"),)):
         assert method.__code__ is not before
     assert method.__code__ is before

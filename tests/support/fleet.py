@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from mld.assembly import ManyPorts, StreamPorts, assemble, initial_position
+from mld.assembly import SourcePorts, StreamPorts, assemble, initial_position
 from mld.aws.counted import CountedService
 from mld.fleet.wiring import DetectLoad, no_load
 from mld.leases.dynamodb import DynamoLeaseTable
@@ -21,6 +21,7 @@ from mld.process.until_tip import CatchUpRules, RunUntilTip, UntilTip
 from mld.streams import ChildBatch
 from properties.loader import load
 from properties.settings import Settings
+from tests.support.sources import one_stream
 from tests.twins.children import MemoryHost, Recorder
 from tests.twins.dynamo import MemoryDynamo
 from tests.twins.kinesis_model import ModelFanOut
@@ -117,7 +118,7 @@ class Fleet:
     ) -> Running:
         settings = settings_of(**{**self.keys, **keys})
         host = MemoryHost(script or self.recorder)
-        ports = self.ports(settings)
+        ports = None if settings.is_multi_stream else self.ports(settings)
         metrics = Metrics()
         metrics.is_published = True
         dynamo: Any = self.dynamo.client(worker_id)
@@ -127,7 +128,7 @@ class Fleet:
         worker = assemble(
             settings,
             worker_id,
-            ports,
+            self.sources_of(worker_id) if ports is None else one_stream(ports),
             table,
             dynamo,
             host,
@@ -143,13 +144,17 @@ class Fleet:
             rules = CatchUpRules(duration_s, initial_position(settings), until_tip.time_max_s)
             worker = RunUntilTip(worker, metrics, worker_id, self.clock, rules)
         task = asyncio.create_task(worker.run(settings.shutdown_grace_millis / 1000))
-        streams = ports.streams if isinstance(ports, StreamPorts) else None
+        streams = None if ports is None else ports.streams
         running = Running(worker, task, host, streams, worker_id, metrics)
         self.running.append(running)
         return running
 
-    def ports(self, settings: Settings) -> StreamPorts | ManyPorts:
-        """The stream as a worker asks for it."""
+    def sources_of(self, worker_id: str) -> SourcePorts:
+        """The streams of a worker that has several."""
+        raise NotImplementedError
+
+    def ports(self, settings: Settings) -> StreamPorts:
+        """The one stream of a worker."""
         streams = ModelFanOut(self.kinesis, settings.stream_name, self.clock)
         return StreamPorts(streams, streams if settings.reads_by_fan_out else None, settings.fanout_consumer_arn)
 

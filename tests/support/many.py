@@ -7,12 +7,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from mld.assembly import ManyPorts, StreamPorts
+from mld.assembly import SourcePorts, StreamPorts
 from mld.local.kinesis import PutEntry
 from mld.streams import StreamSummary
 from mld.tracking.follower import WantedStream
 from mld.tracking.stream_list import ListedStream, account_and_name
-from properties.settings import Settings
 from tests.support.fleet import TABLE, Fleet
 from tests.twins.kinesis_model import ModelFanOut
 from tests.virtual_time import asked_of_pytest, virtual
@@ -40,7 +39,7 @@ class ManyFleet(Fleet):
     def delete(self, name: str) -> None:
         self.kinesis.delete_stream(name, now=self.clock.wall(), with_consumers=True)
 
-    def ports_of(self, worker_id: str) -> ManyPorts:
+    def sources_of(self, worker_id: str) -> SourcePorts:
         def port(name: str) -> ModelFanOut:
             return ModelFanOut(self.kinesis, name, self.clock)
 
@@ -49,16 +48,14 @@ class ManyFleet(Fleet):
             name = wanted.label if wanted.arn is None else account_and_name(wanted.arn)[1]
             return await port(name).describe()
 
-        async def open_stream(listed: ListedStream) -> StreamPorts:
+        async def open_stream(listed: ListedStream | None) -> StreamPorts:
+            assert listed is not None
             return StreamPorts(port(listed.id.name))
 
         async def wanted() -> Sequence[WantedStream]:
             return self.own.get(worker_id, self.wanted)
 
-        return ManyPorts(wanted, describe, open_stream)
-
-    def ports(self, settings: Settings) -> StreamPorts | ManyPorts:
-        return self.ports_of(settings.worker_id or "") if settings.is_multi_stream else super().ports(settings)
+        return SourcePorts(open_stream, wanted, describe)
 
     def start(self, worker_id: str = "w1", *args: Any, **keys: Any):
         return super().start(worker_id, *args, **{"workerId": worker_id, **keys})

@@ -240,6 +240,7 @@ PURE = (
     "mld/leases/lease.py",
     "mld/leases/rows.py",
     "mld/leases/writes.py",
+    "mld/leases/expressions.py",
     "mld/leases/take_plan.py",
     "mld/leases/checkpoints.py",
     "mld/leases/retries.py",

@@ -290,14 +290,15 @@ async def a_fleet_that_takes_against_others(seen: Seen) -> None:
         await world.advance(30.0)
         late = world.start("w2", seed=2)
         table = late.worker.table
-        take = table.take
+        apply = table.apply
 
-        async def take_too_late(lease: Any, owner: str, **more: Any) -> Any:
-            row = dict(world.dynamo.row(TABLE, lease.key))
-            world.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(lease.counter + 7)}})
-            return await take(lease, owner, **more)
+        async def take_too_late(write: Any) -> Any:
+            if write.verb == "take":
+                row = dict(world.dynamo.row(TABLE, write.key))
+                world.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(int(row["leaseCounter"]["N"]) + 7)}})
+            return await apply(write)
 
-        table.take = take_too_late
+        table.apply = take_too_late
         await world.advance(30.0)
 
 

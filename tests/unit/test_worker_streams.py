@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 from mld.errors import StartupError
+from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.positions import TRIM_HORIZON
@@ -298,10 +299,12 @@ class JavaLeader:
                 stream = f"123456789012:{name}:7"
                 for shard in self.world.kinesis.list_shards(name, now=self.world.clock.wall()).shards:
                     key = f"{stream}:{shard.shard_id}"
-                    await self.table.create(Lease(key, TRIM_HORIZON, hash_range=shard.hash_range, stream=stream))
+                    await self.table.apply(
+                        writes.create(Lease(key, TRIM_HORIZON, hash_range=shard.hash_range, stream=stream))
+                    )
             for lease in (await self.table.scan()).leases:
                 if lease.owner is None:
-                    await self.table.assign(lease, "w1")
+                    await self.table.apply(writes.assign(lease, "w1"))
                     self.assigned[lease.key] += 1
             await self.world.advance(1.0)
 

@@ -34,7 +34,7 @@ from mld.clock import Clock, millis_since, wait_for_event
 from mld.errors import MldError
 from mld.fleet.assign.assignment import Plan, decide, shuffling
 from mld.fleet.assign.loads import AssignmentRules, Why, live_workers, reports_among
-from mld.fleet.assign.move_writer import AssignmentTable, Fence, MoveWriter, OnAssigned
+from mld.fleet.assign.move_writer import Fence, MoveWriter, OnAssigned
 from mld.fleet.assign.observations import Observations, expired_keys
 from mld.fleet.assign.term import FAILED_RUNS_MAX, Term
 from mld.fleet.heartbeat.beats import beats_among
@@ -43,7 +43,7 @@ from mld.fleet.report.reports import ReportRules
 from mld.fleet.roster import Roster
 from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
 from mld.leases.lease import Lease
-from mld.leases.table import TableScan
+from mld.leases.table import LeaseTable, TableScan
 from mld.metrics.registry import Metrics
 from mld.surviving import ours, survived
 from mld.turns import in_turns
@@ -123,7 +123,7 @@ class Assigner:
 
     def __init__(
         self,
-        table: AssignmentTable,
+        table: LeaseTable,
         worker_id: str,
         clock: Clock,
         rng: random.Random,

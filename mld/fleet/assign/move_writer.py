@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from mld.clock import Clock
 from mld.fleet.assign.loads import Move, Why
 from mld.fleet.assign.observations import Observations
+from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.leases.table import Refusal, TableScan
+from mld.leases.table import LeaseTable, Refusal
 from mld.surviving import survived
 from mld.turns import a_few_at_a_time
 
@@ -27,18 +27,6 @@ Fence = Callable[[str, str | None, Collection[str]], Awaitable[bool]]
 """(owner, its heartbeat as observed, marks of its leases) -> whether they may be given to others now."""
 OnAssigned = Callable[[tuple[str, ...]], None]
 """Hears of leases that come to ourselves, at once or by a handoff."""
-
-
-class AssignmentTable(Protocol):
-    """What assigning needs of `leases.table.LeaseTable`."""
-
-    async def scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> TableScan: ...
-
-    async def begin_handoff(self, lease: Lease, next_owner: str) -> Lease | Refusal: ...
-
-    async def assign(self, lease: Lease, owner: str) -> Lease | Refusal: ...
-
-    async def assign_expired(self, lease: Lease, owner: str) -> Lease | Refusal: ...
 
 
 @dataclass(slots=True)
@@ -56,7 +44,7 @@ class MoveWriter:
 
     def __init__(
         self,
-        table: AssignmentTable,
+        table: LeaseTable,
         observations: Observations,
         clock: Clock,
         worker_id: str,
@@ -80,7 +68,7 @@ class MoveWriter:
 
         async def write_one(move: Move) -> None:
             try:
-                answer = await self._send(move, counter_matters=counter_matters)
+                answer = await self._table.apply(_write_of(move, counter_matters=counter_matters))
             except Exception as error:  # whoever asked fails with it when all writes have ended
                 failure = survived(error, "moving a lease", move.lease.key)
                 written.errors.append(failure)
@@ -117,13 +105,6 @@ class MoveWriter:
         written.refused += len(moves) - len(left)
         return left
 
-    async def _send(self, move: Move, *, counter_matters: bool) -> Lease | Refusal:
-        if move.graceful:
-            return await self._table.begin_handoff(move.lease, move.to_worker)
-        if counter_matters or _is_from_silent(move):
-            return await self._table.assign_expired(move.lease, move.to_worker)
-        return await self._table.assign(move.lease, move.to_worker)
-
     def _settle(self, move: Move, answer: Lease | Refusal, written: Written) -> None:
         if isinstance(answer, Refusal):
             written.refused += 1
@@ -143,6 +124,14 @@ class MoveWriter:
             move.why.value,
             extra=_fields("lease_moved", move),
         )
+
+
+def _write_of(move: Move, *, counter_matters: bool) -> writes.RowWrite:
+    if move.graceful:
+        return writes.begin_handoff(move.lease, move.to_worker)
+    if counter_matters or _is_from_silent(move):
+        return writes.assign_expired(move.lease, move.to_worker)
+    return writes.assign(move.lease, move.to_worker)
 
 
 def _is_from_silent(move: Move) -> bool:

@@ -13,22 +13,25 @@ from mld.fleet.report.reports import EXPIRED_AFTER_PERIODS, ReportRules
 from mld.fleet.report.stored_reports import StoredReports
 from mld.fleet.values import FleetSnapshot
 from mld.leases.lease import Lease
-from mld.leases.table import IndexStatus, LeaseTable
+from mld.leases.table import IndexStatus, LeaseIndex, LeaseTable
 from mld.metrics.registry import Metrics
 
 
 class ReadinessReader:
     """Reads what the readiness monitor looks at (coordination#readiness-for-3x-mode)."""
 
-    def __init__(self, table: LeaseTable, reports: StoredReports, rules: ReportRules, clock: Clock) -> None:
+    def __init__(
+        self, table: LeaseTable, index: LeaseIndex, reports: StoredReports, rules: ReportRules, clock: Clock
+    ) -> None:
         self._table = table
+        self._index = index
         self._reports = reports
         self._rules = rules
         self._clock = clock
 
     async def read(self) -> FleetView:
         """Raises TableError."""
-        index = await self._table.owner_index_status()
+        index = await self._index.status()
         scan = await self._table.scan()
         now = self._clock.wall()
         believed_s = EXPIRED_AFTER_PERIODS * self._rules.report_period_s

@@ -22,7 +22,7 @@ from mld.clock import Clock, wait_for_event
 from mld.errors import TableUnavailableError
 from mld.fleet.assign.assigner import Reports
 from mld.fleet.assign.loads import Move, Why, reports_among
-from mld.fleet.assign.move_writer import AssignmentTable, Fence, MoveWriter, Written
+from mld.fleet.assign.move_writer import Fence, MoveWriter, Written
 from mld.fleet.heartbeat.beats import beats_among
 from mld.fleet.report import reports
 from mld.fleet.roster import Roster
@@ -30,7 +30,7 @@ from mld.fleet.values import FleetSnapshot, WorkerReport
 from mld.fleet.watch.takeover import Takeover, TakeoverRules
 from mld.leases.lease import Lease
 from mld.leases.room import RoomWatch
-from mld.leases.table import TableScan
+from mld.leases.table import LeaseTable, TableScan
 from mld.metrics.registry import Metrics
 from mld.periods import LOOK_PERIOD_S
 from mld.surviving import survived
@@ -85,7 +85,7 @@ class Lookout:
     """Looks and takes until cancelled."""
 
     def __init__(
-        self, table: AssignmentTable, clock: Clock, rules: TakeoverRules, worker_id: str, parts: LookoutParts
+        self, table: LeaseTable, clock: Clock, rules: TakeoverRules, worker_id: str, parts: LookoutParts
     ) -> None:
         self._table = table
         self._clock = clock

@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 
 from mld.errors import MldError, TableError
 from mld.leases import rows
-from mld.leases.table import TableScan
+from mld.leases.expressions import request_of
+from mld.leases.table import LeaseWrite, TableScan
 from mld.stream_ids import keys_meant, stream_of_key
 
 NAMED_MAX = 5
@@ -105,8 +106,14 @@ def raw_table(found: Sequence[Row]) -> RawTable:
 
 
 def update(key: str, words: str, request: Mapping[str, Any]) -> Change:
-    """A change by UpdateItem, such as those of `leases.writes`."""
+    """A change by UpdateItem."""
     return Change(key, words, WriteKind.UPDATE, request)
+
+
+def change_by(write: LeaseWrite[Any], words: str) -> Change:
+    """A change by one of `leases.writes`."""
+    operation, request = request_of(write)
+    return Change(write.key, words, WriteKind(operation), request)
 
 
 def full_key(known: Iterable[str], name: str, labels: Mapping[str, str] | None = None) -> str:

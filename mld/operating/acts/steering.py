@@ -18,7 +18,7 @@ from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.room import loads_of
 from mld.leases.rows import LEFT_OUT_MAX
-from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, full_key, update
+from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, change_by, full_key, update
 from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ShardView, WorkerView
 from mld.operating.verdicts import Verdict
 from mld.positions import SUB_MAX, Position
@@ -53,9 +53,7 @@ def plan_release(fleet: FleetStatus, shards: Iterable[str], leases_max: int, *, 
     if not owned:
         raise ActRefusedError("nobody owns " + ", ".join(view.key for view in views))
     if not is_3x:
-        changes = [
-            update(lease.key, f"taken from {lease.actual_owner}, for nobody", writes.release(lease)) for lease in owned
-        ]
+        changes = [change_by(writes.release(lease), f"taken from {lease.actual_owner}, for nobody") for lease in owned]
         note = "the first worker that looks for leases takes it, perhaps the same one"
         return ActPlan(_title("release", owned), tuple(changes), (note,))
     changes, notes = _spread(fleet, owned, leases_max)
@@ -107,9 +105,8 @@ def plan_pause(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
     if view.lease.paused is not None:
         raise ActRefusedError(f"{view.key} is paused already: {view.lease.paused}")
     _must_not_be_javas(fleet, view, "cannot pause")
-    change = update(
-        view.key, "nothing more is delivered after the batch in its child's hands", writes.pause(view.lease, words)
-    )
+    what = "nothing more is delivered after the batch in its child's hands"
+    change = change_by(writes.pause(view.lease, words), what)
     return ActPlan(f"pause {view.key}", (change,), ("the lease stays held; it is seen with the next renewal",))
 
 
@@ -118,7 +115,7 @@ def plan_resume(fleet: FleetStatus, shard: str) -> ActPlan:
     view = _shard(fleet, shard)
     if view.lease.paused is None:
         raise ActRefusedError(f"{view.key} is not paused")
-    change = update(view.key, f"goes on ({view.lease.paused})", writes.resume(view.lease))
+    change = change_by(writes.resume(view.lease), f"goes on ({view.lease.paused})")
     return ActPlan(f"resume {view.key}", (change,))
 
 
@@ -129,7 +126,7 @@ def plan_restart(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
         raise ActRefusedError(f"nobody owns {view.key}: whoever takes it starts a child")
     _must_not_be_javas(fleet, view, "cannot be asked for that")
     what = f"{view.owner} kills its child and starts another one at the checkpoint"
-    change = update(view.key, what, writes.ask_restart(view.lease, words))
+    change = change_by(writes.ask_restart(view.lease, words), what)
     return ActPlan(f"restart the child of {view.key}", (change,), ("it is seen with the next renewal",))
 
 
@@ -152,7 +149,7 @@ def plan_leave_out(fleet: FleetStatus, shard: str, record: str) -> ActPlan:
             "more at once with --past"
         )
     words = "is not delivered; what comes before and after it is"
-    change = update(view.key, f"{record} {words}", writes.leave_out(lease, kept | {record}))
+    change = change_by(writes.leave_out(lease, kept | {record}), f"{record} {words}")
     note = "it is seen with the next renewal; a child that hangs in the record needs `mld restart-child` as well"
     return ActPlan(f"leave {record} out of {view.key}", (change,), (note,))
 
@@ -241,11 +238,11 @@ def _to(fleet: FleetStatus, lease: Lease, target: str, pinned_until_s: int | Non
         raise ActRefusedError(f"{lease.key} is on its way to {lease.handoff_to}: wait until it is there")
     owner = next((worker for worker in fleet.workers if worker.worker == lease.owner), None)
     if owner is not None and owner.is_alive is not False:
-        words, request = f"handed by {owner.worker} to {target}", writes.begin_handoff(lease, target)
+        words, write = f"handed by {owner.worker} to {target}", writes.begin_handoff(lease, target)
     else:
         whose = "nobody's" if lease.owner is None else f"of {lease.owner}, which is dead"
-        words, request = f"{whose}, given to {target}", writes.assign_expired(lease, target)
-    return update(lease.key, words, request if pinned_until_s is None else writes.pinned(request, pinned_until_s))
+        words, write = f"{whose}, given to {target}", writes.assign_expired(lease, target)
+    return change_by(write if pinned_until_s is None else writes.pinned(write, pinned_until_s), words)
 
 
 def _title(verb: str, leases: Sequence[Lease]) -> str:

@@ -25,6 +25,7 @@ from contextlib import asynccontextmanager
 from mld.aws.table_calls import TableCalls
 from mld.clock import Clock
 from mld.errors import TableError
+from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
 from mld.operating.acts.execution import write_change
@@ -91,7 +92,7 @@ class OperatorHold:
 
     async def _take(self, lease: Lease, *, by_force: bool) -> None:
         # By force the owner is the only condition: the row of a busy worker moves faster than a far table answers.
-        write = self._table.assign if by_force else self._table.take
+        make = writes.assign if by_force else writes.take
         seen: Lease | None = lease
         last: TableError | None = None
         for _ in range(TRIES_MAX):
@@ -102,7 +103,7 @@ class OperatorHold:
                 return
             self._require_no_other_operator(seen)
             try:
-                taken = await write(seen, self.me)
+                taken = await self._table.apply(make(seen, self.me))
                 if not isinstance(taken, Refusal):
                     self._took(taken, by_force=by_force and seen.actual_owner is not None)
                     return
@@ -195,7 +196,7 @@ class OperatorHold:
         if lease is None:
             return
         with contextlib.suppress(TableError):
-            renewed = await self._table.renew(lease)
+            renewed = await self._table.apply(writes.renew(lease))
             if isinstance(renewed, Refusal):
                 row = await self._table.get(key)
                 renewed = row if row is not None and row.actual_owner == self.me else renewed
@@ -217,7 +218,7 @@ class OperatorHold:
         async def release(key: str) -> None:
             for _ in range(TRIES_MAX):
                 try:
-                    await self._table.release(self._held[key])
+                    await self._table.apply(writes.release(self._held[key]))
                 except TableError:
                     await self._clock.sleep(PAUSE_S)
                 else:

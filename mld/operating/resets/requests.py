@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from mld.leases import rows, writes
 from mld.leases.lease import Lease
-from mld.operating.acts.plan import Change, Row, WriteKind, update
+from mld.operating.acts.plan import Change, Row, WriteKind, change_by, update
 
 _PLACEHOLDER = re.compile(r"#(\w+)")
 MINE = "#leaseOwner = :me AND attribute_not_exists(#checkpointOwner)"
@@ -86,9 +87,7 @@ def remove(key: str, me: str, words: str) -> Change:
 
 def create(lease: Lease, me: str, words: str) -> Change:
     """A new row, which belongs to the operator until it is handed back."""
-    request = writes.create(lease)
-    request["Item"] = {**request["Item"], rows.OWNER: {"S": me}}
-    return Change(lease.key, words, WriteKind.PUT, request)
+    return change_by(writes.create(replace(lease, owner=me)), words)
 
 
 def put_back(row: Row, me: str, words: str) -> Change:

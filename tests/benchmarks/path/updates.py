@@ -20,6 +20,7 @@ import boto3
 from mld.aws.client_factory import client_factory
 from mld.aws.wire_or_boto import service_of
 from mld.clock import LoopClock
+from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.positions import Position
@@ -64,19 +65,19 @@ async def of_client(endpoint: str, calls: int, *, lean: bool) -> dict[str, float
     table = DynamoLeaseTable(service, LoopClock(), table_name=f"updates-{lean}")
     await table.ensure()
     lease = Lease("shardId-000000000000", Position("TRIM_HORIZON"), owner=OWNER)
-    await table.create(lease)
-    held: Any = await table.take(lease, OWNER)
+    await table.apply(writes.create(lease))
+    held: Any = await table.apply(writes.take(lease, OWNER))
     number = 0
 
     async def renew() -> None:
         nonlocal held
-        held = await table.renew(held)
+        held = await table.apply(writes.renew(held))
         assert isinstance(held, Lease)
 
     async def checkpoint() -> None:
         nonlocal held, number
         number += 1
-        held = await table.checkpoint(held, Position(sequence_number(number)))
+        held = await table.apply(writes.checkpoint(held, Position(sequence_number(number))))
         assert isinstance(held, Lease)
 
     client = "lean client" if lean else "botocore"

@@ -15,6 +15,7 @@ def _variant(name: str, breaks: str, *patches: tuple[str, str, str]) -> Variant:
     return Variant(name, breaks, tuple(Patch(f"mld.{module}", old, new) for module, old, new in patches), needs)
 
 
+_RENEWED = '"renew", lease.key, {}, the_row'
 _NEEDS = {
     "take_validity_from_response": "starts",
     "release_without_condition": "deploys",
@@ -145,8 +146,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "the renewal looks at the counter only, not at the owner",
         (
             "leases.writes",
-            "    return _update(lease.key, GUARD, update, values)\n",
-            '    del values[":me"]\n    return _update(lease.key, "#leaseCounter = :seen", update, values)\n',
+            _RENEWED.format("_guard(lease)"),
+            _RENEWED.format("(_seen(lease),)"),
         ),
     ),
     _variant(
@@ -154,8 +155,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "the renewal looks at the owner only, not at the counter",
         (
             "leases.writes",
-            "    return _update(lease.key, GUARD, update, values)\n",
-            '    del values[":seen"]\n    return _update(lease.key, "#leaseOwner = :me", update, values)\n',
+            _RENEWED.format("_guard(lease)"),
+            _RENEWED.format("(Is(rows.OWNER, _text(':me', lease.actual_owner or '')),)"),
         ),
     ),
     _variant(
@@ -163,8 +164,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "a checkpoint looks at the owner only: one that was delayed in the network still counts",
         (
             "leases.writes",
-            "    condition = GUARD\n    if not position.is_shard_end:\n",
-            '    condition = "#leaseOwner = :me"\n    del values[":seen"]\n    if False:\n',
+            "    conditions = _guard(lease)\n    if not position.is_shard_end:\n",
+            "    conditions = (Is(rows.OWNER, _text(':me', lease.actual_owner or '')),)\n    if False:\n",
         ),
     ),
     _variant(
@@ -191,8 +192,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "a release removes the owner whoever it is",
         (
             "leases.writes",
-            '        condition = "#leaseKey = :key AND #leaseOwner = :me AND attribute_not_exists(#checkpointOwner)"\n',
-            '        del values[":me"]\n        condition = "#leaseKey = :key"\n',
+            "(EXISTS, Is(rows.OWNER, me), NOT_HANDED), (rows.OWNER",
+            "(EXISTS,), (rows.OWNER",
         ),
     ),
     _variant(
@@ -200,8 +201,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "the taker takes a lease whatever has happened to it since the scan",
         (
             "leases.writes",
-            '    return _update(lease.key, "#leaseCounter = :seen", update, values)\n',
-            '    del values[":seen"]\n    return _update(lease.key, "attribute_exists(#leaseKey)", update, values)\n',
+            '"take",\n        lease.key,\n        (_seen(lease),),\n',
+            '"take",\n        lease.key,\n        (Present(rows.KEY),),\n',
         ),
     ),
     _variant(

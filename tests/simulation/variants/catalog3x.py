@@ -8,12 +8,11 @@ from __future__ import annotations
 from tests.simulation.variants.patching import Patch
 from tests.simulation.variants.variant import Variant
 
-_HANDOFF = (
-    '    return _update(lease.key, condition, "SET #leaseOwner = :nextOwner, #checkpointOwner = :owner", values)\n'
-)
-_COUNTED = (
-    '    update = "SET #leaseOwner = :nextOwner, #checkpointOwner = :owner ADD #leaseCounter :one"\n'
-    '    return _update(lease.key, condition, update, values | {":one": _number(1)})\n'
+_HANDOFF = "conditions, the_row, refused, sets=sets)\n\n\ndef assign("
+_COUNTED = "conditions, the_row, refused, sets=sets, adds=((rows.COUNTER, ONE),))\n\n\ndef assign("
+_OWNERS = (
+    '        _is_or_absent(rows.OWNER, ":owner", lease.owner),\n'
+    '        _is_or_absent(rows.CHECKPOINT_OWNER, ":checkpointOwner", lease.checkpoint_owner),\n'
 )
 _ANYBODY = "(#rvn = :mine OR #rvn <> :mine) AND (#ownerName = :me OR #ownerName <> :me)"
 
@@ -31,16 +30,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
     _variant(
         "assign_without_owner_pair",
         "an assignment does not look whether the owners are those that were seen",
-        (
-            "leases.writes",
-            '            condition += f" AND attribute_not_exists(#{name})"\n',
-            "            pass\n",
-        ),
-        (
-            "leases.writes",
-            '            condition += f" AND #{name} = {value}"\n            values[value] = {"S": seen}\n',
-            "            pass\n",
-        ),
+        ("leases.writes", _OWNERS, ""),
         needs="shuffles",
     ),
     _variant(
@@ -63,9 +53,8 @@ VARIANTS_3X: tuple[Variant, ...] = (
         ),
         (
             "leases.writes",
-            "    return _update(lease.key, GUARD, update, values)\n\n\ndef checkpoint(",
-            '    return _update(lease.key, "#leaseCounter = :seen AND #leaseKey <> :me", update, values)'
-            "\n\n\ndef checkpoint(",
+            '"renew", lease.key, _guard(lease), the_row',
+            '"renew", lease.key, (_seen(lease),), the_row',
         ),
     ),
     _variant(
@@ -152,8 +141,9 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "a discovered lease is held from its reading on",
         (
             "leases.resumer",
-            "await self._table.renew(\n"
-            "                    replace(seen, throughput_kbps=None), resent=resent, heartbeat=self._validity.mark()\n"
+            "await self._table.apply(\n"
+            "                    writes.renew(replace(seen, throughput_kbps=None), resent=resent, "
+            "heartbeat=self._validity.mark())\n"
             "                )\n",
             "seen\n",
         ),
@@ -173,8 +163,8 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "the lookout takes a silent lease whatever has happened to it since it looked",
         (
             "fleet.assign.move_writer",
-            "        if counter_matters or _is_from_silent(move):\n",
-            "        if not counter_matters and _is_from_silent(move):\n",
+            "    if counter_matters or _is_from_silent(move):\n",
+            "    if not counter_matters and _is_from_silent(move):\n",
         ),
         needs="silences",
     ),

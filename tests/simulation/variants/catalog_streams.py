@@ -38,7 +38,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
             "        one.stream for one in streams.streams if one.former_since_s is not None\n",
         ),
         (
-            "tracking.many_streams",
+            "tracking.followed_streams",
             "            if self._follower.seen_former_s(stream) >= min(wait_s, SEEN_FORMER_S)\n",
             "            if True\n",
         ),
@@ -47,20 +47,20 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         "deletes_by_its_own_file",
         "each worker deletes the leases of all streams that its own settings do not name",
         (
-            "tracking.many_streams",
+            "tracking.followed_streams",
             "            for stream in due_for_deletion(self._follower.streams, wait_s, self._clock.wall())\n"
             "            if self._follower.seen_former_s(stream) >= min(wait_s, SEEN_FORMER_S)\n",
             "            for stream in (one.stream for one in self._follower.streams.streams)\n"
             "            if stream.split(':')[1] not in own\n",
         ),
         (
-            "tracking.many_streams",
+            "tracking.followed_streams",
             "        now, wait_s = self._clock.monotonic(), self._rules.former_wait_s\n",
             "        now, wait_s = self._clock.monotonic(), self._rules.former_wait_s\n"
             "        own = {one.label for one in await self._follower._read_wanted()}\n",
         ),
         (
-            "tracking.many_streams",
+            "tracking.followed_streams",
             "                if leads and self._rules.former is FormerStreams.DELETE:\n",
             "                if self._rules.former is FormerStreams.DELETE:\n",
         ),
@@ -85,7 +85,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         "former_streams_are_seen_by_the_fleet",
         "the fleet assigns and takes leases of streams that nobody is to consume",
         (
-            "tracking.visible_table",
+            "tracking.stream_rows",
             "leases=tuple(lease for lease in scan.leases if is_visible(lease.stream)))",
             "leases=scan.leases)",
         ),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from mld.assembly import ManyPorts, StreamPorts
+from mld.assembly import SourcePorts, StreamPorts
 from mld.local.kinesis import Kinesis, KinesisError
 from mld.streams import HashRange, StreamSummary
 from mld.tracking.follower import WantedStream
@@ -234,7 +234,7 @@ class Sources:
 
     # --- what workers see ---------------------------------------------------------------------------------------------
 
-    def ports(self, number: int, doors: StreamDoors) -> ManyPorts:
+    def ports(self, number: int, doors: StreamDoors) -> SourcePorts:
         async def read_wanted() -> Sequence[WantedStream]:
             until_s, old = self._old.get(number, (0.0, []))
             return [WantedStream(name) for name in (old if self._world.now() < until_s else self._wanted)]
@@ -242,11 +242,12 @@ class Sources:
         async def describe(wanted: WantedStream) -> StreamSummary:
             return await doors.door(wanted.label).describe()
 
-        async def open_stream(listed: ListedStream) -> StreamPorts:
+        async def open_stream(listed: ListedStream | None) -> StreamPorts:
+            assert listed is not None
             name = listed.id.name
             return StreamPorts(doors.door(name, listed.stream), initial=_setting(self._initial(name)))
 
-        return ManyPorts(read_wanted, describe, open_stream)
+        return SourcePorts(open_stream, read_wanted, describe)
 
     # --- what happens -------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from mld.assembly import ManyPorts, StreamPorts, assemble
+from mld.assembly import SourcePorts, StreamPorts, assemble
 from mld.clock import Clock
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.local.kinesis import Kinesis, KinesisError
@@ -42,6 +42,7 @@ from tests.simulation.world.producer import Producer
 from tests.simulation.world.sources import Sources, StreamDoors, settings_of_streams
 from tests.simulation.world.surprises import MARK, Surprises
 from tests.support.fleet import STREAM, TABLE, settings_of
+from tests.support.sources import one_stream
 
 EPOCH_S = 1_700_000_000.0
 SUPERVISOR_DELAY_S = 5.0  # systemd's RestartSec
@@ -186,11 +187,11 @@ class Machine:
         self.worker = worker
         return await worker.run(GRACE_S)
 
-    def _ports(self, settings: Settings) -> StreamPorts | ManyPorts:
+    def _ports(self, settings: Settings) -> SourcePorts:
         assert self.kinesis is not None
         if self.world.sources is not None and isinstance(self.kinesis, StreamDoors):
             return self.world.sources.ports(self.number, self.kinesis)
-        return StreamPorts(self.kinesis, self.fan_out, settings.fanout_consumer_arn)
+        return one_stream(StreamPorts(self.kinesis, self.fan_out, settings.fanout_consumer_arn))
 
     async def _detect_load(self) -> DrawnLoad | None:
         fleet = self.world.plan.fleet

@@ -135,10 +135,9 @@ async def test_what_belongs_to_another_shard_is_not_inherited(monkeypatch):
 
 async def test_the_children_of_a_stream_may_have_a_command_of_their_own():
     def of_stream(stream):
-        assert stream == ORDERS
-        return ChildCommand(python("print('mine')"))
+        return ChildCommand(python("print('mine')" if stream == ORDERS else "print('ours')"))
 
-    one = PipeHost(python("print('ours')"), LoopClock(), stop_timeout_s=NEVER_S, environment={}, of_stream=of_stream)
+    one = PipeHost(["unused"], LoopClock(), stop_timeout_s=NEVER_S, environment={}, of_stream=of_stream)
     for shard, said in [(OF_ORDERS, "mine"), (SHARD, "ours")]:
         child = await one.start(shard)
         assert await child.read_line() == said

@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 
+from mld.leases import writes
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import HANDOFF_TIMEOUT_S
@@ -25,7 +26,7 @@ GIVEN = ["initialize", "shutdownRequested", "leaseLost"]
 async def begin(world, key=SHARD_0, to="w2"):
     """What a leader writes; returns when it was written."""
     leader = DynamoLeaseTable(world.dynamo.client("leader"), world.clock, table_name=TABLE)
-    assert isinstance(await leader.begin_handoff(world.lease(key), to), Lease)
+    assert isinstance(await leader.apply(writes.begin_handoff(world.lease(key), to)), Lease)
     return world.clock.monotonic()
 
 
@@ -212,8 +213,8 @@ async def test_the_next_worker_goes_on_within_a_second_and_no_record_is_lost_or_
     await world.advance(1)
     keeper = second.worker._parts.keeper
     table = DynamoLeaseTable(world.dynamo.client("w1"), world.clock, table_name=TABLE)
-    await table.ensure_owner_index()
-    discovering = asyncio.create_task(LeaseDiscovery(table, keeper, world.clock, worker_id="w1").run())
+    await table.index.ensure()
+    discovering = asyncio.create_task(LeaseDiscovery(table, table.index, keeper, world.clock, worker_id="w1").run())
     try:
         world.put(50)
         await world.until(world.all_delivered)

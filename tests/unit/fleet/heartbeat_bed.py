@@ -13,6 +13,7 @@ from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.report.stored_reports import StoredReports
 from mld.fleet.values import LEASE_TABLE_KEY, Place
+from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.positions import TRIM_HORIZON
 from tests.unit.leases.support import DURATION_S, TABLE, Worker, new_dynamo
@@ -39,7 +40,7 @@ class KeepersAtWork:
         for number in range(self._leases):
             worker = workers[number % self._workers]
             lease = Lease(f"k{number}", TRIM_HORIZON, owner=worker.name)
-            await worker.table.create(lease)
+            await worker.table.apply(writes.create(lease))
             await worker.keeper.reacquire([lease])
             worker.keeper.record_delivery(lease.key, 1 << 20)
         if self._setting == "worker":

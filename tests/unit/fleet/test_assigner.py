@@ -28,8 +28,10 @@ from mld.fleet.assign.term import ALONE_LEASES_MAX, ALONE_S
 from mld.fleet.report import reports
 from mld.fleet.roster import TRACE_S, Roster
 from mld.fleet.values import FleetSnapshot, WorkerReport
+from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
+from mld.leases.table import LeaseWrite
 from mld.positions import TRIM_HORIZON
 from mld.turns import CALLS_CONCURRENT_MAX
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_request
@@ -116,7 +118,7 @@ class Bed:
 
     async def leases(self, owners: Mapping[str, str | None], kbps: float = 10.0) -> None:
         for key, owner in owners.items():
-            await self.table.create(Lease(key, TRIM_HORIZON, owner=owner, throughput_kbps=kbps))
+            await self.table.apply(writes.create(Lease(key, TRIM_HORIZON, owner=owner, throughput_kbps=kbps)))
 
     def report(self, *workers: str, version: str | None = "1", ago_s: float = 0.0) -> None:
         for worker in workers:
@@ -132,7 +134,7 @@ class Bed:
         for key in keys:
             lease = await self.table.get(key)
             assert lease is not None
-            await self.table.renew(lease)
+            await self.table.apply(writes.renew(lease))
 
     def owners(self, keys: Iterable[str]) -> dict[str, str | None]:
         return {key: attribute(self.dynamo, key, "leaseOwner") for key in keys}
@@ -537,13 +539,13 @@ def test_many_moves_are_written_a_few_at_a_time() -> None:
         under_way = most = 0
 
         class Slow:
-            async def assign(self, lease: Lease, owner: str) -> Any:
+            async def apply(self, write: LeaseWrite[Any]) -> Any:
                 nonlocal under_way, most
                 under_way += 1
                 most = max(most, under_way)
                 await CLOCK.sleep(0.01)
                 under_way -= 1
-                return await it.table.assign(lease, owner)
+                return await it.table.apply(write)
 
             def __getattr__(self, name: str) -> Any:
                 return getattr(it.table, name)

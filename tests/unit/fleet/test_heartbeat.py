@@ -18,6 +18,7 @@ from mld.fleet.heartbeat.heartbeat_table import HeartbeatTable
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import FleetSnapshot, WorkerReport
+from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.positions import TRIM_HORIZON
@@ -306,7 +307,7 @@ async def written(fences: Fences, moves: list[Move], rows: Sequence[Lease], beat
     dynamo = await new_dynamo()
     table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
     for row in rows:
-        await table.create(replace(row, counter=0, heartbeat=None))
+        await table.apply(writes.create(replace(row, counter=0, heartbeat=None)))
         item = dynamo.row(TABLE, row.key)
         mark = {} if row.heartbeat is None else {"mldHeartbeat": {"S": row.heartbeat}}
         dynamo.put_row(TABLE, {**item, "leaseCounter": {"N": str(row.counter)}, **mark})

@@ -17,6 +17,7 @@ from mld.fleet.roster import Roster
 from mld.fleet.values import WorkerReport
 from mld.fleet.watch.lookout import Lookout, LookoutParts
 from mld.fleet.watch.takeover import FREE_GRACE_S, SECOND_CHANCE_S, TakeoverRules
+from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.periods import LOOK_PERIOD_S, PART_LEASES
@@ -83,10 +84,10 @@ class Worker:
 
     async def _renew(self) -> None:
         while True:
-            for key in await self.table.keys_owned_by(self.name):
+            for key in await self.table.index.keys_owned_by(self.name):
                 lease = await self.table.get(key)
                 if lease is not None and lease.owner == self.name:
-                    await self.table.renew(lease)
+                    await self.table.apply(writes.renew(lease))
             await CLOCK.sleep(RENEWAL_S)
 
     async def legacy(self) -> Sequence[WorkerReport]:
@@ -139,7 +140,7 @@ class Bed:
 
     async def leases(self, **owners: str | None) -> None:
         for key, owner in owners.items():
-            await self.table.create(Lease(key, TRIM_HORIZON, owner=owner))
+            await self.table.apply(writes.create(Lease(key, TRIM_HORIZON, owner=owner)))
 
     def report(self, worker: str, **more: str) -> None:
         row = {"leaseKey": {"S": worker}, **reports.attributes(reports.own_report(worker, {}, CLOCK.wall(), "1"))}
@@ -165,7 +166,7 @@ def story(test: Callable[[Bed], Coroutine[Any, Any, None]]) -> Callable[[], None
     def run() -> None:
         async def main() -> None:
             bed = Bed(await new_dynamo())
-            await bed.table.ensure_owner_index()
+            await bed.table.index.ensure()
             await test(bed)
 
         run_virtual(main())
@@ -256,7 +257,7 @@ async def test_a_lease_that_is_renewed_stays_though_others_of_its_owner_do_not_m
     for _ in range(20):
         lease = await bed.table.get("s2")
         assert lease is not None
-        await bed.table.renew(lease)
+        await bed.table.apply(writes.renew(lease))
         await CLOCK.sleep(RENEWAL_S)
     assert bed.owners("s1", "s2") == ["a", "w"]
     assert worker.assigning_due.count == 0, "its owner is not dead"
@@ -333,7 +334,7 @@ async def test_a_large_table_is_looked_at_in_parts_by_whom_they_fall_to(bed: Bed
     count = 2 * PART_LEASES + 10
     for number in range(count):
         row = Lease(f"s{number}", TRIM_HORIZON, owner="w" if number == 7 else f"w{number % 5}")
-        await bed.table.create(row)
+        await bed.table.apply(writes.create(row))
     names = [f"w{number}" for number in range(5)]
     for name in names:
         Worker(bed, name)
@@ -372,7 +373,7 @@ async def test_a_lease_that_one_gave_to_the_dead_while_alone_is_taken_within_the
     worker.lookout.gave()
     await CLOCK.sleep(0.1)
     assert worker.looked == looked + 1, "it looks at once, and sees nothing of it yet"
-    await bed.table.assign(lease, "dead")
+    await bed.table.apply(writes.assign(lease, "dead"))
     await bed.until("s1", owners="a", within_s=BOUND_S + 0.2)
 
 

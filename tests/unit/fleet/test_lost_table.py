@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from mld.errors import TableMissingError, TableUnavailableError
+from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.positions import LATEST, TRIM_HORIZON
@@ -87,9 +88,9 @@ def test_no_row_is_made_from_the_stream_before_those_of_a_lost_table_are_back() 
         async with fleet(1) as world:
             table = DynamoLeaseTable(world.dynamo.client("w1"), world.clock, table_name=TABLE)
             await table.ensure()
-            assert await table.create(Lease("s0", LATEST, owner="w1", paused="by me"))
-            assert await table.create(Lease("s1", LATEST, owner="w2"))
-            assert await table.create(Lease("s2", TRIM_HORIZON, owner="w2"))
+            assert await table.apply(writes.create(Lease("s0", LATEST, owner="w1", paused="by me")))
+            assert await table.apply(writes.create(Lease("s1", LATEST, owner="w2")))
+            assert await table.apply(writes.create(Lease("s2", TRIM_HORIZON, owner="w2")))
             await world.dynamo.call("DeleteTable", {"TableName": TABLE})
             with pytest.raises(TableMissingError):
                 await table.get("s0")
@@ -98,7 +99,7 @@ def test_no_row_is_made_from_the_stream_before_those_of_a_lost_table_are_back() 
             await table.scan()
             await world.advance(10)
             with pytest.raises(TableMissingError, match="made again"):
-                await table.create(Lease("s3", LATEST))
+                await table.apply(writes.create(Lease("s3", LATEST)))
             world.dynamo.faults = lambda _, operation, __: lost_request() if operation == "PutItem" else None
             with pytest.raises(TableUnavailableError):
                 await table.restore("w1")
@@ -108,8 +109,8 @@ def test_no_row_is_made_from_the_stream_before_those_of_a_lost_table_are_back() 
             rows = (await table.scan()).leases
             assert set(rows) == {Lease("s0", LATEST, paused="by me"), Lease("s2", TRIM_HORIZON)}, "s1 is its owner's"
             with pytest.raises(TableMissingError, match="made again"):
-                await table.create(Lease("s3", LATEST))
+                await table.apply(writes.create(Lease("s3", LATEST)))
             await world.advance(10)
-            assert await table.create(Lease("s3", LATEST))
+            assert await table.apply(writes.create(Lease("s3", LATEST)))
 
     run_virtual(story())

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from mld.clock import Clock, LoopClock
+from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.holding import HeldLease
 from mld.leases.keeper import HANDOFF_TIMEOUT_S, LeaseKeeper
@@ -87,10 +88,10 @@ class Worker:
         """Create, take and adopt leases without going through the taker."""
         held = []
         for key in keys:
-            await self.table.create(Lease(key, TRIM_HORIZON))
+            await self.table.apply(writes.create(Lease(key, TRIM_HORIZON)))
             seen = await self.row(key)
             sent_at = LoopClock().monotonic()
-            taken = await self.table.take(seen, self.name)
+            taken = await self.table.apply(writes.take(seen, self.name))
             assert isinstance(taken, Lease)
             adopted = self.keeper.adopt(taken, sent_at)
             assert adopted is not None

@@ -21,6 +21,7 @@ from mld.leases.carried import (
     refresh_s,
     valid_until,
 )
+from mld.leases.expressions import request_of
 from mld.leases.lease import Failing, Lease
 from mld.leases.table import Refusal
 from mld.positions import TRIM_HORIZON, Position
@@ -99,7 +100,7 @@ def test_a_handoff_that_was_given_back_is_found_anew() -> None:
 
 def test_without_marks_every_write_is_what_it_was() -> None:
     plain = replace(ROW, heartbeat=None)
-    for request in (
+    for write in (
         writes.renew(plain),
         writes.checkpoint(plain, Position("1")),
         writes.take(plain, "b"),
@@ -107,6 +108,7 @@ def test_without_marks_every_write_is_what_it_was() -> None:
         writes.release(plain),
         writes.begin_handoff(plain, "b"),
     ):
+        request = request_of(write)
         assert "mldHeartbeat" not in str(request)
         assert "throughput" not in str(request).lower()
 
@@ -246,7 +248,7 @@ async def test_a_hint_makes_it_look_at_once_and_a_handoff_is_reported() -> None:
     async with running(me):
         await asyncio.sleep(INTERVAL_S + 0.1)
         seen = await other.row("a")
-        await other.table.begin_handoff(seen, "other")
+        await other.table.apply(writes.begin_handoff(seen, "other"))
         await me.keeper.confirm(["a", "b"])
         assert me.handoffs == [("a", held.token, "other")]
         assert me.keeper.held()["a"].lease.handoff_to == "other"
@@ -354,7 +356,7 @@ async def test_rows_of_a_batch_that_are_left_out_are_asked_for_again() -> None:
     dynamo, me = await started()
     keys = [f"k{number}" for number in range(7)]
     for key in keys:
-        await me.table.create(Lease(key, TRIM_HORIZON))
+        await me.table.apply(writes.create(Lease(key, TRIM_HORIZON)))
     dynamo.batch_rows_max = 3
     assert sorted(await me.table.get_many([*keys, "absent"])) == keys
     assert dynamo.usage(operation="BatchGetItem").requests == 3

@@ -11,9 +11,11 @@ import pytest
 
 from mld.clock import LoopClock
 from mld.errors import TableUnavailableError
+from mld.leases import writes
 from mld.leases.discovery import GETS_CONCURRENT_MAX, PENDING_POLL_S, LeaseDiscovery
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
+from mld.leases.table import IndexStatus
 from mld.periods import DISCOVERY_PERIOD_S
 from mld.positions import TRIM_HORIZON
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request
@@ -21,11 +23,17 @@ from tests.unit.leases.support import DURATION_S, TABLE, FaultPlan, Worker, new_
 from tests.virtual_time import virtual
 
 
-class ListedTable(DynamoLeaseTable):
-    """A table whose owner index says what the test wants it to say, true or not."""
+class ListedIndex:
+    """An owner index that has what the test wants it to have, true or not."""
 
     listed: tuple[str, ...] | Exception = ()
     queries = 0
+
+    async def ensure(self) -> IndexStatus:
+        return IndexStatus.ACTIVE
+
+    async def status(self) -> IndexStatus:
+        return IndexStatus.ACTIVE
 
     async def keys_owned_by(self, worker: str) -> tuple[str, ...]:
         self.queries += 1
@@ -42,19 +50,20 @@ class Fleet:
         self.me = Worker(dynamo, "me")
         self.other = Worker(dynamo, "other")
         self.leader = DynamoLeaseTable(dynamo.client("leader"), LoopClock(), table_name=TABLE)
-        self.index = ListedTable(dynamo.client("me"), LoopClock(), table_name=TABLE, request_timeout_s=3.0)
-        self.discovery = LeaseDiscovery(self.index, self.me.keeper, LoopClock(), worker_id="me")
+        self.index = ListedIndex()
+        self.table = DynamoLeaseTable(dynamo.client("me"), LoopClock(), table_name=TABLE, request_timeout_s=3.0)
+        self.discovery = LeaseDiscovery(self.table, self.index, self.me.keeper, LoopClock(), worker_id="me")
 
     async def assigned(self, *keys: str) -> None:
         for key in keys:
             lease = Lease(key, TRIM_HORIZON)
-            assert await self.leader.create(lease)
-            assert isinstance(await self.leader.assign(lease, "me"), Lease)
+            assert await self.leader.apply(writes.create(lease))
+            assert isinstance(await self.leader.apply(writes.assign(lease, "me")), Lease)
 
     async def handed_off(self, key: str) -> str:
         """A lease of `other` that is to become ours; the token of the other's holding."""
         (held,) = await self.other.hold(key)
-        assert isinstance(await self.leader.begin_handoff(held.lease, "me"), Lease)
+        assert isinstance(await self.leader.apply(writes.begin_handoff(held.lease, "me")), Lease)
         return held.token
 
     def held(self) -> set[str]:
@@ -135,7 +144,7 @@ async def test_the_lease_is_believed_from_the_sending_of_the_first_renewal_and_n
 async def test_a_lagging_index_costs_reads_and_no_writes(caplog: pytest.LogCaptureFixture) -> None:
     f = await fleet()
     await f.other.hold("theirs")
-    await f.leader.create(Lease("free", TRIM_HORIZON))
+    await f.leader.apply(writes.create(Lease("free", TRIM_HORIZON)))
     f.index.listed = ("theirs", "free", "deleted")
     async with f.running():
         await asyncio.sleep(5 * DISCOVERY_PERIOD_S + 0.1)
@@ -184,7 +193,7 @@ async def test_a_pending_row_that_goes_to_somebody_else_is_forgotten() -> None:
         await asyncio.sleep(1.2)
         row = await f.leader.get("a")
         assert row is not None
-        assert isinstance(await f.leader.assign(row, "third"), Lease)
+        assert isinstance(await f.leader.apply(writes.assign(row, "third")), Lease)
         f.index.listed = ()
         await f.until(lambda: f.discovery.pending == set(), 0.6)
         reads = f.reads()
@@ -241,7 +250,7 @@ async def test_a_thousand_assigned_leases_are_read_a_few_at_a_time() -> None:
     plan.when = lambda operation, _: operation in ("GetItem", "UpdateItem")
     plan.always = Fault(delay_after_s=0.005)
     most = under_way = 0
-    get = f.index.get
+    get = f.table.get
 
     async def counted(key: str) -> Lease | None:
         nonlocal most, under_way
@@ -252,7 +261,7 @@ async def test_a_thousand_assigned_leases_are_read_a_few_at_a_time() -> None:
         finally:
             under_way -= 1
 
-    f.index.get = counted  # type: ignore[method-assign]
+    f.table.get = counted  # type: ignore[method-assign]
     async with f.running():
         await f.until(lambda: len(f.held()) == 1000, 3)
     assert most == GETS_CONCURRENT_MAX

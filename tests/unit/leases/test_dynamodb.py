@@ -17,6 +17,7 @@ from mld.errors import (
     TableThrottledError,
     TableUnavailableError,
 )
+from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable, segments_for
 from mld.leases.lease import Lease
 from mld.positions import TRIM_HORIZON
@@ -134,7 +135,7 @@ async def test_every_row_is_scanned_once_whatever_the_segments(segments: int) ->
     table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE, scan_segments=segments)
     await table.ensure()
     for number in range(40):
-        await table.create(Lease(f"s{number}", TRIM_HORIZON))
+        await table.apply(writes.create(Lease(f"s{number}", TRIM_HORIZON)))
     scan = await table.scan()
     assert sorted(lease.key for lease in scan.leases) == sorted(f"s{number}" for number in range(40))
 
@@ -144,14 +145,14 @@ async def test_only_a_table_of_several_pages_is_asked_for_its_size_and_then_rare
     dynamo = MemoryDynamo(LoopClock(), page_rows_max=3)
     table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
     await table.ensure()
-    await table.create(Lease("s0", TRIM_HORIZON))
+    await table.apply(writes.create(Lease("s0", TRIM_HORIZON)))
     dynamo.calls.clear()
     await table.scan()
     await table.scan()
     assert operations(dynamo) == ["Scan", "Scan"]
 
     for number in range(1, 5):
-        await table.create(Lease(f"s{number}", TRIM_HORIZON))
+        await table.apply(writes.create(Lease(f"s{number}", TRIM_HORIZON)))
     dynamo.set_table_bytes(TABLE, 2**30)
     dynamo.calls.clear()
     for _ in range(3):
@@ -189,7 +190,7 @@ async def test_a_row_that_turned_corrupt_is_an_error_not_a_loss() -> None:
     await table.ensure()
     dynamo.put_row(TABLE, {"leaseKey": {"S": "s"}, "leaseOwner": {"S": "me"}, "checkpoint": {"S": "TRIM_HORIZON"}})
     with pytest.raises(TableError, match="leaseCounter is missing"):
-        await table.renew(Lease("s", TRIM_HORIZON, 1, "me"))
+        await table.apply(writes.renew(Lease("s", TRIM_HORIZON, 1, "me")))
 
 
 @virtual
@@ -207,10 +208,10 @@ async def test_writes_that_keep_a_lease_have_a_time_out_of_their_own() -> None:
 
     table = DynamoLeaseTable(Watched(), clock, table_name=TABLE, request_timeout_s=3.0, renewal_timeout_s=2.0)
     await table.ensure()
-    await table.create(Lease("a", TRIM_HORIZON, owner="w"))
+    await table.apply(writes.create(Lease("a", TRIM_HORIZON, owner="w")))
     limits.clear()
-    renewed = await table.renew(Lease("a", TRIM_HORIZON, owner="w"))
+    renewed = await table.apply(writes.renew(Lease("a", TRIM_HORIZON, owner="w")))
     assert isinstance(renewed, Lease)
-    await table.checkpoint(renewed, TRIM_HORIZON)
+    await table.apply(writes.checkpoint(renewed, TRIM_HORIZON))
     await table.get("a")
     assert limits == [("UpdateItem", 2.0), ("UpdateItem", 2.0), ("GetItem", 3.0)]

@@ -10,6 +10,7 @@ import pytest
 
 from mld.clock import LoopClock
 from mld.errors import LeaseLostError
+from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.rows import parse_row
@@ -53,7 +54,7 @@ class Scene:
 
     async def begin(self) -> Lease:
         """The leader begins the handoff."""
-        answer = await self.leader.begin_handoff(self.row(), "w-9b2e")
+        answer = await self.leader.apply(writes.begin_handoff(self.row(), "w-9b2e"))
         assert isinstance(answer, Lease)
         return answer
 
@@ -252,7 +253,7 @@ async def test_transfers_that_hang_do_not_keep_other_leases_from_being_renewed(s
     for held in others:
         row = await stage.leader.get(held.lease.key)
         assert row is not None
-        assert isinstance(await stage.leader.begin_handoff(row, "w-9b2e"), Lease)
+        assert isinstance(await stage.leader.apply(writes.begin_handoff(row, "w-9b2e")), Lease)
     await asyncio.sleep(INTERVAL_S)
     assert len(stage.old.handoffs) == 26
     stage.faulty_assignments().always = throttled()
@@ -308,7 +309,7 @@ async def test_a_timeout_of_zero_transfers_as_soon_as_the_handoff_is_known() -> 
     dynamo = await new_dynamo()
     old = Worker(dynamo, "old", handoff_timeout_s=0.0)
     (held,) = await old.hold("a")
-    assert isinstance(await old.table.begin_handoff(held.lease, "next"), Lease)
+    assert isinstance(await old.table.apply(writes.begin_handoff(held.lease, "next")), Lease)
     async with running(old):
         await asyncio.sleep(0.1)
     lease = await old.table.get("a")
@@ -362,7 +363,7 @@ async def test_a_lease_is_not_handed_over_to_ourselves(stage: Scene) -> None:
 
 @scene
 async def test_what_somebody_else_has_taken_is_left_to_him(stage: Scene) -> None:
-    taken = await stage.leader.take(stage.row(), "thief")
+    taken = await stage.leader.apply(writes.take(stage.row(), "thief"))
     assert not await stage.old.keeper.hand_over(KEY, stage.token, "w-live")
     assert stage.row() == taken
 
@@ -390,7 +391,9 @@ async def test_a_checkpoint_and_the_beginning_of_a_handoff_both_succeed(swap: bo
 async def test_an_assignment_wins_over_a_renewal_and_the_holder_loses_the_lease(swap: bool) -> None:
     stage = Scene(await new_dynamo())
     row = stage.row()
-    renewed, assigned = await both(stage.old.table.renew(row), stage.leader.assign(row, "w-9b2e"), swap=swap)
+    renewed, assigned = await both(
+        stage.old.table.apply(writes.renew(row)), stage.leader.apply(writes.assign(row, "w-9b2e")), swap=swap
+    )
     assert isinstance(assigned, Lease)
     assert isinstance(renewed, Refusal) is swap
     with pytest.raises(LeaseLostError):
@@ -404,7 +407,7 @@ async def test_the_old_owners_deadline_and_the_leaders_assignment_make_one_owner
     stage = Scene(await new_dynamo())
     row = await stage.begin()
     await stage.old.keeper.checkpoint(KEY, stage.token, SECOND)
-    transferred, assigned = await both(stage.transfer(), stage.leader.assign(row, "third"), swap=swap)
+    transferred, assigned = await both(stage.transfer(), stage.leader.apply(writes.assign(row, "third")), swap=swap)
     assert [transferred, isinstance(assigned, Lease)] == [not swap, swap]
     assert stage.owners() == ("third" if swap else "w-9b2e", None)
     assert stage.row().checkpoint == SECOND
@@ -414,7 +417,7 @@ async def test_the_old_owners_deadline_and_the_leaders_assignment_make_one_owner
 @scene
 async def test_a_lease_that_the_leader_gives_back_to_its_old_owner_is_a_new_holding_and_no_twin(stage: Scene) -> None:
     await told(stage)
-    await stage.leader.assign(stage.row(), "w-4f1c")
+    await stage.leader.apply(writes.assign(stage.row(), "w-4f1c"))
     await asyncio.sleep(INTERVAL_S)
     assert not stage.is_held()
     assert await stage.old.keeper.reacquire([stage.row()]) == (KEY,)
@@ -424,7 +427,7 @@ async def test_a_lease_that_the_leader_gives_back_to_its_old_owner_is_a_new_hold
 @scene
 async def test_a_lease_is_resumed_once_by_callers_who_ask_at_the_same_time(stage: Scene) -> None:
     await stage.old.keeper.release(KEY, stage.token)
-    row = await stage.leader.assign(stage.row(), "w-4f1c")
+    row = await stage.leader.apply(writes.assign(stage.row(), "w-4f1c"))
     assert isinstance(row, Lease)
     answers = await asyncio.gather(*(stage.old.keeper.reacquire([row]) for _ in range(3)))
     assert sorted(answers) == [(), (), (KEY,)]

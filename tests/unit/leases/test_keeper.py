@@ -6,17 +6,17 @@ import asyncio
 import itertools
 import logging
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from mld.clock import LoopClock
 from mld.errors import LeaseLostError, TableUnavailableError
+from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.holding import HeldLease
 from mld.leases.lease import Failing, Lease
 from mld.leases.rows import parse_row
-from mld.leases.table import Refusal
+from mld.leases.table import AnswerT, LeaseWrite
 from mld.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.surviving import is_broken_invariant
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, server_error, throttled
@@ -166,11 +166,11 @@ class ThrowingTable(DynamoLeaseTable):
     errors: list[Exception]
     applied: bool
 
-    async def renew(self, lease: Lease, **options: Any) -> Lease | Refusal:
-        is_due = bool(self.errors) and lease.key == "a"
+    async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:
+        is_due = bool(self.errors) and write.key == "a" and write.verb == "renew"
         if is_due and not self.applied:
             raise self.errors.pop()
-        answer = await super().renew(lease, **options)
+        answer = await super().apply(write)
         if is_due:
             raise self.errors.pop()
         return answer
@@ -444,7 +444,7 @@ async def test_a_restarted_worker_resumes_its_leases_and_no_others() -> None:
     dynamo, before = await started()
     await before.hold("a", "b", "c", "handed")
     await Worker(dynamo, "other").hold("d")
-    await before.table.create(Lease("free", TRIM_HORIZON))
+    await before.table.apply(writes.create(Lease("free", TRIM_HORIZON)))
     row = dynamo.row(TABLE, "handed")
     assert row is not None
     dynamo.put_row(TABLE, row | {"checkpointOwner": {"S": "old"}})

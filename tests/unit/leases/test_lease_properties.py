@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mld.errors import LeaseLostError, TableError
+from mld.leases import writes
 from mld.leases.holding import HeldLease
 from mld.leases.lease import Lease
 from mld.leases.rows import parse_row
@@ -71,7 +72,7 @@ class LeaseFleet(RuleBasedStateMachine):
         self.dynamo = await new_dynamo()
         self.workers = {name: Worker(self.dynamo, name, seed=self.rng.randrange(1000)) for name in WORKERS}
         for key in KEYS:
-            await self.workers["w1"].table.create(Lease(key, TRIM_HORIZON))
+            await self.workers["w1"].table.apply(writes.create(Lease(key, TRIM_HORIZON)))
         self.dynamo.faults = self._fault
         for worker in self.workers.values():
             self.tasks.append(asyncio.create_task(worker.keeper.run()))

@@ -88,7 +88,7 @@ def test_the_status_is_that_of_the_index_in_the_tables_description(table: dict[s
 @virtual
 async def test_an_index_of_that_name_in_any_state_is_left_alone(present: str) -> None:
     script = Script(DescribeTable={"Table": with_index(present)})
-    assert await table_over(script).ensure_owner_index() is status_in(with_index(present))
+    assert await table_over(script).index.ensure() is status_in(with_index(present))
 
 
 @pytest.mark.parametrize(
@@ -100,37 +100,37 @@ async def test_somebody_elses_creation_at_the_same_time_is_no_error(code: str) -
         DescribeTable=[{"Table": ON_DEMAND}, {"Table": with_index("CREATING")}],
         UpdateTable=AwsError("UpdateTable", code, "already being created"),
     )
-    assert await table_over(script).ensure_owner_index() is IndexStatus.CREATING
+    assert await table_over(script).index.ensure() is IndexStatus.CREATING
 
 
 @virtual
 async def test_a_table_that_is_busy_with_something_else_lacks_the_index_for_now() -> None:
     script = Script(DescribeTable={"Table": ON_DEMAND}, UpdateTable=AwsError("UpdateTable", "ResourceInUseException"))
-    assert await table_over(script).ensure_owner_index() is IndexStatus.MISSING
+    assert await table_over(script).index.ensure() is IndexStatus.MISSING
 
 
 @virtual
 async def test_a_creation_that_fails_for_another_reason_is_an_error() -> None:
     script = Script(DescribeTable={"Table": ON_DEMAND}, UpdateTable=AwsError("UpdateTable", "InternalServerError"))
     with pytest.raises(TableUnavailableError):
-        await table_over(script).ensure_owner_index()
+        await table_over(script).index.ensure()
 
 
 @pytest.mark.parametrize("answers", [{"UpdateTable": DENIED}, {"DescribeTable": DENIED}])
 @virtual
 async def test_a_missing_permission_is_a_status_and_no_error(answers: dict[str, Any]) -> None:
     script = Script(**({"DescribeTable": {"Table": ON_DEMAND}} | answers))
-    assert await table_over(script).ensure_owner_index() is IndexStatus.FORBIDDEN
+    assert await table_over(script).index.ensure() is IndexStatus.FORBIDDEN
 
 
 @virtual
 async def test_a_table_that_is_missing_or_unreachable_is_an_error() -> None:
     missing = Script(DescribeTable=AwsError("DescribeTable", "ResourceNotFoundException"))
     with pytest.raises(TableMissingError):
-        await table_over(missing).ensure_owner_index()
+        await table_over(missing).index.ensure()
     broken = Script(DescribeTable=AwsError("DescribeTable", "InternalServerError", status=500))
     with pytest.raises(TableUnavailableError):
-        await table_over(broken).owner_index_status()
+        await table_over(broken).index.status()
 
 
 # --- reading
@@ -140,7 +140,7 @@ async def test_a_table_that_is_missing_or_unreachable_is_an_error() -> None:
 async def test_the_index_is_queried_page_by_page() -> None:
     start = {"leaseKey": {"S": "a"}, "leaseOwner": {"S": "me"}}
     script = Script(Query=[{"Items": [owned("a", "me")], "LastEvaluatedKey": start}, {"Items": [owned("b", "me")]}])
-    assert await table_over(script).keys_owned_by("me") == ("a", "b")
+    assert await table_over(script).index.keys_owned_by("me") == ("a", "b")
     (_, first), (_, second) = script.calls
     assert first["ExpressionAttributeValues"] == {":owner": {"S": "me"}}
     assert "ExclusiveStartKey" not in first
@@ -156,12 +156,12 @@ async def test_without_the_index_a_scan_answers_at_most_once_in_ten_seconds_and_
     script = Script(Query=why, Scan=[page, {"Items": [owned("c", "me")]}, {"Items": [owned("d", "me")]}])
     table = table_over(script)
     for _ in range(int(SCAN_SPACING_S)):
-        assert await table.keys_owned_by("me") == ("a", "c")
-        assert await table.keys_owned_by("other") == ("b",)
-        assert await table.keys_owned_by("third") == ()
+        assert await table.index.keys_owned_by("me") == ("a", "c")
+        assert await table.index.keys_owned_by("other") == ("b",)
+        assert await table.index.keys_owned_by("third") == ()
         await asyncio.sleep(1)
     assert script.count("Scan") == 2
-    assert await table.keys_owned_by("me") == ("d",)
+    assert await table.index.keys_owned_by("me") == ("d",)
     assert [getattr(r, "action", "") for r in caplog.records if r.levelno == logging.WARNING] == ["index_unusable"]
 
 
@@ -169,7 +169,7 @@ async def test_without_the_index_a_scan_answers_at_most_once_in_ten_seconds_and_
 async def test_callers_at_the_same_time_share_one_scan() -> None:
     script = Script(Query=NO_INDEX, Scan=[{"Items": [owned("a", "me")]}])
     table = table_over(script)
-    answers = await asyncio.gather(*(table.keys_owned_by("me") for _ in range(5)))
+    answers = await asyncio.gather(*(table.index.keys_owned_by("me") for _ in range(5)))
     assert answers == [("a",)] * 5
 
 
@@ -177,8 +177,8 @@ async def test_callers_at_the_same_time_share_one_scan() -> None:
 async def test_the_index_is_used_as_soon_as_it_can_be() -> None:
     script = Script(Query=[FILLING, {"Items": [owned("b", "me")]}], Scan=[{"Items": [owned("a", "me")]}])
     table = table_over(script)
-    assert await table.keys_owned_by("me") == ("a",)
-    assert await table.keys_owned_by("me") == ("b",)
+    assert await table.index.keys_owned_by("me") == ("a",)
+    assert await table.index.keys_owned_by("me") == ("b",)
 
 
 @virtual
@@ -187,12 +187,12 @@ async def test_a_failed_scan_is_an_error_and_not_an_empty_answer_until_the_next_
     script = Script(Query=NO_INDEX, Scan=[throttled, {"Items": [owned("a", "me")]}])
     table = table_over(script)
     with pytest.raises(TableThrottledError):
-        await table.keys_owned_by("me")
+        await table.index.keys_owned_by("me")
     await asyncio.sleep(1)
     with pytest.raises(TableUnavailableError, match="next one is made in 9 s"):
-        await table.keys_owned_by("me")
+        await table.index.keys_owned_by("me")
     await asyncio.sleep(SCAN_SPACING_S)
-    assert await table.keys_owned_by("me") == ("a",)
+    assert await table.index.keys_owned_by("me") == ("a",)
 
 
 @pytest.mark.parametrize("code", ["ProvisionedThroughputExceededException", "InternalServerError"])
@@ -200,4 +200,4 @@ async def test_a_failed_scan_is_an_error_and_not_an_empty_answer_until_the_next_
 async def test_a_query_that_fails_otherwise_is_an_error_and_no_reason_for_a_scan(code: str) -> None:
     script = Script(Query=AwsError("Query", code, status=500), Scan=[])
     with pytest.raises((TableUnavailableError, TableThrottledError)):
-        await table_over(script).keys_owned_by("me")
+        await table_over(script).index.keys_owned_by("me")

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.taker import LeaseTaker
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, throttled
@@ -75,13 +76,13 @@ async def test_a_lapsed_lease_that_another_has_taken_is_left_alone() -> None:
         plan.always = throttled()
         await asyncio.sleep(DURATION_S + 1)
         row = await other.row("a")
-        assert isinstance(await other.table.take(row, "other"), Lease)
+        assert isinstance(await other.table.apply(writes.take(row, "other")), Lease)
         plan.always = None
-        writes = dynamo.usage(sender="me", operation="UpdateItem").requests
+        sent = dynamo.usage(sender="me", operation="UpdateItem").requests
         await asyncio.sleep(3 * DURATION_S)
         assert me.keeper.held() == {}
     assert attribute(dynamo, "a", "leaseOwner") == "other"
-    assert dynamo.usage(sender="me", operation="UpdateItem").requests <= writes + 1
+    assert dynamo.usage(sender="me", operation="UpdateItem").requests <= sent + 1
 
 
 @virtual
@@ -94,7 +95,7 @@ async def test_who_assigns_a_lapsed_lease_to_us_again_is_no_twin(caplog: pytest.
         plan.always = lost_request()
         await asyncio.sleep(DURATION_S + 1)
         row = await leader.row("a")
-        assert isinstance(await leader.table.assign_expired(row, "me"), Lease)
+        assert isinstance(await leader.table.apply(writes.assign_expired(row, "me")), Lease)
         plan.always = None
         await asyncio.sleep(INTERVAL_S)
         row = await me.row("a")  # as discovery does
@@ -115,7 +116,7 @@ async def test_a_lapsed_lease_that_was_promised_to_another_meanwhile_is_left_sta
         plan.always = lost_reply()
         await asyncio.sleep(DURATION_S + INTERVAL_S)
         row = await leader.row("a")
-        assert isinstance(await leader.table.begin_handoff(row, "leader"), Lease)
+        assert isinstance(await leader.table.apply(writes.begin_handoff(row, "leader")), Lease)
         plan.always = None
         await asyncio.sleep(3 * DURATION_S)
         assert me.keeper.held() == {}
@@ -189,7 +190,7 @@ async def test_a_row_that_moved_since_it_was_read_is_read_again_and_accuses_nobo
     (held,) = await me.hold("a")
     me.keeper.drop("a", held.token)
     seen = await me.row("a")
-    assert isinstance(await me.table.assign_expired(seen, "me"), Lease)
+    assert isinstance(await me.table.apply(writes.assign_expired(seen, "me")), Lease)
     assert await me.keeper.reacquire([seen]) == ()
     assert await me.keeper.reacquire([await me.row("a")]) == ("a",)
     assert "another process" not in caplog.text

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.taker import REFUSED_IN_A_ROW_MAX, TAKES_CONCURRENT_MAX
 from mld.positions import TRIM_HORIZON
@@ -23,7 +24,7 @@ async def table_with(*keys: str, **options: Any) -> tuple[MemoryDynamo, Worker]:
     dynamo = await new_dynamo(**options)
     me = Worker(dynamo, "me")
     for key in keys:
-        await me.table.create(Lease(key, TRIM_HORIZON))
+        await me.table.apply(writes.create(Lease(key, TRIM_HORIZON)))
     return dynamo, me
 
 
@@ -79,7 +80,7 @@ async def test_a_pass_ends_when_others_are_ahead_everywhere() -> None:
     tried = dynamo.calls.count(("me", "UpdateItem"))
     assert REFUSED_IN_A_ROW_MAX <= tried < REFUSED_IN_A_ROW_MAX + TAKES_CONCURRENT_MAX
     dynamo.delete_row(TABLE, "shard-000")
-    await me.table.create(Lease("shard-000", TRIM_HORIZON))
+    await me.table.apply(writes.create(Lease("shard-000", TRIM_HORIZON)))
     assert await me.taker.take_once() == ("shard-000",), "the next pass begins anew"
 
 
@@ -89,7 +90,7 @@ async def test_a_pass_goes_on_while_some_leases_are_still_free() -> None:
     scan = await me.table.scan()
     quicker = Worker(dynamo, "quicker")
     for lease in scan.leases[::2]:
-        await quicker.table.take(lease, "quicker")
+        await quicker.table.apply(writes.take(lease, "quicker"))
     assert set(await me.taker.take_once(scan)) == {lease.key for lease in scan.leases[1::2]}
 
 
@@ -145,11 +146,11 @@ async def steal_slowly(change: str) -> tuple[MemoryDynamo, tuple[str, ...], list
         lease = await victim.row(key)
         match change:
             case "renewed":
-                await victim.table.renew(lease)
+                await victim.table.apply(writes.renew(lease))
             case "gone":
                 dynamo.delete_row("app", key)
             case "taken":
-                await victim.table.take(lease, "third")
+                await victim.table.apply(writes.take(lease, "third"))
     dynamo.calls.clear()
     taken = await passing
     return dynamo, taken, [operation for sender, operation in dynamo.calls if sender == "me"]
@@ -188,7 +189,7 @@ async def test_a_wake_makes_the_next_pass_now() -> None:
     _, me = await table_with()
     loop = asyncio.create_task(me.taker.run())
     await asyncio.sleep(1.0)
-    await me.table.create(Lease("new", TRIM_HORIZON))
+    await me.table.apply(writes.create(Lease("new", TRIM_HORIZON)))
     me.taker.wake()
     await asyncio.sleep(0.01)
     assert "new" in me.keeper.held()

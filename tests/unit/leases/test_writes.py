@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mld.leases import writes
+from mld.leases.expressions import request_of
 from mld.leases.lease import Lease
-from mld.leases.table import Refusal
+from mld.leases.table import LeaseWrite, Refusal
 from mld.positions import SHARD_END, Position
+from mld.streams import HashRange
 
 AT = Position("100")
 LATER = Position("200", 2)
@@ -25,7 +28,8 @@ def row(**changes: Any) -> Lease:
 
 
 def test_a_renewal_names_each_attribute_by_placeholder_and_asks_for_both_rows() -> None:
-    request = writes.renew(MINE)
+    operation, request = request_of(writes.renew(MINE))
+    assert operation == "UpdateItem"
     assert request["Key"] == {"leaseKey": {"S": "shardId-7"}}
     assert request["ExpressionAttributeNames"] == {
         "#leaseCounter": "leaseCounter",
@@ -38,7 +42,8 @@ def test_a_renewal_names_each_attribute_by_placeholder_and_asks_for_both_rows() 
 
 
 def test_a_sentinel_is_always_stored_with_sub_number_zero() -> None:
-    assert writes.checkpoint(MINE, Position("SHARD_END", 5))["ExpressionAttributeValues"][":sub"] == {"N": "0"}
+    _, request = request_of(writes.checkpoint(MINE, Position("SHARD_END", 5)))
+    assert request["ExpressionAttributeValues"][":sub"] == {"N": "0"}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +62,103 @@ def test_owner_switches_count_as_java_counts(
 ) -> None:
     seen = row(owner=owner, checkpoint_owner=checkpoint_owner)
     assert writes.is_owner_switch(seen, new_owner) is is_switch
-    assert ("ADD" in writes.take(seen, new_owner)["UpdateExpression"]) is is_switch
+    assert ("ADD" in request_of(writes.take(seen, new_owner))[1]["UpdateExpression"]) is is_switch
+
+
+HELD_BY_ME = (
+    "#leaseCounter = :seen AND ((#leaseOwner = :me AND attribute_not_exists(#checkpointOwner))"
+    " OR (#checkpointOwner = :me AND #leaseOwner <> :me))"
+)
+NO_PREPARED_ONE = "#pendingCheckpoint, #pendingCheckpointSubSequenceNumber, #pendingCheckpointState"
+FREE = Lease("shardId-7", AT, counter=118)
+
+
+@pytest.mark.parametrize(
+    ("write", "operation", "condition", "update"),
+    [
+        (writes.renew(MINE), "UpdateItem", HELD_BY_ME, "SET #leaseCounter = :next"),
+        (
+            writes.renew(replace(MINE, heartbeat="epoch", throughput_kbps=1.5)),
+            "UpdateItem",
+            HELD_BY_ME,
+            "SET #leaseCounter = :next, #throughputKBps = :throughput REMOVE #mldHeartbeat",
+        ),
+        (
+            writes.checkpoint(MINE, LATER),
+            "UpdateItem",
+            HELD_BY_ME + " AND #checkpoint <> :shardEnd",
+            "SET #leaseCounter = :next, #checkpoint = :checkpoint, #checkpointSubSequenceNumber = :sub,"
+            f" #ownerSwitchesSinceCheckpoint = :zero REMOVE {NO_PREPARED_ONE}",
+        ),
+        (
+            writes.take(MINE, "other"),
+            "UpdateItem",
+            "#leaseCounter = :seen",
+            "SET #leaseCounter = :next, #leaseOwner = :owner REMOVE #checkpointOwner"
+            " ADD #ownerSwitchesSinceCheckpoint :one",
+        ),
+        (
+            writes.begin_handoff(MINE, "next"),
+            "UpdateItem",
+            "#leaseKey = :key AND #leaseOwner = :owner AND attribute_not_exists(#checkpointOwner)",
+            "SET #leaseOwner = :nextOwner, #checkpointOwner = :owner",
+        ),
+        (
+            writes.assign(HANDED, "next"),
+            "UpdateItem",
+            "#leaseKey = :key AND #leaseOwner = :owner AND #checkpointOwner = :checkpointOwner",
+            "SET #leaseOwner = :newOwner REMOVE #checkpointOwner ADD #leaseCounter :one",
+        ),
+        (
+            writes.assign_expired(FREE, "me"),
+            "UpdateItem",
+            "#leaseKey = :key AND attribute_not_exists(#leaseOwner) AND attribute_not_exists(#checkpointOwner)"
+            " AND #leaseCounter = :seen",
+            "SET #leaseOwner = :newOwner REMOVE #checkpointOwner ADD #leaseCounter :one",
+        ),
+        (
+            writes.release(MINE),
+            "UpdateItem",
+            "#leaseKey = :key AND #leaseOwner = :me AND attribute_not_exists(#checkpointOwner)",
+            "REMOVE #leaseOwner, #checkpointOwner ADD #leaseCounter :one",
+        ),
+        (
+            writes.release(HANDED),
+            "UpdateItem",
+            "#leaseKey = :key AND #checkpointOwner = :me AND #leaseOwner = :nextOwner",
+            "REMOVE #checkpointOwner ADD #leaseCounter :one",
+        ),
+        (writes.create(Lease("a", AT)), "PutItem", "attribute_not_exists(#leaseKey)", None),
+        (
+            writes.record_children("a", frozenset({"b"})),
+            "UpdateItem",
+            "#leaseKey = :key",
+            "SET #childShardIds = :children",
+        ),
+        (
+            writes.fill_hash_range("a", HashRange(0, 5)),
+            "UpdateItem",
+            "#leaseKey = :key AND (attribute_not_exists(#startingHashKey) OR attribute_not_exists(#endingHashKey))",
+            "SET #startingHashKey = :start, #endingHashKey = :end",
+        ),
+        (writes.delete_completed("a"), "DeleteItem", "#checkpoint = :shardEnd", None),
+    ],
+    ids=lambda value: value.verb if isinstance(value, LeaseWrite) else "",
+)
+def test_each_write_is_the_expression_that_kcl_writes(
+    write: LeaseWrite[Any], operation: str, condition: str, update: str | None
+) -> None:
+    found, request = request_of(write)
+    assert (found, request["ConditionExpression"], request.get("UpdateExpression")) == (operation, condition, update)
+
+
+def test_a_write_of_a_shard_among_several_streams_goes_to_its_row_there() -> None:
+    _, request = request_of(writes.of_stream(writes.record_children("shardId-7", frozenset({"b"})), "1:orders:5"))
+    assert request["Key"] == {"leaseKey": {"S": "1:orders:5:shardId-7"}}
+    assert request["ExpressionAttributeValues"][":key"] == {"S": "1:orders:5:shardId-7"}
+    _, request = request_of(writes.of_stream(writes.create(Lease("shardId-7", AT)), "1:orders:5"))
+    assert request["Item"]["leaseKey"] == {"S": "1:orders:5:shardId-7"}
+    assert (request["Item"]["streamName"], request["Item"]["shardId"]) == ({"S": "1:orders:5"}, {"S": "shardId-7"})
 
 
 # --- assignments

@@ -168,7 +168,7 @@ def test_a_chain_of_generations_goes_in_one_tick_oldest_first() -> None:
 
     scene.run(310, chain)
 
-    assert scene.table.writes == [("delete", sid(n)) for n in (2, 3, 4, 5)]
+    assert scene.table.writes == [("delete_completed", sid(n)) for n in (2, 3, 4, 5)]
 
 
 def test_a_row_without_noted_children_learns_them_from_the_list_of_shards() -> None:
@@ -176,7 +176,7 @@ def test_a_row_without_noted_children_learns_them_from_the_list_of_shards() -> N
 
     scene.run(310, [done(0)])
 
-    assert scene.table.writes == [("record_children", sid(0)), ("delete", sid(0))]
+    assert scene.table.writes == [("record_children", sid(0)), ("delete_completed", sid(0))]
     assert len(scene.stream.calls) == 1
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, MutableSequence, Sequence
-from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 from mld.errors import TableError
+from mld.leases import rows
 from mld.leases.lease import Lease
-from mld.leases.table import TableScan
+from mld.leases.table import AnswerT, LeaseWrite, TableScan
 from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
 from mld.shards import graph, holes, identity
 from mld.steps import Steps, finish
 from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard, ShardFilter, ShardsPage
+from tests.twins.lease_rows import NotWrittenError, carry_out
 
 P, T = ParamSpec("P"), TypeVar("T")
 
@@ -50,10 +51,10 @@ FROM_TIMESTAMP = InitialPosition(AT_TIMESTAMP, 150.0)
 
 
 class MemoryTable:
-    """Only what mld.shards calls. `writes` is the order of effects; `fail` may raise for (operation, key)."""
+    """The `ShardRows` port. `writes` is the order of effects; `fail` may raise for (verb, key)."""
 
-    def __init__(self, rows: Iterable[Lease] = (), corrupt: Iterable[str] = ()) -> None:
-        self.rows = {lease.key: lease for lease in rows}
+    def __init__(self, leases: Iterable[Lease] = (), corrupt: Iterable[str] = ()) -> None:
+        self.rows = {lease.key: lease for lease in leases}
         self.corrupt = tuple(corrupt)
         self.writes: list[tuple[str, str]] = []
         self.reads: list[str] = []
@@ -74,38 +75,23 @@ class MemoryTable:
         self.reads.append(key)
         return self.rows.get(key)
 
-    async def create(self, lease: Lease) -> bool:
-        self._called("create", lease.key)
-        if lease.key in self.rows or lease.key in self.corrupt:
-            return False
-        self.writes.append(("create", lease.key))
-        self.rows[lease.key] = lease
-        return True
-
-    async def record_children(self, key: str, children: frozenset[str]) -> bool:
-        self._called("record_children", key)
-        if key not in self.rows:
-            return False
-        self.writes.append(("record_children", key))
-        self.rows[key] = replace(self.rows[key], children=children)
-        return True
-
-    async def fill_hash_range(self, key: str, hash_range: HashRange) -> bool:
-        self._called("fill_hash_range", key)
-        if key not in self.rows or self.rows[key].hash_range is not None:
-            return False
-        self.writes.append(("fill_hash_range", key))
-        self.rows[key] = replace(self.rows[key], hash_range=hash_range)
-        return True
-
-    async def delete_completed(self, key: str) -> bool:
-        self._called("delete_completed", key)
-        row = self.rows.get(key)
-        if row is None or not row.is_complete:
-            return False
-        self.writes.append(("delete", key))
-        del self.rows[key]
-        return True
+    async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:
+        self._called(write.verb, write.key)
+        try:
+            if write.creates is not None and write.key in self.corrupt:
+                raise NotWrittenError
+            item = carry_out(write, self.rows.get(write.key))
+        except NotWrittenError:
+            answer = write.refused(self.rows.get(write.key))
+            assert not isinstance(answer, LeaseWrite)
+            return answer
+        self.writes.append((write.verb, write.key))
+        lease = rows.parse_row(item) if item else None
+        if lease is None:
+            del self.rows[write.key]
+        else:
+            self.rows[write.key] = lease
+        return write.accepted(item)
 
 
 class ListedStream:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from mld.aws.dynamo_streams import DynamoDBStreams
+from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.operating.points import Point, PointKind
@@ -49,8 +50,8 @@ class ChangesApplication:
         table = DynamoLeaseTable(self.dynamo.client("w1"), self.clock, table_name=TABLE)
         await table.ensure()
         keys = HashRange(0, 1)
-        await table.create(Lease(parent, SHARD_END, children=frozenset({child}), hash_range=keys))
-        await table.create(Lease(child, TRIM_HORIZON, parents=frozenset({parent}), hash_range=keys))
+        await table.apply(writes.create(Lease(parent, SHARD_END, children=frozenset({child}), hash_range=keys)))
+        await table.apply(writes.create(Lease(child, TRIM_HORIZON, parents=frozenset({parent}), hash_range=keys)))
         return parent, child
 
     def places(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`ManyStreams`: the sources of a worker whose table has several streams.
+"""`FollowedStreams`: the sources of a worker whose table has several streams, those of a list.
 
 Rules: shards#several-streams, shards#list-of-streams, shards#former-streams. One loop follows the list: it reads the
 settings again, lets the leader write the row, and makes true in this worker what the row says. A stream that cannot be
@@ -10,24 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 
-from mld.consumer.ports import EndVerdict, MissingVerdict, ShardCare, ShardSource
-from mld.errors import StartupError, StreamError, StreamNotFoundError, TableError
+from mld.errors import StartupError, StreamError, StreamNotFoundError
+from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
-from mld.positions import InitialPosition
 from mld.shards.auditor import LEADERSHIP_POLL_S
 from mld.shards.cleanup import TICK_S
 from mld.stream_ids import working_for
-from mld.streams import ChildShard, StreamKind, Streams
 from mld.surviving import survived
 from mld.tracking.follower import ListFollower
-from mld.tracking.ports import Loop, Standing
 from mld.tracking.stream_list import ListedStream, TrackedList, due_for_deletion, labels_of
-from mld.tracking.stream_rows import SharedScan, StreamRows, sorted_by_stream, within_stream
-from mld.tracking.tracked_stream import TrackedStream, TrackingNeeds, require_rows, track
-from mld.tracking.visible_table import ConsumedStreams, visible
+from mld.tracking.stream_rows import ConsumedStreams, sorted_by_stream
+from mld.tracking.stream_set import Loop, OpenStream, Standing, StreamRules, TrackedStreams
+from mld.tracking.tracked_stream import TrackingNeeds
 from properties.values import FormerStreams
 
 log = logging.getLogger(__name__)
@@ -39,70 +35,28 @@ LIST_VALID_S = 10.0  # leases of former streams are deleted by a list that was r
 DELETIONS_PER_PASS_MAX = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedStream:
-    """What records and shards of a stream come from. `take_down`: what the last worker of a fleet removes of it."""
-
-    streams: Streams
-    source: ShardSource
-    initial: InitialPosition
-    take_down: Callable[[], Awaitable[None]] | None = None
-    kind: StreamKind = StreamKind.KINESIS
-
-
-@dataclass(frozen=True, slots=True)
-class ManyRules:
-    """`sync_spacing_s` is the pause before a failed sync is tried again."""
-
-    former: FormerStreams
-    former_wait_s: float
-    sync_spacing_s: float
-    lease_duration_s: float
-
-
-class ManyStreams:
-    """Implements `tracking.ports.StreamSources`, and `consumer.ports.ShardCare` for all streams.
-
-    `open_stream` gives the ports of a stream of the list. `on_change` is told when other streams are consumed than
-    before.
-    """
+class FollowedStreams(TrackedStreams):
+    """See `TrackedStreams`. `on_change` is told when other streams are consumed than before."""
 
     def __init__(
         self,
         needs: TrackingNeeds,
         table: LeaseTable,
-        follower: ListFollower,
-        open_stream: Callable[[ListedStream], Awaitable[OpenedStream]],
-        rules: ManyRules,
+        open_stream: OpenStream,
+        rules: StreamRules,
         consumed: ConsumedStreams,
+        follower: ListFollower,
         *,
         on_change: Callable[[], None],
     ) -> None:
-        self._needs = needs
-        self._table = table
-        self._clock = needs.clock
+        super().__init__(needs, table, open_stream, rules, consumed)
         self._follower = follower
-        self._open_stream = open_stream
-        self._rules = rules
         self._on_change = on_change
-        self._scans = SharedScan(table, needs.clock)
-        self._tracked: dict[str, TrackedStream] = {}  # former ones, too: their consumers may still be ending
-        self._consumed = consumed
-        self._auditing: dict[str, asyncio.Task[None]] = {}
+        self._auditing: dict[str | None, asyncio.Task[None]] = {}
         self._still: dict[str, tuple[int, float]] = {}  # counters of leases to be deleted, and since when
         self._unknown: dict[str, int] = {}  # streams of held leases that the list lacked when it was read that often
-        self._sync_due: set[str] = set()
-        self._has_sync_due = asyncio.Event()
 
     # --- for the worker -----------------------------------------------------------------------------------------------
-
-    @property
-    def care(self) -> ShardCare:
-        return self
-
-    @property
-    def is_in_sync(self) -> bool:
-        return not self._sync_due
 
     def check(self, scan: TableScan) -> None:
         other = next((lease for lease in scan.leases if lease.stream is None), None)
@@ -113,7 +67,7 @@ class ManyStreams:
             )
 
     async def make_leases(self, scan: TableScan, *, leads: Callable[[], Awaitable[bool]]) -> bool:
-        """See `StreamSources.make_leases`. Raises StreamNotFoundError if none of the streams can be looked up."""
+        """See `TrackedStreams.make_leases`. Raises StreamNotFoundError if none of the streams can be looked up."""
         may_create = await leads()
         is_leader = await self._needs.fleet.leader.is_leader()
         in_table = (await sorted_by_stream(scan)).streams
@@ -135,9 +89,6 @@ class ManyStreams:
             (self._sync_when_due, "syncing shards"),
         )
 
-    def visible(self, scan: TableScan) -> TableScan:
-        return visible(scan, self._consumed.has)
-
     def standing(self, lease: Lease) -> Standing:
         stream = lease.stream
         if self._consumed.has(stream):
@@ -152,44 +103,6 @@ class ManyStreams:
             return Standing.FORMER
         self._follower.wake()
         return Standing.UNKNOWN
-
-    def source_of(self, lease: Lease) -> ShardSource:
-        assert lease.stream in self._tracked, "only leases of consumed streams get consumers"
-        return self._tracked[lease.stream].source
-
-    async def closed_shards(self) -> frozenset[str]:
-        closed: set[str] = set()
-        for stream in sorted(self._consumed.ids):
-            with working_for(stream):
-                closed |= await self._tracked[stream].closed_shards()
-        return frozenset(closed)
-
-    async def take_down(self) -> None:
-        for tracked in self._tracked.values():
-            if tracked.take_down is not None:
-                await tracked.take_down()
-
-    # --- for the consumers --------------------------------------------------------------------------------------------
-
-    async def parents_complete(self, lease: Lease) -> bool:
-        with working_for(lease.stream):
-            return await self._of(lease).coordinator.parents_complete(within_stream(lease))
-
-    async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
-        with working_for(lease.stream):
-            return await self._of(lease).coordinator.prepare_end(within_stream(lease), children)
-
-    async def judge_missing(self, lease: Lease) -> MissingVerdict:
-        with working_for(lease.stream):
-            return await self._of(lease).coordinator.judge_missing(within_stream(lease))
-
-    def ended(self, lease: Lease) -> None:
-        with working_for(lease.stream):
-            self._of(lease).coordinator.ended(within_stream(lease))
-
-    def _of(self, lease: Lease) -> TrackedStream:
-        assert lease.stream in self._tracked, "only leases of consumed streams have consumers"
-        return self._tracked[lease.stream]
 
     # --- the list -----------------------------------------------------------------------------------------------------
 
@@ -239,31 +152,12 @@ class ManyStreams:
             return
         for stream in sorted(wanted.keys() - self._consumed.ids):
             log.info("stream %s is consumed", stream, extra={"action": "stream_tracked", "stream": stream})
-        for stream in sorted(self._consumed.ids - wanted.keys()):
-            log.info("stream %s is not consumed any more", stream, extra={"action": "stream_left", "stream": stream})
-            self._needs.metrics.worker.table.holes_of.pop(stream, None)
+        for left in self._in_order():
+            if left not in wanted:
+                log.info("stream %s is not consumed any more", left, extra={"action": "stream_left", "stream": left})
+                self._needs.metrics.worker.table.holes_of.pop(left, None)
         self._consumed.ids = frozenset(wanted)
         self._on_change()
-
-    async def _track(self, listed: ListedStream) -> TrackedStream:
-        opened = await self._open_stream(listed)
-        stream = listed.stream
-
-        def missing_child(_shard: str) -> None:
-            self._note_sync_due(stream)
-
-        return track(
-            self._needs,
-            StreamRows(self._table, stream, self._scans),
-            opened.streams,
-            opened.source,
-            name=listed.label,
-            stream=stream,
-            kind=opened.kind,
-            initial=opened.initial,
-            on_missing_child=missing_child,
-            take_down=opened.take_down,
-        )
 
     async def _delete_former(self) -> None:
         """Delete the leases of former streams whose time has come, unless a worker still renews them."""
@@ -287,7 +181,7 @@ class ManyStreams:
             if self._clock.monotonic() - now > LIST_VALID_S:
                 return
             is_still = now - self._still[lease.key][1] > self._rules.lease_duration_s
-            if (lease.actual_owner is None or is_still) and await self._table.delete_unchanged(lease):
+            if (lease.actual_owner is None or is_still) and await self._table.apply(writes.delete_unchanged(lease)):
                 log.info("lease of a former stream deleted", extra={"action": "lease_deleted", "shard": lease.key})
         if gone := due - {lease.stream for lease in scan.leases}:
             await self._follower.forget(gone)
@@ -298,10 +192,10 @@ class ManyStreams:
     async def _fill_empty(self, scan: TableScan) -> bool:
         """Make the leases of streams that have none; True if there may be rows that `scan` lacks."""
         rows = await sorted_by_stream(scan)
-        empty = [stream for stream in sorted(self._consumed.ids) if rows.of_stream(stream).is_empty]
+        empty = [stream for stream in self._in_order() if rows.of_stream(stream).is_empty]
         at_once = asyncio.Semaphore(SYNCS_AT_ONCE_MAX)
 
-        async def fill(stream: str) -> bool:
+        async def fill(stream: str | None) -> bool:
             async with at_once:
                 pause = asyncio.create_task(self._clock.sleep(SYNC_S_MIN))
                 made = await self._fill(stream, TableScan())
@@ -313,41 +207,11 @@ class ManyStreams:
             self._needs.fleet.wake_leases()
         return any(made)
 
-    async def _fill(self, stream: str, rows: TableScan) -> bool:
-        try:
-            with working_for(stream):
-                return require_rows(await self._tracked[stream].sync.bootstrap(rows), rows)
-        except (StreamError, TableError, StartupError) as error:
-            log.error("stream %s: %s", stream, error, extra={"action": "sync_failed", "stream": stream})
-            self._note_sync_due(stream)
-            return False
-
-    def _note_sync_due(self, stream: str) -> None:
-        self._sync_due.add(stream)
-        self._has_sync_due.set()
-
-    async def _sync_when_due(self) -> None:
-        while True:
-            await self._has_sync_due.wait()
-            await self._clock.sleep(self._rules.sync_spacing_s)
-            self._has_sync_due.clear()
-            for stream in sorted(self._sync_due & self._consumed.ids):
-                try:
-                    rows = (await self._scans.rows()).of_stream(stream)
-                except Exception as error:
-                    log.warning("shard sync failed: %s", survived(error, "syncing"), extra={"action": "sync_failed"})
-                    self._has_sync_due.set()
-                    break
-                self._sync_due.discard(stream)
-                if await self._fill(stream, rows):
-                    self._needs.fleet.wake_leases()
-            self._sync_due &= self._consumed.ids
-
     async def _audit(self) -> None:
         """Each stream by itself, so that one whose shards cannot be listed holds up none of the others."""
         at_once = asyncio.Semaphore(SYNCS_AT_ONCE_MAX)
 
-        async def audit(stream: str, leads: bool) -> None:
+        async def audit(stream: str | None, leads: bool) -> None:
             try:
                 with working_for(stream):
                     async with at_once:
@@ -358,7 +222,7 @@ class ManyStreams:
         try:
             while True:
                 leads = await self._needs.fleet.leader.is_leader()
-                for stream in sorted(self._consumed.ids):
+                for stream in self._in_order():
                     if stream not in self._auditing and self._tracked[stream].auditor.is_due(leads):
                         self._auditing[stream] = asyncio.create_task(audit(stream, leads))
                 await self._clock.sleep(LEADERSHIP_POLL_S)
@@ -368,7 +232,7 @@ class ManyStreams:
 
     async def _clean_up(self) -> None:
         while True:
-            for stream in sorted(self._consumed.ids):
+            for stream in self._in_order():
                 if self._tracked[stream].cleanup.queued:
                     with working_for(stream):
                         await self._tracked[stream].cleanup.tick()

@@ -1,0 +1,265 @@
+"""`TrackedStreams`: the sources of a worker, and what it does for their shards. One stream is a set of one.
+
+Rules: shards#bootstrap-decision, shards#several-streams. Streams go by their identifiers; None is the stream of a table
+that has one, whose rows name none. As it stands here the set never changes; `followed_streams` follows a list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from mld.consumer.ports import EndVerdict, MissingVerdict, ShardSource
+from mld.errors import StartupError, StreamError, StreamThrottledError, StreamUnavailableError
+from mld.leases.lease import Lease
+from mld.leases.table import LeaseTable, TableScan
+from mld.positions import InitialPosition
+from mld.shards.ports import ShardRows
+from mld.stream_ids import working_for
+from mld.streams import ChildShard, StreamKind, Streams
+from mld.surviving import survived
+from mld.tracking.stream_list import ListedStream
+from mld.tracking.stream_rows import ConsumedStreams, SharedScan, StreamRows, visible, within_stream
+from mld.tracking.tracked_stream import TrackedStream, TrackingNeeds, require_rows, track
+from properties.values import FormerStreams
+
+log = logging.getLogger(__name__)
+
+Loop = tuple[Callable[[], Awaitable[None]], str]
+"""What runs until it is cancelled, and what it does, for the log."""
+
+
+class Standing(Enum):
+    """What becomes of a lease that this worker holds."""
+
+    CONSUMED = "consumed"
+    FORMER = "former"
+    """Nobody is to consume it: it is given back."""
+    UNKNOWN = "unknown"
+    """It is kept; `on_change` tells when more is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedStream:
+    """What records and shards of a stream come from. `take_down`: what the last worker of a fleet removes of it."""
+
+    name: str
+    streams: Streams
+    source: ShardSource
+    initial: InitialPosition
+    take_down: Callable[[], Awaitable[None]] | None = None
+    kind: StreamKind = StreamKind.KINESIS
+
+
+OpenStream = Callable[[ListedStream | None], Awaitable[OpenedStream]]
+"""Gives the ports of a stream of the list; None: of the one that the settings name."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRules:
+    """`sync_spacing_s` is the pause before a failed sync is tried again.
+
+    `skip_sync`: a worker that finds leases does not compare them with its one stream.
+    """
+
+    sync_spacing_s: float
+    skip_sync: bool
+    former: FormerStreams
+    former_wait_s: float
+    lease_duration_s: float
+
+
+class TrackedStreams:
+    """Implements `consumer.ports.ShardCare`. What asks AWS raises `errors.TableError` and `errors.StreamError`."""
+
+    def __init__(
+        self,
+        needs: TrackingNeeds,
+        table: LeaseTable,
+        open_stream: OpenStream,
+        rules: StreamRules,
+        consumed: ConsumedStreams,
+    ) -> None:
+        self._needs = needs
+        self._table = table
+        self._clock = needs.clock
+        self._open_stream = open_stream
+        self._rules = rules
+        self._scans = SharedScan(table, needs.clock)
+        self._tracked: dict[str | None, TrackedStream] = {}  # former ones, too: their consumers may still be ending
+        self._consumed = consumed
+        self._sync_due: set[str | None] = set()
+        self._has_sync_due = asyncio.Event()
+        self._is_syncing = False
+
+    # --- for the worker -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether no shard is known to lack its row."""
+        return not (self._sync_due or self._is_syncing)
+
+    def check(self, scan: TableScan) -> None:
+        """Raises StartupError if the table is of the other form: of one stream, or of several."""
+        other = next((lease for lease in scan.leases if lease.stream is not None), None)
+        if other is not None:
+            raise StartupError(
+                f"the lease table holds several streams (lease {other.key}), but the file names one: set mld.streams, "
+                "or turn the table into one of a single stream with mld migrate-streams"
+            )
+
+    async def make_leases(self, scan: TableScan, *, leads: Callable[[], Awaitable[bool]]) -> bool:
+        """Make the table true to the streams at the start; True if there may be rows that `scan` lacks.
+
+        `leads`: whether this worker may fill an empty table. Raises StartupError for a foreign table.
+        """
+        if None not in self._tracked:
+            self._tracked[None] = await self._track(None)
+        if not await self._may_sync(scan, leads):
+            return False
+        try:
+            return require_rows(await self._tracked[None].sync.bootstrap(scan), scan)
+        except (StreamThrottledError, StreamUnavailableError) as error:
+            return self._do_without_sync(scan, error)
+
+    async def _may_sync(self, scan: TableScan, leads: Callable[[], Awaitable[bool]]) -> bool:
+        """Whether to sync now (shards#bootstrap-decision). Nobody waits for rows: others find them once there are some.
+
+        An empty table is the leader's business in 3.x, and its auditor's if that one dies; in 2.x nobody can prove to
+        lead before leases have owners. Where leases exist every worker compares them with the stream, so that none
+        works on a foreign table.
+        """
+        if not scan.is_empty:
+            return not self._rules.skip_sync
+        return await leads()
+
+    def _do_without_sync(self, scan: TableScan, error: StreamError) -> bool:
+        """The leases there are enough to work with; what is missing can come later. Without any there is no start."""
+        if not scan.leases:
+            raise error
+        log.warning("shard sync failed, it is tried again: %s", error, extra={"action": "sync_failed"})
+        self._note_sync_due(None)
+        return False
+
+    def loops(self) -> Sequence[Loop]:
+        """Return what runs while the worker does."""
+        audits = [(tracked.auditor.run, "auditing") for tracked in self._tracked.values()]
+        cleanups = [(tracked.cleanup.run, "cleaning up") for tracked in self._tracked.values()]
+        return (*audits, *cleanups, (self._sync_when_due, "syncing shards"))
+
+    def visible(self, scan: TableScan) -> TableScan:
+        """Leave out the leases that are not to be taken."""
+        return visible(scan, self._consumed.has)
+
+    def standing(self, lease: Lease) -> Standing:
+        return Standing.CONSUMED if self._consumed.has(lease.stream) else Standing.FORMER
+
+    def source_of(self, lease: Lease) -> ShardSource:
+        """Return where the records of a lease that is consumed come from."""
+        return self._of(lease).source
+
+    async def closed_shards(self) -> frozenset[str]:
+        """Return the keys of the shards that take no more records, as the streams list them now."""
+        closed: set[str] = set()
+        for stream in self._in_order():
+            with working_for(stream):
+                closed |= await self._tracked[stream].closed_shards()
+        return frozenset(closed)
+
+    async def take_down(self) -> None:
+        """Remove what the last worker of a fleet removes."""
+        for tracked in self._tracked.values():
+            if tracked.take_down is not None:
+                await tracked.take_down()
+
+    # --- for the consumers --------------------------------------------------------------------------------------------
+
+    async def parents_complete(self, lease: Lease) -> bool:
+        with working_for(lease.stream):
+            return await self._of(lease).coordinator.parents_complete(within_stream(lease))
+
+    async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
+        with working_for(lease.stream):
+            return await self._of(lease).coordinator.prepare_end(within_stream(lease), children)
+
+    async def judge_missing(self, lease: Lease) -> MissingVerdict:
+        with working_for(lease.stream):
+            return await self._of(lease).coordinator.judge_missing(within_stream(lease))
+
+    def ended(self, lease: Lease) -> None:
+        with working_for(lease.stream):
+            self._of(lease).coordinator.ended(within_stream(lease))
+
+    def _of(self, lease: Lease) -> TrackedStream:
+        assert lease.stream in self._tracked, "only leases of consumed streams have consumers"
+        return self._tracked[lease.stream]
+
+    # --- streams ------------------------------------------------------------------------------------------------------
+
+    def _in_order(self) -> list[str | None]:
+        """The streams that are consumed."""
+        return sorted(self._consumed.ids, key=lambda stream: stream or "")
+
+    async def _track(self, listed: ListedStream | None) -> TrackedStream:
+        opened = await self._open_stream(listed)
+        stream = None if listed is None else listed.stream
+
+        def missing_child(_shard: str) -> None:
+            self._note_sync_due(stream)
+
+        return track(
+            self._needs,
+            self._rows_of(stream),
+            opened.streams,
+            opened.source,
+            name=opened.name,
+            stream=stream,
+            kind=opened.kind,
+            initial=opened.initial,
+            on_missing_child=missing_child,
+            take_down=opened.take_down,
+        )
+
+    def _rows_of(self, stream: str | None) -> ShardRows:
+        return self._table if stream is None else StreamRows(self._table, stream, self._scans)
+
+    # --- rows that are missing ----------------------------------------------------------------------------------------
+
+    def _note_sync_due(self, stream: str | None) -> None:
+        self._sync_due.add(stream)
+        self._has_sync_due.set()
+
+    async def _sync_when_due(self) -> None:
+        while True:
+            await self._has_sync_due.wait()
+            await self._clock.sleep(self._rules.sync_spacing_s)
+            self._has_sync_due.clear()
+            self._is_syncing = True
+            for stream in [one for one in self._in_order() if one in self._sync_due]:
+                try:
+                    rows = await self._rows_of(stream).scan()
+                except Exception as error:
+                    log.warning("shard sync failed: %s", survived(error, "syncing"), extra={"action": "sync_failed"})
+                    self._has_sync_due.set()
+                    break
+                self._sync_due.discard(stream)
+                if await self._fill(stream, rows):
+                    self._needs.fleet.wake_leases()
+            self._sync_due &= self._consumed.ids
+            self._is_syncing = False
+
+    async def _fill(self, stream: str | None, rows: TableScan) -> bool:
+        """Make the rows that a stream lacks; True if there may be some that `rows` has not."""
+        try:
+            with working_for(stream):
+                return require_rows(await self._tracked[stream].sync.bootstrap(rows), rows)
+        except Exception as error:
+            failure = survived(error, "syncing shards")
+            level = logging.ERROR if isinstance(failure, StartupError) else logging.WARNING
+            about = {"action": "sync_failed"} | ({} if stream is None else {"stream": stream})
+            log.log(level, "shard sync of %s failed: %s", self._tracked[stream].name, failure, extra=about)
+            self._note_sync_due(stream)
+            return False

@@ -1,0 +1,26 @@
+"""The ports of a worker that has one stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mld.assembly import SourcePorts, StreamPorts
+from mld.streams import StreamSummary
+from mld.tracking.follower import WantedStream
+from mld.tracking.stream_list import ListedStream
+
+
+def one_stream(ports: StreamPorts) -> SourcePorts:
+    """A worker that is given these never asks for a list."""
+
+    async def open_stream(listed: ListedStream | None) -> StreamPorts:
+        assert listed is None
+        return ports
+
+    async def read_wanted() -> Sequence[WantedStream]:
+        return []
+
+    async def describe(_wanted: WantedStream) -> StreamSummary:
+        return await ports.streams.describe()
+
+    return SourcePorts(open_stream, read_wanted, describe)
