@@ -31,7 +31,6 @@ _ELSEWHERE = {
     "mld.operating.attach": ("log-level", "tap"),
     "mld.operating.here": ("status",),
     "mld.operating.acts.steering_commands": ("drain", "move", "pause", "release", "restart-child", "resume"),
-    "mld.operating.top": ("top",),
     "mld.operating.debug": ("doctor", "peek", "replay"),
     "mld.operating.see": ("lag", "leases", "workers"),
     "mld.operating.reset_commands": ("export", "reset", "restore", "skip", "teardown"),
@@ -39,6 +38,8 @@ _ELSEWHERE = {
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "systemd-unit", "table"),
 }
 """Commands that other modules define, which are imported for them only."""
+_REMOVED = {"top": "use `mld lag --watch`, `mld leases --watch` or `mld workers --watch`"}
+"""Commands of earlier versions of mld."""
 _MODULE_OF = {command: module for module, commands in _ELSEWHERE.items() for command in commands}
 
 
@@ -46,6 +47,8 @@ class _Commands(click.Group):
     """Inserts `run` where the first word is no command: a properties file, or an option of `run`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] in _REMOVED:
+            raise click.UsageError(f"there is no `mld {args[0]}` any more: {_REMOVED[args[0]]}")
         if args and args[0] not in self.list_commands(ctx) and args[0] not in _GROUP_OPTIONS:
             args = ["run", *args]
         return super().parse_args(ctx, args)

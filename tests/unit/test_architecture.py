@@ -231,7 +231,6 @@ PURE = (
     "mld/operating/findings.py",
     "mld/operating/remedies.py",
     "mld/operating/points.py",
-    "mld/operating/top_view.py",
     "mld/operating/acts/plan.py",
     "mld/operating/acts/steering.py",
     "mld/operating/record_views.py",
