@@ -168,9 +168,8 @@ def run(
         reloader = Reloader(loaded, path, overrides, os.environ, options)
         until_tip = UntilTip(time_max_s) if until_caught_up else None
         streams_reader = StreamsReader(loaded.settings.streams, loaded.streams_file, scrub)
-        loop_factory = event_loop.loop_factory_of(loaded.settings.event_loop)
         daemon = run_daemon(loaded.settings, path, overrides, reloader, until_tip, streams_reader, membership)
-        sys.exit(event_loop.run(daemon, loop_factory))
+        sys.exit(event_loop.run(daemon, event_loop.loop_factory()))
     except ConfigurationError as error:
         complain(error)
 

@@ -50,7 +50,7 @@ from properties.remarks import ConfigurationError, Level
 from properties.scrubbing import Scrubber
 from properties.settings import Settings
 from properties.spark import PREFIX, PROGRAM
-from properties.values import ChildLog, WireClient
+from properties.values import ChildLog
 from protocol.command import split_command
 from protocol.messages import StreamLabel
 
@@ -239,7 +239,7 @@ def _streams(settings: Settings, factory: ClientFactory, metrics: Metrics, kind:
         factory,
         service_name(kind),
         label=LABELS[kind],
-        lean=settings.wire_client is WireClient.LEAN,
+        lean=True,
         threads_max=KINESIS_THREADS_MAX,
         calls_max=KINESIS_CALLS_MAX,
         read_timeout_s=KINESIS_READ_TIMEOUT_S,
@@ -254,7 +254,7 @@ def _dynamo(settings: Settings, factory: ClientFactory, metrics: Metrics) -> Cou
         factory,
         "dynamodb",
         label="DynamoDB",
-        lean=settings.wire_client is WireClient.LEAN,
+        lean=True,
         threads_max=settings.max_lease_renewal_threads,
         calls_max=settings.max_lease_renewal_threads,
         read_timeout_s=request_timeout_s,

@@ -117,6 +117,7 @@ ROOMS: dict[str, set[str]] = {
         "mld.check_generation",
         "mld.check_metrics",
         "mld.check_streams",
+        "mld.consumer",
         "mld.price",
         "mld.refusals",
         "mld.sparkhosts",
