@@ -243,21 +243,21 @@ def local(host: str, port: int, allow_hosts: Sequence[str], enforce: bool, strea
 @click.option(
     "--records",
     type=click.IntRange(min=100),
-    help="How many to put; with --dynamodb-streams, how many to write.  [default: 20000, 5000]",
+    default=20_000,
+    show_default=True,
+    help="How many to put.",
 )
 @click.option("--directory", type=click.Path(file_okay=False), default="quickstart-data", show_default=True)
 @click.option("--plain", is_flag=True, help="Without Spark and Java: the archive processor.")
-@click.option("--dynamodb-streams", is_flag=True, help="The changes of a DynamoDB table instead of click events.")
-def quickstart(records: int | None, directory: str, plain: bool, dynamodb_streams: bool) -> None:
+def quickstart(records: int, directory: str, plain: bool) -> None:
     """Try everything on this machine: click events on an embedded AWS, the real daemon, a split on the way, a pipeline
-    on Spark into Parquet files. With --dynamodb-streams: writes to a table, its change records into Parquet files and,
-    by a second application, into a plain record processor.
+    on Spark into Parquet files.
 
     Exit codes: 0 everything adds up, 1 it does not, 2 Java or PySpark is missing.
     """
     from mld.quickstart import run_quickstart
 
-    sys.exit(_guarded(lambda: run_quickstart(records, directory, plain=plain, dynamodb_streams=dynamodb_streams)))
+    sys.exit(_guarded(lambda: run_quickstart(records, directory, plain=plain)))
 
 
 def _guarded(action: Callable[[], int]) -> int:
