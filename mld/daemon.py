@@ -1,4 +1,4 @@
-"""The process around a worker: real adapters from settings, exit codes. What signals mean is in `process_signals`.
+"""The process around a worker: real adapters from settings, exit codes. What signals mean is in `mld.process.signals`.
 
 Exit codes (protocol#exit-codes): 0 after a graceful stop; 128 + signal when the grace was over or a second signal
 came; 1 for failures, failed initialization included; 2 for configuration errors, which `cli` reports.
