@@ -44,11 +44,6 @@ setup: $(CLASSES)
 quickstart: $(CLASSES)
 	$(BIN)/mld quickstart $(QUICKSTART_ARGS)
 
-# The same for the changes of a DynamoDB table.
-.PHONY: quickstart-dynamodb-streams
-quickstart-dynamodb-streams: $(CLASSES)
-	$(BIN)/mld quickstart --dynamodb-streams $(QUICKSTART_ARGS)
-
 # Servers and packages written by others that the tests run against, and SDKs of other languages for `make test-all`;
 # each script does nothing if it is done already.
 .PHONY: test-tools test-sdks test-deploy-tools

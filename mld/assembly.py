@@ -293,7 +293,6 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         restarts=RestartPolicy(
             failures_max=_failures_max(settings),
             backoff_s=settings.child_restart_backoff_millis / 1000,
-            backoff_max_s=settings.child_restart_backoff_max_millis / 1000,
         ),
         poison_attempts=settings.poison_attempts or 0,
         reply_timeout_s=None if timeout is None else float(timeout),

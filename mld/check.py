@@ -21,6 +21,7 @@ from rich.text import Text
 from mld import price, sparkhosts
 from mld.check_generation import generation_remarks
 from mld.check_streams import print_streams, streams_of
+from mld.consumer.restarts import PAUSE_MAX_S
 from mld.refusals import refusals
 from properties.keytypes import Section
 from properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load
@@ -90,7 +91,8 @@ def print_check(
 
 def failures_in_words(settings: Settings) -> str:
     """What a failure of the record processor leads to."""
-    first_s, longest_s = settings.child_restart_backoff_millis / 1000, settings.child_restart_backoff_max_millis / 1000
+    first_s = settings.child_restart_backoff_millis / 1000
+    longest_s = max(PAUSE_MAX_S, first_s)
     again = f"is started again from the last checkpoint after {first_s:g} s, doubling to {longest_s:g} s"
     match settings.child_failure_policy:
         case ChildFailurePolicy.EXIT:

@@ -31,7 +31,6 @@ _ELSEWHERE = {
     "mld.operating.attach": ("log-level", "tap"),
     "mld.operating.here": ("status",),
     "mld.operating.acts.steering_commands": ("drain", "move", "pause", "release", "restart-child", "resume"),
-    "mld.operating.top": ("top",),
     "mld.operating.debug": ("doctor", "peek", "replay"),
     "mld.operating.see": ("lag", "leases", "workers"),
     "mld.operating.reset_commands": ("export", "reset", "restore", "skip", "teardown"),
@@ -39,6 +38,8 @@ _ELSEWHERE = {
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "systemd-unit", "table"),
 }
 """Commands that other modules define, which are imported for them only."""
+_REMOVED = {"top": "use `mld lag --watch`, `mld leases --watch` or `mld workers --watch`"}
+"""Commands of earlier versions of mld."""
 _MODULE_OF = {command: module for module, commands in _ELSEWHERE.items() for command in commands}
 
 
@@ -46,6 +47,8 @@ class _Commands(click.Group):
     """Inserts `run` where the first word is no command: a properties file, or an option of `run`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] in _REMOVED:
+            raise click.UsageError(f"there is no `mld {args[0]}` any more: {_REMOVED[args[0]]}")
         if args and args[0] not in self.list_commands(ctx) and args[0] not in _GROUP_OPTIONS:
             args = ["run", *args]
         return super().parse_args(ctx, args)
@@ -165,9 +168,8 @@ def run(
         reloader = Reloader(loaded, path, overrides, os.environ, options)
         until_tip = UntilTip(time_max_s) if until_caught_up else None
         streams_reader = StreamsReader(loaded.settings.streams, loaded.streams_file, scrub)
-        loop_factory = event_loop.loop_factory_of(loaded.settings.event_loop)
         daemon = run_daemon(loaded.settings, path, overrides, reloader, until_tip, streams_reader, membership)
-        sys.exit(event_loop.run(daemon, loop_factory))
+        sys.exit(event_loop.run(daemon, event_loop.loop_factory()))
     except ConfigurationError as error:
         complain(error)
 
@@ -241,21 +243,21 @@ def local(host: str, port: int, allow_hosts: Sequence[str], enforce: bool, strea
 @click.option(
     "--records",
     type=click.IntRange(min=100),
-    help="How many to put; with --dynamodb-streams, how many to write.  [default: 20000, 5000]",
+    default=20_000,
+    show_default=True,
+    help="How many to put.",
 )
 @click.option("--directory", type=click.Path(file_okay=False), default="quickstart-data", show_default=True)
 @click.option("--plain", is_flag=True, help="Without Spark and Java: the archive processor.")
-@click.option("--dynamodb-streams", is_flag=True, help="The changes of a DynamoDB table instead of click events.")
-def quickstart(records: int | None, directory: str, plain: bool, dynamodb_streams: bool) -> None:
+def quickstart(records: int, directory: str, plain: bool) -> None:
     """Try everything on this machine: click events on an embedded AWS, the real daemon, a split on the way, a pipeline
-    on Spark into Parquet files. With --dynamodb-streams: writes to a table, its change records into Parquet files and,
-    by a second application, into a plain record processor.
+    on Spark into Parquet files.
 
     Exit codes: 0 everything adds up, 1 it does not, 2 Java or PySpark is missing.
     """
     from mld.quickstart import run_quickstart
 
-    sys.exit(_guarded(lambda: run_quickstart(records, directory, plain=plain, dynamodb_streams=dynamodb_streams)))
+    sys.exit(_guarded(lambda: run_quickstart(records, directory, plain=plain)))
 
 
 def _guarded(action: Callable[[], int]) -> int:

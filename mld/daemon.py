@@ -1,4 +1,4 @@
-"""The process around a worker: real adapters from settings, exit codes. What signals mean is in `process_signals`.
+"""The process around a worker: real adapters from settings, exit codes. What signals mean is in `mld.process.signals`.
 
 Exit codes (protocol#exit-codes): 0 after a graceful stop; 128 + signal when the grace was over or a second signal
 came; 1 for failures, failed initialization included; 2 for configuration errors, which `cli` reports.
@@ -49,7 +49,7 @@ from properties.remarks import ConfigurationError, Level
 from properties.scrubbing import Scrubber
 from properties.settings import Settings
 from properties.spark import PREFIX, PROGRAM
-from properties.values import ChildLog, WireClient
+from properties.values import ChildLog
 from protocol.command import split_command
 from protocol.messages import StreamLabel
 
@@ -236,7 +236,7 @@ def _streams(settings: Settings, factory: ClientFactory, metrics: Metrics, kind:
         factory,
         service_name(kind),
         label=LABELS[kind],
-        lean=settings.wire_client is WireClient.LEAN,
+        lean=True,
         threads_max=KINESIS_THREADS_MAX,
         calls_max=KINESIS_CALLS_MAX,
         read_timeout_s=KINESIS_READ_TIMEOUT_S,
@@ -251,7 +251,7 @@ def _dynamo(settings: Settings, factory: ClientFactory, metrics: Metrics) -> Cou
         factory,
         "dynamodb",
         label="DynamoDB",
-        lean=settings.wire_client is WireClient.LEAN,
+        lean=True,
         threads_max=settings.max_lease_renewal_threads,
         calls_max=settings.max_lease_renewal_threads,
         read_timeout_s=request_timeout_s,

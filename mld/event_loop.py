@@ -8,8 +8,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from properties.values import EventLoop
-
 T = TypeVar("T")
 
 
@@ -19,10 +17,9 @@ def run(main: Coroutine[Any, Any, T], loop_factory: Callable[[], asyncio.Abstrac
         return runner.run(main)
 
 
-def loop_factory_of(choice: EventLoop) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the loop that `mld.eventLoop` asks for; None: asyncio's own, also if uvloop is not installed, which
-    `mld.views.choice` refuses if it was asked for."""
-    if choice is EventLoop.ASYNCIO or find_spec("uvloop") is None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes the loop of uvloop; None, which stands for asyncio's own, where it is not installed."""
+    if find_spec("uvloop") is None:
         return None
     made: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
     return made

@@ -125,13 +125,12 @@ def polling_intervals(settings: Settings, kind: StreamKind, *, on_a_beat: bool =
     idle_interval_s = settings.idle_time_between_reads_in_millis / 1000
     intervals = Pacing(
         idle_interval_s,
-        catch_up_interval_s=settings.catch_up_interval_millis / 1000,
         reduced_tps_threshold_ms=settings.millis_behind_latest_threshold_for_reduced_tps,
         beat_s=beat_of(idle_interval_s) if on_a_beat else 0.0,
     )
     if kind is StreamKind.KINESIS:
         return intervals
-    catch_up_interval_s = max(intervals.catch_up_interval_s, idle_interval_s / TABLE_CATCH_UP_FACTOR)
+    catch_up_interval_s = idle_interval_s / TABLE_CATCH_UP_FACTOR
     return replace(intervals, catch_up_interval_s=catch_up_interval_s, catch_up_from_ms=TABLE_CATCH_UP_FROM_MS)
 
 

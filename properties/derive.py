@@ -37,7 +37,6 @@ from properties.values import (
     MetricsOutput,
     RetrievalMode,
     StreamArn,
-    WireClient,
 )
 
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")  # Java reads only the first
@@ -109,7 +108,7 @@ def derive(
     _heartbeat(derivation)
     _streams(derivation)
     _retrieval(derivation)
-    _child(derivation)
+    _dead_letter(derivation)
     _metrics(derivation)
     _http(derivation)
     _worker_id(derivation)
@@ -283,19 +282,10 @@ def _retrieval(derivation: Derivation) -> None:
         return
     selecting = [name for name in _SELECTING_WHEN_PRESENT if name in derivation.given]
     selecting += [name for name in _POLLING_KEYS if derivation.value_of(name)]
-    asked = mode is RetrievalMode.FANOUT
-    wanted = asked or (mode is RetrievalMode.DEFAULT and not selecting)
-    possible = derivation.values["wire_client"] is WireClient.LEAN
+    by_fan_out = mode is RetrievalMode.FANOUT or (mode is RetrievalMode.DEFAULT and not selecting)
     if mode is RetrievalMode.DEFAULT and selecting:
         why = f"DEFAULT polls because {', '.join(selecting)} is set"
         derivation.say(Level.WARNING, "retrievalMode", why, "set retrievalMode=POLLING to say so")
-    elif wanted and not possible:
-        why = "enhanced fan-out is not possible with mld.wireClient=botocore"
-        if not asked:
-            why = "DEFAULT means enhanced fan-out, which is not possible with mld.wireClient=botocore; it polls instead"
-        level = Level.ERROR if asked else Level.WARNING
-        derivation.say(level, "retrievalMode", why, "set mld.wireClient=lean, or retrievalMode=POLLING")
-    by_fan_out = wanted and (possible or asked)
     derivation.values["reads_by_fan_out"] = by_fan_out
     if by_fan_out:
         _fan_out(derivation)
@@ -333,16 +323,6 @@ def _unused(derivation: Derivation, names: tuple[str, ...], why: str) -> None:
     for name in names:
         if name in derivation.given:
             derivation.say(Level.INFO, name, f"is not used: {why}")
-
-
-def _child(derivation: Derivation) -> None:
-    first, longest = (derivation.values[f"child_restart_backoff{part}_millis"] for part in ("", "_max"))
-    assert isinstance(first, int)
-    assert isinstance(longest, int)
-    if first > longest:
-        message = f"{longest} is less than mld.childRestartBackoffMillis, {first}; no pause exceeds {longest}"
-        derivation.say(Level.WARNING, "mld.childRestartBackoffMaxMillis", message, "raise it, or lower the other")
-    _dead_letter(derivation)
 
 
 def _dead_letter(derivation: Derivation) -> None:

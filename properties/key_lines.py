@@ -55,6 +55,10 @@ OBSOLETE: dict[str, str] = {
 }
 """Keys of KCL 1.x, and some that look as if they existed, each with what to do instead. Java 3.x ignores them."""
 REMOVED: dict[str, str] = {
+    "mld.childRestartBackoffMaxMillis": "remove it; no pause exceeds 5 minutes",
+    "mld.catchUpIntervalMillis": "remove it; a shard that is behind is read every 200 ms",
+    "mld.eventLoop": "remove it; uvloop is used where it is installed (pip install 'mld[fast]')",
+    "mld.wireClient": "remove it; what the daemon's own client cannot do is left to botocore",
     "mld.schemaRegistry.cacheSize": "remove it; 200 schema versions are kept",
     "mld.schemaRegistry.timeToLiveMillis": "remove it; schema versions are kept for a day",
     "mld.schemaRegistry.directory": "remove it; definitions are written below TMPDIR",

@@ -21,7 +21,6 @@ from properties.values import (
     ChildFailurePolicy,
     ChildLog,
     ClientVersionConfig,
-    EventLoop,
     HeartbeatSetting,
     InitialPositionKind,
     InitialPositionSetting,
@@ -32,7 +31,6 @@ from properties.values import (
     RetrievalMode,
     SchemaErrors,
     SchemaMode,
-    WireClient,
 )
 
 BOOL, CHOICE, DOUBLE = ValueKind.BOOL, ValueKind.CHOICE, ValueKind.DOUBLE
@@ -341,9 +339,8 @@ _OWN = (
     Key("mld.childRestartsMax", INT, Section.OWN,
         "Restarts of a shard without checkpoint progress before the daemon gives up.", default=5, boxed=True,
         minimum=0, note="Only with mld.childFailurePolicy restart.", live=True),
-    Key("mld.childRestartBackoffMillis", LONG, Section.OWN, "Pause before the first restart; it doubles each time.",
-        default=1_000, boxed=True, minimum=0, live=True),
-    Key("mld.childRestartBackoffMaxMillis", LONG, Section.OWN, "Longest pause before a restart.", default=300_000,
+    Key("mld.childRestartBackoffMillis", LONG, Section.OWN,
+        "Pause before the first restart; it doubles each time, up to 5 minutes.", default=1_000,
         boxed=True, minimum=0, live=True),
     Key("mld.poisonAttempts", INT, Section.OWN,
         "Failures of a batch after which it is delivered in halves, and of the record then found alone, before that "
@@ -357,8 +354,6 @@ _OWN = (
     Key("mld.childStopTimeoutMillis", LONG, Section.OWN,
         "Wait after closing a child's input before TERM is sent, and again before KILL.", default=5_000, boxed=True,
         minimum=0),
-    Key("mld.catchUpIntervalMillis", LONG, Section.OWN, "Pause between reads of a shard that is behind.",
-        default=READ_INTERVAL_MILLIS_MIN, boxed=True, minimum=READ_INTERVAL_MILLIS_MIN),
     Key("mld.prefetchBytesMax", LONG, Section.OWN,
         "Most memory of records that wait for their children, in bytes, over all shards; each has an equal share.",
         default=PREFETCH_BYTES_MAX, boxed=True, minimum=1),
@@ -375,18 +370,11 @@ _OWN = (
     Key("mld.processes", ValueKind.PROCESSES, Section.OWN,
         "How many workers `mld run` starts from this file, as processes of one unit; auto: one for each CPU that it "
         "may use. Limits of other keys hold for each of them.", default=1, note="--processes wins."),
-    Key("mld.eventLoop", CHOICE, Section.OWN,
-        "What the daemon runs on. auto: uvloop if it is installed (`pip install 'mld[fast]'`), else asyncio.",
-        default=EventLoop.AUTO, choices=EventLoop),
     Key("mld.logLevel", CHOICE, Section.OWN, "The least important events that are logged.", default=LogLevel.INFO,
         choices=LogLevel, note="--log-level on the command line wins, and so does the file of -l.", live=True),
     Key("mld.childLog", CHOICE, Section.OWN,
         "How lines that children log as JSON objects are passed on: as fields of the daemon's own lines (fields), or "
         "as they are (raw). All other lines are passed on as they are.", default=ChildLog.FIELDS, choices=ChildLog),
-    Key("mld.wireClient", CHOICE, Section.OWN,
-        "What sends GetRecords, GetShardIterator and the requests to the lease table: lean costs a tenth of botocore.",
-        default=WireClient.LEAN, choices=WireClient,
-        note="Whatever is unusual, such as a proxy with an https address, lean leaves to botocore and says so."),
     Key("mld.deregisterConsumer", BOOL, Section.OWN,
         "Deregister the consumer of enhanced fan-out at the end, if this worker has registered it and is the last one.",
         default=False, boxed=True,

@@ -18,7 +18,6 @@ from properties.values import (
     ChildLog,
     ClientVersionConfig,
     DeadLetter,
-    EventLoop,
     FormerStreams,
     HeartbeatSetting,
     InitialPositionSetting,
@@ -30,7 +29,6 @@ from properties.values import (
     RetrievalMode,
     SchemaErrors,
     SchemaMode,
-    WireClient,
 )
 
 STREAMS_NAMED_MAX = 5
@@ -165,21 +163,17 @@ class Settings:
     child_failure_policy: ChildFailurePolicy
     child_restarts_max: int
     child_restart_backoff_millis: int
-    child_restart_backoff_max_millis: int
     poison_attempts: int | None
     dead_letter: DeadLetter | None
     dead_letter_endpoint: str | None
     child_stop_timeout_millis: int
-    catch_up_interval_millis: int
     prefetch_bytes_max: int
     http: ListenAddress | None
     http_hosts: tuple[str, ...]
     control_socket: str | None
     processes: int
-    event_loop: EventLoop
     child_log: ChildLog
     log_level: LogLevel
-    wire_client: WireClient
     deregister_consumer: bool
     lease_table_billing_mode: BillingMode
     lease_table_tags: Tags

@@ -87,21 +87,6 @@ class LogLevel(Enum):
     ERROR = "error"
 
 
-class WireClient(Enum):
-    """What sends the frequent calls: our own client, or botocore's."""
-
-    LEAN = "lean"
-    BOTOCORE = "botocore"
-
-
-class EventLoop(Enum):
-    """What the daemon runs on; AUTO is uvloop if it is installed."""
-
-    AUTO = "auto"
-    ASYNCIO = "asyncio"
-    UVLOOP = "uvloop"
-
-
 class ChildLog(Enum):
     """What becomes of the JSON objects that children log."""
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.leftovers import pytest_sessionfinish, pytest_sessionstart
+
 if TYPE_CHECKING:
     from tests.integration.world import MakeWorld, World
     from tests.support.servers import EmbeddedAws, KinesisLocal, Ministack, Moto, ServerProcess
@@ -29,6 +31,8 @@ else:
     )
     settings.load_profile("mld")
 
+
+__all__ = ["pytest_sessionfinish", "pytest_sessionstart"]
 
 # Processes started here inherit what is ignored, and under `nohup` that is SIGHUP, which daemons are to obey.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

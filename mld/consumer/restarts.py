@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+PAUSE_MAX_S = 300.0  # a processor that was repaired is noticed within it
 JITTER_SHARE = 0.2  # spreads the restarts of many shards that fail for one common reason
 
 
@@ -18,7 +19,6 @@ class RestartPolicy:
 
     failures_max: int | None
     backoff_s: float
-    backoff_max_s: float
 
     def gives_up(self, failures: int) -> bool:
         """Whether this many failures in a row under this worker are too many."""
@@ -27,4 +27,4 @@ class RestartPolicy:
     def delay_s(self, failures: int, rng: Random) -> float:
         """Seconds to wait before the next start after `failures` failures in a row; 0 counts as 1."""
         exponential = self.backoff_s * 2.0 ** min(max(0, failures - 1), 30)
-        return min(exponential, self.backoff_max_s) * (1 + JITTER_SHARE * rng.random())
+        return min(exponential, max(PAUSE_MAX_S, self.backoff_s)) * (1 + JITTER_SHARE * rng.random())

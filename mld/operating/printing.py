@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from typing import Literal, NoReturn
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from mld.errors import MldError
 from mld.operating.listings import Listing
 from properties.printable import printable
+from properties.scrubbing import Scrubber
 
 PLAIN_WIDTH = 200  # columns where stdout is no terminal
 ROWS_MAX = 500
 """Beyond that no cell is folded: `rich` lays out 10,000 rows in four seconds, and nobody reads them on a screen."""
 GAP = "  "
+WATCH_PERIOD_S = 5.0  # a look at the fleet costs a scan of its table
+TABLE_FRAME_LINES = 2  # its head, and the line that counts the rows without room
 
 
-def print_listing(listing: Listing, *, clear: bool = False) -> None:
-    """Print to stdout; `clear` empties the screen of a terminal first."""
+def print_listing(listing: Listing) -> None:
+    """Print to stdout."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name may hold what the locale cannot show
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
     console = Console(file=sys.stdout, highlight=False, markup=False, width=width)
-    if clear and sys.stdout.isatty():
-        console.clear()
     if len(listing.rows) > ROWS_MAX:
         sys.stdout.writelines(aligned(listing))
     else:
@@ -36,12 +42,47 @@ def print_listing(listing: Listing, *, clear: bool = False) -> None:
         console.print(Text(printable(line)), soft_wrap=True)
 
 
-def _table(listing: Listing) -> Table:
+async def follow(look: Callable[[], Awaitable[Listing]], console: Console) -> NoReturn:
+    """Look every few seconds and show on the whole terminal what fits; without an answer the last look stays.
+
+    Raises what the first look raises.
+    """
+    from rich.live import Live
+
+    listing, looked_at, trouble = await look(), time.localtime(), ""
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(_screen(listing, trouble, console.height), refresh=True)
+            await asyncio.sleep(WATCH_PERIOD_S)
+            try:
+                listing, looked_at, trouble = await look(), time.localtime(), ""
+            except (MldError, OSError) as error:
+                trouble = f"no answer, this is as of {time.strftime('%H:%M:%S', looked_at)}: {Scrubber()(str(error))}"
+
+
+def _screen(listing: Listing, trouble: str, height: int) -> Group:
+    notes = [note for note in (trouble, *listing.notes) if note][: height // 2]
+    room = max(0, height - len(notes) - TABLE_FRAME_LINES)
+    left_out = len(listing.rows) - room
+    return Group(
+        *(_line(note) for note in notes),
+        _table(replace(listing, rows=listing.rows[:room]), one_line=True),
+        _line(f"… and {left_out:,} more" if left_out > 0 else ""),
+    )
+
+
+def _line(text: str) -> Text:
+    return Text(printable(text), no_wrap=True, overflow="ellipsis")
+
+
+def _table(listing: Listing, *, one_line: bool = False) -> Table:
+    """Lay the rows out; `one_line` cuts cells of all columns but the shard's instead of folding them."""
     table = Table(title=listing.title or None, title_justify="left", box=None, pad_edge=False)
     for name, to_the_right in listing.columns:
-        table.add_column(name, justify="right" if to_the_right else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if to_the_right else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=one_line and name == "shard")
     for row in listing.rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
+        table.add_row(*(_line(cell) if one_line else Text(printable(cell)) for cell in row))
     return table
 
 

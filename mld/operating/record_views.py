@@ -35,7 +35,7 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class RecordView:
-    """One record. `sub` is None for one that is shown as it is stored, `is_user_record` for one of an aggregate."""
+    """One record. `sub` is its number within its aggregate; None for one that is shown as it is stored."""
 
     sequence: str
     sub: int | None

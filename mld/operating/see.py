@@ -21,14 +21,13 @@ if TYPE_CHECKING:
     from mld.operating.fleet_status import FleetStatus
     from mld.operating.listings import Listing
 
-WATCH_PERIOD_S = 5.0
 F = TypeVar("F", bound=Callable[..., Any])
 _stream = click.option("--stream", "stream_name", metavar="NAME", help="Only this one of several streams.")
 
 _output = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
 )
-_watch = click.option("--watch", is_flag=True, help="Look again every few seconds, until interrupted.")
+_watch = click.option("--watch", is_flag=True, help="Look again every few seconds, until Ctrl-C.")
 
 
 @click.command()
@@ -148,7 +147,7 @@ def _look(
 ) -> None:
     """Look at the fleet, or at one stream of it, print, and exit."""
     from mld.operating.fleet_status import LAG_MAX_S
-    from mld.operating.printing import print_listing
+    from mld.operating.printing import WATCH_PERIOD_S, follow, print_listing
 
     settings = settings_of(file, overrides)
     bound_s = LAG_MAX_S if lag_max_s is None else lag_max_s
@@ -158,7 +157,7 @@ def _look(
         if output == "json":
             click.echo(json.dumps(value, indent=None if watch else 2))
         else:
-            print_listing(listing, clear=watch)
+            print_listing(listing)
 
     async def looking() -> int:
         from mld.operating.fleet_reader import fleet_reader
@@ -168,14 +167,19 @@ def _look(
         async with fleet_reader(settings, bound_s) as reader, prober(settings, bound_s, is_wanted=probe) as probed:
 
             async def look() -> FleetStatus:
-                return chosen(await reader.look(), stream_name)
+                return await probed(chosen(await reader.look(), stream_name))
 
-            status = await probed(await look())
-            show(status)
+            async def listed() -> Listing:
+                return shown(await look())[0]
+
+            if watch and output == "table" and sys.stdout.isatty():
+                from rich.console import Console
+
+                await follow(listed, Console(highlight=False, markup=False))
+            show(status := await look())
             while watch:
                 await asyncio.sleep(WATCH_PERIOD_S)
-                status = await probed(await look())
-                show(status)
+                show(status := await look())
             return EXIT_OK if is_met(status) else EXIT_FAILURE
 
     sys.exit(_guarded(looking))

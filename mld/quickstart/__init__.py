@@ -7,28 +7,22 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mld.quickstart.changes import WRITES_DEFAULT, PlainOrdersTour, SparkOrdersTour
 from mld.quickstart.plain import PlainTour
 from mld.quickstart.spark import SparkTour
 from mld.quickstart.stage import NotReadyError
-from mld.quickstart.tour import RECORDS_DEFAULT, Tour
+from mld.quickstart.tour import Tour
 from properties.printable import printable
 
 EXIT_NOT_READY = 2
 _PLAIN_WIDTH = 120  # columns where stdout is no terminal
 
 
-def run_quickstart(records: int | None, directory: str, *, plain: bool = False, dynamodb_streams: bool = False) -> int:
-    """Run a tour with its files in `directory`; returns the exit code. `records`: how many to put or to write; None as
-    the tour has it. Raises QuickstartError."""
+def run_quickstart(records: int, directory: str, *, plain: bool = False) -> int:
+    """Run a tour with its files in `directory`; return the exit code. Raises QuickstartError."""
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
-    kind: type[Tour]
-    if dynamodb_streams:
-        kind, usual = PlainOrdersTour if plain else SparkOrdersTour, WRITES_DEFAULT
-    else:
-        kind, usual = PlainTour if plain else SparkTour, RECORDS_DEFAULT
+    kind: type[Tour] = PlainTour if plain else SparkTour
     try:
-        return kind(Path(directory).absolute(), console, usual if records is None else records).run()
+        return kind(Path(directory).absolute(), console, records).run()
     except NotReadyError as error:
         print(f"mld: {printable(str(error))}", file=sys.stderr)  # noqa: T201
         return EXIT_NOT_READY

@@ -55,11 +55,6 @@ class SparkTour(Tour):
     def pipeline_file(self) -> Path:
         return self.directory / "clicks.py"
 
-    @property
-    def sinks(self) -> Sequence[str]:
-        """Directories of the lake that the tour writes."""
-        return (CLICKS, PER_MINUTE, DEAD_LETTER)
-
     # --- before ------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
@@ -82,7 +77,7 @@ class SparkTour(Tour):
             if time.monotonic() > deadline:
                 raise QuickstartError("a Spark session of an earlier quickstart still runs here; `mld check` names it")
             time.sleep(LOOK_S)
-        for name in self.sinks:
+        for name in (CLICKS, PER_MINUTE, DEAD_LETTER):
             if (self.lake / name / "_mld").is_dir():
                 shutil.rmtree(self.lake / name)
 
@@ -94,12 +89,8 @@ class SparkTour(Tour):
             "AwsCredentialsProvider": "EnvironmentVariableCredentialsProvider",
             "regionName": "us-east-1",
         }
-        return f"{with_values(text, values)}{self.for_the_embedded_aws(endpoint)}"
-
-    def for_the_embedded_aws(self, endpoint: str) -> str:
-        """The end of the properties file."""
         return (
-            f"\n# The embedded AWS; remove the lines below for the real one.\n"
+            f"{with_values(text, values)}\n# The embedded AWS; remove the lines below for the real one.\n"
             f"kinesisEndpoint = {endpoint}\ndynamoDBEndpoint = {endpoint}\n"
             "# For a look around on a machine of your own: the UI of Spark asks nobody who he is.\n"
             "mld.spark.conf.spark.ui.enabled = true\n"
@@ -113,11 +104,6 @@ class SparkTour(Tour):
     # --- meanwhile ---------------------------------------------------------------------------------------------------
 
     @property
-    def read_arguments(self) -> Sequence[str]:
-        """What is read at the end."""
-        return (str(self.lake),)
-
-    @property
     def reading_log_file(self) -> Path:
         return self.directory / "reading.log"
 
@@ -128,7 +114,7 @@ class SparkTour(Tour):
 
     def wait_until_caught_up(self, daemon: subprocess.Popen[bytes]) -> None:
         """Another core is idle while the session of the daemon starts: that of the reader starts beside it."""
-        command = [sys.executable, "-P", "-m", "processors.samples.reading", *self.read_arguments]
+        command = [sys.executable, "-P", "-m", "processors.samples.reading", str(self.lake)]
         with self.reading_log_file.open("wb") as log:
             self._reader = self._readers.enter_context(process(command, log, stdin=subprocess.PIPE))
         super().wait_until_caught_up(daemon)
@@ -151,10 +137,6 @@ class SparkTour(Tour):
         """Whether both sinks have the last record of every shard. Checkpoints follow, at the stop at the latest."""
         return all(self._marks(sink) == self._wanted.marks for sink in (CLICKS, PER_MINUTE))
 
-    def last_marks(self) -> Mapping[str, int]:
-        """The last record of every shard; valid once everything is put."""
-        return self._wanted.marks
-
     def _host(self) -> sparkhosts.SparkHost | None:
         hosts = sparkhosts.running(APPLICATION)
         return next((host for host in hosts if host.properties_file == str(self.properties_file)), None)
@@ -170,13 +152,13 @@ class SparkTour(Tour):
         return find_faults(self._wanted, found, open_shards)
 
     def _found(self) -> TourOutcome:
-        document = self.read()
+        document = self._read()
         minutes = {(minute, section): Sums(clicks, ms) for minute, section, clicks, ms in document["minutes"]}
         return TourOutcome(
             [tuple(row) for row in document["rows"]], minutes, list(self._dead_letters()), self._marks(CLICKS)
         )
 
-    def read(self) -> Any:
+    def _read(self) -> Any:
         """What the reader finds in the sinks. Raises QuickstartError."""
         try:
             text, _ = self._reader.communicate(b"\n", READ_S)
@@ -200,7 +182,7 @@ class SparkTour(Tour):
         if newest is None:
             return {}
         marks: dict[str, str] = {}
-        last = self.last_marks()
+        last = self._wanted.marks
         for writer in json.loads(newest.read_bytes())["writers"]:  # nobody but the tour writes there
             for of_stream in writer["marks"].values():
                 marks |= of_stream
@@ -238,11 +220,8 @@ def with_values(text: str, values: Mapping[str, str]) -> str:
 
 
 def _shards(numbers: Iterable[str]) -> Iterator[str]:
-    """Shards by their numbers, as a ledger has those that have ended: `0-63` or `70`; `=` and the name of any other."""
+    """Yield the shards that a ledger says have ended, by their numbers: `0-63` or `70`."""
     for item in numbers:
-        if item.startswith("="):
-            yield item[1:]
-            continue
         first, _, last = item.partition("-")
         yield from (f"shardId-{number:012d}" for number in range(int(first), int(last or first) + 1))
 

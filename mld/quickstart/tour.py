@@ -17,13 +17,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from mld.aws.client_factory import ClientFactory, client_factory
+from mld.aws.client_factory import client_factory
 from mld.leases.lease import Lease
 from mld.leases.rows import parse_row
 from mld.quickstart.clicks import ClickEvent, Put, click_events
@@ -49,8 +49,6 @@ SEED = 7
 STALLED_S = 180.0
 """The tour gives up after this long without progress."""
 POLL_S = 0.2
-REGION = "us-east-1"
-RECORDS_DEFAULT = 20_000
 EXIT_OK, EXIT_FAILURE = 0, 1
 FAKE_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "quickstart", "AWS_SECRET_ACCESS_KEY": "quickstart"}
 
@@ -92,11 +90,7 @@ class Tour(ABC):
 
     def is_caught_up(self) -> bool:
         """Whether the processor has finished everything that was put."""
-        return self.processed() >= self.total()
-
-    def total(self) -> int:
-        """How many records the stream has for the processor."""
-        return len(self.put)
+        return self.processed() >= len(self.put)
 
     @abstractmethod
     def report(self, leases: dict[str, Lease]) -> list[str]:
@@ -162,12 +156,12 @@ class Tour(ABC):
             yield endpoint
 
     def prepare(self, endpoint: str) -> None:
-        """Write the daemon's file, and make what it reads."""
+        """Write the daemon's file, and make the stream."""
         self.properties_file.write_text(self.properties(endpoint), "utf-8")
-        self.make_stream(client_factory(load(self.properties_file, (), os.environ).settings))
-
-    def make_stream(self, factory: ClientFactory) -> None:
-        self.kinesis, self.dynamo = tour_client(factory, "kinesis"), tour_client(factory, "dynamodb")
+        factory = client_factory(load(self.properties_file, (), os.environ).settings)
+        bounds: dict[str, Any] = {"read_timeout_s": 30.0, "connect_timeout_s": 5.0, "pool_connections_max": 2}
+        self.kinesis = factory.create_client("kinesis", **bounds)
+        self.dynamo = factory.create_client("dynamodb", **bounds)
         self.kinesis.create_stream(StreamName=STREAM, ShardCount=SHARDS)
         self.say(f"stream {STREAM} with {SHARDS} shards")
 
@@ -244,7 +238,7 @@ class Tour(ABC):
     def wait_until_caught_up(self, daemon: subprocess.Popen[bytes]) -> None:
         count, moved_at = -1, time.monotonic()
         with self._progress() as progress:
-            bar = progress.add_task("processed", total=self.total())
+            bar = progress.add_task("processed", total=len(self.put))
             while not self.is_caught_up():
                 self._check_alive(daemon)
                 now, before = time.monotonic(), count
@@ -254,7 +248,7 @@ class Tour(ABC):
                     moved_at = now
                 elif now - moved_at > STALLED_S:
                     raise QuickstartError(
-                        f"nothing has moved for {STALLED_S:.0f} s at {count} of {self.total()} records; "
+                        f"nothing has moved for {STALLED_S:.0f} s at {count} of {len(self.put)} records; "
                         f"see {self.log_file}"
                     )
                 time.sleep(POLL_S)
@@ -286,10 +280,6 @@ class Tour(ABC):
         rows = self.dynamo.scan(TableName=APPLICATION, ConsistentRead=True)["Items"]
         leases = (parse_row(row) for row in rows)
         return {lease.key: lease for lease in leases if lease is not None}
-
-
-def tour_client(factory: ClientFactory, service: Literal["kinesis", "dynamodb"]) -> Any:
-    return factory.create_client(service, read_timeout_s=30.0, connect_timeout_s=5.0, pool_connections_max=2)
 
 
 def tail(text: str, characters: int) -> str:

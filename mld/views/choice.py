@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from properties.remarks import Level, Remark
 from properties.settings import Settings
-from properties.values import EventLoop, MetricsLevel, MetricsOutput
+from properties.values import MetricsLevel, MetricsOutput
 
 KEY = "mld.metrics"
 
@@ -18,8 +18,7 @@ def sends_metrics(settings: Settings) -> bool:
 
 
 def missing_extras(settings: Settings, file_name: str) -> list[Remark]:
-    """An error for an output that could not send anything or a loop that is not there, a warning for a page that could
-    not be shown."""
+    """An error for an output that could not send anything, a warning for a page that could not be shown."""
     remarks = []
     if MetricsOutput.OTLP in settings.metrics and not _found("opentelemetry.exporter.otlp.proto.http"):
         why, remedy = "has otlp, which needs packages that are not installed", "pip install 'mld[otel]', or remove otlp"
@@ -27,11 +26,6 @@ def missing_extras(settings: Settings, file_name: str) -> list[Remark]:
     if settings.http is not None and MetricsOutput.PROMETHEUS in settings.metrics and not _found("prometheus_client"):
         why = "has prometheus, and /metrics of mld.http needs a package that is not installed"
         remarks.append(Remark(Level.WARNING, KEY, file_name, why, "pip install 'mld[metrics]', or remove prometheus"))
-    if settings.event_loop is EventLoop.UVLOOP and not _found("uvloop"):
-        remedy = "pip install 'mld[fast]', or remove the key"
-        remarks.append(
-            Remark(Level.ERROR, "mld.eventLoop", file_name, "asks for uvloop, which is not installed", remedy)
-        )
     return remarks
 
 

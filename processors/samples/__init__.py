@@ -1,1 +1,1 @@
-"""Examples to copy. `mld quickstart` runs them as they are."""
+"""Examples to copy. `mld quickstart` runs the one about clicks as it is."""

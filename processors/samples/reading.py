@@ -1,10 +1,10 @@
-"""Reads the sinks of the Spark tours as anyone would: `spark.read.parquet`. A separate program, as it needs a JVM.
+"""Reads the sinks of the Spark tour as anyone would: `spark.read.parquet`. A separate program, as it needs a JVM.
 
-    python -m processors.samples.reading DIRECTORY [changes]
+    python -m processors.samples.reading DIRECTORY
 
 It starts its session, which takes seconds, and reads when it is told to: by a line on its standard input. It prints
-one JSON document: with `changes` a list of the rows of that sink, else an object of `minutes` (minute, section, clicks,
-load_ms; the sums of all micro-batches added up) and `rows` (shard, sequence number, event id).
+one JSON document, an object of `minutes` (minute, section, clicks, load_ms; the sums of all micro-batches added up) and
+`rows` (shard, sequence number, event id).
 """
 
 from __future__ import annotations
@@ -25,17 +25,11 @@ JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """It ends within seconds, before code that is compiled well would pay."""
 
 
-def main(directory: Path, what: str) -> None:
+def main(directory: Path) -> None:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     spark = session(CORES, **{"spark.driver.extraJavaOptions": JVM_OPTIONS})
     if sys.stdin.readline():
-        if what == "changes":
-            from pyspark.sql import functions as F
-
-            rows = spark.read.parquet(str(directory / what)).withColumn("amount", F.col("amount").cast("string"))
-            json.dump([row.asDict() for row in rows.drop("changed_at").collect()], sys.stdout)
-        else:
-            json.dump(clicks_and_sums(spark, directory), sys.stdout)
+        json.dump(clicks_and_sums(spark, directory), sys.stdout)
     spark.stop()
 
 
@@ -54,4 +48,4 @@ def clicks_and_sums(spark: SparkSession, directory: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "")
+    main(Path(sys.argv[1]))

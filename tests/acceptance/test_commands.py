@@ -44,7 +44,7 @@ def test_version_is_one_line() -> None:
 def test_help_names_every_command_and_fits_a_terminal() -> None:
     result = mld("--help")
     assert result.returncode == 0
-    for command in ("check", "conformance", "local", "log-level", "quickstart", "run", "status", "tap", "top"):
+    for command in ("check", "conformance", "local", "log-level", "quickstart", "run", "status", "tap"):
         assert re.search(rf"^  {command} +\S", result.stdout, re.MULTILINE), command
         page = mld(command, "--help").stdout
         assert page.startswith("Usage: mld " + command)
@@ -63,6 +63,12 @@ def test_an_unknown_option_is_named() -> None:
     assert result.returncode == 2
     assert "--propertiesfile" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_command_of_an_earlier_version_says_what_to_use(good: Path) -> None:
+    result = mld("top", good)
+    assert result.returncode == 2
+    assert "there is no `mld top` any more: use `mld lag --watch`" in result.stderr
 
 
 def test_a_time_without_its_condition_is_refused(good: Path) -> None:

@@ -18,7 +18,6 @@ import pytest
 from rich.console import Console
 
 from mld.leases.lease import Lease
-from mld.quickstart.changes import PlainOrdersTour
 from mld.quickstart.plain import PlainTour
 from mld.quickstart.tour import PAGE_PORT, Tour
 from tests.acceptance.commands import MLD, ROOT, mld
@@ -134,45 +133,6 @@ def states_at(page: str) -> set[str]:
             return {shard["state"] for shard in json.load(answer)["shards"]}
     except OSError:
         return set()
-
-
-@pytest.mark.full
-def test_the_plain_tour_of_a_table_s_changes(tmp_path: Path) -> None:
-    result = quickstart("--dynamodb-streams", "--plain", "--records", 600, "--directory", tmp_path)
-    assert result.returncode == 0, result.stdout + result.stderr
-    found = re.search(r"^(\d+) changes of \d+ orders .* each exactly once and in order", result.stdout, re.MULTILINE)
-    assert found
-    archive = list((tmp_path / "archive").glob("shardId-*.jsonl"))
-    assert sum(path.read_text().count("\n") for path in archive) == int(found[1])
-    assert len(archive) == 3  # a shard, and the two that succeeded it
-
-
-@pytest.mark.spark
-@pytest.mark.timeout(900)
-def test_the_tour_of_a_table_s_changes_fills_parquet_and_the_archive(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
-    result = quickstart("--dynamodb-streams", "--records", 600, "--directory", tmp_path)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "each exactly once in Parquet and, in order, in the archive" in result.stdout
-    assert list(tmp_path.glob("lake/changes/c[0-9]*.parquet"))
-
-
-class OneChangeLess(PlainOrdersTour):
-    """Somebody takes a change out of the archive."""
-
-    def report(self, leases: dict[str, Lease]) -> list[str]:
-        file = next(self.archive_directory.glob("shardId-*.jsonl"))
-        file.write_text("".join(file.read_text().splitlines(keepends=True)[1:]))
-        return super().report(leases)
-
-
-@pytest.mark.full
-def test_a_change_that_is_missing_fails_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "quickstart")
-    said = io.StringIO()
-    assert OneChangeLess(tmp_path, Console(file=said, width=120), 200).run() == 1
-    assert re.search(r"FAULT the archive: order-\d+ has .* and should have INSERT", said.getvalue())
 
 
 def test_one_tour_at_a_time_in_a_directory(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.benchmarks import cost, gaps, hand_over, metrics_cost, restarts, rolling, schemas, start_up, unit, zygote
+from tests.benchmarks import gaps, hand_over, metrics_cost, restarts, rolling, schemas, start_up, unit, zygote
 from tests.benchmarks.path import __main__ as path
 from tests.benchmarks.process import BenchError
 from tests.benchmarks.tables import load_average
@@ -24,7 +24,6 @@ SECTIONS = (
     "rolling",
     "handover",
     "gaps",
-    "cost",
     "metrics",
     "path",
     "processes",
@@ -64,8 +63,6 @@ def main() -> int:
                 hand_over.measure(aws, scratch)
             if "gaps" in sections:
                 gaps.measure(aws, scratch, arguments.chains)
-            if "cost" in sections:
-                cost.measure(aws, scratch)
             if "metrics" in sections:
                 metrics_cost.measure(aws, scratch)
             if "processes" in sections:

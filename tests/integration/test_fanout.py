@@ -170,7 +170,6 @@ def test_a_slow_child_holds_up_its_own_shard_and_loses_nothing(make_world: MakeW
         ({**NO_POLLING_KEY, "maxRecords": 100}, False),
         ({**NO_POLLING_KEY, "maxRecords": 0}, True),
         ({**NO_POLLING_KEY, "retryGetRecordsInSeconds": 0}, False),
-        ({**NO_POLLING_KEY, "mld.wireClient": "botocore"}, False),
     ],
 )
 def test_the_mode_is_javas_choice(make_world: MakeWorld, keys: dict[str, object], subscribes: bool) -> None:

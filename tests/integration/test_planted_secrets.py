@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.world import ENVIRONMENT, MakeWorld, World
+from tests.integration.world import ENVIRONMENT, ONLY_BOTOCORE, MakeWorld, World
 from tests.support.daemon import ROOT, Daemon
 from tests.support.forward_proxy import ForwardProxy
 from tests.support.servers import free_port
@@ -199,12 +199,13 @@ def test_a_proxy_that_does_not_help(
         trouble, proxy.address
     )
     url = f"http://user:{planted('password of a proxy')}@{address}"
-    keys: dict[str, object] = {"mld__wireClient": wire}
+    keys: dict[str, object] = {}
+    environment = dict(ONLY_BOTOCORE) if wire == "botocore" else {}
     if trouble == "of the environment":
-        keys["environment"] = {"http_proxy": url, "HTTP_PROXY": url, "NO_PROXY": "", "no_proxy": ""}
+        environment |= {"http_proxy": url, "HTTP_PROXY": url, "NO_PROXY": "", "no_proxy": ""}
     else:
         keys |= {"kinesisClient__proxyUrl": url, "dynamoDbClient__proxyUrl": url}
-    daemon = start(world, planted, log_format="text", **keys)
+    daemon = start(world, planted, log_format="text", environment=environment, **keys)
     assert daemon.wait(WITHIN_S) == 1
     assert "proxy" in daemon.log()
     planted.assert_not_in(daemon.log())

@@ -16,7 +16,7 @@ from mld.errors import IteratorExpiredError, StreamError, StreamNotFoundError
 from mld.positions import LATEST
 from mld.retrieval.rawpage import page_of
 from mld.streams import IteratorType, StartingPoint
-from tests.integration.world import MakeWorld
+from tests.integration.world import ENVIRONMENT, ONLY_BOTOCORE, MakeWorld
 from tests.support.bodies import plain_page
 from tests.support.kpl import User, aggregate
 from tests.support.pages import records_of
@@ -92,6 +92,8 @@ def streams_of(service: RawService, stream: str) -> KinesisStreams:
 def test_a_daemon_reads_through_botocore_as_well(make_world: MakeWorld) -> None:
     world = make_world(shards=2)
     put = world.put(300)
-    daemon = world.daemon(**{"mld.wireClient": "botocore"})
+    daemon = world.daemon(process={"environment": {**ENVIRONMENT, **ONLY_BOTOCORE}})
+    for service in ("Kinesis", "DynamoDB"):
+        daemon.wait_for_event("wire_client", service=service, reason="the header x-amzn-trace-id")
     world.until_delivered(put)
     assert daemon.stop() == 0

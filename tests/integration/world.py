@@ -30,7 +30,6 @@ QUICK = {
     "listShardsBackoffTimeInMillis": 50,
     "schedulerInitializationBackoffTimeMillis": 50,
     "mld.childRestartBackoffMillis": 50,
-    "mld.childRestartBackoffMaxMillis": 200,
     "mld.childStopTimeoutMillis": 1000,
 }
 SHORT_LEASE = {"failoverTimeMillis": 2000}  # renewed every 0.64 s; the next worker takes it within 6 s
@@ -45,6 +44,8 @@ ASSIGNED = {
 """Workers of a 3.x fleet are given their leases by a leader, here with short intervals."""
 # kinesis-local takes an access key of twelve digits for the account; the embedded AWS does not look at it.
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": ACCOUNT, "AWS_SECRET_ACCESS_KEY": "local"}
+ONLY_BOTOCORE = {"AWS_LAMBDA_FUNCTION_NAME": "f", "_X_AMZN_TRACE_ID": "Root=1"}
+"""An environment in which botocore's requests have a header that the wire client does not know."""
 _numbers = itertools.count(1)
 MakeWorld = Callable[..., "World"]
 

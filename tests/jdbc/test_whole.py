@@ -77,7 +77,8 @@ def test_a_fail_over_to_a_standby_that_lags_stops_the_shard_until_it_is_read_aga
         assert written() == before
         assert daemon.stop(timeout_s=200) == 0
         (mark,) = {line.split(" up to ")[1].split(",")[0] for line in daemon.log().splitlines() if said in line}
-        reset = mld("reset", daemon.file, "--shard", "0", "--to", mark, "--execute", environment=ENVIRONMENT)
+        to_the_mark = ("reset", daemon.file, "--shard", "0", "--to", mark, "--execute")
+        reset = mld(*to_the_mark, cwd=world.directory, environment=ENVIRONMENT)  # where it saves the rows
         assert reset.returncode == 0, reset.stderr
         daemon = start(world, **keys)
         world.until(is_written, SESSION_S, "every record, once")

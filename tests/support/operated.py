@@ -41,7 +41,6 @@ KEYS: dict[str, object] = {
     "mld.leaseAssignmentStrategy": "count",
     # Long enough that the processor has failed once or twice when it is looked at, and not hundreds of times.
     "mld.childRestartBackoffMillis": 2000,
-    "mld.childRestartBackoffMaxMillis": 10_000,
 }
 
 

@@ -116,6 +116,7 @@ ROOMS: dict[str, set[str]] = {
     "mld.check": {
         "mld.check_generation",
         "mld.check_streams",
+        "mld.consumer",
         "mld.price",
         "mld.refusals",
         "mld.sparkhosts",
@@ -227,7 +228,6 @@ PURE = (
     "mld/operating/findings.py",
     "mld/operating/remedies.py",
     "mld/operating/points.py",
-    "mld/operating/top_view.py",
     "mld/operating/acts/plan.py",
     "mld/operating/acts/steering.py",
     "mld/operating/record_views.py",
@@ -287,7 +287,6 @@ PURE = (
     "mld/consumer/bisecting.py",
     "mld/quickstart/clicks.py",
     "mld/quickstart/lineage.py",
-    "mld/quickstart/orders.py",
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "mld/local/kinesis").glob("*.py"))),
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "mld/local/dynamo_streams").glob("*.py"))),
     "mld/local/opaque.py",
@@ -437,7 +436,7 @@ def test_arrows_point_down_within_the_fleet(path):
 @pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_only_aws_imports_the_sdk(path):
     sdk = {imported for imported in imports(path) if imported.split(".")[0] in {"boto3", "botocore", "aiohttp"}}
-    assert not sdk or name_of(path).startswith("mld.aws"), f"{path} imports {sdk}"
+    assert not sdk or name_of(path).startswith(("mld.aws", "processors.samples")), f"{path} imports {sdk}"
 
 
 @pytest.mark.parametrize("file", PURE)

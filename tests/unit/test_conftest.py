@@ -1,11 +1,15 @@
-"""No test may depend on how fast the machine is: what Hypothesis is told, and that no test goes its own way."""
+"""No test may depend on how fast the machine is: what Hypothesis is told, and that no test goes its own way. And none
+may leave files in the checkout."""
 
 from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -28,3 +32,23 @@ def test_no_test_sets_a_deadline_of_its_own() -> None:
 
 def test_no_test_asserts_that_something_was_quick() -> None:
     assert [path for path in TESTS.rglob("*.py") if ELAPSED.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize(("place", "exit_code"), [("left.jsonl", 1), ("ignored/left.jsonl", 0), ("/dev/null", 0)])
+def test_a_run_that_leaves_a_file_in_the_checkout_fails_and_names_it(
+    tmp_path: Path, place: str, exit_code: int
+) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "ignored").mkdir()
+    (tmp_path / ".gitignore").write_text("ignored/\n__pycache__/\n")
+    (tmp_path / "test_it.py").write_text(f"def test_it():\n    open({place!r}, 'w').close()\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.support.leftovers", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "--rootdir", str(tmp_path), "-c", "/dev/null", "test_it.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == exit_code, done.stdout + done.stderr
+    assert ("files appeared in the checkout: left.jsonl" in done.stdout) is bool(exit_code)

@@ -58,7 +58,7 @@ def alerts_of(settings: Settings, retention_s: int = RETENTION_DEFAULT_S) -> tup
             5 * MINUTE_S,
             "ticket",
             "A shard has been more than 5 minutes behind for 5 minutes.",
-            "mld lag; mld top shows whether it catches up.",
+            "mld lag --watch shows whether it catches up.",
         ),
         Alert(
             "MldUnreadable",

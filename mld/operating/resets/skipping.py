@@ -75,7 +75,7 @@ def parse_past(text: str) -> SkipRange:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What is skipped: how many user records, and the first and the last of them. `next_position`: what follows."""
+    """What is skipped: how many user records, and the first and the last of them."""
 
     count: int
     first: Position

@@ -465,7 +465,6 @@ class World:
             "failoverTimeMillis": str(round(plan.failover_s * 1000)),
             "idleTimeBetweenReadsInMillis": str(round(plan.idle_s * 1000)),
             "timeoutInSeconds": "45",
-            "mld__childRestartBackoffMaxMillis": "10000",
             "schedulerInitializationBackoffTimeMillis": "1000",
             **position,
             **plan.settings,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+import re
+from collections.abc import Iterator
 
 import pytest
+from rich.console import Console
 
+from mld.errors import MldError
 from mld.fleet.leader.lock import LockRow
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
@@ -14,6 +19,7 @@ from mld.operating import listings, printing
 from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
 from mld.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.streams import HASH_KEY_MAX, HashRange
+from tests.virtual_time import run_virtual
 
 NOW_S = 1_763_661_600
 SEQUENCE = "49039857314204006299212589664082056738427629321519628402"
@@ -235,3 +241,43 @@ def test_values_of_several_streams_name_them(several: FleetStatus) -> None:
     ]
     assert len({one["key"] for one in value["shards"]}) == 3
     assert [one["stream"] for one in value["holes"]] == ["clicks"]
+
+
+# --- --watch on a terminal --------------------------------------------------------------------------------------------
+
+SCREEN_LINES, SCREEN_COLUMNS = 20, 60
+
+
+class TableGoneError(MldError): ...
+
+
+def screens(looks: Iterator[listings.Listing | BaseException]) -> list[list[str]]:
+    """What stood on the screen after each look."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=SCREEN_COLUMNS, height=SCREEN_LINES, highlight=False)
+
+    async def look() -> listings.Listing:
+        outcome = next(looks)
+        if isinstance(outcome, listings.Listing):
+            return outcome
+        raise outcome
+
+    with pytest.raises(asyncio.CancelledError):
+        run_virtual(printing.follow(look, console))
+    assert "\x1b[?1049h" in out.getvalue() and out.getvalue().endswith("\x1b[?25h\x1b[?1049l"), "left as it was"
+    shown = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", one) for one in out.getvalue().split("\x1b[H")]
+    return [one.rstrip().split("\n") for one in shown if one.strip()]
+
+
+def test_a_watched_listing_fits_the_screen_and_stays_while_there_is_no_answer() -> None:
+    rows = tuple((shard_id(number), "w" * 80) for number in range(10_000))
+    long = listings.Listing("", (("shard", False), ("owner", False)), rows, ("10,000 open",))
+    gone = TableGoneError("the table is gone: https://x/?X-Amz-Signature=pl4nted")
+    first, without, again = screens(iter((long, gone, long, asyncio.CancelledError())))
+    assert first == again
+    assert (len(first), first[0].rstrip(), first[1].split()) == (SCREEN_LINES, "10,000 open", ["shard", "owner"])
+    assert first[2].startswith(shard_id(0)) and first[-1].rstrip() == "… and 9,983 more"
+    assert re.match(r"no answer, this is as of \d\d:\d\d:\d\d: the table is gone", without[0])
+    assert without[3].startswith(shard_id(0)) and len(without) == SCREEN_LINES
+    assert [line for line in (*first, *without) if len(line) > SCREEN_COLUMNS] == []
+    assert "pl4nted" not in "".join(without)

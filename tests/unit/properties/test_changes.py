@@ -58,6 +58,5 @@ def test_what_may_change_are_bounds_pauses_and_the_level_of_the_log() -> None:
         "logWarningForTaskAfterMillis",
         "mld.childRestartsMax",
         "mld.childRestartBackoffMillis",
-        "mld.childRestartBackoffMaxMillis",
         "mld.logLevel",
     }

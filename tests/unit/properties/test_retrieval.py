@@ -14,7 +14,7 @@ ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/s/consumer/app:1700000000"
     ("lines", "by_fan_out", "says"),
     [
         ("retrievalMode=POLLING", False, ""),
-        ("retrievalMode=POLLING\nmaxRecords=5\nmld.wireClient=botocore", False, ""),
+        ("retrievalMode=POLLING\nmaxRecords=5", False, ""),
         ("retrievalMode=FANOUT\nmaxRecords=5", True, ""),
         ("", True, ""),
         ("maxRecords=0", True, ""),
@@ -23,11 +23,10 @@ ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/s/consumer/app:1700000000"
         ("idleTimeBetweenReadsInMillis=1500", False, "because idleTimeBetweenReadsInMillis is set"),
         ("retryGetRecordsInSeconds=0", False, "because retryGetRecordsInSeconds is set"),
         (
-            "maxGetRecordsThreadPool=0\nmaxRecords=5\nmld.wireClient=botocore",
+            "maxGetRecordsThreadPool=0\nmaxRecords=5",
             False,
             "because maxGetRecordsThreadPool, maxRecords is set",
         ),
-        ("mld.wireClient=botocore", False, "it polls instead"),
     ],
 )
 def test_the_way_of_reading_follows_the_keys(configure: Configure, lines: str, by_fan_out: bool, says: str) -> None:
@@ -36,12 +35,6 @@ def test_the_way_of_reading_follows_the_keys(configure: Configure, lines: str, b
     warnings = remarks_on(loaded, "retrievalMode")
     assert len(warnings) == bool(says)
     assert says in "".join(warnings)
-
-
-def test_botocores_client_cannot_subscribe(configure: Configure) -> None:
-    lines = "mld.wireClient=botocore\nretrievalMode=FANOUT"
-    (found,) = problems(lambda: configure(lines, without=["retrievalMode"]))
-    assert "not possible with mld.wireClient=botocore" in found
 
 
 @pytest.mark.parametrize(

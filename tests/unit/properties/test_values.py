@@ -131,7 +131,6 @@ def test_partition_and_region_of_an_arn_agree(
         ("maxLeasesForWorker=-1", "maxLeasesForWorker is out of range: '-1'"),
         ("shutdownGraceMillis=-1", "shutdownGraceMillis is out of range: '-1'"),
         ("mld.protocolVersion=3", "mld.protocolVersion is out of range: '3'"),
-        ("mld.catchUpIntervalMillis=199", "mld.catchUpIntervalMillis is out of range: '199'"),
         ("workerId=", "workerId is empty"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a tour makes of the ledger of a sink: where every shard is, also those that have ended."""
+"""What the tour makes of the ledger of a sink: where every shard is, also those that have ended."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import json
 
 from rich.console import Console
 
-from mld.quickstart.changes import CHANGES, SparkOrdersTour
+from mld.quickstart.lineage import TourOutcome
+from mld.quickstart.spark import CLICKS, SparkTour
 
-OPEN, ENDED = "shardId-00000000000000000002-aa", "shardId-00000000000000000001-bb"
+OPEN, ENDED = "shardId-000000000002", "shardId-000000000001"
 
 
-def test_a_shard_of_a_table_that_has_ended_is_at_its_last_change(tmp_path):
-    tour = SparkOrdersTour(tmp_path, Console(), 100)
-    ledger = tour.lake / CHANGES / "_mld" / "ledger"
+def test_a_shard_that_has_ended_is_at_its_last_record(tmp_path):
+    tour = SparkTour(tmp_path, Console(), 100)
+    ledger = tour.lake / CLICKS / "_mld" / "ledger"
     ledger.mkdir(parents=True)
-    writer = {"marks": {"s": {OPEN: "7:0"}}, "ended": {"s": [f"={ENDED}", "=shardId-that-had-no-changes"]}}
+    writer = {"marks": {"s": {OPEN: "7:0"}}, "ended": {"s": ["0-1"]}}
     (ledger / "0001.json").write_text(json.dumps({"writers": [writer]}))
-    tour.last_marks = lambda: {OPEN: 7, ENDED: 5}
-    assert tour._marks(CHANGES) == {OPEN: 7, ENDED: 5}
+    tour._wanted = TourOutcome([], {}, [], {OPEN: 7, ENDED: 5})
+    assert tour._marks(CLICKS) == {OPEN: 7, ENDED: 5}, "shard 0 had no records"
