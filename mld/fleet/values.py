@@ -82,6 +82,8 @@ class WorkerReport:
     """Read from the legacy worker-metrics table."""
     mld: Mapping[str, str] = field(default_factory=dict)
     """What an mld worker adds about itself; empty for a Java worker."""
+    ends: Mapping[str, int] = field(default_factory=dict)
+    """The workers that it has found dead lately, and when, in epoch seconds."""
     shards: bytes | None = None
     """What it tells of the leases that its heartbeat carries (`leases.packed_status`)."""
 

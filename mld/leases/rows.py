@@ -11,19 +11,19 @@ text. What is not in bounds makes the row corrupt, or is ignored where nothing d
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 from mld.errors import TableError
 from mld.leases.lease import Failing, Lease, PendingCheckpoint, ShardStatus
-from mld.positions import SUB_MAX, Position
+from mld.leases.own_attributes import OwnAttribute, integer, some_text, words
+from mld.leases.own_attributes import Row as Row
+from mld.positions import SHARD_END, SUB_MAX, TRIM_HORIZON, Position
 from mld.stream_ids import parse_stream_id, stream_of_key
 from mld.streams import HASH_KEY_MAX, HashRange
-
-Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 KEY = "leaseKey"
 COUNTER = "leaseCounter"
@@ -181,12 +181,12 @@ def _parse(row: Row, key: str | None) -> Lease:
         children=_names(row, CHILDREN),
         hash_range=_hash_range(row),
         throughput_kbps=_throughput(row),
-        heartbeat=_heartbeat(row),
-        failing=_failing(row),
-        paused=_words(row, PAUSED, "paused"),
-        left_out=_left_out(row),
-        restart=_words(row, RESTART, "asked for"),
-        pinned_until_s=_pinned_until(row),
+        heartbeat=_MARK.read(row),
+        failing=_NOTE.read(row),
+        paused=_PAUSE.read(row),
+        left_out=_LEFT_OUT.read(row) or frozenset(),
+        restart=_RESTART.read(row),
+        pinned_until_s=_PIN.read(row),
         stream=_stream(row, key),
         status=_status(row),
     )
@@ -303,35 +303,6 @@ def _throughput(row: Row) -> float | None:
     return kbps if 0 <= kbps <= THROUGHPUT_KBPS_MAX else None
 
 
-def _heartbeat(row: Row) -> str | None:
-    """Anything but a text is no mark of ours: the row is judged by its counter."""
-    value = row.get(HEARTBEAT, {}).get("S")
-    return value if isinstance(value, str) and value else None
-
-
-def _words(row: Row, name: str, otherwise: str) -> str | None:
-    """An operator's words; whatever else the attribute holds, somebody meant it."""
-    if name not in row:
-        return None
-    text = row[name].get("S")
-    return text[:WORDS_CHARACTERS_MAX] if isinstance(text, str) and text else otherwise
-
-
-def _left_out(row: Row) -> frozenset[str]:
-    """What is no record is none to leave out; neither is anything of a set that we would not have written."""
-    found = row.get(LEFT_OUT, {}).get("SS", ())
-    is_ours = len(found) <= LEFT_OUT_MAX and all(isinstance(one, str) and _RECORD.fullmatch(one) for one in found)
-    return frozenset(found) if is_ours else frozenset()
-
-
-def _pinned_until(row: Row) -> int | None:
-    """A wish, so damage makes it none."""
-    text = row.get(PINNED_UNTIL, {}).get("N")
-    if not isinstance(text, str) or len(text) > PLAIN_DIGITS_MAX or not (text.isascii() and text.isdigit()):
-        return None
-    return int(text)
-
-
 def failing_value(note: Failing) -> dict[str, Any]:
     """The attribute of a note, readable in the table."""
     value: dict[str, Any] = {
@@ -345,29 +316,6 @@ def failing_value(note: Failing) -> dict[str, Any]:
         value["sequenceNumber"] = {"S": note.first.sequence}
         value["subSequenceNumber"] = {"N": str(note.first.sub)}
     return {"M": value}
-
-
-def _failing(row: Row) -> Failing | None:
-    """Anything but a note of ours is none: counting starts anew."""
-    try:
-        value = row[FAILING]["M"]
-        checkpoint = _position(value, "checkpoint", "checkpointSubSequenceNumber")
-        if checkpoint is None:
-            return None
-        since_s = int(datetime.fromisoformat(value["since"]["S"]).timestamp())
-        if not 0 <= since_s <= SINCE_S_MAX:
-            return None
-        first = _position(value, "sequenceNumber", "subSequenceNumber")
-        attempts = 0 if first is None else _integer(value, "attempts") or 0
-        return Failing(
-            failures=min(max(1, _required_integer(value, "failures")), FAILURES_KEPT_MAX),
-            since_s=since_s,
-            checkpoint=checkpoint,
-            attempts=min(max(0, attempts), FAILURES_KEPT_MAX),
-            first=first,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError):
-        return None
 
 
 def status_values(status: ShardStatus) -> dict[str, dict[str, Any]]:
@@ -384,27 +332,10 @@ def status_values(status: ShardStatus) -> dict[str, dict[str, Any]]:
 
 def _status(row: Row) -> ShardStatus | None:
     """Informational, so damage makes it unknown."""
-    try:
-        activity, at_s = row[STATE]["S"], int(row[BEHIND_AT]["N"])
-        behind_ms = int(row[BEHIND_MS]["N"]) if BEHIND_MS in row else None
-        if not (isinstance(activity, str) and len(activity) <= SHOWN_MAX and 0 <= at_s <= SINCE_S_MAX):
-            return None
-        if behind_ms is not None and not 0 <= behind_ms <= INTEGER_MAX:
-            return None
-        why = row.get(WHY, {}).get("S")
-        return ShardStatus(
-            activity, at_s, behind_ms, _delivered(row), why[:WHY_CHARACTERS_MAX] if isinstance(why, str) else None
-        )
-    except (KeyError, TypeError, ValueError):
+    activity, at_s = _ACTIVITY.read(row), _AT.read(row)
+    if activity is None or at_s is None:
         return None
-
-
-def _delivered(row: Row) -> Position | None:
-    text = row.get(DELIVERED, {}).get("S")
-    if not isinstance(text, str):
-        return None
-    sequence, _, sub = text.partition("/")
-    return Position(sequence, int(sub) if sub else 0)
+    return ShardStatus(activity, at_s, _BEHIND.read(row), _DELIVERED.read(row), _WHY.read(row))
 
 
 def _hash_attributes(key: str, hash_range: HashRange) -> dict[str, dict[str, Any]]:
@@ -413,3 +344,49 @@ def _hash_attributes(key: str, hash_range: HashRange) -> dict[str, dict[str, Any
     if hash_range.start == hash_range.end:  # KCL before 3.5 fails its whole listing on such a row
         return {}
     return {HASH_START: {"S": str(hash_range.start)}, HASH_END: {"S": str(hash_range.end)}}
+
+
+# --- attributes of ours -----------------------------------------------------------------------------------------------
+
+
+def _note(value: Row) -> Failing:
+    checkpoint = _position(value, "checkpoint", "checkpointSubSequenceNumber")
+    if checkpoint is None:
+        raise ValueError("a note is about a checkpoint")
+    since_s = int(datetime.fromisoformat(value["since"]["S"]).timestamp())
+    if not 0 <= since_s <= SINCE_S_MAX:
+        raise ValueError("a time that cannot be written back")
+    first = _position(value, "sequenceNumber", "subSequenceNumber")
+    attempts = 0 if first is None else _integer(value, "attempts") or 0
+    return Failing(
+        failures=min(max(1, _required_integer(value, "failures")), FAILURES_KEPT_MAX),
+        since_s=since_s,
+        checkpoint=checkpoint,
+        attempts=min(max(0, attempts), FAILURES_KEPT_MAX),
+        first=first,
+    )
+
+
+def _records(found: Collection[str]) -> frozenset[str]:
+    """What is no record is none to leave out; neither is anything of a set that we would not have written."""
+    if len(found) > LEFT_OUT_MAX or not all(map(_RECORD.fullmatch, found)):
+        raise ValueError("not all are records")
+    return frozenset(found)
+
+
+def _delivered(found: str) -> Position:
+    sequence, _, sub = found.partition("/")
+    return Position(sequence, integer(SUB_MAX)(sub) if sub else 0)
+
+
+_MARK = OwnAttribute(HEARTBEAT, "S", some_text(), "00c0ffee00c0ffee")
+_NOTE = OwnAttribute(FAILING, "M", _note, failing_value(Failing(2, 1_763_661_600, TRIM_HORIZON, 1, SHARD_END))["M"])
+_PAUSE = OwnAttribute(PAUSED, "S", words(WORDS_CHARACTERS_MAX), "by ops", if_damaged="paused")
+_LEFT_OUT = OwnAttribute(LEFT_OUT, "SS", _records, ["4903905", "4903905/7"])
+_RESTART = OwnAttribute(RESTART, "S", words(WORDS_CHARACTERS_MAX), "by ops", if_damaged="asked for")
+_PIN = OwnAttribute(PINNED_UNTIL, "N", integer(INTEGER_MAX), "1763661600")
+_ACTIVITY = OwnAttribute(STATE, "S", some_text(SHOWN_MAX), "processing")
+_AT = OwnAttribute(BEHIND_AT, "N", integer(SINCE_S_MAX), "1763661600")
+_BEHIND = OwnAttribute(BEHIND_MS, "N", integer(INTEGER_MAX), "340")
+_DELIVERED = OwnAttribute(DELIVERED, "S", _delivered, "4903905/7")
+_WHY = OwnAttribute(WHY, "S", words(WHY_CHARACTERS_MAX), "failed twice")

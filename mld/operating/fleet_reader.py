@@ -169,10 +169,7 @@ async def fleet_reader(settings: Settings, lag_max_s: float = LAG_MAX_S) -> Asyn
 def _labels(scan: TableScan) -> Mapping[str, str]:
     """What the list of streams calls them; nothing if it cannot be read."""
     row = _row(scan.others, LEASE_TABLE_KEY, stream_list.KEY)
-    try:
-        return {} if row is None else stream_list.labels_of(stream_list.parse(row))
-    except ValueError:
-        return {}
+    return stream_list.labels_of(stream_list.parse(row or {}))
 
 
 def _row(

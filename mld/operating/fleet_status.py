@@ -15,7 +15,7 @@ from itertools import groupby
 from mld.errors import MldError
 from mld.fleet.heartbeat.beats import epoch_of
 from mld.fleet.leader.lock import LockRow, SeenLock
-from mld.fleet.report.reports import ReportRules, average, ends_of, is_default, is_expired, newest_of_each
+from mld.fleet.report.reports import ReportRules, average, is_default, is_expired, newest_of_each
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.leases.packed_status import unpack
@@ -353,7 +353,7 @@ def _workers(
         if not shard.lease.is_complete:
             open_count += 1
             owned.setdefault(shard.owner, []).append(shard)
-    ends = {end: (at_s, by.worker) for by in reports.values() for end, at_s in ends_of(by).items()}
+    ends = {end: (at_s, by.worker) for by in reports.values() for end, at_s in by.ends.items()}
     views = []
     for worker in sorted({*ends, *(name for name in owned if name is not None)}):
         yield

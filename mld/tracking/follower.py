@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 
 from mld.clock import Clock, wait_for_event
 from mld.errors import StreamError
+from mld.leases.own_attributes import Row
 from mld.stream_ids import StreamId
 from mld.streams import StreamSummary
 from mld.surviving import ours
 from mld.tracking.list_table import ListTable
 from mld.tracking.stream_list import (
+    KEY,
     Contradiction,
     ListedStream,
     TrackedList,
@@ -62,6 +64,7 @@ class ListFollower:
         self._turn = 0
         self._complaints: dict[str, str] = {}
         self._former_seen: dict[str, float] = {}
+        self._damaged: Row = {}
         self._published: tuple[ListedStream, ...] = ()
         """What the row had when it was there last."""
         self._own: tuple[ListedStream, ...] = ()
@@ -98,8 +101,9 @@ class ListFollower:
         Raises `errors.TableError`.
         """
         found = await self._table.read()
-        if not found.version:  # deleted by hand, unless there never was one: a leader puts back what it remembers
-            found = TrackedList(0, self._published)
+        if not found.version:  # deleted or damaged, unless there never was one: a leader puts back what it remembers
+            self._note_damage(found)
+            found = replace(found, streams=self._published)
         self.streams = found
         if leads or (may_begin and not found.version):
             await self._write(await self._read_wanted(), in_table)
@@ -116,6 +120,16 @@ class ListFollower:
         now = self._clock.monotonic()
         return now - self._former_seen.get(stream, now)
 
+    def _note_damage(self, found: TrackedList) -> None:
+        """Say once of each damaged row that it counts as none."""
+        if found.seen and found.seen != self._damaged:
+            log.warning(
+                "row %s is no list of streams and counts as none; a leader of mld writes it anew",
+                KEY,
+                extra={"action": "stream_list_damaged"},
+            )
+        self._damaged = found.seen
+
     def _note_former(self) -> None:
         now = self._clock.monotonic()
         former = (one.stream for one in self.streams.streams if one.former_since_s is not None)
@@ -123,9 +137,7 @@ class ListFollower:
 
     async def forget(self, gone: Collection[str]) -> None:
         """Take former streams off the list. Raises `errors.TableError`."""
-        after = without(self.streams, gone)
-        if await self._table.write(after):
-            self.streams = after
+        self.streams = await self._table.write(without(self.streams, gone)) or self.streams
 
     async def _unpublished(self, in_table: Collection[StreamId]) -> tuple[ListedStream, ...]:
         """Streams with leases that the list does not have at all, as our own settings name them.
@@ -156,11 +168,11 @@ class ListFollower:
         listed = await self._listed(wanted, in_table)
         after = next_list(self.streams, listed, in_table, self._clock.wall())
         if after is None and not self.streams.version:
-            after = TrackedList(1, self.streams.streams)
+            after = self.streams.followed_by(self.streams.streams)
         if after is None or not after.streams:
             return
-        if await self._table.write(after):
-            self.streams = after
+        if (written := await self._table.write(after)) is not None:
+            self.streams = written
             log.info("list of streams written", extra={"action": "stream_list_written", "streams": len(listed)})
         else:
             self.streams = await self._table.read()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
@@ -21,19 +23,13 @@ class ListTable:
         self._calls = TableCalls(service, table_name, REQUEST_TIMEOUT_S)
 
     async def read(self) -> TrackedList:
-        """The list as it is now; version 0 if there is none yet. Raises TableError, also for a damaged row."""
+        """The list as it is now; version 0 if there is none yet, or a damaged one. Raises TableError."""
         key = {rows.KEY: {"S": stream_list.KEY}}
         answer = await self._calls.send("GetItem", {"Key": key, "ConsistentRead": True})
-        row = answer.get("Item")
-        if not row:
-            return TrackedList()
-        try:
-            return stream_list.parse(row)
-        except ValueError as error:
-            raise TableUnavailableError(str(error)) from error
+        return stream_list.parse(answer.get("Item") or {})
 
-    async def write(self, streams: TrackedList) -> bool:
-        """Put the list, if the row still is the version before; False if it is not.
+    async def write(self, streams: TrackedList) -> TrackedList | None:
+        """Put the list, if the row still is as it was read; None if it is not.
 
         Raises TableError, also for a list that is too long for a row.
         """
@@ -41,18 +37,9 @@ class ListTable:
             values = stream_list.values_of(streams)
         except ValueError as error:
             raise TableUnavailableError(str(error)) from error
-        condition = "attribute_not_exists(#leaseKey)"
-        params = {
-            "Item": {rows.KEY: {"S": stream_list.KEY}, **values},
-            "ConditionExpression": condition,
-            "ExpressionAttributeNames": {"#leaseKey": rows.KEY},
-        }
-        if streams.version > 1:
-            params["ConditionExpression"] = "#version = :before"
-            params["ExpressionAttributeNames"] = {"#version": "version"}
-            params["ExpressionAttributeValues"] = {":before": {"N": str(streams.version - 1)}}
+        params = {"Item": {rows.KEY: {"S": stream_list.KEY}, **values}, **stream_list.unchanged(streams.seen)}
         try:
             await self._calls.send("PutItem", params, refusals=(REFUSED_CODE,))
         except RefusedError:
-            return False
-        return True
+            return None
+        return replace(streams, seen=values)

@@ -10,14 +10,18 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from mld.leases.own_attributes import OwnAttribute, Row, integer
 from mld.stream_ids import StreamId, parse_stream_id
 
 KEY = "mldStreams"
 ENTITY = "MLD_STREAMS"
 """No lease, and of no kind that KCL knows: it skips such rows."""
+FIELDS = ("entityType", "version", "streams")
+"""The attributes of the row besides its key."""
+INTEGER_MAX = 2**63 - 1
 DYNAMODB_EPOCH = 1
 """As the KCL's adapter has it: the label tells apart the streams of one table."""
 _ARN = re.compile(
@@ -50,10 +54,15 @@ class ListedStream:
 
 @dataclass(frozen=True, slots=True)
 class TrackedList:
-    """The row. `version` 0 is the list before there is a row."""
+    """The row. `version` 0 is the list while there is no row that can be read; `seen` is what stood there."""
 
     version: int = 0
     streams: tuple[ListedStream, ...] = ()
+    seen: Row = field(default_factory=dict, compare=False, repr=False)
+
+    def followed_by(self, streams: Iterable[ListedStream]) -> TrackedList:
+        """The list to write over this one."""
+        return replace(self, version=self.version + 1, streams=tuple(streams))
 
     def current(self) -> Mapping[str, ListedStream]:
         """The streams of the settings, by label."""
@@ -156,12 +165,12 @@ def next_list(
             for _, one in sorted(former.items())
         ),
     )
-    return None if streams == before.streams else TrackedList(before.version + 1, streams)
+    return None if streams == before.streams else before.followed_by(streams)
 
 
 def without(before: TrackedList, gone: Collection[str]) -> TrackedList:
     """The list without former streams whose last lease is deleted."""
-    return TrackedList(before.version + 1, tuple(one for one in before.streams if one.stream not in gone))
+    return before.followed_by(one for one in before.streams if one.stream not in gone)
 
 
 def labels_of(streams: TrackedList) -> dict[str, str]:
@@ -184,19 +193,54 @@ def due_for_deletion(streams: TrackedList, wait_s: float, now_s: float) -> tuple
 # --- the row ----------------------------------------------------------------------------------------------------------
 
 
-def parse(row: Mapping[str, Mapping[str, Any]]) -> TrackedList:
-    """The list of a row. Raises ValueError with a sentence if it cannot be read."""
+def parse(row: Row) -> TrackedList:
+    """The list of a row. Never raises: a damaged row counts as none, until a leader writes over it."""
+    seen = {name: row[name] for name in FIELDS if name in row}
+    entity, version, streams = _ENTITY.read(row), _VERSION.read(row), _STREAMS.read(row)
+    if entity is None or version is None or streams is None:
+        return TrackedList(seen=seen)
+    return TrackedList(version, streams, seen)
+
+
+def _entity(found: str) -> str:
+    if found != ENTITY:
+        raise ValueError("a row of another kind")
+    return found
+
+
+def _streams(text: str) -> tuple[ListedStream, ...]:
+    items = json.loads(text)
+    streams = {one.stream: one for one in (ListedStream(**item) for item in items)}
+    if not isinstance(items, list) or len(streams) < len(items) or not all(map(_is_sound, streams.values())):
+        raise ValueError("no list of streams")
+    return tuple(streams.values())
+
+
+def _is_sound(one: ListedStream) -> bool:
+    """Whether each member is what it is declared to be, and the identifier is that of the ARN."""
+    texts, numbers = (one.stream, one.label, one.arn), (one.created_ms, one.former_since_s)
+    if not all(isinstance(text, str) for text in texts):
+        return False
+    if not all(number is None or (type(number) is int and 0 <= number <= INTEGER_MAX) for number in numbers):
+        return False
+    found = parse_stream_id(one.stream)
     try:
-        streams = tuple(ListedStream(**item) for item in json.loads(row["streams"]["S"]))
-        version = int(row["version"]["N"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"row {KEY} is no list of streams ({error}); delete it, and the leader writes it anew"
-        ) from error
-    for one in streams:
-        if not isinstance(one.stream, str) or parse_stream_id(one.stream) is None:
-            raise ValueError(f"row {KEY} names a stream {one.stream!r}; delete the row, and the leader writes it anew")
-    return TrackedList(version, streams)
+        "".join(texts).encode()  # JSON can have half a character, which nothing can write
+        name = account_and_name(one.arn) if one.arn or one.former_since_s is None else None
+    except ValueError:
+        return False
+    return found is not None and name in (None, (found.account, found.name))
+
+
+def unchanged(seen: Row) -> dict[str, Any]:
+    """The condition of a request that the row still is as it was read, or still is not there."""
+    terms = (f"#{name} = :{name}" if name in seen else f"attribute_not_exists(#{name})" for name in FIELDS)
+    values = {f":{name}": value for name, value in seen.items()}
+    return {
+        "ConditionExpression": " AND ".join(terms),
+        "ExpressionAttributeNames": {f"#{name}": name for name in FIELDS},
+        **({"ExpressionAttributeValues": values} if values else {}),
+    }
 
 
 def values_of(streams: TrackedList) -> dict[str, dict[str, Any]]:
@@ -212,3 +256,14 @@ def values_of(streams: TrackedList) -> dict[str, dict[str, Any]]:
 
 def _item(one: ListedStream) -> dict[str, Any]:
     return {name: value for name, value in asdict(one).items() if value is not None}
+
+
+_ENTITY = OwnAttribute("entityType", "S", _entity, ENTITY)
+_VERSION = OwnAttribute("version", "N", integer(INTEGER_MAX - 1, low=1), "7")
+_STREAMS = OwnAttribute(
+    "streams",
+    "S",
+    _streams,
+    '[{"stream":"1:a:9","label":"a","arn":"arn:aws:kinesis:us-east-1:1:stream/a","created_ms":9000},'
+    '{"stream":"1:b:1","label":"b","arn":"","former_since_s":9}]',
+)

@@ -1,8 +1,9 @@
 """Rows that anybody may have written: any attribute of any row that we read, with any value that DynamoDB takes.
 
-Two checks. `check_row` takes a row through the whole way of reading, by our decoding and by botocore's, and through
+Three checks. `check_row` takes a row through the whole way of reading, by our decoding and by botocore's, and through
 what is decided and written because of it: the row is read, or named as corrupt, and hides no other. `check_fleet` puts
 such rows into the table of a fleet at work, which renews, assigns or takes, audits, watches, and in the end leaves.
+`check_streams` damages the list of streams of a fleet with several. The attributes of ours are those that are declared.
 
     python -m tests.fuzz.rows --examples 200000 --fleets 2000     a long run; `make fuzz-rows`
 """
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import botocore.parsers
@@ -36,9 +38,19 @@ from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TAB
 from mld.leases import rows, writes
 from mld.leases.checkpoints import CheckpointRange
 from mld.leases.expressions import request_of
+from mld.leases.own_attributes import OwnAttribute
 from mld.leases.throughput import Throughput
+from mld.operating import listings
+from mld.operating.acts.plan import raw_table
+from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.positions import SHARD_END
-from tests.support.fleet import TABLE, fleet
+from mld.steps import at_once
+from mld.stream_ids import StreamId
+from mld.tracking import stream_list
+from mld.tracking.stream_list import ListedStream, TrackedList
+from tests.support.declared import own_attributes
+from tests.support.fleet import TABLE, fleet, settings_of
+from tests.support.many import many_fleet
 from tests.virtual_time import run_virtual
 
 Row = dict[str, dict[str, Any]]
@@ -100,6 +112,39 @@ values = st.recursive(
     max_leaves=8,
 )
 
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-2, 2**64), st.floats(), texts.filter(lambda text: len(text) < 99)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["label", "x"]), inner)),
+    max_leaves=4,
+)
+
+
+@st.composite
+def near(draw: st.DrawFn, attribute: OwnAttribute[object]) -> dict[str, Any]:
+    """A value that differs in one place from one that mld writes: only such values come past the first look."""
+    example = attribute.example
+    if attribute.kind == "M":
+        return {"M": {**example, draw(st.sampled_from(sorted(example))): draw(values)}}
+    if not isinstance(example, str) or example[:1] not in ("[", "{"):
+        return draw(values)
+    if draw(st.integers(0, 9)) == 0:
+        return {"S": draw(st.sampled_from(["[" * 100_000, '{"a":' * 100_000, example[:-1], example * 2]))}
+    document: Any = json.loads(example)
+    places = list(_places(document))
+    inside, name = draw(st.sampled_from(places))
+    inside[name] = draw(json_values)
+    return {"S": json.dumps(document)}
+
+
+def _places(document: Any) -> Iterator[tuple[Any, Any]]:
+    for name, value in document.items() if isinstance(document, dict) else enumerate(document):
+        yield document, name
+        if isinstance(value, dict | list):
+            yield from _places(value)
+
+
+OWN = own_attributes()
+
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 LEASE: Row = {
@@ -133,6 +178,8 @@ REPORT: Row = {
     "mldHeartbeat": {"S": "0" * 16 + ".7"},
     "mldStranger": {"S": "java"},
 }
+LISTED = ListedStream("111111111111:a:9", "a", "arn:aws:kinesis:us-east-1:111111111111:stream/a", 9_000)
+LIST: Row = {"leaseKey": {"S": stream_list.KEY}, **stream_list.values_of(TrackedList(7, (LISTED,)))}
 LOCK: Row = {
     "leaseKey": {"S": "Leader"},
     "entityType": {"S": "LEADER"},
@@ -161,14 +208,15 @@ MIGRATION: Row = {
 
 @st.composite
 def damaged(draw: st.DrawFn, row: Row, keys: tuple[str, ...] = (LEASE_TABLE_KEY, "key", "wid")) -> Row:
-    """`row` with some attributes replaced, dropped or added; the key stays."""
-    names = [name for name in row if name not in keys]
+    """`row` with some attributes replaced, dropped or added, ours among them; the key stays."""
+    names = {name for name in row if name not in keys} | {one.name for one in OWN} | {"unknown"}
     result = dict(row)
-    for name in draw(st.lists(st.sampled_from([*names, "unknown"]), min_size=1, max_size=4, unique=True)):
+    for name in draw(st.lists(st.sampled_from(sorted(names)), min_size=1, max_size=4, unique=True)):
+        declared = [near(one) for one in OWN if one.name == name]
         if draw(st.integers(0, 7)) == 0:
             result.pop(name, None)
         else:
-            result[name] = draw(values)
+            result[name] = draw(st.one_of(values, *declared))
     return result
 
 
@@ -247,12 +295,44 @@ def _check_state_of(kind: Kind[Any], row: Row, place: Place) -> None:
     states.item_of(states.advanced(read, read.state, "me", NOW_S * 1000), place)
 
 
+def check_list(row: Row) -> None:
+    found = stream_list.parse(row)
+    stream_list.labels_of(found)
+    stream_list.without(found, found.newest().keys() and [found.streams[0].stream])
+    written = stream_list.next_list(found, [LISTED], [StreamId("2", "b", 1)], NOW_S)
+    assert written is not None
+    assert stream_list.parse(stream_list.values_of(written)) == written
+    assert set(stream_list.unchanged(written.seen)["ExpressionAttributeNames"].values()) == set(stream_list.FIELDS)
+
+
+READER = FleetReader(
+    settings_of(),
+    None,  # type: ignore[arg-type]
+    None,  # type: ignore[arg-type]
+    SimpleNamespace(wall=lambda: float(NOW_S)),  # type: ignore[arg-type]
+    view_rules(settings_of()),
+)
+
+
+def check_seen(row: Row) -> None:
+    """What the commands that look at a fleet show of a table with this row."""
+    status = at_once(READER.status_of)(raw_table([{**LEASE, "leaseKey": {"S": "healthy"}}, row]).scan)
+    assert "healthy" in {shard.key for shard in status.shards}
+    json.dumps(listings.fleet_value(status))
+    for made in (listings.leases_listing(status, status.shards), listings.workers_listing(status)):
+        assert all(isinstance(cell, str) for cells in made.rows for cell in cells)
+    listings.lag_listing(status)
+    listings.streams_listing(status)
+
+
 CHECKS: tuple[tuple[Row, Callable[[Row], None]], ...] = (
     (LEASE, check_lease),
     (REPORT, check_report),
     (LOCK, check_lock),
     (STATE, check_state),
     (MIGRATION, check_migration),
+    (LIST, check_list),
+    *((row, check_seen) for row in (LEASE, REPORT, LOCK, LIST)),
 )
 one_row = st.one_of(*(damaged(row).map(lambda found, check=check: (found, check)) for row, check in CHECKS))
 
@@ -372,12 +452,48 @@ def _key(row: Row) -> str:
     return text
 
 
+lists = st.tuples(damaged(LIST), st.booleans())
+
+
+def check_streams(drawn: tuple[Row, bool]) -> None:
+    """Whatever the list of streams says, workers go on, new ones start, and the list is a list again."""
+    row, before_start = drawn
+
+    async def story() -> None:
+        async with many_fleet("a", "b") as world:
+            first = world.start("w1")
+            await world.until(lambda: len(world.rows()) == 2 and len(first.worker.held()) == 2, 30)
+            keys = set(world.rows())
+            if before_start:
+                await first.stop()
+            there = world.dynamo.row(TABLE, stream_list.KEY) or {}
+            changed = {name: value for name, value in decoded(row).items() if LIST.get(name) != value}
+            kept = {name: value for name, value in there.items() if name in row}
+            world.dynamo.put_row(TABLE, {**kept, **changed})
+            second = world.start("w2", seed=2)
+            await world.advance(SETTLED_S)
+            world.put_in("a", 3)
+            world.put_in("b", 3)
+            await world.until(world.all_delivered, 90.0)
+            written = stream_list.parse(world.dynamo.row(TABLE, stream_list.KEY) or {})
+            assert {one.stream for one in written.streams if one.former_since_s is None} == {
+                key.rpartition(":")[0] for key in keys
+            }
+            assert set(world.rows()) == keys
+            for running in (first, second):
+                assert running.worker.failure is None, running.worker.failure
+            assert not ears.heard, ears.heard
+
+    with _listening() as ears:
+        run_virtual(story())
+
+
 # --- long runs --------------------------------------------------------------------------------------------------------
 
 
 def run(examples: int, drawn: st.SearchStrategy[Any], check: Callable[[Any], None], *, derandomize: bool) -> None:
     """So many examples; raises what fails, a row as small as can be; to shrink a fleet takes too long."""
-    phases = [Phase.generate] if drawn is fleets else [Phase.generate, Phase.shrink]
+    phases = [Phase.generate] if drawn in (fleets, lists) else [Phase.generate, Phase.shrink]
     limits = settings(
         max_examples=examples,
         deadline=None,  # a slow machine is no finding; outside of pytest nothing else says so
@@ -397,6 +513,7 @@ def main() -> None:
     for what, count, drawn, check in (
         ("rows", arguments.examples, one_row, check_row),
         ("fleets", arguments.fleets, fleets, check_fleet),
+        ("lists", arguments.fleets, lists, check_streams),
     ):
         began = time.monotonic()
         run(count, drawn, check, derandomize=False)

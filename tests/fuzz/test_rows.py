@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz.rows import LEASE, check_fleet, check_lease, check_row, decoded, fleets, one_row, run
+from tests.fuzz.rows import (
+    LEASE,
+    check_fleet,
+    check_lease,
+    check_row,
+    check_streams,
+    decoded,
+    fleets,
+    lists,
+    one_row,
+    run,
+)
 
 EXAMPLES = 600
 FLEETS = 6
+LISTS = 20
 
 
 def test_a_row_that_anybody_may_have_written_is_read_or_named_as_corrupt() -> None:
@@ -16,6 +28,10 @@ def test_a_row_that_anybody_may_have_written_is_read_or_named_as_corrupt() -> No
 
 def test_a_fleet_goes_on_beside_rows_that_anybody_may_have_written() -> None:
     run(FLEETS, fleets, check_fleet, derandomize=True)
+
+
+def test_a_fleet_of_several_streams_goes_on_and_mends_whatever_stands_in_its_list() -> None:
+    run(LISTS, lists, check_streams, derandomize=True)
 
 
 @pytest.mark.parametrize(

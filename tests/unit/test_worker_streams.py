@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections import Counter
 
 import pytest
@@ -15,7 +16,7 @@ from mld.leases.lease import Lease
 from mld.positions import TRIM_HORIZON
 from mld.tracking.follower import WantedStream
 from mld.tracking.list_table import ListTable
-from mld.tracking.stream_list import KEY, ListedStream, TrackedList
+from mld.tracking.stream_list import KEY, ListedStream, TrackedList, parse
 from tests.support.fleet import TABLE
 from tests.support.many import ManyFleet, in_many_fleet
 from tests.twins.kinesis_model import ModelFanOut
@@ -260,6 +261,57 @@ async def test_a_stream_made_again_is_noticed_though_the_list_was_deleted_by_han
     world.put_in("orders", 3)
     await world.until(lambda: len({row["streamName"]["S"] for row in world.rows().values()}) == 2, 60.0)
     await world.until(world.all_delivered)
+
+
+LISTED = {"stream": "1:clicks:1", "label": "clicks", "arn": "arn:aws:kinesis:us-east-1:1:stream/c"}
+DAMAGED_LISTS = {
+    "label is a list": json.dumps([{**LISTED, "label": []}]),
+    "label is missing": json.dumps([{"stream": LISTED["stream"]}]),
+    "former_since_s is text": json.dumps([{**LISTED, "former_since_s": "x"}]),
+    "arn is a number": json.dumps([{**LISTED, "arn": 5}]),
+    "arn of nothing": json.dumps([{**LISTED, "arn": "no"}]),
+    "arn of another stream": json.dumps([LISTED]),
+    "created_ms is text": json.dumps([{**LISTED, "created_ms": "x"}]),
+    "epoch of 5,000 digits": json.dumps([{**LISTED, "stream": "1:clicks:" + "9" * 5000}]),
+    "twice the same": json.dumps([{**LISTED, "arn": "", "former_since_s": 1}] * 2),
+    "half a character": json.dumps([{**LISTED, "label": "\ud800", "arn": "", "former_since_s": 1}]),
+    "deep": "[" * 100_000,
+    "no list": "{}",
+}
+
+
+@pytest.mark.parametrize("is_at_work", [True, False])
+@pytest.mark.parametrize("text", DAMAGED_LISTS.values(), ids=DAMAGED_LISTS)
+@in_many_fleet("orders", "clicks")
+async def test_a_damaged_list_counts_as_none_and_is_mended_with_the_epochs_of_the_leases(
+    world: ManyFleet, text: str, is_at_work: bool, caplog
+) -> None:
+    """Rows of former streams are kept, and no row is read as that of another stream."""
+    first = world.start("w1")
+    world.put_in("clicks", 3)
+    await world.until(world.all_delivered)
+    leases = {key: row["checkpoint"] for key, row in world.rows().items()}
+    world.wanted = [WantedStream("orders")]
+    await world.until(lambda: len(first.worker.held()) == 1, 60.0)
+    if not is_at_work:
+        await first.stop()
+    row = world.dynamo.row(TABLE, KEY)
+    world.dynamo.put_row(TABLE, {**row, "streams": {"S": text}, "version": {"N": "77"}})
+    if not is_at_work:
+        world.start("w2")
+    await world.until(lambda: bool(parse(world.dynamo.row(TABLE, KEY)).streams), 60.0)
+    mended = parse(world.dynamo.row(TABLE, KEY))
+    assert {one.stream: one.former_since_s is None for one in mended.streams} == {
+        world.stream_id("orders"): True,
+        world.stream_id("clicks"): False,
+    }
+    assert {key: row["checkpoint"] for key, row in world.rows().items()} == leases
+    assert [r.action for r in caplog.records if r.levelname == "WARNING"] == ["stream_list_damaged"]
+    world.wanted = [WantedStream("orders"), WantedStream("clicks")]
+    world.put_in("clicks", 3)
+    world.put_in("orders", 3)
+    await world.until(world.all_delivered, 90.0)
+    assert world.rows().keys() == leases.keys()
 
 
 @in_many_fleet("orders")

@@ -28,6 +28,7 @@ from mld.fleet.assign.observations import STEP_LEASES, Observations
 from mld.fleet.report import reports
 from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, WorkerReport
 from mld.leases.lease import Lease
+from mld.leases.own_attributes import Row
 from mld.steps import Steps
 
 SHARE = "T"
@@ -82,7 +83,7 @@ def live_workers(active: Iterable[WorkerReport], ema_alpha: float) -> Steps[list
     return workers
 
 
-def reports_among(rows: Sequence[reports.Row]) -> Steps[reports.ReportScan]:
+def reports_among(rows: Sequence[Row]) -> Steps[reports.ReportScan]:
     """The worker reports among the rows of the lease table that are no leases."""
     found: list[WorkerReport] = []
     corrupt: list[tuple[str, str]] = []

@@ -25,8 +25,8 @@ from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import LEASE_TABLE_KEY, EntityType, WorkerReport
 from mld.leases.item_bytes import room_for
 from mld.leases.lease import Lease
+from mld.leases.own_attributes import OwnAttribute, Row, some_text
 
-Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 Request: TypeAlias = dict[str, Any]
 
 HEARTBEAT = reports.HEARTBEAT
@@ -37,6 +37,7 @@ JAVA_PEER = "mldStranger"
 FENCED = "fenced by "
 EPOCH_BITS = 64
 
+_PEER = OwnAttribute(JAVA_PEER, "S", some_text(), "worker-1 (Java)")
 _VALUE = re.compile(r"([0-9a-f]{16})\.([0-9]{1,18})", re.ASCII)
 _PLACEHOLDER = re.compile(r"#(\w+)")
 _IS_OURS = f"#{reports.ENTITY_TYPE} = :report AND attribute_exists(#{reports.VERSION})"
@@ -84,8 +85,8 @@ def is_news(before: str | None, value: str | None) -> bool:
 
 def parse(row: Row) -> HeartbeatRow:
     """Damage is as good as absence."""
-    is_mld = _text(row, reports.VERSION) is not None
-    return HeartbeatRow(_text(row, HEARTBEAT), _text(row, JAVA_PEER), is_mld, room_for(row, SHARDS, GROWTH_BYTES))
+    is_mld = reports.OWN_MEMBERS["version"].read(row) is not None
+    return HeartbeatRow(_value(row), _PEER.read(row), is_mld, room_for(row, SHARDS, GROWTH_BYTES))
 
 
 def beats_among(rows: Iterable[Row]) -> dict[str, str]:
@@ -93,8 +94,8 @@ def beats_among(rows: Iterable[Row]) -> dict[str, str]:
     beats = {}
     for row in rows:
         if HEARTBEAT in row and reports.is_report(row, LEASE_TABLE_KEY):
-            worker, value = _text(row, LEASE_TABLE_KEY), _text(row, HEARTBEAT)
-            if worker is not None and value is not None:
+            worker, value = row[LEASE_TABLE_KEY].get("S"), _value(row)
+            if worker and value is not None:
                 beats[worker] = value
     return beats
 
@@ -204,6 +205,5 @@ def _update(worker: str, condition: str, update: str, values: Mapping[str, Any])
     }
 
 
-def _text(row: Row, name: str) -> str | None:
-    value = row.get(name, {}).get("S")
-    return value if isinstance(value, str) and value else None
+def _value(row: Row) -> str | None:
+    return reports.OWN_MEMBERS["heartbeat"].read(row)

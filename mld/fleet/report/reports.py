@@ -17,11 +17,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from mld.fleet.values import REPORTS_TABLE_KEY, SUPPORT_CODE, EntityType, WorkerReport
-
-Row: TypeAlias = Mapping[str, Mapping[str, Any]]
+from mld.leases.own_attributes import OwnAttribute, Row, binary, some_text
 
 ENTITY_TYPE = "entityType"
 UPDATED_AT = "lut"
@@ -40,8 +39,14 @@ ENDS = "mldEnds"
 """For people: the workers that this one has found dead lately and whose leases it took, as JSON."""
 ENDS_MAX = 5
 ENDS_CHARACTERS_MAX = 300
-OWN_MEMBERS = {"version": VERSION, "heartbeat": HEARTBEAT, "drain": DRAIN, "leaving": LEAVING, "ends": ENDS}
+OWN_MEMBERS = {
+    "version": OwnAttribute(VERSION, "S", some_text(), "0.2"),
+    "heartbeat": OwnAttribute(HEARTBEAT, "S", some_text(), "00c0ffee00c0ffee.7"),
+    "drain": OwnAttribute(DRAIN, "S", some_text(), "by ops"),
+    "leaving": OwnAttribute(LEAVING, "S", some_text(), "1763661600"),
+}
 """Member of `WorkerReport.mld` -> attribute."""
+_SHARDS = OwnAttribute(SHARDS, "B", binary, bytes(14))
 
 FAILED = -1.0
 """Stands for an interval in which a metric could not be measured."""
@@ -125,10 +130,9 @@ def parse_row(row: Row, key: str) -> WorkerReport:
         support_code=_integer_or_none(row, SUPPORT),
         support_at_s=_integer_or_none(row, SUPPORT_AT),
         legacy=key == REPORTS_TABLE_KEY,
-        mld={
-            member: text for member, name in OWN_MEMBERS.items() if isinstance(text := row.get(name, {}).get("S"), str)
-        },
-        shards=_binary(row, SHARDS),
+        mld={member: found for member, attribute in OWN_MEMBERS.items() if (found := attribute.read(row)) is not None},
+        ends=_ENDS.read(row) or {},
+        shards=_SHARDS.read(row),
     )
 
 
@@ -161,8 +165,9 @@ def attributes(report: WorkerReport) -> dict[str, dict[str, Any]]:
         SUPPORT: {"N": str(report.support_code)},
         SUPPORT_AT: {"N": str(report.support_at_s)},
     }
-    told = {name: text for name, text in report.mld.items() if name in ("version", "leaving", "ends")}
-    return written | {OWN_MEMBERS[name]: {"S": text} for name, text in told.items()}
+    told = {name: value for name, value in report.mld.items() if name in ("version", "leaving")}
+    written |= {OWN_MEMBERS[name].name: {"S": value} for name, value in told.items()}
+    return written | ({ENDS: {"S": _ends_text(report.ends)}} if report.ends else {})
 
 
 def own_report(
@@ -187,28 +192,26 @@ def own_report(
         ranges=dict.fromkeys(samples, (RANGE_PERCENT,)),
         support_code=SUPPORT_CODE,
         support_at_s=int(now_s),
-        mld={
-            "version": version,
-            **({"ends": _ends_text(ends)} if ends else {}),
-            **({"leaving": str(int(now_s))} if leaving else {}),
-        },
+        mld={"version": version, **({"leaving": str(int(now_s))} if leaving else {})},
+        ends={worker: int(at_s) for worker, at_s in ends},
     )
 
 
-def _ends_text(ends: Sequence[tuple[str, float]]) -> str:
-    newest = ends[-ENDS_MAX:]
-    while len(text := json.dumps([[worker, int(at_s)] for worker, at_s in newest])) > ENDS_CHARACTERS_MAX:
+def _ends_text(ends: Mapping[str, int]) -> str:
+    newest = sorted(ends.items(), key=lambda end: end[1])[-ENDS_MAX:]
+    while len(text := json.dumps(newest)) > ENDS_CHARACTERS_MAX:
         newest = newest[1:]
     return text
 
 
-def ends_of(report: WorkerReport) -> dict[str, int]:
-    """When each worker ended that this one has found dead lately, in epoch seconds; damage is as good as absence."""
-    try:
-        ends = json.loads(report.mld.get("ends", "[]"))
-        return {str(worker): int(at_s) for worker, at_s in ends[:ENDS_MAX]}
-    except (TypeError, ValueError, RecursionError, OverflowError):
-        return {}
+def _ends(text: str) -> dict[str, int]:
+    ends = {str(worker): int(at_s) for worker, at_s in json.loads(text)[:ENDS_MAX]}
+    if not all(0 <= at_s <= FIGURE_MAX for at_s in ends.values()):
+        raise ValueError("no times")
+    return ends
+
+
+_ENDS = OwnAttribute(ENDS, "S", _ends, '[["w1", 1763661600]]')
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
@@ -379,11 +382,6 @@ def _number(value: Mapping[str, Any], name: str) -> Decimal:
 def _integer(value: Mapping[str, Any] | None, name: str) -> int | None:
     """The whole part of a number; None if the attribute is absent or NULL."""
     return None if value is None or "NULL" in value else int(_number(value, name))
-
-
-def _binary(row: Row, name: str) -> bytes | None:
-    value = row.get(name, {}).get("B")
-    return bytes(value) if isinstance(value, bytes | bytearray) else None
 
 
 def _integer_or_none(row: Row, name: str) -> int | None:

@@ -6,7 +6,6 @@ stream, and of no other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -72,15 +71,9 @@ def require_form(table: RawTable, *, is_several: bool) -> None:
     )
 
 
-def listed(table: RawTable) -> TrackedList | None:
-    """The list of streams in the table; None if there is none. Raises ActRefusedError for a damaged one."""
-    row = table.row(stream_list.KEY)
-    if row is None:
-        return None
-    try:
-        return stream_list.parse(row)
-    except ValueError as error:
-        raise ActRefusedError(str(error)) from error
+def listed(table: RawTable) -> TrackedList:
+    """The list of streams in the table."""
+    return stream_list.parse(table.row(stream_list.KEY) or {})
 
 
 def streams_in(table: RawTable) -> tuple[StreamId, ...]:
@@ -99,9 +92,9 @@ def stream_id_in(table: RawTable, setting: StreamSetting, wanted: str | None = N
     if wanted is not None and wanted in ids:
         return wanted
     found = [one for one in ids if is_meant(setting, one)]
-    current: Mapping[str, Any] = (listed(table) or TrackedList()).current()
+    current = listed(table).current()
     if setting.name in current and current[setting.name].stream in found:
-        return str(current[setting.name].stream)
+        return current[setting.name].stream
     if len(found) == 1:
         return found[0]
     if found:

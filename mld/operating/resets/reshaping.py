@@ -34,7 +34,7 @@ async def to_several(app: Application, table: RawTable, label: str, epoch: int |
         answer.arn,
         answer.created_ms,
         epoch=epoch,
-        listed=None if known is None else known.current().get(label),
+        listed=known.current().get(label),
         in_table=streams_in(table),
     )
     if isinstance(found, Contradiction):
@@ -50,7 +50,7 @@ async def to_one(app: Application, table: RawTable, wanted: Settings | StreamSet
     """
     known = listed(table)
     ids = streams_in(table)
-    if not ids and known is not None and known.streams:
+    if not ids and known.streams:
         ids = (known.streams[0].id,)  # all leases are turned, and the list is left
     if not ids:
         return None

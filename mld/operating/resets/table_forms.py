@@ -24,7 +24,7 @@ from mld.positions import TRIM_HORIZON, Position
 from mld.shards.graph import id_order
 from mld.stream_ids import StreamId, stream_of_key
 from mld.tracking import stream_list
-from mld.tracking.stream_list import ListedStream, TrackedList
+from mld.tracking.stream_list import ListedStream
 
 NAMED_MAX = 3
 _NOT_COPIED = frozenset({rows.OWNER, rows.CHECKPOINT_OWNER, rows.HEARTBEAT, rows.STREAM, rows.SHARD, *rows.STATUS})
@@ -87,7 +87,7 @@ class Reshaping:
                 notes.append(f"{there.key} is before {key}: the records between are delivered again")
         changes += self._list(table)
         if self.to is TableForm.ONE:
-            others = [one for one in (listed(table) or TrackedList()).current().values() if one.id != self.stream.id]
+            others = [one for one in listed(table).current().values() if one.id != self.stream.id]
             notes += [f"stream {one.label} is listed, too, has no leases, and is forgotten" for one in others]
         return ActPlan(self.title, tuple(changes), tuple(notes))
 
@@ -151,31 +151,20 @@ class Reshaping:
     def _list(self, table: RawTable) -> list[Change]:
         before = listed(table)
         if self.to is TableForm.ONE:
-            if before is None:
+            if table.row(stream_list.KEY) is None:
                 return []
-            request = {
-                "Key": {rows.KEY: {"S": stream_list.KEY}},
-                "ConditionExpression": "#version = :seen",
-                "ExpressionAttributeNames": {"#version": "version"},
-                "ExpressionAttributeValues": {":seen": {"N": str(before.version)}},
-            }
+            request = {"Key": {rows.KEY: {"S": stream_list.KEY}}, **stream_list.unchanged(before.seen)}
             return [Change(stream_list.KEY, "the list of streams goes", WriteKind.DELETE, request)]
         if not self.sources(table):
             return []
-        known = TrackedList() if before is None else before
-        if any(one.stream == self.stream.stream and one.former_since_s is None for one in known.streams):
+        if any(one.stream == self.stream.stream and one.former_since_s is None for one in before.streams):
             return []
-        others = tuple(one for one in known.streams if one.stream != self.stream.stream)
-        after = TrackedList(known.version + 1, tuple(sorted((*others, self.stream), key=lambda one: one.stream)))
+        others = tuple(one for one in before.streams if one.stream != self.stream.stream)
+        after = before.followed_by(sorted((*others, self.stream), key=lambda one: one.stream))
         request = {
             "Item": {rows.KEY: {"S": stream_list.KEY}, **stream_list.values_of(after)},
-            "ConditionExpression": "attribute_not_exists(#leaseKey)",
-            "ExpressionAttributeNames": {"#leaseKey": rows.KEY},
+            **stream_list.unchanged(before.seen),
         }
-        if before is not None:
-            request["ConditionExpression"] = "#version = :seen"
-            request["ExpressionAttributeNames"] = {"#version": "version"}
-            request["ExpressionAttributeValues"] = {":seen": {"N": str(before.version)}}
         return [Change(stream_list.KEY, f"the list of streams has {self.stream.label}", WriteKind.PUT, request)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -301,13 +302,15 @@ def test_a_report_stands_still_when_it_was_watched_for_two_periods_without_news(
 
 def test_the_ends_of_others_are_told_and_come_back_as_far_as_there_is_room() -> None:
     ends = [(f"w-{number}", NOW + number + 0.5) for number in range(9)]
+    assert _ends_read_back(ends) == {f"w-{number}": NOW + number for number in range(4, 9)}
+    assert _ends_read_back([("x" * 400, NOW), ("w-1", NOW)]) == {"w-1": NOW}
+
+
+def _ends_read_back(ends: list[tuple[str, float]]) -> Mapping[str, int]:
     written = reports.attributes(reports.own_report("w", {}, NOW, "0.2", ends))
-    read = reports.parse_row({"leaseKey": {"S": "w"}, **written}, "leaseKey")
-    assert reports.ends_of(read) == {f"w-{number}": NOW + number for number in range(4, 9)}
-    endless = reports.own_report("w", {}, NOW, "0.2", [("x" * 400, NOW), ("w-1", NOW)])
-    assert reports.ends_of(endless) == {"w-1": NOW}
+    return reports.parse_row({"leaseKey": {"S": "w"}, **written}, "leaseKey").ends
 
 
 @pytest.mark.parametrize("text", ["", "{", "7", "[7]", '[["a"]]', '[["a", "b"]]', '[["a", 1e999]]', "[" * 100_000])
 def test_damaged_ends_are_none(text: str) -> None:
-    assert reports.ends_of(WorkerReport("w", NOW, mld={"ends": text})) == {}
+    assert reports.parse_row({"leaseKey": {"S": "w"}, "mldEnds": {"S": text}}, "leaseKey").ends == {}

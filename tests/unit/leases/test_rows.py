@@ -376,15 +376,30 @@ def test_a_status_survives_the_row() -> None:
         pytest.param({"mldState": {"S": "x" * 400_000}}, id="long text"),
         pytest.param({"mldBehindAt": {"N": "1e9"}}, id="exponent"),
         pytest.param({"mldBehindAt": {"N": "-1"}}, id="before the epoch"),
-        pytest.param({"mldBehindMs": {"N": "-1"}}, id="negative lag"),
-        pytest.param({"mldDelivered": {"S": "nonsense"}}, id="no position"),
-        pytest.param({"mldDelivered": {"S": f"{SEQUENCE}/x"}}, id="no sub number"),
     ],
 )
 def test_a_damaged_status_is_unknown_and_the_row_stays_readable(damage: dict[str, dict[str, Any]]) -> None:
     lease = parse_row(MINIMAL | STATUS | damage)
     assert lease is not None
     assert lease.status is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param({"mldBehindMs": {"N": "-1"}}, id="negative lag"),
+        pytest.param({"mldDelivered": {"S": "nonsense"}}, id="no position"),
+        pytest.param({"mldDelivered": {"S": f"{SEQUENCE}/x"}}, id="no sub number"),
+        pytest.param({"mldWhy": {"L": []}}, id="no words"),
+    ],
+)
+def test_what_is_damaged_of_a_status_is_unknown_alone(damage: dict[str, dict[str, Any]]) -> None:
+    whole = STATUS | {"mldDelivered": {"S": f"{SEQUENCE}/3"}, "mldWhy": {"S": "slow"}}
+    lease = parse_row(MINIMAL | whole | damage)
+    without = parse_row(MINIMAL | {name: value for name, value in whole.items() if name not in damage})
+    assert lease is not None
+    assert without is not None
+    assert lease.status == without.status
 
 
 def test_a_status_is_no_part_of_what_makes_two_leases_equal() -> None:

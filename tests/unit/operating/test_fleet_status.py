@@ -144,7 +144,7 @@ def test_while_the_table_is_throttled_the_silent_are_not_dead() -> None:
 
 @pytest.mark.parametrize(("ago_s", "is_shown"), [(600, True), (3_700, False)])
 def test_a_worker_that_died_stays_visible_for_an_hour_with_its_end(ago_s: int, is_shown: bool) -> None:
-    finder = replace(ALIVE, mld={"version": "0.2.0", "ends": f'[["w-9", {NOW_S - ago_s}]]'})
+    finder = replace(ALIVE, ends={"w-9": NOW_S - ago_s})
     seen = {worker.worker: worker for worker in fleet_status([lease()], [finder], None, NOW_S, RULES).workers}
     assert seen.keys() == ({"w-1", "w-9"} if is_shown else {"w-1"})
     if is_shown:
@@ -153,7 +153,7 @@ def test_a_worker_that_died_stays_visible_for_an_hour_with_its_end(ago_s: int, i
 
 
 def test_a_worker_that_came_back_is_not_dead() -> None:
-    finder = replace(ALIVE, mld={"version": "0.2.0", "ends": f'[["w-2", {NOW_S - 60}], 7, "damage"]'})
+    finder = replace(ALIVE, ends={"w-2": NOW_S - 60})
     back = WorkerReport("w-2", NOW_S - 5, mld={"version": "0.2.0"})
     seen = {worker.worker: worker for worker in fleet_status([lease()], [finder, back], None, NOW_S, RULES).workers}
     assert (seen["w-2"].is_alive, seen["w-2"].why) == (True, None)

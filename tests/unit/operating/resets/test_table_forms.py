@@ -179,7 +179,7 @@ def test_the_list_keeps_other_streams_and_takes_this_one_back() -> None:
     (write,) = SEVERAL.next_step(table(row(), row(stream=ID), before)).changes
     after = stream_list.parse(write.request["Item"])
     assert after == TrackedList(5, (clicks, ORDERS))
-    assert write.request["ExpressionAttributeValues"] == {":seen": {"N": "4"}}
+    assert write.request["ExpressionAttributeValues"] == {f":{name}": before[name] for name in stream_list.FIELDS}
 
 
 def test_the_way_back_says_which_listed_streams_are_forgotten() -> None:

@@ -1,0 +1,74 @@
+"""Attributes that mld adds to the rows of its tables, each declared by its type, its bounds and what damage stands for.
+
+Rule: leases#attributes-of-mld. Pure. Whoever may write the table may put anything there that DynamoDB takes. So reading
+an attribute of ours never raises, whatever its `meaning` stumbles over. Damage is absence, or what `if_damaged` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
+
+Value: TypeAlias = Mapping[str, Any]
+Row: TypeAlias = Mapping[str, Value]
+T = TypeVar("T")
+
+ITEM_BYTES_MAX = 400 * 1024  # DynamoDB's; for texts that are compared with what we wrote, and not shown
+INTEGER_DIGITS_MAX = 19  # of a long, in Java
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAttribute(Generic[T]):
+    """One attribute: its name, its type in DynamoDB, what a value of that type says, and one as mld writes it.
+
+    Whatever `meaning` raises is damage.
+    """
+
+    name: str
+    kind: str
+    meaning: Callable[[Any], T]
+    example: Any
+    if_damaged: T | None = None
+
+    def read(self, row: Row) -> T | None:
+        """What the row says; None if it says nothing."""
+        value = row.get(self.name)
+        if value is None:
+            return None
+        try:
+            return self.meaning(value[self.kind])
+        except Exception:
+            return self.if_damaged
+
+
+def some_text(characters_max: int = ITEM_BYTES_MAX) -> Callable[[Any], str]:
+    """A meaning: the text itself, which is not empty."""
+
+    def read(found: Any) -> str:
+        if not isinstance(found, str) or not 0 < len(found) <= characters_max:
+            raise ValueError("no text, or too long")
+        return found
+
+    return read
+
+
+def words(characters_max: int) -> Callable[[Any], str]:
+    """A meaning: what somebody wrote for people, of which the beginning is enough."""
+    return lambda found: some_text()(found)[:characters_max]
+
+
+def integer(high: int, low: int = 0) -> Callable[[Any], int]:
+    """A meaning: plain ASCII digits, as mld writes them, from `low` to `high`."""
+
+    def read(found: Any) -> int:
+        if not (found.isascii() and found.isdigit() and len(found) <= INTEGER_DIGITS_MAX and low <= int(found) <= high):
+            raise ValueError("no such integer")
+        return int(found)
+
+    return read
+
+
+def binary(found: Any) -> bytes:
+    """A meaning: the bytes themselves."""
+    return bytes(memoryview(found))
