@@ -45,7 +45,7 @@ def draw_of(mode: str, seed: int) -> Plan:
     return limited(MODES[mode](seed))
 
 
-def limited(plan: Plan) -> Plan:
+def limited(plan: Plan, *, share: float = LIMITED) -> Plan:
     """The plan, in some seeds with room for just the shards that it may have open in the end, on the workers left then.
 
     Workers of Java count their finished shards, too, so only ours are relied upon; a twin takes its own share of room.
@@ -53,7 +53,7 @@ def limited(plan: Plan) -> Plan:
     rng = Random(f"limit {plan.seed}")
     kinds = [action.kind for action in plan.actions]
     ours = sum(worker.kind == "mld" for worker in plan.workers) - kinds.count(Kind.SCALE_IN)
-    if rng.random() >= LIMITED or plan.streams is not None or Kind.REDEPLOY_AS in kinds:
+    if rng.random() >= share or plan.streams is not None or Kind.REDEPLOY_AS in kinds:
         return plan
     most = -(-(plan.shards + kinds.count(Kind.SPLIT)) // max(1, ours))
     return replace(plan, settings={**plan.settings, "maxLeasesForWorker": str(max(1, most + rng.choice((0, 0, 1, 3))))})
