@@ -28,7 +28,8 @@ from typing import Any
 
 from tests.simulation import resets, steering, table_streams
 from tests.simulation.run import run_plan, run_seed
-from tests.simulation.world.modes import MODES, limited
+from tests.simulation.world.extras import limited
+from tests.simulation.world.modes import MODES
 from tests.virtual_time import run_virtual
 
 SOURCES = ("mld", "protocol", "processors", "properties", "tests", "setup.cfg", "pyproject.toml")
