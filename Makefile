@@ -154,6 +154,16 @@ MODE ?= 2x
 simulate: $(DEV)
 	$(BIN)/python -m tests.simulation --mode $(MODE) --seeds $(SEEDS) $(SIMULATE_ARGS)
 
+# Every mode and special program at one commit, resumable: make campaigns COMMIT=HEAD CAMPAIGN_SEEDS=20000 JOBS=2
+.PHONY: campaigns
+CAMPAIGN_SEEDS ?= 20000
+CAMPAIGNS ?= .cache/campaigns
+COMMIT ?= HEAD
+JOBS ?= 1
+campaigns: $(DEV)
+	$(BIN)/python -m tests.simulation.campaigns --commit $(COMMIT) --seeds $(CAMPAIGN_SEEDS) --jobs $(JOBS) \
+	  --under $(CAMPAIGNS) $(CAMPAIGN_ARGS)
+
 scenarios: $(DEV)
 	$(BIN)/python -m tests.scenarios --record $(FILES)
 

@@ -9,8 +9,6 @@ workers and operators did meanwhile; and nothing is skipped but what is older th
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -23,7 +21,6 @@ from mld.operating.resets.resetting import Reset, resolve
 from tests.support.fleet import STREAM, Fleet, settings_of
 from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled
 from tests.twins.kinesis_model import ModelFanOut
-from tests.virtual_time import run_virtual
 
 MODES = (
     {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"},
@@ -215,22 +212,3 @@ async def live(seed: int) -> ResetWorld:
     finally:
         await world.fleet.close()
     return world
-
-
-def main() -> int:
-    """`python -m tests.simulation.resets FIRST COUNT`: lives through so many seeds."""
-    first, count = (int(one) for one in sys.argv[1:])
-    logging.disable(logging.CRITICAL)
-    failed = 0
-    for seed in range(first, first + count):
-        try:
-            run_virtual(live(seed))
-        except AssertionError as error:
-            failed += 1
-            print(f"FAILED {error}", flush=True)
-    print(f"{count - failed} passed, {failed} failed")
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

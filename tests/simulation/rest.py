@@ -29,9 +29,6 @@ QUIET_PERIODS = 3
 REFUSED_BY_CHANCE = 0.001
 """So rarely every steal of that time may have been refused though there was more to steal."""
 WINDOWS_MAX = 20
-TASKS_PER_LEASE_MAX = 5  # consumer, its stop, reader, the page it waits for; a renewal now and then
-TASKS_PER_WORKER_MAX = 16  # 11 at rest: the loops of keeper, fleet, auditor and clean-up
-TASKS_PER_WORKER_MAX_3X = 40
 FADING_S = 200.0
 """Until the throughput of the last records has faded from the rows, and its effects from the reports."""
 TOLD_S = 600.0
@@ -177,12 +174,6 @@ def _check_resources(world: World) -> None:
             raise Violation(f"checker 7: {machine.worker_id} still reads {read}, which it does not hold")
         if machine.fan_out is not None and (left := sorted(set(machine.fan_out.open_shards()) - set(held))):
             raise Violation(f"checker 7: {machine.worker_id} is still subscribed to {left}, which it does not hold")
-        tasks = sum(not task.done() for task in machine.process.tasks)
-        most = (
-            TASKS_PER_WORKER_MAX if world.plan.fleet is None else TASKS_PER_WORKER_MAX_3X
-        ) + TASKS_PER_LEASE_MAX * len(held)
-        if tasks > most:
-            raise Violation(f"checker 7: {machine.worker_id} has {tasks} tasks for {len(held)} leases")
 
 
 def _calls(world: World) -> dict[str, int]:

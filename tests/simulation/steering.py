@@ -12,25 +12,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from mld.aws.table_calls import TableCalls
-from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, Place
-from mld.leases.dynamodb import DynamoLeaseTable
 from mld.local.kinesis import PutEntry
-from mld.operating.acts.execution import carry_out
-from mld.operating.acts.plan import ActPlan, ActRefusedError, Fate
-from mld.operating.acts.steering import (
-    plan_drain,
-    plan_leave_out,
-    plan_move,
-    plan_pause,
-    plan_release,
-    plan_restart,
-    plan_resume,
-    plan_undrain,
-)
-from mld.operating.fleet_reader import FleetReader, view_rules
-from mld.operating.fleet_status import FleetStatus
-from tests.support.fleet import STREAM, TABLE, Fleet, settings_of
+from mld.operating.acts.plan import ActRefusedError
+from tests.simulation.operators import Operators
+from tests.support.fleet import STREAM, Fleet, settings_of
 from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled
 
 MODES = ({}, {}, {"mld__heartbeat": "worker"})
@@ -44,7 +29,6 @@ PAUSE_SEEN_S = 30.0
 """Two renewals, a handoff that began before, and a batch under way."""
 DRAINED_WITHIN_S = 300.0
 QUIET_S = 600.0
-ENDS_TRIES_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +69,9 @@ class SteeredWorld:
         self.done: dict[str, int] = {}
         """How many acts were carried out, by name."""
         self.paused_at: dict[str, float] = {}
-        clock, service = self.fleet.clock, self.fleet.dynamo.client("operator")
-        settings = settings_of()
-        leases = DynamoLeaseTable(service, clock, table_name=TABLE)
-        self.reader = FleetReader(settings, service, leases, clock, view_rules(settings))
-        self.calls = TableCalls(service, TABLE, 10.0)
+        self.operators = Operators(
+            self.fleet.dynamo.client("operator"), settings_of(), self.fleet.clock, self.rng, self.put_extra, is_3x=True
+        )
 
     async def run(self) -> None:
         fleet = self.fleet
@@ -108,7 +90,8 @@ class SteeredWorld:
         fleet.dynamo.faults = None
         await self.happen("start")
         await self.drained_workers_are_empty()
-        await self.resume_all()
+        await self.operators.resume_all()
+        self.paused_at = {}
         self.fleet.put(10)
         await fleet.until(fleet.all_delivered, QUIET_S, f"seed {self.plan.seed}: everything delivered")
         fleet.check_order()
@@ -121,73 +104,39 @@ class SteeredWorld:
     # --- what operators do --------------------------------------------------------------------------------------------
 
     async def act(self, name: str) -> None:
-        seen = await self.reader.look()
+        seen = await self.operators.reader.look()
         try:
-            plan = self.plan_of(name, seen)
+            plan = self.operators.plan(name, seen)
         except ActRefusedError:
             return
         if self.rng.random() < 0.3:
             await self.fleet.advance(self.rng.uniform(0, 10))  # a plan may be old by the time it is carried out
-        outcomes = await carry_out(plan, lambda _: self.calls, self.fleet.clock)
-        if all(one.fate is Fate.DONE for one in outcomes):
+        if await self.operators.carry_out(plan):
             self.done[name] = self.done.get(name, 0) + 1
         if name in ("pause", "resume"):
             await self.note_pauses()
 
     async def wish(self, name: str) -> None:
         """Ask a holder for a new child, or to leave out a record that is none of those that must be delivered."""
-        seen = await self.reader.look()
-        if not name or not seen.open_shards:
+        if not name:
             return
         try:
-            if name == "restart":
-                shard = self.wish_rng.choice(seen.open_shards).key
-                plan = plan_restart(seen, shard, f"by somebody at {self.fleet.clock.monotonic()}")
-            else:
-                entry = PutEntry.of(b"left out", str(self.wish_rng.random()))
-                put = self.fleet.kinesis.put_record(STREAM, entry, now=self.fleet.clock.wall())
-                plan = plan_leave_out(seen, put.shard_id, put.sequence)
+            plan = self.operators.plan_wish(name, await self.operators.reader.look(), self.wish_rng)
         except ActRefusedError:
             return
-        await carry_out(plan, lambda _: self.calls, self.fleet.clock)
+        await self.operators.carry_out(plan)
 
-    def plan_of(self, name: str, seen: FleetStatus) -> ActPlan:
-        if not seen.open_shards or not seen.workers:
-            raise ActRefusedError("nothing is there")
-        shard = self.rng.choice(seen.open_shards).key
-        worker = self.rng.choice(seen.workers).worker
-        place = Place(TABLE, LEASE_TABLE_KEY)
-        match name:
-            case "move":
-                return plan_move(seen, shard, worker, is_3x=True, now_s=self.fleet.clock.wall())
-            case "release":
-                return plan_release(seen, [shard], LEASES_MAX, is_3x=True)
-            case "drain":
-                return plan_drain(seen, worker, place, "by somebody", LEASES_MAX, is_3x=True)
-            case "undo":
-                drained = [one.worker for one in seen.workers if one.drained is not None]
-                return plan_undrain(seen, self.rng.choice(drained or [worker]), place)
-            case "pause":
-                return plan_pause(seen, shard, "by somebody")
-        paused = sorted(self.paused_at)
-        return plan_resume(seen, self.rng.choice(paused or [shard]))
+    def put_extra(self) -> tuple[str, str]:
+        entry = PutEntry.of(b"left out", str(self.wish_rng.random()))
+        put = self.fleet.kinesis.put_record(STREAM, entry, now=self.fleet.clock.wall())
+        return put.shard_id, put.sequence
 
     async def note_pauses(self) -> None:
         """The table says what is paused: an answer may have been lost."""
         now = self.fleet.clock.monotonic()
-        paused = {view.key for view in (await self.reader.look()).shards if view.lease.paused is not None}
+        seen = await self.operators.reader.look()
+        paused = {view.key for view in seen.shards if view.lease.paused is not None}
         self.paused_at = {key: self.paused_at.get(key, now) for key in paused}
-
-    async def resume_all(self) -> None:
-        for _ in range(ENDS_TRIES_MAX):
-            seen = await self.reader.look()
-            plans = [plan_resume(seen, view.key) for view in seen.shards if view.lease.paused is not None]
-            for plan in plans:
-                await carry_out(plan, lambda _: self.calls, self.fleet.clock)
-            if not plans:
-                self.paused_at = {}
-                return
-        raise AssertionError(f"seed {self.plan.seed}: a pause does not end")
 
     # --- promises -----------------------------------------------------------------------------------------------------
 
@@ -200,7 +149,7 @@ class SteeredWorld:
 
     async def drained_workers_are_empty(self) -> None:
         async def holders() -> list[str]:
-            seen = await self.reader.look()
+            seen = await self.operators.reader.look()
             drained = {one.worker for one in seen.workers if one.is_alive and one.drained is not None}
             if not any(one.is_alive and one.drained is None for one in seen.workers):
                 return []

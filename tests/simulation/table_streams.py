@@ -106,7 +106,6 @@ class TableStreamWorld:
         self.rng = Random(f"table stream life {plan.seed}")
         self.fleet = TableStreamFleet()
         self.workers = 0
-        self.kinds: set[str] = set()
         self._away_since: float | None = None  # no worker lives since then
 
     async def run(self) -> None:
@@ -148,7 +147,6 @@ class TableStreamWorld:
     async def happen(self, event: str) -> None:
         fleet = self.fleet
         living = [one for one in fleet.running if not one.task.done()]
-        self.kinds.add(event)
         match event:
             case "put":
                 fleet.put_items(self.rng.randint(1, 20), self.rng)

@@ -1,6 +1,6 @@
 """Resets of fleets in virtual time: random lives of ours, and both generations of Java's.
 
-Many more seeds: `python -m tests.simulation.resets 0 1000`.
+Many more seeds: `make campaigns CAMPAIGN_ARGS="--only resets"`.
 """
 
 from __future__ import annotations

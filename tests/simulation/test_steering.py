@@ -1,11 +1,9 @@
 """Operators steer fleets in virtual time: random lives, and broken daemons that the checkers catch.
 
-Many more seeds: `MLD_STEERING_SEEDS=1000 python -m pytest tests/simulation/test_steering.py -m full`.
+Many more seeds: `make campaigns CAMPAIGN_ARGS="--only steering"`.
 """
 
 from __future__ import annotations
-
-import os
 
 import pytest
 
@@ -14,7 +12,7 @@ from tests.simulation.variants.patching import Patch, patched
 from tests.virtual_time import run_virtual
 
 SEEDS = 4
-MORE_SEEDS = int(os.environ.get("MLD_STEERING_SEEDS", "24"))
+MORE_SEEDS = 24
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

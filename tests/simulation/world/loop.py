@@ -53,10 +53,11 @@ class Process:
         self.kept: deque[_Call] = deque()
         self._tasks: list[weakref.ref[asyncio.Task[Any]]] = []
 
-    @property
     def tasks(self) -> list[asyncio.Task[Any]]:
-        """All tasks ever made in it that are still there."""
-        return [task for made in self._tasks if (task := made()) is not None]
+        """Those made in it that have not ended."""
+        found = [task for made in self._tasks if (task := made()) is not None and not task.done()]
+        self._tasks = [weakref.ref(task) for task in found]
+        return found
 
     def add(self, task: asyncio.Task[Any]) -> None:
         self._tasks.append(weakref.ref(task))
@@ -80,6 +81,11 @@ class Process:
     def kill(self) -> None:
         self.dead = True
         self.kept.clear()
+
+
+def current_process() -> Process | None:
+    """The process that runs now; None: the world."""
+    return _PROCESS.get()
 
 
 class LivelockError(AssertionError):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from random import Random
 
+from tests.simulation.world.extras import limited, stopped
 from tests.simulation.world.plan import ALL_FEATURES, Kind, Plan, draw
 from tests.simulation.world.plan3x import draw_3x, draw_3x_beats, draw_3x_mixed
 from tests.simulation.world.plan_fanout import FAN_OUT_FEATURES, draw_fan_out
@@ -36,27 +35,9 @@ MODES: dict[str, Callable[[int], Plan]] = {
 }
 
 
-LIMITED = 0.3
-"""The share of the plans in which workers have a limit (`maxLeasesForWorker`)."""
-
-
 def draw_of(mode: str, seed: int) -> Plan:
     """The plan of a seed in a mode."""
-    return limited(MODES[mode](seed))
-
-
-def limited(plan: Plan) -> Plan:
-    """The plan, in some seeds with room for just the shards that it may have open in the end, on the workers left then.
-
-    Workers of Java count their finished shards, too, so only ours are relied upon; a twin takes its own share of room.
-    """
-    rng = Random(f"limit {plan.seed}")
-    kinds = [action.kind for action in plan.actions]
-    ours = sum(worker.kind == "mld" for worker in plan.workers) - kinds.count(Kind.SCALE_IN)
-    if rng.random() >= LIMITED or plan.streams is not None or Kind.REDEPLOY_AS in kinds:
-        return plan
-    most = -(-(plan.shards + kinds.count(Kind.SPLIT)) // max(1, ours))
-    return replace(plan, settings={**plan.settings, "maxLeasesForWorker": str(max(1, most + rng.choice((0, 0, 1, 3))))})
+    return limited(stopped(MODES[mode](seed)))
 
 
 def features_of(mode: str) -> frozenset[str]:

@@ -28,6 +28,12 @@ class Kind(Enum):
     """kill -9; `argument` seconds later it starts again, as `text` says: same, new."""
     DEPLOY = "deploy"
     """SIGTERM; `argument` seconds after its end it starts again, with a new id if `text` is new."""
+    STOP_ALL = "stop_all"
+    """SIGTERM to everybody within `argument` seconds; `worker` seconds after the last end they start again, as far
+    apart, with new ids if `text` is new."""
+    STOP_IN_START = "stop_in_start"
+    """A DEPLOY whose new process gets a SIGTERM `argument` seconds after its start, and is started once more; no way
+    from it to DynamoDB if `text` ends with cut."""
     PAUSE = "pause"
     """SIGSTOP for `argument` seconds, then SIGCONT."""
     PARTITION = "partition"

@@ -260,11 +260,11 @@ class Sources:
                 self._remove(name)
             case Kind.REMAKE:
                 self._delete(name)
-                self._world._event(self._create_later(name, action.argument))
+                self._world.event(self._create_later(name, action.argument))
             case Kind.OLD_LIST:
                 self._old[machine] = (self._world.now() + action.argument, list(self._wanted))
             case Kind.LIST_ROW_GONE | Kind.LIST_ROW_DAMAGED:
-                self._world._event(self._break_row(action))
+                self._world.event(self._break_row(action))
 
     async def _create_later(self, name: str, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
@@ -23,6 +24,7 @@ from properties.values import HeartbeatSetting
 from tests.simulation.checkers import SHARD_END, JudgedMoves, Ledger, Violation
 from tests.simulation.fleet_checkers import FleetLedger
 from tests.simulation.liveness import Liveness
+from tests.simulation.lives import Lives
 from tests.simulation.world.children import DrawnProcessor, SimulatedHost
 from tests.simulation.world.fanout import FanOutDoor, Traffic, deregister
 from tests.simulation.world.fleet3x import (
@@ -111,6 +113,8 @@ class Machine:
         """The same, where records are read by subscriptions."""
         self.rates = CALM
         self.paused = False
+        self.pauses = 0
+        """How often it was stopped (SIGSTOP) so far."""
         self.load: DrawnLoad | None = None
         self.config = "" if world.plan.fleet is None else world.plan.fleet.config
         """clientVersionConfig, without its prefix."""
@@ -263,10 +267,12 @@ class Machine:
         if failure is not None and failure.startswith("internal error"):
             self.world.bug(f"{self.worker_id}: {failure}", None)
         self.world.trace(f"{self.worker_id} ended: {error or failure or 'stopped'}")
+        if self.spec.kind == "mld" and self.process is not None:
+            self.world.event(self.world.lives.ended(self.process, self))
         self.process = self.task = None
         self._leave_things()
         if self.wanted:
-            in_world(self._start_later(SUPERVISOR_DELAY_S, new_id=False))
+            in_world(self.start_later(SUPERVISOR_DELAY_S, new_id=False))
 
     def _leave_things(self) -> None:
         """What a process that has ended leaves: children that read on, sockets that are closed."""
@@ -275,7 +281,7 @@ class Machine:
         if self.fan_out is not None:
             self.fan_out.gone()
 
-    async def _start_later(self, seconds: float, *, new_id: bool) -> None:
+    async def start_later(self, seconds: float, *, new_id: bool) -> None:
         await asyncio.sleep(seconds)
         if self.wanted and self.process is None:
             if new_id:
@@ -299,7 +305,7 @@ class Machine:
         self.world.graves.append((self.task, self.worker))
         self.process = self.task = self.worker = None
         self._leave_things()
-        in_world(self._start_later(restart_s, new_id=new_id))
+        in_world(self.start_later(restart_s, new_id=new_id))
 
     def deploy(self, restart_s: float, *, new_id: bool) -> None:
         if self.process is not None and self.worker is not None:
@@ -311,15 +317,24 @@ class Machine:
         if self.task is not None and self.task is not task:
             return
         self.wanted = True
-        await self._start_later(restart_s, new_id=new_id)
+        await self.start_later(restart_s, new_id=new_id)
+
+    async def stop_in_start(self, seconds: float, *, new_id: bool, cut: bool) -> None:
+        """A deploy whose new process, which may be cut off, is told to stop `seconds` after it began to start."""
+        await self._redeploy(1.0, new_id=new_id)
+        if cut and self.dynamo is not None:
+            self.dynamo.cut, self.world.cut_at = True, self.world.now() + seconds + GRACE_S
+        await asyncio.sleep(seconds)
+        await self._redeploy(1.0, new_id=new_id)
 
     async def stop(self) -> None:
         """SIGTERM, and SIGKILL after a while, as a supervisor does it."""
         task, process = self.task, self.process
         if task is None or process is None or self.worker is None:
             return
+        self.world.trace(f"{process.name} is told to stop")
         self.worker.request_stop()
-        await asyncio.wait({task}, timeout=GRACE_S + 15.0)
+        await self.world.lives.stop(self, asyncio.wait({task}, timeout=GRACE_S + 15.0))
         if not task.done() and self.process is process:
             process.kill()
             self.world.graves.append((task, self.worker))
@@ -331,6 +346,7 @@ class Machine:
         if process is None or self.paused:
             return
         self.paused = True
+        self.pauses += 1
         process.stop()
         await asyncio.sleep(seconds)
         self.paused = False
@@ -342,12 +358,14 @@ class Machine:
         dynamo, kinesis, fan_out = self.dynamo, self.kinesis, self.fan_out
         if dynamo is None or kinesis is None:
             return
+        self.world.cut_at = self.world.now() + seconds
         dynamo.cut = dynamo.cut or what in ("dynamo", "both")
         kinesis.cut = kinesis.cut or what in ("kinesis", "both")
         if fan_out is not None and what != "dynamo":
             fan_out.partitioned()
         await asyncio.sleep(seconds)
         dynamo.cut = kinesis.cut = False
+        self.world.cut_at = self.world.now()
         if fan_out is not None and what != "dynamo":
             fan_out.healed()
 
@@ -409,6 +427,7 @@ class World:
             self.ledger.on_batch = self._batch_begins
         is_judged = plan.fleet is not None and not plan.fleet.takes and not self.ledger.has_twins
         self.liveness = Liveness(self) if is_judged else None
+        self.lives = Lives(self)
         self.java_children: Iterator[int] = itertools.count(1_000_000)
         self.machines: list[Machine] = []
         self.graves: list[Any] = []
@@ -420,6 +439,8 @@ class World:
         self._rows_to_repair: dict[str, Any] = {}
         self._events: set[asyncio.Task[None]] = set()
         self._stream_deleted = False
+        self.cut_at = -math.inf
+        """When a partition was there last."""
         self._quiet_from_s = 0.0
         self.calls_at_quiet = (0, 0)
         self.worst_price = 0.0
@@ -482,7 +503,8 @@ class World:
         logging.disable(logging.WARNING)
         logger.propagate = False
         try:
-            await self._live()
+            with self.lives.counted():
+                await self._live()
         finally:
             logging.disable(was_disabled)
             logger.propagate = was_propagating
@@ -531,7 +553,9 @@ class World:
                     self.liveness.check()
                 if self.sources is not None:
                     self.sources.check()
+                self.lives.note()
                 if turn % PRICE_TURNS == 0:
+                    self.lives.check()
                     calls = self._check_price(calls)
             except Violation as violation:
                 self.failures.append(str(violation))
@@ -592,29 +616,34 @@ class World:
             case Kind.LEADER_CRASH:
                 machine.crash(action.argument, new_id=action.text == "new")
             case Kind.LEADER_PAUSE:
-                self._event(machine.pause(action.argument))
+                self.event(machine.pause(action.argument))
             case Kind.LEADER_CUT:
-                self._event(machine.partition(action.argument, "dynamo"))
+                self.event(machine.partition(action.argument, "dynamo"))
             case Kind.INDEX_GONE:
                 delete_index(self.dynamo)
             case Kind.INDEX_FORBIDDEN:
-                self._event(forbid_index(self.dynamo, action.argument))
+                self.event(forbid_index(self.dynamo, action.argument))
             case Kind.REDEPLOY_AS:
                 redeploy_as(machine, action.argument, action.text)
             case Kind.TOOL_BACK | Kind.TOOL_FORWARD:
-                self._event(tool(self, back=action.kind is Kind.TOOL_BACK))
+                self.event(tool(self, back=action.kind is Kind.TOOL_BACK))
             case Kind.SINGLE_TABLE:
-                self._event(to_single_table(self))
+                self.event(to_single_table(self))
             case Kind.LOAD_FAILS:
-                self._event(machine.fail_load(action.argument))
+                self.event(machine.fail_load(action.argument))
             case Kind.CRASH:
                 machine.crash(action.argument, new_id=action.text == "new")
             case Kind.DEPLOY:
                 machine.deploy(action.argument, new_id=action.text == "new")
+            case Kind.STOP_ALL:
+                self.event(self._stop_all(action))
+            case Kind.STOP_IN_START:
+                new_id, cut = action.text.startswith("new"), action.text.endswith("cut")
+                self.event(machine.stop_in_start(action.argument, new_id=new_id, cut=cut))
             case Kind.PAUSE:
-                self._event(machine.pause(action.argument))
+                self.event(machine.pause(action.argument))
             case Kind.PARTITION:
-                self._event(machine.partition(action.argument, action.text))
+                self.event(machine.partition(action.argument, action.text))
             case Kind.WALL_JUMP:
                 machine.clock.wall_offset_s += action.argument
             case Kind.SCALE_OUT:
@@ -626,7 +655,7 @@ class World:
                 if sum(m.wanted and m.spec.kind == "mld" for m in self.machines) > 1:
                     machine.wanted = machine.spec.kind != "mld" and machine.wanted
                     if not machine.wanted:
-                        self._event(machine.stop())
+                        self.event(machine.stop())
             case Kind.SPLIT | Kind.MERGE:
                 self._reshard(action)
             case Kind.DELETE_ROW | Kind.CORRUPT_ROW:
@@ -637,7 +666,7 @@ class World:
                 self._finish_row()
             case Kind.TWIN:
                 if machine.spec.kind == "mld":
-                    self._event(machine.twin(action.argument))
+                    self.event(machine.twin(action.argument))
             case Kind.OUTAGE:
                 throttled = "ProvisionedThroughputExceededException"
                 self.dynamo.outage_code = throttled if action.text == "throttled" else "InternalServerError"
@@ -660,6 +689,23 @@ class World:
                 deregister(self.kinesis, STREAM, self.clock)
                 self._tell_subscribers()
 
+    async def _stop_all(self, action: Action) -> None:
+        """As `compose down` does, or a scaling to nothing, and then everybody comes back."""
+        machines = [machine for machine in self.machines if machine.wanted]
+        apart_s = action.argument / max(1, len(machines))
+
+        async def stop(number: int, machine: Machine) -> None:
+            machine.wanted = False
+            await asyncio.sleep(number * apart_s)
+            await machine.stop()
+
+        with self.lives.all_stop(machines):
+            await asyncio.gather(*(stop(number, machine) for number, machine in enumerate(machines)))
+        await asyncio.sleep(action.worker)
+        for number, machine in enumerate(machines):
+            machine.wanted = True
+            self.event(machine.start_later(number * apart_s, new_id=action.text == "new"))
+
     def _leader(self) -> Machine | None:
         leader = leader_of(self.dynamo)
         return next((m for m in self.machines if m.worker_id == leader and m.process is not None), None)
@@ -673,10 +719,15 @@ class World:
         rows = self.dynamo.rows(TABLE) if self._has_table() else {}
         return {key: row for key, row in rows.items() if is_lease(row)}
 
-    def _event(self, work: Any) -> None:
+    def event(self, work: Any) -> None:
         task = in_world(work)
         self._events.add(task)
-        task.add_done_callback(self._events.discard)
+        task.add_done_callback(self._on_event_ended)
+
+    def _on_event_ended(self, task: asyncio.Task[None]) -> None:
+        self._events.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.bug(f"an event ended by {error!r}", error)
 
     # --- the stream ---------------------------------------------------------------------------------------------------
 
@@ -804,11 +855,8 @@ class World:
         self.trace("--- calm")
         self.ledger.calm_at = self.now()
         self._set_rates(CALM)
-        if self._events:
-            done, _ = await asyncio.wait(set(self._events))
-            for task in done:
-                if (error := task.exception()) is not None:
-                    raise error
+        while self._events:
+            await asyncio.wait(set(self._events))
             self._quiet_from_s = self.now()
         if self.sources is not None:
             in_world(self.sources.change_in_calm())

@@ -1,0 +1,48 @@
+"""What is drawn on top of the modes (`world.extras`) catches the daemons that it was made for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.run import run_plan
+from tests.simulation.variants.patching import Patch, patched
+from tests.simulation.world.modes import draw_of
+
+BROKEN = {
+    "finished shards count as load": (Patch("mld.leases.lease", "return not self.is_complete", "return True"),),
+    "a start does not hear of a stop": (
+        Patch(
+            "mld.worker",
+            "return bool(await unless(self._signals.stop_asked, self._initialize_patiently()))",
+            "return await self._initialize_patiently()",
+        ),
+    ),
+    "those who leave receive leases, and keep them": (
+        Patch("mld.fleet.fleet", "await self._parts.departure.release_late_leases()", "pass"),
+        Patch("mld.fleet.fleet", "await self._reporter.leave()", "pass"),
+        Patch(
+            "mld.fleet.departure",
+            'return await ours(self._reports.may_receive(receiver), "looking for a receiver")',
+            "return True",
+        ),
+    ),
+    "lost leases keep their readers": (
+        Patch("mld.metrics.registry", "part.waiting_bytes = _none_waits", "pass"),
+        Patch("mld.metrics.registry", "            if self.is_published:\n", "            if True:\n"),
+    ),
+}
+CATCHES = [
+    ("finished shards count as load", "2x", 490, "checker 1"),
+    ("finished shards count as load", "live", 1005, "checker 13"),
+    ("a start does not hear of a stop", "2x", 43, "checker 15"),
+    ("those who leave receive leases, and keep them", "live", 64, "checker 15"),
+    ("lost leases keep their readers", "2x", 0, "checker 7"),
+]
+
+
+@pytest.mark.parametrize(("broken", "mode", "seed", "kind"), CATCHES)
+def test_a_broken_daemon_is_caught(broken: str, mode: str, seed: int, kind: str) -> None:
+    plan = draw_of(mode, seed)
+    assert run_plan(plan).violation == ""
+    with patched(BROKEN[broken]):
+        assert run_plan(plan).violation.startswith(kind)
