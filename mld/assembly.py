@@ -173,8 +173,9 @@ def assemble(
         former_wait_s=settings.former_streams_wait.total_seconds(),
         lease_duration_s=lease_duration_s,
     )
-    sources = TrackedStreams(tracking, table, open_stream, rules, consumed)
-    if settings.is_multi_stream:
+    if not settings.is_multi_stream:
+        sources = TrackedStreams(tracking, table, open_stream, rules, consumed)
+    else:
         follower = ListFollower(ListTable(dynamo, settings.table_name), clock, ports.read_wanted, ports.describe)
         sources = FollowedStreams(
             tracking, table, open_stream, rules, consumed, follower, on_change=signals.changed.set

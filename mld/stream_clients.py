@@ -79,11 +79,12 @@ class StreamClients:
         """
         settings = self._settings
         if listed is None:
-            own, arn = None, settings.stream_arn
+            own, arn, consumer_arn = None, settings.stream_arn, settings.fanout_consumer_arn
             service = await self._service_at(self._place(arn, settings.kinesis_region))
             streams, extra = streams_port(service, self._clock, settings.stream_name, arn), b""
         else:
             own, arn = self._known.get(listed.label), listed.arn
+            consumer_arn = None if own is None else own.consumer_arn
             service, streams = await self._streams(listed.label, arn)
             settings = replace(settings, stream_name=account_and_name(arn)[1], stream_arn=arn)
             extra = self._extra(settings.stream_name)
@@ -92,7 +93,7 @@ class StreamClients:
         return StreamPorts(
             streams,
             fan_out_of(settings, service, streams, extra) if kind is StreamKind.KINESIS else None,
-            settings.fanout_consumer_arn if listed is None else None if own is None else own.consumer_arn,
+            consumer_arn,
             None if own is None else own.initial_position,
             kind,
         )
@@ -133,6 +134,10 @@ class StreamClients:
                     self._settings, kinesis_region=place.region, aws_credentials_provider=place.credentials
                 )
                 service = self._new_service(settings, place.kind)
-                await service.open()
+                try:
+                    await service.open()
+                except BaseException:
+                    await service.close()
+                    raise
                 self._services[place] = service
             return self._services[place]
