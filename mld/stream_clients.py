@@ -52,6 +52,7 @@ class StreamClients:
         self._settings = settings
         self._clock = clock
         self._read: dict[str | None, ReadStream] = {}
+        self._only: StreamPorts | None = None
         self._new_service = new_service
         self._read_streams = read_streams
         self._known: Mapping[str, StreamSetting] = {one.name: one for one in settings.streams}
@@ -78,6 +79,8 @@ class StreamClients:
         None: of the one stream of the settings.
         """
         settings = self._settings
+        if listed is None and self._only is not None:
+            return self._only
         if listed is None:
             own, arn, consumer_arn = None, settings.stream_arn, settings.fanout_consumer_arn
             service = await self._service_at(self._place(arn, settings.kinesis_region))
@@ -103,9 +106,12 @@ class StreamClients:
         return self._read[stream]
 
     async def open(self) -> None:
-        """Open the client of the one stream; of several, each is opened for the first stream that needs it."""
+        """Open the one stream; of several, each client is opened for the first stream that needs it.
+
+        Raises StartupError if the stream cannot be read as the settings want.
+        """
         if not self._settings.is_multi_stream:
-            await self._service_at(self._place(self._settings.stream_arn, self._settings.kinesis_region))
+            self._only = await self.open_stream(None)
 
     async def close(self) -> None:
         """Close all clients."""
