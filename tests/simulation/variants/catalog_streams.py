@@ -70,6 +70,11 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         "bare_shard_id_is_the_key",
         "the key of a row is the shard's own name, whichever stream it is of",
         ("tracking.stream_rows", '        return f"{self._stream}:{shard_id}"\n', "        return shard_id\n"),
+        (
+            "leases.writes",
+            'key, lease = f"{stream}:{write.key}", write.creates',
+            "key, lease = write.key, write.creates",
+        ),
     ),
     _variant(
         "rows_of_other_streams_are_seen",
