@@ -153,6 +153,7 @@ def _choice(text: str, choices: type[Enum]) -> Enum:
 
 
 _REMOVED_WORDS = {"emf": "write cloudwatch: CloudWatch gets the same metrics, by cloudwatch:PutMetricData"}
+"""Words of earlier versions, each with what to do instead."""
 
 
 def _several(text: str, choices: type[Enum]) -> tuple[Enum, ...]:
