@@ -169,7 +169,6 @@ scenarios: $(DEV)
 
 scale: $(DEV)
 	$(BIN)/python -m tests.simulation.scale $(SCALE_ARGS)
-	$(BIN)/python -m tests.simulation.scale3x $(SCALE_ARGS)
 
 # Raw pages against the SDK's way of reading them, on drawn bodies: make fuzz RECORDS=10000000
 .PHONY: fuzz

@@ -19,6 +19,7 @@ class RestartPolicy:
 
     failures_max: int | None
     backoff_s: float
+    backoff_max_s: float = PAUSE_MAX_S
 
     def gives_up(self, failures: int) -> bool:
         """Whether this many failures in a row under this worker are too many."""
@@ -27,4 +28,4 @@ class RestartPolicy:
     def delay_s(self, failures: int, rng: Random) -> float:
         """Seconds to wait before the next start after `failures` failures in a row; 0 counts as 1."""
         exponential = self.backoff_s * 2.0 ** min(max(0, failures - 1), 30)
-        return min(exponential, max(PAUSE_MAX_S, self.backoff_s)) * (1 + JITTER_SHARE * rng.random())
+        return min(exponential, max(self.backoff_max_s, self.backoff_s)) * (1 + JITTER_SHARE * rng.random())

@@ -1,7 +1,8 @@
 """Large fleets in virtual time, without a data path: how long leases take to find their places, and what that costs.
 
 `python -m tests.simulation.scale` runs every case, each in a process of its own, and prints the tables of the page
-docs/lab/scale.md; with `--write` it puts them there. `--case NAME` runs one case in this process.
+docs/lab/scale.md; with `--write` it puts them there. `--case NAME` runs one case in this process. In 2.x mode workers
+take their leases (`scale_fleet`), in 3.x mode a leader gives them (`scale3x_fleet`).
 """
 
 from __future__ import annotations
@@ -14,30 +15,38 @@ import resource
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+from tests.simulation.scale3x_fleet import Fleet3x
+from tests.simulation.scale3x_fleet import Settling as Settling3x
 from tests.simulation.scale_fleet import RULES, Fleet, Settling
 from tests.simulation.world.loop import run_world
 
 SEED = 1
 CASE_REAL_S_MAX = 3600.0
 PAGE = Path("docs/lab/scale.md")
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 JAVA = RULES
 EVEN = replace(RULES, even_shares=True)
 
-STEPS_HEAD = (
+TAKEN = (
     "| Workers | Shards | Step | All held after s | Balanced after s | At rest after s | Moves | Scan pages | Renewals "
     "| Takes | Refused writes | Read units | Write units | Most writes in a second | Leases per worker | Real s | MB |"
 )
-CLUSTERS_HEAD = (
+DOUBLED = (
     "| Rules of the first hundred | Rules of the second hundred | First hundred: leases (per worker) "
     "| Second hundred: leases (per worker) | At rest after s | Moves | Moves to equal halves at least | Real s |"
 )
+GIVEN = (
+    "| Decider | Workers | Leases | Step | All renewed after s | At rest after s | Runs | Moves | Most leases of one "
+    "| Leases per worker | Lowest load | Highest load | Workers within 10 % | Scan pages | Read units | Write units "
+    "| Real s |"
+)
+MARKS = {TAKEN: "measured", DOUBLED: "measured", GIVEN: "measured 3.x"}
+"""Which part of the page a table is in, by its head."""
 Print: TypeAlias = Callable[[str], None]
 Case: TypeAlias = Callable[[Print], Coroutine[None, None, None]]
 
@@ -45,79 +54,107 @@ Case: TypeAlias = Callable[[Print], Coroutine[None, None, None]]
 # --- cases -----------------------------------------------------------------------------------------------------------
 
 
-async def grow_and_shrink(say: Print, *, workers: int, shards: int, seed: int = SEED, even: bool = True) -> None:
+async def cold_start(say: Print, *, workers: int, shards: int) -> None:
+    say(_taken("cold start", await (fleet := Fleet(shards, SEED)).settle(lambda: fleet.start(workers, rules=EVEN))))
+
+
+async def taken(say: Print, *, workers: int, shards: int, even: bool = True) -> None:
     """A cold start, then 10 % more workers, then a third of them lost at the same moment."""
-    fleet = Fleet(shards, seed)
-    rules = EVEN if even else JAVA
-    kind = "" if even else " (as Java)"
-    await _step(say, fleet, f"cold start{kind}", lambda: fleet.start(workers, rules=rules))
-    await _step(say, fleet, f"10 % more workers{kind}", lambda: fleet.start(workers // 10, rules=rules))
-    await _step(say, fleet, f"a third lost at once{kind}", lambda: fleet.kill(len(fleet.workers) // 3))
+    fleet, rules, kind = Fleet(shards, SEED), EVEN if even else JAVA, "" if even else " (as Java)"
+    for name, step in (
+        ("cold start", lambda: fleet.start(workers, rules=rules)),
+        ("10 % more workers", lambda: fleet.start(workers // 10, rules=rules)),
+        ("a third lost at once", lambda: fleet.kill(len(fleet.workers) // 3)),
+    ):
+        say(_taken(name + kind, await fleet.settle(step)))
 
 
-async def cold_start(say: Print, *, workers: int, shards: int, seed: int = SEED) -> None:
-    fleet = Fleet(shards, seed)
-    await _step(say, fleet, "cold start", lambda: fleet.start(workers, rules=EVEN))
+async def given(say: Print, *, workers: int, leases: int, java: bool) -> None:
+    """The same in 3.x mode."""
+    fleet = Fleet3x(leases, SEED, java=java)
+    for name, step in (
+        ("cold start", lambda: fleet.start(workers)),
+        ("10 % more workers", lambda: fleet.start(workers // 10)),
+        ("a third lost at once", lambda: fleet.kill(len(fleet.living()) // 3)),
+    ):
+        say(_given("Java's" if java else "mld's", name, await fleet.settle(step)))
 
 
-async def double(say: Print, *, workers: int, shards: int, first_even: bool, second_even: bool) -> None:
+async def doubled(say: Print, *, workers: int, shards: int, first_even: bool, second_even: bool) -> None:
     """The stable imbalance: a second cluster as large as the first one joins."""
     fleet = Fleet(shards, SEED)
     rules = [EVEN if even else JAVA for even in (first_even, second_even)]
     first = fleet.start(workers, cluster="first", rules=rules[0])
     await fleet.settle(lambda: None)
     second: list[str] = []
-    settling = await fleet.settle(lambda: second.extend(fleet.start(workers, cluster="second", rules=rules[1])))
+    seen = await fleet.settle(lambda: second.extend(fleet.start(workers, cluster="second", rules=rules[1])))
     names = ["even shares" if even else "as Java" for even in (first_even, second_even)]
     loads = [_spread(fleet.loads(cluster)) for cluster in (first, second)]
-    say(
-        f"| {names[0]} | {names[1]} | {loads[0]} | {loads[1]} | {_seconds(settling.rest_s)} | {settling.moves} "
-        f"| {shards // 2} | {settling.real_s:.1f} |"
-    )
+    say(_row([*names, *loads, _seconds(seen.rest_s), str(seen.moves), str(shards // 2), f"{seen.real_s:.1f}"]))
 
 
 CASES: dict[str, tuple[str, Case]] = {
-    "20x200": (STEPS_HEAD, partial(cold_start, workers=20, shards=200)),
-    "100x1000": (STEPS_HEAD, partial(grow_and_shrink, workers=100, shards=1000)),
-    "300x3000": (STEPS_HEAD, partial(grow_and_shrink, workers=300, shards=3000)),
-    "300x3000-java": (STEPS_HEAD, partial(grow_and_shrink, workers=300, shards=3000, even=False)),
-    "1000x10000": (STEPS_HEAD, partial(grow_and_shrink, workers=1000, shards=10_000)),
-    "double-java": (CLUSTERS_HEAD, partial(double, workers=100, shards=500, first_even=False, second_even=False)),
-    "double-even": (CLUSTERS_HEAD, partial(double, workers=100, shards=500, first_even=True, second_even=True)),
-    "double-java-even": (CLUSTERS_HEAD, partial(double, workers=100, shards=500, first_even=False, second_even=True)),
-    "double-even-java": (CLUSTERS_HEAD, partial(double, workers=100, shards=500, first_even=True, second_even=False)),
+    "20x200": (TAKEN, partial(cold_start, workers=20, shards=200)),
+    "100x1000": (TAKEN, partial(taken, workers=100, shards=1000)),
+    "300x3000": (TAKEN, partial(taken, workers=300, shards=3000)),
+    "300x3000-java": (TAKEN, partial(taken, workers=300, shards=3000, even=False)),
+    "1000x10000": (TAKEN, partial(taken, workers=1000, shards=10_000)),
+    "double-java": (DOUBLED, partial(doubled, workers=100, shards=500, first_even=False, second_even=False)),
+    "double-even": (DOUBLED, partial(doubled, workers=100, shards=500, first_even=True, second_even=True)),
+    "double-java-even": (DOUBLED, partial(doubled, workers=100, shards=500, first_even=False, second_even=True)),
+    "double-even-java": (DOUBLED, partial(doubled, workers=100, shards=500, first_even=True, second_even=False)),
+    "3x-100x1000": (GIVEN, partial(given, workers=100, leases=1000, java=False)),
+    "3x-100x1000-java": (GIVEN, partial(given, workers=100, leases=1000, java=True)),
+    "3x-1000x10000": (GIVEN, partial(given, workers=1000, leases=10_000, java=False)),
+    "3x-1000x10000-java": (GIVEN, partial(given, workers=1000, leases=10_000, java=True)),
 }
-
-
-async def _step(say: Print, fleet: Fleet, name: str, act: Callable[[], object]) -> None:
-    say(_row(name, await fleet.settle(act)))
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _row(name: str, settling: Settling) -> str:
-    bill = settling.bill
-    cells = (
-        f"{settling.workers:,}",
-        f"{settling.shards:,}",
-        name,
-        *(_seconds(value) for value in (settling.held_s, settling.balanced_s, settling.rest_s)),
-        *(f"{value:,}" for value in (settling.moves, bill.pages, bill.renewals, bill.takes, bill.refused)),
-        *(f"{value:,.0f}" for value in (bill.read_units, bill.write_units, settling.peak_writes)),
-        _counts(settling.loads),
-        f"{settling.real_s:.0f}",
-        f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f}",
+def _taken(name: str, seen: Settling) -> str:
+    bill = seen.bill
+    return _row(
+        [
+            f"{seen.workers:,}",
+            f"{seen.shards:,}",
+            name,
+            *map(_seconds, (seen.held_s, seen.balanced_s, seen.rest_s)),
+            *(f"{value:,}" for value in (seen.moves, bill.pages, bill.renewals, bill.takes, bill.refused)),
+            *(f"{value:,.0f}" for value in (bill.read_units, bill.write_units, seen.peak_writes)),
+            ", ".join(f"{load} ({workers:,})" for load, workers in sorted(seen.loads.items())),
+            f"{seen.real_s:.0f}",
+            f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f}",
+        ]
     )
+
+
+def _given(decider: str, step: str, seen: Settling3x) -> str:
+    return _row(
+        [
+            decider,
+            f"{seen.workers:,}",
+            f"{seen.leases:,}",
+            step,
+            *map(_seconds, (seen.held_s, seen.rest_s)),
+            *(f"{value:,}" for value in (seen.runs, seen.moves, seen.most_held)),
+            f"{seen.counts[0]} to {seen.counts[1]}",
+            f"{seen.load_min:.2f}",
+            f"{seen.load_max:.2f}",
+            f"{seen.within:.0%}",
+            *(f"{value:,.0f}" for value in (seen.bill.pages, seen.bill.read_units, seen.bill.write_units)),
+            f"{seen.real_s:.0f}",
+        ]
+    )
+
+
+def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
 def _seconds(value: float | None) -> str:
     return "never" if value is None else f"{value:,.0f}"
-
-
-def _counts(loads: Counter[int]) -> str:
-    return ", ".join(f"{load} ({workers:,})" for load, workers in sorted(loads.items()))
 
 
 def _spread(loads: dict[str, int]) -> str:
@@ -149,20 +186,27 @@ def run_case(name: str, say: Print) -> None:
         run_world(CASES[name][1](say))
 
 
-def run_all() -> str:
-    """Run every case, one after another, each in a fresh process; the tables."""
-    lines: list[str] = []
-    head = ""
-    for name, (case_head, _) in CASES.items():
-        if case_head != head:
-            head = case_head
-            lines += ["", head, "|" + " --- |" * (head.count("|") - 1)]
+def run_all() -> dict[str, str]:
+    """Run every case, one after another, each in a fresh process; the tables by their heads."""
+    tables: dict[str, str] = {}
+    for name, (head, _) in CASES.items():
         print(f"running {name}", file=sys.stderr, flush=True)
         command = [sys.executable, "-m", __spec__.name, "--case", name]
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=CASE_REAL_S_MAX)
         print(done.stdout, end="", file=sys.stderr, flush=True)
-        lines += done.stdout.splitlines()
-    return "\n".join([*lines[1:], ""])
+        tables.setdefault(head, f"{head}\n|{' --- |' * (head.count('|') - 1)}\n")
+        tables[head] += done.stdout
+    return tables
+
+
+def write(page: str, tables: dict[str, str]) -> str:
+    """The page with these tables between its marks."""
+    for mark in set(MARKS.values()):
+        begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
+        before, rest = page.split(begin)
+        inside = "\n".join(table for head, table in tables.items() if MARKS[head] == mark)
+        page = f"{before}{begin}\n\n{inside}\n{end}{rest.split(end)[1]}"
+    return page
 
 
 def main() -> None:
@@ -174,10 +218,9 @@ def main() -> None:
         run_case(options.case, partial(print, flush=True))
         return
     tables = run_all()
-    print(tables)
+    print("\n".join(tables.values()))
     if options.write:
-        before, rest = PAGE.read_text().split(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n\n{tables}\n{END}{rest.split(END)[1]}")
+        PAGE.write_text(write(PAGE.read_text(), tables))
 
 
 if __name__ == "__main__":

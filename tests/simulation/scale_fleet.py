@@ -54,9 +54,6 @@ class Settling:
     """From the step until rest."""
     peak_writes: int
     """Most writes within one second."""
-    resting_s: float
-    resting: Bill
-    """The price of `resting_s` seconds of rest, for comparison."""
     loads: Counter[int]
     """How many workers (values) hold how many leases (keys) at rest."""
     real_s: float
@@ -158,8 +155,6 @@ class Fleet:
             moves=self.table.moves - moves,
             bill=bill_of_last_move.since(bill),
             peak_writes=self.table.peak_writes,
-            resting_s=self._now() - max(last_move, start),
-            resting=self.table.bill.since(bill_of_last_move),
             loads=Counter(self.loads().values()),
             real_s=time.perf_counter() - real_from,
         )

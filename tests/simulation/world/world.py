@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from mld.assembly import SourcePorts, StreamPorts, assemble
+from mld.assembly import SourcePorts, StreamPorts, assemble, worker_settings
 from mld.clock import Clock
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.local.kinesis import Kinesis, KinesisError
@@ -49,6 +49,7 @@ from tests.support.sources import one_stream
 EPOCH_S = 1_700_000_000.0
 SUPERVISOR_DELAY_S = 5.0  # systemd's RestartSec
 GRACE_S = 25.0
+RESTART_PAUSE_MAX_S = 10.0  # of children; the daemon's 5 minutes are longer than what is left of most plans
 KEY_SPACE = 2**128
 WATCH_S = 1.0
 PRICE_TURNS = 5
@@ -189,6 +190,8 @@ class Machine:
             metrics=metrics,
         )
         self.worker = worker
+        consumer = worker_settings(settings).consumer
+        worker.adjust(replace(consumer, restarts=replace(consumer.restarts, backoff_max_s=RESTART_PAUSE_MAX_S)))
         return await worker.run(GRACE_S)
 
     def _ports(self, settings: Settings) -> SourcePorts:

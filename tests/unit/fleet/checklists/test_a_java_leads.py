@@ -39,7 +39,7 @@ async def led_by_java(stage: Stage, *owners: str | None, assigns: bool = False) 
     stage.plant_leases(*owners)
     stage.plant_version("3X")
     leader = JavaLeader(stage, "java-1", assigns=assigns).start()
-    await stage.until(lambda: stage.leader() == "java-1")
+    await stage.until(lambda: stage.leader() == "java-1" and stage.row("java-1") is not None)
     return leader
 
 
@@ -217,7 +217,7 @@ async def test_it_honours_a_handoff_by_renewing_until_its_processor_has_stopped(
     last = stage.requests.of("w1", "UpdateItem", key=key, since=begun_at)[-1]
     assert last.condition == f"leaseKey = {key} AND leaseOwner = java-2 AND checkpointOwner = w1"
     assert last.update == "SET leaseOwner = java-2 REMOVE checkpointOwner ADD leaseCounter 1"
-    await stage.until(lambda: key in next_owner.held, 20)
+    await stage.until(lambda: key in next_owner.held(), 20)
 
 
 @story(1, **V3X)
@@ -283,7 +283,7 @@ async def test_on_stop_it_gives_its_leases_to_live_workers_and_deletes_its_repor
     assert {r.condition for r in gifts} == {
         f"leaseKey = {key} AND leaseOwner = w1 AND attribute_not_exists(checkpointOwner)" for key in keys
     }
-    await stage.until(lambda: set(leader.held) == set(keys), 20)
+    await stage.until(lambda: set(leader.held()) == set(keys), 20)
 
 
 @story(1, **V3X)
@@ -307,11 +307,17 @@ async def test_on_stop_it_evicts_its_leases_if_nobody_else_lives(stage):
 @story(6, **V3X)
 async def test_all_of_it_a_java_leader_shares_its_leases_with_mld_workers(stage):
     """The whole checklist at work: a leader that assigns, two workers of ours, a late one, a stop and a crash."""
+
+    async def traffic() -> None:  # Java shares out by throughput
+        while True:
+            stage.world.put(60)
+            await asyncio.sleep(1.0)
+
+    producing = asyncio.create_task(traffic())
     await led_by_java(stage, *["java-1"] * 6, assigns=True)
     stage.start("w1")
     stage.start("w2", seed=2)
     await stage.until(lambda: [len(stage.owned_by(w)) for w in ("java-1", "w1", "w2")] == [2, 2, 2], 300)
-    stage.world.put(60)
     await stage.advance(20)
     ours = [row for row in stage.leases().values() if row["leaseOwner"]["S"] in ("w1", "w2")]
     assert all(row["checkpoint"] != {"S": "TRIM_HORIZON"} for row in ours)
@@ -321,3 +327,4 @@ async def test_all_of_it_a_java_leader_shares_its_leases_with_mld_workers(stage)
     await stage.world.running[1].crash()
     await stage.until(lambda: len(stage.owned_by("java-1")) == 6, 120)
     assert stage.leader() == "java-1"
+    producing.cancel()

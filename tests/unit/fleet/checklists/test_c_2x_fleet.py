@@ -45,7 +45,7 @@ async def test_beside_real_2x_workers_it_writes_nothing_but_leases(stage):
     old = [Java2xWorker(stage, "java-2a").start(), Java2xWorker(stage, "java-2b").start()]
     worker = stage.start("w1")
     await stage.until(lambda: len(stage.leases()) == 4)
-    await stage.until(lambda: len(stage.owned_by("w1")) >= 1 and all(one.held for one in old), 120)
+    await stage.until(lambda: len(stage.owned_by("w1")) >= 1 and all(one.held() for one in old), 120)
     stage.world.put(40)
     await stage.advance(600)
     parent = stage.owned_by("w1")[0]

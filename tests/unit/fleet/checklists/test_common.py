@@ -29,9 +29,9 @@ async def test_a_clock_some_seconds_off_changes_nothing(stage, ahead_s):
     stage.start("w1")
     await stage.until(lambda: len(stage.owned_by("w1")) == 4)
     java = JavaWorker(stage, "java-1", clock_ahead_s=ahead_s).start()
-    await stage.until(lambda: len(java.held) == 2, 200)
+    await stage.until(lambda: len(java.held()) == 2, 200)
     await stage.advance(120)
-    assert len(java.held) == 2
+    assert len(java.held()) == 2
 
 
 @pytest.mark.parametrize(

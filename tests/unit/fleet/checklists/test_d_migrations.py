@@ -432,9 +432,9 @@ async def test_as_follower_it_switches_reads_and_lock_when_the_row_says_complete
 
     java.crash()  # it has finished the migration and competes for the lock of the lease table
     stage.plant_status("COMPLETE")
-    stage.put({**java._lock_row(), "key": {"S": "Leader"}}, STATES)
+    java.take_lock()
     leases_lock = JavaLeader(stage, "java-2", assigns=False).start()
-    await stage.until(lambda: leases_lock.leads)
+    await stage.until(lambda: leases_lock.leads())
     completed_at = stage.now
     await stage.advance(HEARTBEAT_S + 1)
     begun_at = stage.now
