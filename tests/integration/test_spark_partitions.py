@@ -11,7 +11,6 @@ pytest.importorskip("pyspark")
 
 from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from processors.spark.sink_port import SinkSpec
-from processors.spark.sinks import partitioned_files
 from processors.spark.sinks.factory import make_sink
 from processors.spark.sinks.partitioned_files import BEYOND, directory_of
 
@@ -106,10 +105,20 @@ def test_the_names_of_odd_values_are_those_of_spark(spark, tmp_path):
     assert spark.read.parquet(str(path / BEYOND)).count() == 1, "only one of the two new ones"
 
 
-def test_more_files_than_a_batch_may_have_are_one_for_each_partition(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(partitioned_files, "FILES_MAX", 3)
+def test_partitions_written_lately_take_one_job_and_each_row_is_there_once(spark, tmp_path):
+    path = tmp_path / "out"
+    sink = sink_of(spark, path, 9)
+    expected = []
+    for number, customers in enumerate((["a", None], ["a"], [None, "a"], ["b", "a"], ["b"]), 1):
+        assert sink.publish(of(spark, *customers).repartition(4), step(number), "b").rows == len(customers)
+        expected += customers
+    rows = [row.customer for row in spark.read.parquet(str(path)).collect()]
+    assert sorted(rows, key=str) == sorted(expected, key=str)
+    assert not (path / BEYOND).exists()
+
+
+def test_a_partition_of_a_batch_that_was_looked_at_is_one_file(spark, tmp_path):
     path = tmp_path / "out"
     frame = of(spark, *("a", "b") * 20).repartition(4)
     assert sink_of(spark, path, 9).publish(frame, step(1), "b").rows == 40
     assert len(list(path.glob("customer=*/*.parquet"))) == 2
-    assert not (path / BEYOND).exists()

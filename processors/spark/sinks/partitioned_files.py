@@ -1,9 +1,9 @@
 """Files in the directories of their partitions, as Hive lays them out, and a bound on how many of these a sink begins.
 
 Whoever puts records may choose the values of `partitionBy`, and a directory for each of them costs every shard its
-time. So an hour brings at most `mld.spark.sink.<name>.newPartitionsPerHour` new ones. A batch is written as it is, and
-only looked at. If it has too many, it is written once more, as are those of the next hour, by what its values are: rows
-of partitions that there are, or may be, go there, all others to `BEYOND`, which readers skip, in files that have all
+time. So an hour brings at most `mld.spark.sink.<name>.newPartitionsPerHour` new ones. A batch whose rows are all of
+partitions that were written lately is written in one job. Any other one is computed once and looked at first: rows of
+partitions that there are, or may be, go there, all others to `BEYOND`, which readers skip, in files that have all
 columns. Both are one commit, so a batch that is tried again has each row once, wherever the bound stands then.
 """
 
@@ -13,8 +13,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import reduce
-from operator import and_
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -22,7 +20,7 @@ from processors.spark.commit import ledger
 from processors.spark.commit.journal import SinkJournal
 from processors.spark.commit.ledger import Columns, FileMove
 from processors.spark.commit.store import StagingStore
-from processors.spark.sink_port import SinkError, SinkRefused, SinkSpec, StagedFrame
+from processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
 from processors.spark.sinks.files import FileSink
 from processors.spark.sinks.spark_write import write
 from processors.spark.spark_errors import failure
@@ -39,13 +37,13 @@ STAGED_BEYOND = f"{BEYOND}=rows"
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | frozenset(map(chr, range(1, 0x20)))
 """What Spark does not write into the name of a directory as it is."""
-FILES_MAX = 20_000
-"""Files of one batch that is written as it is."""
 PARTITIONS_MAX = 10_000
 """Partitions of one batch that are told apart; rows of the smallest ones go to `BEYOND`."""
 KNOWN_MAX = 100_000
 """Partitions remembered as begun: more, and they are looked for again."""
 HOUR_S = 3600.0
+RECENT_MAX = 256
+"""Partitions by whose values rows are told apart in one job: the plan names them."""
 
 
 class NewPartitions:
@@ -58,27 +56,17 @@ class NewPartitions:
         self._known: set[str] = set()
         self._hour_began_at = clock()
         self._begun = 0
-        self._careful_until = clock()
 
-    @property
-    def is_careful(self) -> bool:
-        """Whether a batch had too many within the last hour."""
-        return self._clock() < self._careful_until
-
-    def admitted(self, wanted: Sequence[str], exist: Callable[[list[str]], set[str]], *, all_or_none: bool) -> set[str]:
-        """Those of `wanted` that may be written, the first ones first; with `all_or_none` none if one may not."""
+    def admitted(self, wanted: Sequence[str], exist: Callable[[list[str]], set[str]]) -> set[str]:
+        """Those of `wanted` that may be written: what there is, and new ones, the first ones first."""
         with self._lock:
             now = self._clock()
             if now - self._hour_began_at >= HOUR_S:
                 self._hour_began_at, self._begun = now, 0
             unknown = [one for one in wanted if one not in self._known]
-            there = exist(unknown[:PARTITIONS_MAX])
+            there = exist(unknown)
             new = [one for one in unknown if one not in there]
             left = max(0, self.at_most - self._begun)
-            if len(new) > left:
-                self._careful_until = now + HOUR_S
-                if all_or_none:
-                    return set()
             self._begun += len(new[:left])
             if len(self._known) > KNOWN_MAX:
                 self._known.clear()
@@ -107,55 +95,63 @@ class PartitionedSink(FileSink):
     ) -> None:
         super().__init__(spec, store, journal, place)
         self._new_partitions = NewPartitions(spec.new_partitions_max)
+        self._recent: tuple[str, ...] = ()
+        """Keys of partitions that were written lately; none if they are too many."""
         self.rows_beyond = 0
 
-    def stage(self, frame: DataFrame | None) -> StagedFrame:
-        if frame is None or not self._spec.partition_by:
-            return super().stage(frame)
-        if not self._new_partitions.is_careful:
-            staged = super().stage(frame)
-            wanted = sorted({str(PurePosixPath(file).parent) for file in staged.files})
-            if not wanted or self._may_begin(wanted, len(staged.files)):
-                return staged
-            self.discard(staged)
-        return self._stage_by_values(frame)
+    def _write(self, frame: DataFrame, token: str) -> int:
+        if not self._spec.partition_by:
+            return super()._write(frame, token)
+        if self._recent:
+            from pyspark.sql import Observation
+            from pyspark.sql import functions as F
 
-    def _may_begin(self, directories: list[str], files: int) -> bool:
-        admitted = self._new_partitions.admitted(directories, self._existing, all_or_none=True)
-        return files <= FILES_MAX and bool(admitted)
+            is_recent, others = self._key(frame).isin(*self._recent), Observation()
+            seen = frame.observe(others, F.count_if(~is_recent).alias("rows"))
+            rows = super()._write(seen.filter(is_recent), token)
+            if not others.get["rows"]:
+                return rows
+            self._store.remove(self._journal.data(token))
+        return self._write_by_values(frame, token)
 
-    def _stage_by_values(self, frame: DataFrame) -> StagedFrame:
+    def _write_by_values(self, frame: DataFrame, token: str) -> int:
         from pyspark.sql import functions as F
 
-        columns, names = self._columns(frame), self._spec.partition_by
-        doing = f"sink {self.name}: looking at the values of partitionBy"
+        names = self._spec.partition_by
         kept = frame.persist()
         try:
             texts = {name: f"p{number}" for number, name in enumerate(names)}
-            values = kept.select(*(kept[name].cast("string").alias(text) for name, text in texts.items()))
-            by = list(texts.values())
-            counted = values.groupBy(*by).count().orderBy(F.desc("count"), *by).limit(PARTITIONS_MAX)
-            found = {directory_of(names, row[:-1]): row[:-1] for row in counted.collect()}
-            admitted = self._new_partitions.admitted(list(found), self._existing, all_or_none=False)
-            schema = ", ".join(f"{text} STRING" for text in by)
-            wanted = F.broadcast(frame.sparkSession.createDataFrame([found[one] for one in sorted(admitted)], schema))
-            each = (kept[name].cast("string").eqNullSafe(wanted[text]) for name, text in texts.items())
-            same: Column = reduce(and_, each)
+            columns = (kept[name].cast("string").alias(text) for name, text in texts.items())
+            by = ["key", *texts.values()]
+            counted = kept.select(self._key(kept).alias("key"), *columns).groupBy(*by).count()
+            values = counted.orderBy(F.desc("count"), *by).limit(PARTITIONS_MAX).collect()
+            found = {directory_of(names, row[1:-1]): row["key"] for row in values}
+            admitted = self._new_partitions.admitted(list(found), self._existing)
+            keys = [key for directory, key in found.items() if directory in admitted]
+            wanted = F.broadcast(frame.sparkSession.createDataFrame([(key,) for key in keys], "key STRING"))
+            same = self._key(kept) == wanted["key"]
             beyond = kept.join(wanted, same, "left_anti")
             count = beyond.count()
-            with self._journal.staged() as token:
-                within = kept.join(wanted, same, "left_semi").repartition(*names)  # a file for each
-                rows = self._write(within, token) if admitted else 0
-                if count:
-                    self._write_beyond(beyond, token)
-                    self._say(count)
-                return StagedFrame(token, frame, columns, tuple(self._clean(token, rows + count)), rows + count)
+            within = kept.join(wanted, same, "left_semi").repartition(*names)  # a file for each
+            rows = super()._write(within, token) if keys else 0
+            if count:
+                self._write_beyond(beyond, token)
+                self._say(count)
+            recent = dict.fromkeys((*keys, *self._recent))
+            self._recent = tuple(recent)[:RECENT_MAX] if len(keys) <= RECENT_MAX else ()
+            return rows + count
         except SinkError:
             raise
         except Exception as error:  # Spark's and the user's, of any kind
-            raise failure(error, doing) from error
+            raise failure(error, f"sink {self.name}: looking at the values of partitionBy") from error
         finally:
             kept.unpersist()
+
+    def _key(self, frame: DataFrame) -> Column:
+        """Names the partition of a row."""
+        from pyspark.sql import functions as F
+
+        return F.to_json(F.array(*(frame[name].cast("string") for name in self._spec.partition_by)))
 
     def _write_beyond(self, frame: DataFrame, token: str) -> None:
         write(

@@ -28,42 +28,32 @@ class Clock:
         return self.now
 
 
-def bound(at_most: int) -> tuple[NewPartitions, Clock, Disk, Callable[..., set[str]]]:
+def bound(at_most: int) -> tuple[Clock, Disk, Callable[..., set[str]]]:
     clock, disk = Clock(), Disk("old", "older")
     partitions = NewPartitions(at_most, clock)
 
-    def admitted(*wanted: str, all_or_none: bool = False) -> set[str]:
-        return partitions.admitted(wanted, disk.exist, all_or_none=all_or_none)
+    def admitted(*wanted: str) -> set[str]:
+        return partitions.admitted(wanted, disk.exist)
 
-    return partitions, clock, disk, admitted
+    return clock, disk, admitted
 
 
 def test_what_there_is_may_always_be_written_and_new_ones_until_the_bound() -> None:
-    partitions, _, _, admitted = bound(2)
+    _, _, admitted = bound(2)
     assert admitted("a", "old") == {"a", "old"}
-    assert not partitions.is_careful
     assert admitted("b", "c", "older", "a") == {"b", "older", "a"}
     assert admitted("d", "b") == {"b"}
-    assert partitions.is_careful
-
-
-def test_a_batch_with_too_many_begins_none_and_uses_nothing_up() -> None:
-    partitions, _, _, admitted = bound(2)
-    assert admitted("a", "b", "c", all_or_none=True) == set()
-    assert partitions.is_careful
-    assert admitted("a", "b", "c") == {"a", "b"}
 
 
 def test_an_hour_later_as_many_may_come_again() -> None:
-    partitions, clock, _, admitted = bound(1)
+    clock, _, admitted = bound(1)
     assert admitted("a", "b") == {"a"}
     clock.now += HOUR_S
-    assert not partitions.is_careful
-    assert admitted("c", "a", all_or_none=True) == {"c", "a"}
+    assert admitted("c", "d", "a") == {"c", "a"}
 
 
 def test_a_partition_is_looked_for_once() -> None:
-    _, _, disk, admitted = bound(2)
+    _, disk, admitted = bound(2)
     for _ in range(3):
         admitted("old", "a")
     assert disk.looked == ["old", "a"]
