@@ -297,22 +297,18 @@ def entries_of(file_name: str) -> tuple[list[FileEntry], str | None]:
 
 
 def _list_bytes(path: str) -> tuple[bytes, str | None]:
-    """As `_bytes_of`, for a file that is read again and again."""
-    name = where(path)
-    try:
-        if not stat.S_ISREG(Path(path).stat().st_mode):
-            raise _file_problem(name, "is no regular file and cannot be read again and again", "name a file")
-    except (OSError, ValueError):
-        pass  # the same happens again, and is said
-    return _bytes_of(path, name)
+    """As `_bytes_of`, for a file that is read again and again, and that somebody may replace by a pipe meanwhile."""
+    return _bytes_of(path, where(path), os.O_NONBLOCK)
 
 
-def _bytes_of(path: str, file_name: str) -> tuple[bytes, str | None]:
+def _bytes_of(path: str, file_name: str, flags: int = 0) -> tuple[bytes, str | None]:
     """What is in a file that is shown as `file_name`, and who besides its user can read it."""
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
+        with open(path, "rb", opener=lambda name, given: os.open(name, given | flags)) as file:
             status = os.fstat(file.fileno())
+            if flags and not stat.S_ISREG(status.st_mode):
+                raise _file_problem(file_name, "is no regular file and cannot be read again and again", "name a file")
+            data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         remedy = "check the path and its permissions"
         raise _file_problem(file_name, f"cannot be read: {error.strerror}", remedy) from None

@@ -34,6 +34,7 @@ PLACED = ("parquet", "orc", "json", "csv", "text", "avro", "delta", "iceberg")
 """Formats of a sink whose marks are where its rows are."""
 JDBC = "jdbc"
 MEBIBYTE = 1024 * 1024
+NEW_PARTITIONS_PER_HOUR = 1_000
 CHOICE, INT, LONG, TEXT = ValueKind.CHOICE, ValueKind.INT, ValueKind.LONG, ValueKind.TEXT
 
 
@@ -181,6 +182,8 @@ KEYS: tuple[Key, ...] = (
          "parquet"),
     _key("sink.<name>.path", TEXT, "Directory or table of a sink."),
     _key("sink.<name>.partitionBy", TEXT, "Columns by whose values a sink's files are laid out."),
+    _key("sink.<name>.newPartitionsPerHour", LONG, "Directories of partitionBy that a sink of files begins in an hour; "
+         "rows beyond are kept in `_mld_beyond`.", NEW_PARTITIONS_PER_HOUR, minimum=1, maximum=1_000_000),
     _key("sink.<name>.mode", TEXT, "append; merge, by keys, where the format can; a save mode of Spark for others.",
          "append"),
     _key("sink.<name>.keys", TEXT, "Columns that name a row, with commas between them, for mode = merge: of each key "
@@ -453,24 +456,21 @@ def _together(
     streaming = values["mode"] is Mode.STREAMING
     place = places.get("checkpoint", places.get("mode", file_name))
     if streaming and not values["checkpoint"]:
-        needs = "is required by mld.spark.mode = streaming"
-        say("checkpoint", needs, "name a directory all workers share", place=place)
+        say("checkpoint", "is required by mld.spark.mode = streaming", "name one all workers share", place=place)
     if streaming and not sinks:
         say("sink", "is required by mld.spark.mode = streaming", f"write {SINK_PREFIX}<name>.path = …", place=place)
     if streaming and values["remote"]:
         remedy = "the queries write through the session host; use mld.spark.master"
         say("remote", "cannot be used with mld.spark.mode = streaming", remedy)
     unused = "has no effect without mld.spark.mode = streaming"
-    if not streaming and values["checkpoint"]:
-        say("checkpoint", unused, "set the mode", Level.WARNING)
-    if not streaming and values["alignMillis"]:
-        say("alignMillis", unused, "set the mode", Level.WARNING)
+    for name in ("checkpoint", "alignMillis"):
+        if not streaming and values[name]:
+            say(name, unused, "set the mode", Level.WARNING)
     _of_places(values, sinks, say)
     for name, sink in sinks.items():
         for choice, known in CHOICES.items():
             if sink.values.get(choice, known[0]) not in known:
-                remedy = f"write {' or '.join(known)}"
-                say(f"sink.{name}.{choice}", "has no such value", remedy, place=sink.place)
+                say(f"sink.{name}.{choice}", "has no such value", f"write {' or '.join(known)}", place=sink.place)
         if not streaming and sink.values.get(OUTPUT_MODE) in OUTPUT_MODES:
             say(f"sink.{name}.{OUTPUT_MODE}", unused, "set the mode", Level.WARNING, sink.place)
     return remarks

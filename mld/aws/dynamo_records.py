@@ -11,6 +11,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from typing import Any
 
 _FIELDS = ("eventID", "eventName", "eventVersion", "eventSource", "awsRegion", "dynamodb")
@@ -38,7 +39,10 @@ def data_of(record: Mapping[str, Any]) -> bytes:
 
 def created_s(record: Mapping[str, Any]) -> float:
     """When the change was made, in epoch seconds. Raises KeyError, TypeError or ValueError."""
-    return float(record["dynamodb"]["ApproximateCreationDateTime"])
+    created = float(record["dynamodb"]["ApproximateCreationDateTime"])
+    if not isfinite(created):
+        raise ValueError("no time")
+    return created
 
 
 def kinesis_record(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from properties.remarks import ConfigurationError, Level
 from properties.secret_files import secret_of
 from properties.spark import (
     JDBC,
+    NEW_PARTITIONS_PER_HOUR,
     PREFIX,
     Format,
     Latency,
@@ -273,6 +274,7 @@ def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity, s3: S3Ac
         delete_when=lines.values.get("deleteWhen") or None,
         ledger=ledger,
         writer=writer,
+        new_partitions_max=int(lines.values.get("newPartitionsPerHour", NEW_PARTITIONS_PER_HOUR)),
         glue_table=lines.values.get("glueTable"),
         shared=lines.values.get("writers") == "shared",
         one_file=ONE_FILE.get(lines.values.get("files", "")),

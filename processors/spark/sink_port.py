@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard
 from processors.spark.writer_identity import WriterIdentity
 from properties.credentials import CredentialsChain
+from properties.spark import NEW_PARTITIONS_PER_HOUR
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -203,6 +204,8 @@ class SinkSpec:
     writer: WriterIdentity = field(default_factory=WriterIdentity)
     shared: bool = False
     """Whether writers of other identities are meant to write here as well (`mld.spark.sink.<name>.writers`)."""
+    new_partitions_max: int = NEW_PARTITIONS_PER_HOUR
+    """Directories of partitions that it begins in an hour (`mld.spark.sink.<name>.newPartitionsPerHour`)."""
     glue_table: str | None = None
     """The table of Glue over its files (`mld.spark.sink.<name>.glueTable`)."""
     private: bool = False

@@ -17,7 +17,7 @@ from processors.spark.commit.s3_journal import HEAD_KEY
 from processors.spark.high_water_marks import RecordPosition, StreamShard, spans
 from processors.spark.settings import SDK_CREDENTIALS
 from processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
-from processors.spark.sinks.files import PartitionedSink
+from processors.spark.sinks.partitioned_files import PartitionedSink
 from processors.spark.sinks.s3_files import S3FileSink, S3Place, ScratchStore
 from processors.spark.writer_identity import WriterIdentity
 from properties.credentials import parse_chain

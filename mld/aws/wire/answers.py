@@ -18,6 +18,8 @@ BODY_BYTES_MAX = 128 * 1024 * 1024
 CHUNK_LINE_BYTES_MAX = 4096
 """Of the line before a chunk, and of a trailer."""
 CHUNK_DIGITS_MAX = 8
+INFORMATIONAL_MAX = 8
+"""Answers before the one that counts; AWS sends none."""
 LENGTH_DIGITS_MAX = 18
 CRC32_HEADER = b"x-amz-crc32"
 
@@ -47,7 +49,7 @@ class Incoming:
     BrokenAnswerError for what is no answer.
     """
 
-    __slots__ = ("_body", "_chunks", "ahead", "headers", "length", "status")
+    __slots__ = ("_body", "_chunks", "_informational", "ahead", "headers", "length", "status")
 
     def __init__(self) -> None:
         self.status = 0
@@ -56,6 +58,7 @@ class Incoming:
         self.length: int | None = None
         """Bytes in the body, if the head announces them."""
         self.ahead = b""
+        self._informational = 0
         self._chunks: Chunks | None = None
         self._body = BytesIO()  # not a list of pieces: one of a byte would take 40 times as much
 
@@ -78,6 +81,10 @@ class Incoming:
             if status >= 200:
                 self.status = status
                 self._expect_body()
+                continue
+            self._informational += 1
+            if self._informational > INFORMATIONAL_MAX:
+                raise BrokenAnswerError(f"more than {INFORMATIONAL_MAX} answers that answer nothing")
         return True
 
     def feed(self, data: bytes) -> Answer | None:
@@ -178,6 +185,7 @@ class Chunks:
         self._line = b""
         self._left = 0
         """Bytes left in this chunk."""
+        self._trailers_bytes = 0
 
     @property
     def is_complete(self) -> bool:
@@ -220,6 +228,9 @@ class Chunks:
             case _Expected.DATA_END if not line:
                 self._expected = _Expected.SIZE
             case _Expected.TRAILER:
+                self._trailers_bytes += len(line) + 1
+                if self._trailers_bytes > HEAD_BYTES_MAX:
+                    raise BrokenAnswerError(f"more than {HEAD_BYTES_MAX} bytes of trailers")
                 if not line:
                     self._expected = _Expected.NOTHING
             case _:

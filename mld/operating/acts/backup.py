@@ -22,6 +22,7 @@ FORMAT = "mld-rows"
 VERSION = 1
 MODE = 0o600
 _BINARY, _BINARY_SET = "B", "BS"
+SCALARS = {"S": str, "N": str, "SS": str, "NS": str, "BOOL": bool, "NULL": bool}
 
 
 class BackupError(ActRefusedError):
@@ -132,6 +133,8 @@ def read_backup(path: Path) -> tuple[BackupHeader, Iterator[Row]]:
     try:
         value = json.loads(first or "")
         header = BackupHeader(**value)
+        if not all(isinstance(one, str) for name, one in value.items() if name != "version"):
+            raise TypeError
     except (ValueError, TypeError, RecursionError):
         raise BackupError(f"{path} is no file of `mld export`: its first line is no header") from None
     if header.format != FORMAT or header.version != VERSION:
@@ -154,7 +157,7 @@ def _rows(path: Path, lines: Iterator[str]) -> Iterator[Row]:
         try:
             value = json.loads(line)
             yield {name: _from_json(one) for name, one in value.items()}
-        except (ValueError, AttributeError, TypeError, RecursionError):
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             raise BackupError(f"{path}, line {number}: no row") from None
 
 
@@ -183,4 +186,7 @@ def _from_json(value: Mapping[str, Any]) -> dict[str, Any]:
         return {kind: {name: _from_json(one) for name, one in inner.items()}}
     if kind == "L":
         return {kind: [_from_json(one) for one in inner]}
+    flat = inner if kind in ("SS", "NS") else [inner]
+    if not isinstance(flat, list) or not all(isinstance(one, SCALARS[kind]) for one in flat):
+        raise TypeError(f"no {kind} of DynamoDB")
     return {kind: inner}

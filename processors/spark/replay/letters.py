@@ -9,6 +9,7 @@ Pure: values in, values out.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,8 @@ from processors.spark.high_water_marks import RecordPosition, StreamShard
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_DIGITS = re.compile(r"[0-9]{1,129}", re.ASCII)
+SUB_MAX = 2**63 - 1
 REPLAY = "(dead letter)"
 """Stands for the stream in the marks of what was replayed; no stream can be called so."""
 
@@ -51,7 +54,7 @@ def letters_of(number: int, texts: Iterable[tuple[str, bytes]]) -> Iterator[Spar
         for line in data.splitlines():
             try:
                 yield _letter(RecordPosition(number, at), json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise LetterError(
                     f"{name} has a line that is no dead letter of mld-spark ({error!r}): {line[:80]!r}; take it out"
                 ) from error
@@ -59,15 +62,24 @@ def letters_of(number: int, texts: Iterable[tuple[str, bytes]]) -> Iterator[Spar
 
 
 def _letter(position: RecordPosition, value: dict[str, object]) -> SparkLetter:
+    texts = (
+        value.get("data", ""),
+        *(value[name] for name in ("partitionKey", "sequenceNumber", "streamName", "shardId")),
+    )
+    if not all(isinstance(text, str) for text in texts) or not _DIGITS.fullmatch(str(value["sequenceNumber"])):
+        raise TypeError("a field of another type")
+    sub = value.get("subSequenceNumber", 0)
+    if type(sub) is not int or not 0 <= sub <= SUB_MAX:
+        raise ValueError("no subSequenceNumber")
     arrived, sinks, application = value.get("approximateArrivalTimestamp"), value.get("sinks"), value.get("application")
     kept: dict[str, object] = {
         "data": value.get("data", ""),
         "partitionKey": value["partitionKey"],
         "sequenceNumber": value["sequenceNumber"],
         "approximateArrivalTimestamp": None if arrived is None else _milliseconds(str(arrived)),
-        "subSequenceNumber": value.get("subSequenceNumber", 0),
+        "subSequenceNumber": sub,
     }
-    kept |= {name: text for name, text in value.items() if name.startswith("schema")}
+    kept |= {name: one for name, one in value.items() if name.startswith("schema") and not isinstance(one, list | dict)}
     kept |= {"s": value["streamName"], "h": value["shardId"]}
     return SparkLetter(
         position,

@@ -10,8 +10,9 @@ from urllib.parse import quote
 
 from processors.spark.commit.store import Store, store_at
 from processors.spark.sink_port import Sink, SinkRefused, SinkSpec, is_s3
-from processors.spark.sinks.files import FileSink, FlatSink, PartitionedSink
+from processors.spark.sinks.files import FileSink, FlatSink
 from processors.spark.sinks.generic import GenericSink
+from processors.spark.sinks.partitioned_files import PartitionedSink
 from processors.spark.sinks.s3_access import bucket_of
 from processors.spark.sinks.s3_files import ClusterS3FileSink, S3FileSink, ScratchStore, place_of
 from processors.spark.sinks.spark_rewrite import REWRITTEN

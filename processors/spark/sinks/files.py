@@ -10,8 +10,9 @@ files and a copy of its ledger entry, and appears by one rename. Readers that kn
 column `mld_commit`. Spark reads either the directories or the files beside them, never both, so a sink that has begun
 in this layout (`LedgerEntry.layout` says so) goes on in it.
 
-Partitioned: the files of a commit are renamed one by one into `<column>=<value>/` directories, and every name begins
-with the number of its commit. A reader may see a part of the newest commit meanwhile, and no record twice.
+Partitioned (`partitioned_files`): the files of a commit are renamed one by one into `<column>=<value>/` directories,
+and every name begins with the number of its commit. A reader may see a part of the newest commit meanwhile, and no
+record twice.
 
 A compaction replaces small files of one directory by a large one: a commit without records, whose entry has the names
 of the files that go (`LedgerEntry.removals`). They go first, so a reader may miss their records until the large file
@@ -52,8 +53,6 @@ DRAFT_OF_COPY = "copy.json"
 COPIES_KEPT, COPIES_SWEPT_FROM = 2, 8
 IN_FILES = "{} in files"
 """Layout of a flat sink by its format; the name of the format alone is that of a sink in directories."""
-FILES_MAX = 20_000
-"""Files of one batch. More means a partition column with (nearly) as many values as records: no table to read."""
 BY_PLACE = frozenset(("csv",))
 """Formats whose columns have no names once they are written."""
 DEFAULTS = {"parquet": {"parquet.dictionary.page.size": str(128 * 1024)}}
@@ -186,10 +185,6 @@ class FileSink(CompactableFiles):
                 raise SinkRefused(
                     f"sink {self.name}: Spark has written {rows} rows to {self._store.uri(data)}, but their files are "
                     "not to be seen from here; path has to be on a file system that this host and all executors share"
-                )
-            if len(files) > FILES_MAX:
-                raise SinkRefused(
-                    f"sink {self.name}: a batch of {rows} rows makes {len(files)} files; partition by something coarser"
                 )
             if files:
                 for name in found:
@@ -371,23 +366,6 @@ class FlatSink(FileSink):
                 )
         assert isinstance(self._journal, Journal)
         return self._journal.restore(data)
-
-
-class PartitionedSink(FileSink):
-    """Hive's layout."""
-
-    def _check_columns(self, columns: Columns) -> None:
-        names = {name.lower() for name, _ in columns}
-        for column in self._spec.partition_by:
-            if column.lower() not in names:
-                raise SinkRefused(f"sink {self.name}: partitionBy names {column}, the frame has no such column")
-            if column.startswith(("_", ".")):
-                raise SinkRefused(f"sink {self.name}: readers skip directories like {column}=; rename the column")
-
-    def _moves(self, number: int, files: list[str], layout: str) -> tuple[FileMove, ...]:
-        prefix = f"c{number:0{ledger.NUMBER_DIGITS}d}-"
-        paths = map(PurePosixPath, files)
-        return tuple(FileMove(f"data/{path}", str(path.with_name(prefix + path.name))) for path in paths)
 
 
 def _suffixes(name: str) -> str:

@@ -10,16 +10,18 @@ see a part of the newest commit meanwhile, and no record twice.
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from processors.spark.commit.s3_journal import S3Journal
-from processors.spark.commit.s3_staging import Objects, S3Staging
+from processors.spark.commit.s3_journal import AT_ONCE, S3Journal
+from processors.spark.commit.s3_staging import Objects, S3Staging, object_failures
 from processors.spark.commit.store import PosixStore, StagingStore
 from processors.spark.high_water_marks import HighWaterMarks
 from processors.spark.sink_port import JobFailed, SinkError, SinkRefused, SinkSpec
-from processors.spark.sinks.files import OPTIONS, PartitionedSink
+from processors.spark.sinks.files import OPTIONS
 from processors.spark.sinks.letter_files import LetterFiles, LetterObjects
+from processors.spark.sinks.partitioned_files import PartitionedSink
 from processors.spark.sinks.spark_write import write
 from processors.spark.spark_errors import sentence
 
@@ -74,10 +76,18 @@ class S3FileSink(PartitionedSink):
         journal = S3Journal(objects, place.prefix, staging, spec.name, place=str(place))
         super().__init__(spec, staging, journal, str(place))
         self._letters = LetterObjects(objects, place.prefix)
+        self._objects, self._prefix = objects, place.prefix
 
     def letters(self) -> LetterFiles:
         """The files of a dead letter."""
         return self._letters
+
+    def _existing(self, directories: list[str]) -> set[str]:
+        def is_begun(directory: str) -> bool:
+            return any(True for _ in self._objects.list(f"{self._prefix}{directory}/", most=1))
+
+        with object_failures(f"sink {self.name}: looking for partitions"), ThreadPoolExecutor(AT_ONCE) as threads:
+            return {one for one, there in zip(directories, threads.map(is_begun, directories), strict=True) if there}
 
 
 class ClusterS3FileSink(S3FileSink):

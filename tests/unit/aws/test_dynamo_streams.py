@@ -294,3 +294,76 @@ async def test_a_description_tells_when_the_stream_was_made() -> None:
     summary = await streams_over(ScriptedService(DescribeStream=[answer]))[0].describe()
     assert (summary.name, summary.arn, summary.status) == ("orders", ARN, "ENABLED")
     assert summary.created_ms == round(made.timestamp() * 1000)
+
+
+def changed(**fields: Any) -> dict[str, Any]:
+    one = record(5, SINCE_S)
+    return {**one, "dynamodb": {**one["dynamodb"], **fields}}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {"NULL": True}
+    for _ in range(depth):
+        value = {"L": [value]}
+    return value
+
+
+HOSTILE = {
+    "no record": 7,
+    "a list": [],
+    "an identity that is a list": {**record(5, SINCE_S), "userIdentity": [1]},
+    "a change that is a text": {**record(5, SINCE_S), "dynamodb": "x"},
+    "no time": changed(ApproximateCreationDateTime="now"),
+    "the end of time": changed(ApproximateCreationDateTime=float("inf")),
+    "before all time": changed(ApproximateCreationDateTime=float("-inf")),
+    "a sequence number that is a number": changed(SequenceNumber=5),
+    "a sequence number of letters": changed(SequenceNumber="x"),
+    "a sequence number without an end": changed(SequenceNumber="9" * 5000),
+    "a value of two types": changed(NewImage={"a": {"S": "x", "N": "1"}}),
+    "a value without a type": changed(NewImage={"a": {}}),
+    "a value that is a text": changed(NewImage={"a": "x"}),
+    "an image that is a list": changed(NewImage=[{"S": "a"}]),
+    "a set of numbers": changed(NewImage={"a": {"NS": [1]}}),
+    "a map that is a list": changed(NewImage={"a": {"M": [1]}}),
+    "nested": changed(NewImage={"a": nested(400)}),
+    "half a character": changed(NewImage={"a": {"S": "\ud800"}}),
+    "a size of no size": changed(SizeBytes="x"),
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
+def test_a_record_as_the_service_never_writes_it_is_an_error_of_ours_or_delivered(hostile: Any) -> None:
+    @virtual
+    async def ask() -> None:
+        for start in (f"{OLD} it", f"{OLD} {SINCE_S} 0 0 it"):
+            streams, _ = streams_over(ScriptedService(GetRecords=[{"Records": [hostile], "NextShardIterator": "n"}]))
+            try:
+                page = await streams.get_records(start, None)
+            except InvalidStreamResponseError as error:
+                assert ARN in str(error)
+            else:
+                assert page.count in (0, 1)
+
+    ask()
+
+
+class WatchedService(ScriptedService):
+    """Knows what was raised while the answer was read, which a client does in a thread."""
+
+    raised: Exception | None = None
+
+    async def fetch(self, *given: Any, **more: Any) -> Any:
+        try:
+            return await super().fetch(*given, **more)
+        except InvalidStreamResponseError as error:
+            self.raised = error
+            raise
+
+
+@virtual
+async def test_records_are_written_anew_while_the_answer_is_read_and_not_on_the_loop() -> None:
+    service = WatchedService(GetRecords=[{"Records": [changed(NewImage={"a": {}})], "NextShardIterator": "n"}])
+    streams, _ = streams_over(service)
+    with pytest.raises(InvalidStreamResponseError):
+        await streams.get_records(f"{OLD} it", None)
+    assert service.raised is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -83,3 +85,27 @@ async def test_damage_that_is_mended_elsewhere_is_noticed(listed: Listed, tmp_pa
     secret.write_text("ProfileCredentialsProvider|p")
     assert await listed.names() == ["a", "c"]
     assert await listed.names() == ["a", "c"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "directory", "device", "loop", "large"])
+async def test_whatever_takes_the_place_of_the_file_is_not_waited_for(
+    listed: Listed, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await listed.names()
+    listed.path.unlink()
+    with socket.socket(socket.AF_UNIX) as made:
+        match kind:
+            case "pipe":
+                os.mkfifo(listed.path)  # nobody writes
+            case "socket":
+                made.bind(str(listed.path))
+            case "directory":
+                listed.path.mkdir()
+            case "device":
+                listed.path.symlink_to("/dev/zero")
+            case "loop":
+                listed.path.symlink_to(listed.path.name)
+            case _:
+                listed.path.write_text("a\n" * 10**6)
+        assert await listed.names() == ["a", "b"]
+    assert [vars(one).get("action") for one in caplog.records] == ["streams_file_refused"]

@@ -88,7 +88,7 @@ def test_streaming_keys_without_streaming_are_remarked_upon() -> None:
         ("mld.spark.pipelin = a.py:f", "did you mean mld.spark.pipeline?"),
         (
             "mld.spark.sink.out.pth = /x",
-            "a sink has format, path, partitionBy, mode, keys, ",
+            "a sink has format, path, partitionBy, newPartitionsPerHour, mode, keys, ",
         ),
         ("mld.spark.sink.path = /x", "mld.spark.sink.<name>"),
         ("mld.spark.format = yaml", "mld.spark.format: has no such value; use one of binary, json"),

@@ -14,8 +14,9 @@ from processors.spark.commit.ledger import LedgerEntry
 from processors.spark.commit.store import PosixStore
 from processors.spark.settings import SDK_CREDENTIALS
 from processors.spark.sink_port import SinkRefused, SinkSpec
-from processors.spark.sinks.files import FlatSink, PartitionedSink
+from processors.spark.sinks.files import FlatSink
 from processors.spark.sinks.glue_tables import attach
+from processors.spark.sinks.partitioned_files import PartitionedSink
 from tests.support.patience import PATIENCE_S
 
 DAYS = Table("lake", "clicks", "s3://b/clicks", "parquet", ("day", "Hour"))

@@ -32,7 +32,8 @@ from processors.spark.high_water_marks import (
     spans,
 )
 from processors.spark.sink_port import Fenced, SinkError, SinkRefused, SinkSpec
-from processors.spark.sinks.files import FileSink, FlatSink, PartitionedSink
+from processors.spark.sinks.files import FileSink, FlatSink
+from processors.spark.sinks.partitioned_files import PartitionedSink
 from processors.spark.writer_identity import SEVERAL, WriterIdentity, key_of_one
 from tests.support.patience import PATIENCE_S
 from tests.twins.store import Disk, MemoryStore

@@ -64,7 +64,27 @@ def test_letters_are_numbered_through_the_files_of_a_commit():
     assert [one.position for one in found] == [RecordPosition(3, 0), RecordPosition(3, 1), RecordPosition(3, 2)]
 
 
-@pytest.mark.parametrize("data", [b"nonsense\n", b"[]\n", b'{"a":1}\n', letter(1, approximateArrivalTimestamp="then")])
+HOSTILE = [
+    b"[" * 100_000 + b"\n",
+    letter(1, partitionKey={"a": 1, "sequenceNumber": "99"}),
+    letter(1, partitionKey=None),
+    letter(1, sequenceNumber=5),
+    letter(1, sequenceNumber="9" * 5000),
+    letter(1, sequenceNumber="٣"),
+    letter(1, subSequenceNumber="1"),
+    letter(1, subSequenceNumber=-1),
+    letter(1, subSequenceNumber=2**64),
+    letter(1, shardId=["a"]),
+    letter(1, streamName=7),
+    letter(1, data=None) + letter(1, approximateArrivalTimestamp="9" * 5000),
+    letter(1, approximateArrivalTimestamp="2026-01-02T03:04:05"),
+]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"nonsense\n", b"[]\n", b'{"a":1}\n', letter(1, approximateArrivalTimestamp="then"), *HOSTILE],
+)
 def test_a_line_that_is_no_letter_is_named(data):
     with pytest.raises(LetterError, match=r"c0001-0\.json has a line that is no dead letter"):
         list(letters_of(1, [("c0001-0.json", data)]))

@@ -12,8 +12,9 @@ from processors.spark.commit.store import PosixStore
 from processors.spark.high_water_marks import ENDED, HighWaterMarks, RecordPosition, ShardSpan, StreamShard
 from processors.spark.host.start_up import DEAD_LETTER
 from processors.spark.sink_port import SinkRefused, SinkSpec
-from processors.spark.sinks.files import FlatSink, PartitionedSink
+from processors.spark.sinks.files import FlatSink
 from processors.spark.sinks.generic import GenericSink
+from processors.spark.sinks.partitioned_files import PartitionedSink
 from processors.spark.streaming.inbox import Inbox
 from processors.spark.writer_identity import WriterIdentity
 

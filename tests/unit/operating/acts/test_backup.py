@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import stat
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,9 @@ def test_a_file_that_cannot_be_written_to_its_end_is_removed(tmp_path: Path) -> 
         ("[]\n", "its first line is no header"),
         ("[" * 100_000, "its first line is no header"),
         ('{"format": "other"}\n', "its first line is no header"),
+        (json.dumps({**asdict(HEADER), "table": 5}) + "\n", "its first line is no header"),
+        (json.dumps({**asdict(HEADER), "stream": []}) + "\n", "its first line is no header"),
+        (json.dumps({**asdict(HEADER), "format": None}) + "\n", "its first line is no header"),
     ],
 )
 def test_another_file_is_refused(tmp_path: Path, content: str, says: str) -> None:
@@ -78,7 +83,29 @@ def test_another_file_is_refused(tmp_path: Path, content: str, says: str) -> Non
         read_backup(path)
 
 
-@pytest.mark.parametrize("line", ["{", "7", '{"a":' * 50_000, '{"leaseKey": {}}', '{"leaseKey": {"B": "no base64"}}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "7",
+        '{"a":' * 50_000,
+        '{"leaseKey": {}}',
+        '{"leaseKey": {"B": "no base64"}}',
+        '{"leaseKey": {"S": 5}}',
+        '{"leaseKey": {"S": null}}',
+        '{"leaseCounter": {"N": 5}}',
+        '{"leaseCounter": {"N": {"N": "5"}}}',
+        '{"parentShardId": {"SS": "abc"}}',
+        '{"parentShardId": {"SS": [["a"]]}}',
+        '{"childShardIds": {"SS": {"a": 1}}}',
+        '{"mldPaused": {"BOOL": "true"}}',
+        '{"mldFailing": {"M": [1]}}',
+        '{"mldFailing": {"L": {"a": 1}}}',
+        '{"pendingCheckpointState": {"B": 5}}',
+        '{"x": {"BS": "abc"}}',
+        '{"x": {"XX": "abc"}}',
+    ],
+)
 def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "saved.jsonl"
     write_backup(path, HEADER, [{"leaseKey": {"S": "a"}}])

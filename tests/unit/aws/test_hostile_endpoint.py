@@ -1,0 +1,185 @@
+"""What a hostile endpoint or proxy may answer: each is an error of ours, and the peer is hung up on before it costs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from mld.aws.wire import answers, frames
+from mld.aws.wire.proxies import Proxy, open_tunnel
+from mld.errors import AwsError, AwsUnreachableError
+from tests.unit.aws.test_wire import Server, answer, wire
+
+OK = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+BURST = 64 * 1024
+MEGABYTE = 1024 * 1024
+SENT_MAX = 16 * MEGABYTE
+"""Above what sockets hold; who gets rid of more was not hung up on."""
+BODY_MAX = MEGABYTE
+GET = ("GetShardIterator", {"StreamName": "s", "ShardId": "i", "ShardIteratorType": "LATEST"})
+
+
+class Endless:
+    """Sends `first`, then `piece` for ever; `sent` is how much that was until somebody hung up."""
+
+    def __init__(self, first: bytes, piece: bytes) -> None:
+        self.first = first
+        self.burst = piece * (BURST // len(piece) + 1)
+        self.sent = 0
+
+    def __call__(self, peer: socket.socket) -> None:
+        peer.sendall(self.first)
+        while self.sent <= SENT_MAX:
+            self.sent += peer.send(self.burst)
+
+
+ENDLESS = {
+    "answers that answer nothing": (b"", b"HTTP/1.1 100\n\n"),
+    "headers": (OK, b"a:\n"),
+    "a header": (OK, b"a"),
+    "trailers": (CHUNKED + b"0\r\n", b"a\n"),
+    "chunks of a byte": (CHUNKED, b"1\nx\n"),
+    "the line of a chunk": (CHUNKED, b"0"),
+    "chunks": (CHUNKED, b"%x\r\n%s\r\n" % (BURST, b"x" * BURST)),
+    "a body without a length": (OK + b"\r\n", b"x" * BURST),
+    "more than was announced": (OK + b"Content-Length: 2\r\n\r\n{}x", b"x" * BURST),
+}
+
+
+@pytest.mark.parametrize("is_kept", [False, True], ids=["new connection", "kept connection"])
+@pytest.mark.parametrize(("first", "piece"), ENDLESS.values(), ids=ENDLESS)
+async def test_an_answer_without_an_end_is_hung_up_on(
+    first: bytes, piece: bytes, is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "BODY_BYTES_MAX", BODY_MAX)
+    attack = Endless(first, piece)
+    with Server(*([answer(b"{}")] * is_kept), attack) as server:
+        async with wire(server) as service:
+            if is_kept:
+                await service.call(*GET)
+            if b"{}" in first:
+                assert await service.call(*GET) == {}, "as announced"
+            else:
+                with pytest.raises(AwsUnreachableError) as raised:
+                    await service.call(*GET)
+                assert "no answer within" not in str(raised.value)
+            assert await service.call(*GET) == {}, "nothing of it is left on the next connection"
+    assert attack.sent <= SENT_MAX
+
+
+LYING = {
+    "a gzip bomb": answer(gzip.compress(bytes(100 * MEGABYTE), 9), "Content-Encoding: gzip"),
+    "nested": answer(b"[" * 5_000),
+    "nested, large": answer(b'{"a":' * 300_000),
+    "a number of a million digits": answer(b'{"a":' + b"9" * MEGABYTE + b"}"),
+    "no document": answer(b"<html>"),
+    "no object": answer(b"[]"),
+    "a string": answer(b'"ShardIterator"'),
+    "not of this world": answer(b'{"ShardIterator":"\xff\xfe"}'),
+    "two lengths": OK + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    "a negative length": OK + b"Content-Length: -2\r\n\r\n{}",
+    "petabytes": OK + b"Content-Length: 1000000000000000\r\n\r\n{}",
+    "another encoding": OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+    "switching protocols": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "no HTTP": b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+    "HTTP 9": b"HTTP/9.9 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+    "a refusal that is a bomb": answer(gzip.compress(bytes(100 * MEGABYTE)), "Content-Encoding: gzip", status="400 No"),
+    "a refusal that is nested": answer(b"[" * 50_000, status="400 Bad Request"),
+}
+
+
+@pytest.mark.parametrize("said", LYING.values(), ids=LYING)
+async def test_an_answer_that_lies_is_none(said: bytes) -> None:
+    with Server(said) as server:
+        async with wire(server) as service:
+            with pytest.raises((AwsUnreachableError, AwsError)) as raised:
+                await service.call(*GET)
+            assert "no answer within" not in str(raised.value)
+            assert len(str(raised.value)) < 2_000
+            assert await service.call(*GET) == {}
+
+
+@pytest.mark.parametrize("status", ["301 Moved Permanently", "302 Found", "307 Temporary Redirect", "308 Permanent"])
+async def test_nobody_is_sent_elsewhere(status: str) -> None:
+    with (
+        Server() as elsewhere,
+        Server(answer(b"", f"Location: http://127.0.0.1:{elsewhere.port}/", status=status)) as server,
+    ):
+        async with wire(server) as service:
+            with pytest.raises((AwsUnreachableError, AwsError)):
+                await service.call(*GET)
+        assert elsewhere.connections == 0
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"x":"%s"}' % (b"x" * MEGABYTE)], ids=["small", "large"])
+async def test_an_answer_that_nobody_asked_for_answers_no_later_request(body: bytes) -> None:
+    mine = b'{"ShardIterator":"mine"}'
+    with Server(answer(b"{}"), answer(body) + answer(b'{"ShardIterator":"theirs"}'), answer(mine)) as server:
+        async with wire(server) as service:
+            await service.call(*GET)
+            await service.call(*GET)
+            assert await service.call(*GET) == json.loads(mine)
+
+
+CONSUMER = "arn:aws:kinesis:eu-west-1:111111111111:stream/s/consumer/c:1"
+SUBSCRIBE = (
+    "SubscribeToShard",
+    {"ConsumerARN": CONSUMER, "ShardId": "s", "StartingPosition": {"Type": "LATEST"}},
+)
+EVENTS = {
+    "chunks of a byte": (CHUNKED, b"1\n\0\n"),
+    "trailers": (CHUNKED + b"0\r\n", b"a\n"),
+    "a frame of 4 GB": (OK + b"\r\n", b"\xff" * BURST),
+    "frames of nothing": (OK + b"\r\n", b"\0\0\0\x01" * BURST),
+}
+
+
+@pytest.mark.parametrize(("first", "piece"), EVENTS.values(), ids=EVENTS)
+async def test_a_stream_of_nothing_ends(first: bytes, piece: bytes) -> None:
+    attack = Endless(first, piece)
+    with Server(attack) as server:
+        async with wire(server) as service:
+            stream = await service.open_stream(
+                "SubscribeToShard",
+                {
+                    "ConsumerARN": "arn:aws:kinesis:eu-west-1:1:x",
+                    "ShardId": "s",
+                    "StartingPosition": {"Type": "LATEST"},
+                },
+            )
+            try:
+                with pytest.raises(answers.BrokenAnswerError):
+                    while await stream.next() is not None:
+                        pass
+            finally:
+                stream.close()
+    assert attack.sent <= SENT_MAX
+    assert frames.FRAME_BYTES_MAX < 32 * MEGABYTE
+
+
+PROXIES: dict[str, Callable[[], Endless]] = {
+    "endless": lambda: Endless(b"", b"x"),
+    "a page": lambda: Endless(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b"x"),
+    "headers": lambda: Endless(b"HTTP/1.1 200 OK\r\n", b"a: b\r\n"),
+}
+
+
+@pytest.mark.parametrize("make", PROXIES.values(), ids=PROXIES)
+def test_a_proxy_that_goes_on_talking_connects_nobody(make: Callable[[], Endless]) -> None:
+    attack = make()
+
+    def talk(peer: socket.socket) -> None:
+        attack(peer)
+
+    with Server() as server:
+        server._scripts = [talk]
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as to_proxy:
+            to_proxy.sendall(b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+            with pytest.raises(OSError, match="proxy"):
+                open_tunnel(to_proxy, Proxy("127.0.0.1", server.port), "aws", 443, timeout_s=5)
+    assert attack.sent <= SENT_MAX
