@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.simulation import resets, steering, table_streams
+from tests.simulation import catch_ups, resets, steering, table_streams
 from tests.simulation.run import run_plan, run_seed
 from tests.simulation.world.extras import limited
 from tests.simulation.world.modes import MODES
@@ -55,6 +55,7 @@ PROGRAMS: dict[str, Callable[[int], str]] = {
     **{mode: lambda seed, mode=mode: run_seed(seed, mode=mode).violation for mode in MODES},  # type: ignore[misc]
     "limits": _limits,
     "table-streams": partial(_lives, table_streams.live),
+    "catch-ups": partial(_lives, catch_ups.live),
     "resets": partial(_lives, resets.live),
     "steering": partial(_lives, steering.live),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.simulation.world.extras import limited, stopped
+from tests.simulation.world.extras import limited, operated, stopped, weighed
 from tests.simulation.world.plan import ALL_FEATURES, Kind, Plan, draw
 from tests.simulation.world.plan3x import draw_3x, draw_3x_beats, draw_3x_mixed
 from tests.simulation.world.plan_fanout import FAN_OUT_FEATURES, draw_fan_out
@@ -37,7 +37,7 @@ MODES: dict[str, Callable[[int], Plan]] = {
 
 def draw_of(mode: str, seed: int) -> Plan:
     """The plan of a seed in a mode."""
-    return limited(stopped(MODES[mode](seed)))
+    return weighed(operated(limited(stopped(MODES[mode](seed)))))
 
 
 def features_of(mode: str) -> frozenset[str]:
