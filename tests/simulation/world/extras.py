@@ -1,5 +1,6 @@
 """What is drawn on top of the plans of all modes, from random numbers of its own, so that everything else of a seed
-stays what it is: limits, workers that stop together or while they start, and operators.
+stays what it is: limits, workers that stop together or while they start, operators, and
+supervisors.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ OPERATED = 0.3
 """The share in which operators steer the fleet."""
 WEIGHED = 0.3
 """The share of the plans of 3.x in which workers have a limit of throughput (`maxThroughputPerHostKBps`)."""
+GROUPED = 0.25
+"""The share in which some workers are processes of one supervisor."""
 ACTS_2X = ("release", "release", "pause", "pause", "resume", "restart", "leave out")
 ACTS_3X = (*ACTS_2X, "move", "move", "drain", "drain", "undo")
 BYTES_IN_KB = 1024
@@ -83,6 +86,16 @@ def weighed(plan: Plan, *, share: float = WEIGHED) -> Plan:
     most = 1 + int(kbps / ours) + rng.choice((0, 0, 1, 5))
     settings = {**plan.settings, "maxThroughputPerHostKBps": str(most)}
     return replace(plan, record_bytes=record_bytes, settings=settings)
+
+
+def grouped(plan: Plan, *, share: float = GROUPED) -> Plan:
+    """The plan, in some seeds with several of our workers under one supervisor."""
+    rng = Random(f"groups {plan.seed}")
+    count = len(plan.workers)
+    kinds = {action.kind for action in plan.actions}
+    if rng.random() >= share or not _is_ours(plan) or Kind.TWIN in kinds or count == 1:
+        return plan
+    return replace(plan, group=rng.randint(2, count))
 
 
 def _is_ours(plan: Plan) -> bool:

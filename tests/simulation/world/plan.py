@@ -199,6 +199,9 @@ class Plan:
     stale_reads_s: float = 0.0
     aggregated: float = 0.0
     """The share of puts that are KPL aggregates."""
+    group: int = 0
+    """So many workers, the first ones, are processes of one supervisor (`mld.processes`): they share a clock, keep
+    their ids, and hear at once of each other's end."""
     record_bytes: int = 0
     """0: some ten."""
     retention_s: float = 0.0

@@ -20,6 +20,7 @@ from mld.local.kinesis.model import StateDelays
 from mld.metrics.registry import Metrics
 from mld.operating.acts.plan import ActRefusedError
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
+from mld.unit.rules import FENCE_S, restart_pause_s
 from mld.worker import Worker
 from properties.settings import Settings
 from properties.values import HeartbeatSetting
@@ -102,7 +103,8 @@ class Machine:
         self.number = number
         self.spec = spec
         self.worker_id = f"w{number}"
-        self.clock = WorkerClock(spec.drift)
+        self.is_grouped = spec.kind == "mld" and number < world.plan.group
+        self.clock = world.machines[0].clock if self.is_grouped and number else WorkerClock(spec.drift)
         self.wanted = True
         self.incarnation = 0
         self.process: Process | None = None
@@ -283,8 +285,22 @@ class Machine:
             self.host.orphan()
         if self.fan_out is not None:
             self.fan_out.gone()
+        if self.is_grouped:
+            self.world.group_lost(self)
+
+    def hear_of_end(self, ended: Machine) -> None:
+        """The supervisor has waited for the end of another one; a stopped process reads that when it goes on."""
+        worker, until = self.worker, self.clock.monotonic() + FENCE_S
+
+        async def hear() -> None:
+            worker.fleet.ended(ended.worker_id, until)
+
+        if self.process is not None and isinstance(worker, Worker):
+            self.process.spawn(hear())
 
     async def start_later(self, seconds: float, *, new_id: bool) -> None:
+        if self.is_grouped:
+            seconds, new_id = max(seconds, restart_pause_s(1)), False
         await asyncio.sleep(seconds)
         if self.wanted and self.process is None:
             if new_id:
@@ -705,6 +721,13 @@ class World:
             case Kind.DEREGISTER:
                 deregister(self.kinesis, STREAM, self.clock)
                 self._tell_subscribers()
+
+    def group_lost(self, ended: Machine) -> None:
+        if self.fleet_ledger is not None:
+            self.fleet_ledger.known_to_end(ended.worker_id)
+        for machine in self.machines:
+            if machine.is_grouped and machine is not ended:
+                machine.hear_of_end(ended)
 
     async def _stop_all(self, action: Action) -> None:
         """As `compose down` does, or a scaling to nothing, and then everybody comes back."""
