@@ -89,7 +89,7 @@ class Kind(Enum):
     LIST_ROW_GONE = "list_row_gone"
     """By hand: the row with the list of streams is deleted."""
     LIST_ROW_DAMAGED = "list_row_damaged"
-    """By hand: the row cannot be read; it is deleted `argument` seconds later, as the log asks for."""
+    """By hand: the row cannot be read, and a leader writes another over it."""
     OPERATE = "operate"
     """An operator's act `text`, planned `argument` seconds before it is carried out."""
     DELETE_STREAM = "delete_stream"
