@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.simulation import resets, steering, table_streams
+from tests.simulation import catch_ups, resets, steering, table_streams
 from tests.simulation.run import run_plan, run_seed
 from tests.simulation.world.extras import limited
 from tests.simulation.world.modes import MODES
@@ -34,6 +34,8 @@ from tests.virtual_time import run_virtual
 
 SOURCES = ("mld", "protocol", "processors", "properties", "tests", "setup.cfg", "pyproject.toml")
 PIECE_SEEDS = 20
+DEAR = {"wide": 20}
+"""Programs of which only every so many seeds run, and pieces are so much smaller."""
 SEED_S_MAX = 1800
 """A seed that takes longer has failed: the slowest ones take a minute on a busy machine."""
 SHOWN_CHARS_MAX = 300
@@ -55,6 +57,7 @@ PROGRAMS: dict[str, Callable[[int], str]] = {
     **{mode: lambda seed, mode=mode: run_seed(seed, mode=mode).violation for mode in MODES},  # type: ignore[misc]
     "limits": _limits,
     "table-streams": partial(_lives, table_streams.live),
+    "catch-ups": partial(_lives, catch_ups.live),
     "resets": partial(_lives, resets.live),
     "steering": partial(_lives, steering.live),
 }
@@ -78,6 +81,11 @@ class Piece:
         return range(self.first, self.first + self.count)
 
 
+def _piece(version: str, program: str, offset: int, count: int, start: int) -> Piece:
+    price = DEAR.get(program, 1)
+    return Piece(version, program, start + offset // price, -(-count // price))
+
+
 class Campaign:
     """The pieces of one version under one directory, and what came of them."""
 
@@ -88,7 +96,7 @@ class Campaign:
         self._writing = threading.Lock()
         each = -(-seeds // len(programs))
         self.wanted = [
-            Piece(version, program, first, min(PIECE_SEEDS, start + each - first))
+            _piece(version, program, first - start, min(PIECE_SEEDS, start + each - first), start)
             for first in range(start, start + each, PIECE_SEEDS)
             for program in programs
         ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from mld.unit.rules import FENCE_S
 from tests.simulation.checkers import SHARD_END, Ledger, Violation
 from tests.simulation.world.fleet3x import COORDINATOR, LOCK, is_lease
 from tests.simulation.world.plan import DRIFT_MAX
@@ -26,6 +27,8 @@ HANDOFF_S = 30.0
 HANDOFF_SLACK_S = 5.0
 SCAN_TO_WRITE_S = 25.0
 """A Java leader's scan, its retries, and its writes: a lease may be renewed meanwhile. Ours ask for the counter."""
+FENCED_WRITE_S = 2.0
+"""A row that was read while nobody ran under its owner's name, and the write that asks for its counter."""
 GIVEN_S = 0.5
 """Whoever gives a lease away has stopped before."""
 STUCK_S = 260.0
@@ -60,6 +63,7 @@ class FleetLedger:
         self._by_hand: set[str] = set()
         self._locked: dict[str, float] = {}
         """By process: when its last accepted write of a lock was sent."""
+        self._ended_at: dict[str, float] = {}
         self._released: dict[str, float] = {}
         self._lock_at: dict[str, float] = {}
         """By table: when the lock row was written last."""
@@ -68,6 +72,10 @@ class FleetLedger:
         self._two_since: float | None = None
         self.reasons: dict[str, int] = {}
         """Why leases changed their owners."""
+
+    def known_to_end(self, worker: str) -> None:
+        """The process of this worker has ended, and others of its host were told."""
+        self._ended_at[worker] = self._now()
 
     def edited_by_hand(self, key: str) -> None:
         self._by_hand.add(key)
@@ -88,7 +96,8 @@ class FleetLedger:
         before, after = _text(write.before, "ownerName"), _text(write.after, "ownerName")
         me = _worker(write.sender)
         idle_s = self._now() - self._lock_at.get(write.table, float("-inf"))
-        if before and before != me and idle_s < LOCK_S * (1 - 2 * DRIFT_MAX):
+        has_ended = self._lock_at.get(write.table, 0.0) <= self._ended_at.get(before, float("-inf"))
+        if before and before != me and not has_ended and idle_s < LOCK_S * (1 - 2 * DRIFT_MAX):
             raise self._violation(9, f"{write.sender} writes the lock of {before}, {idle_s:.1f} s after its heartbeat")
         if after and after != me:
             raise self._violation(9, f"{write.sender} writes {after} into the lock")
@@ -171,7 +180,7 @@ class FleetLedger:
         elif self._takes and new == me:
             reason = "taken"
         else:
-            reason = self._reason_to_take_away(row, write, leads=leads, is_pending=pending is not None)
+            reason = self._reason_to_take_away(row, write, actual, leads=leads, is_pending=pending is not None)
         if not reason:
             who = "as leader" if leads else "without leading"
             age_s = self._now() - row.moved_at
@@ -182,9 +191,13 @@ class FleetLedger:
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
         self._ledger.trace(f"{key}: {reason} by {write.sender}: {owner}/{pending} -> {new}/{new_pending}")
 
-    def _reason_to_take_away(self, row: _Row, write: Applied, *, leads: bool, is_pending: bool) -> str:
+    def _reason_to_take_away(self, row: _Row, write: Applied, actual: str, *, leads: bool, is_pending: bool) -> str:
         """From an owner that may live: ours never do before a lease duration has passed without a heartbeat."""
-        still_s = self._now() - max(row.moved_at, self._ledger.beats.alive_at(write.before))
+        moved_at = max(row.moved_at, self._ledger.beats.alive_at(write.before))
+        still_s = self._now() - moved_at
+        ended_at = self._ended_at.get(actual, float("-inf"))
+        if moved_at <= ended_at or self._now() - ended_at < FENCE_S + FENCED_WRITE_S:
+            return "its process has ended"
         if still_s > self._failover_s * (1 - 2 * DRIFT_MAX):
             return "expired"
         if not leads:

@@ -56,6 +56,9 @@ class Liveness:
         self._renewed: dict[str, float] = {}
         self._given_to_java: dict[str, float] = {}
         self._sound: dict[int, _Sound] = {}
+        self._open: set[str] = set()
+        """The open leases, as of this look."""
+        self._late: set[str] = set()
 
     def applied(self, write: Applied) -> None:
         row = write.after or write.before
@@ -87,10 +90,13 @@ class Liveness:
 
     def check(self) -> None:
         """Raises Violation."""
+        rows = self._world.lease_rows()
+        self._open = {key for key, row in rows.items() if row["checkpoint"]["S"] != SHARD_END}
+        self._late = self._late_ones()
         sound = self._sound_ones()
         if not sound:
             return
-        for key, row in self._world.lease_rows().items():
+        for key, row in rows.items():
             renewed = self._renewed.get(key)
             if self._world.sources is not None and renewed is not None:
                 renewed = max(renewed, self._world.sources.known_since(key))
@@ -102,13 +108,10 @@ class Liveness:
                 more_s = JAVA_DISCOVERY_S
             self._check_gap(key, owner, self._world.now() - since, more_s, sound)
 
-    def _open(self) -> set[str]:
-        return {key for key, row in self._world.lease_rows().items() if row["checkpoint"]["S"] != SHARD_END}
-
-    def _late(self) -> set[str]:
+    def _late_ones(self) -> set[str]:
         """The open leases that may be due to be taken now."""
         since = self._world.now() - self._world.plan.failover_s / 2
-        return {key for key in self._open() if self._renewed.get(key, math.inf) < since}
+        return {key for key in self._open if self._renewed.get(key, math.inf) < since}
 
     def _check_gap(
         self, key: str, owner: str | None, gap_s: float, more_s: float, sound: list[tuple[Any, float, float]]
@@ -149,7 +152,7 @@ class Liveness:
             return None
         if self._world.now() < self._world.dynamo.outage_until or not isinstance(worker, Worker):
             return None
-        if len((worker.held() & self._open()) | self._late()) > self._world.settings.max_leases_for_worker:
+        if len((worker.held() & self._open) | self._late) > self._world.settings.max_leases_for_worker:
             return None  # it need not have room for all that has no reader now
         fleet = worker.fleet
         return fleet.lookout if "lookout" in fleet.running() and fleet.lookout.has_looked else None

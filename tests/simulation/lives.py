@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TASKS_PER_LEASE_MAX = 5  # consumer, its stop, reader, the page it waits for; a renewal now and then
 TASKS_PER_WORKER_MAX = 16  # 11 at rest: the loops of keeper, fleet, auditor and clean-up
-TASKS_PER_WORKER_MAX_3X = 40
+TASKS_PER_WORKER_MAX_3X = 60  # 15 loops, 10 looks of discovery, two times 15 writes at once
 READERS_BESIDE_MAX = 2
 """Of leases that were lost and found again, whose former children still end."""
 ENDING_MAX_S = 75.0

@@ -64,7 +64,7 @@ class TableStreamFleet(Fleet):
     """Workers that read one stream of one table."""
 
     def __init__(self, **keys: str) -> None:
-        super().__init__(0, clientVersionConfig="CLIENT_VERSION_CONFIG_3X", streamName="", **keys)
+        super().__init__(0, streamName="", **{"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X", **keys})
         self.service = TableStreamsService(self.clock)
         self.arn = self.service.enable()
         self.keys["streamArn"] = self.arn

@@ -27,8 +27,21 @@ BROKEN = {
         ),
     ),
     "lost leases keep their readers": (
-        Patch("mld.metrics.registry", "part.waiting_bytes = _none_waits", "pass"),
+        Patch("mld.metrics.registry", "part.waiting_bytes = none_waits", "pass"),
         Patch("mld.metrics.registry", "            if self.is_published:\n", "            if True:\n"),
+    ),
+    "what surrounds a record is left out with it": (
+        Patch("mld.consumer.wishes", "                kept.append(record)", "                pass"),
+    ),
+    "a pause never ends": (
+        Patch(
+            "mld.consumer.wishes",
+            "self.gate.turn(lease.paused is not None)",
+            "lease.paused and self.gate.turn(True)",
+        ),
+    ),
+    "who has ended is taken for dead for ever": (
+        Patch("mld.fleet.watch.takeover", "self._ended.get(worker, -math.inf) >= now", "worker in self._ended"),
     ),
 }
 CATCHES = [
@@ -37,6 +50,9 @@ CATCHES = [
     ("a start does not hear of a stop", "2x", 43, "checker 15"),
     ("those who leave receive leases, and keep them", "live", 64, "checker 15"),
     ("lost leases keep their readers", "2x", 0, "checker 7"),
+    ("what surrounds a record is left out with it", "2x", 87, "checker 1"),
+    ("who has ended is taken for dead for ever", "live", 63, "checker 11"),
+    ("a pause never ends", "2x", 5, "checker 1 and 6"),
 ]
 
 

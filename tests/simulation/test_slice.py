@@ -13,6 +13,7 @@ SLICES = {
     "migrate": (1, 1, 4),
     "fanout": (0, 1, 7),
     "multi-stream": (0, 1, 5),
+    "wide": (1, 0, 1),
 }
 """By mode: the first seed, how many `make test` runs, and how many `make test-all`."""
 

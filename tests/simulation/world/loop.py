@@ -198,6 +198,7 @@ class SimulationLoop(VirtualTimeLoop):
         process = _PROCESS.get() if context is None else context.get(_PROCESS)
         if process is not None:
             process.add(task)
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # a kill leaves them, wherever they are
         return task
 
     def _run_once(self) -> None:

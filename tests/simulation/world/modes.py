@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.simulation.world.extras import limited, stopped
-from tests.simulation.world.plan import ALL_FEATURES, Kind, Plan, draw
+from tests.simulation.world.extras import grouped, limited, operated, stopped, weighed
+from tests.simulation.world.plan import ALL_FEATURES, ROWS_BY_HAND, Kind, Plan, draw
 from tests.simulation.world.plan3x import draw_3x, draw_3x_beats, draw_3x_mixed
 from tests.simulation.world.plan_fanout import FAN_OUT_FEATURES, draw_fan_out
 from tests.simulation.world.plan_live import draw_live
 from tests.simulation.world.plan_migrate import draw_migration
 from tests.simulation.world.plan_streams import NOT_FOR_STREAMS, STREAM_KINDS, draw_streams
+from tests.simulation.world.plan_wide import draw_wide
 
 MIGRATION_KINDS = (Kind.REDEPLOY_AS, Kind.TOOL_BACK, Kind.TOOL_FORWARD, Kind.SINGLE_TABLE)
 FLEET_KINDS = (
@@ -32,12 +33,13 @@ MODES: dict[str, Callable[[int], Plan]] = {
     "migrate": draw_migration,
     "fanout": draw_fan_out,
     "multi-stream": draw_streams,
+    "wide": draw_wide,
 }
 
 
 def draw_of(mode: str, seed: int) -> Plan:
     """The plan of a seed in a mode."""
-    return limited(stopped(MODES[mode](seed)))
+    return grouped(weighed(operated(limited(stopped(MODES[mode](seed))))))
 
 
 def features_of(mode: str) -> frozenset[str]:
@@ -53,6 +55,8 @@ def features_of(mode: str) -> frozenset[str]:
         - {"java2", "retention_s"}
         - {kind.value for kind in (*MIGRATION_KINDS, *STREAM_KINDS)}
     )
+    if mode == "wide":
+        return ours - {"twin", "delete_stream", "aggregated", *(kind.value for kind in ROWS_BY_HAND)}
     if mode in ("3x", "3xbeat"):
         return ours
     if mode == "multi-stream":

@@ -89,7 +89,9 @@ class Kind(Enum):
     LIST_ROW_GONE = "list_row_gone"
     """By hand: the row with the list of streams is deleted."""
     LIST_ROW_DAMAGED = "list_row_damaged"
-    """By hand: the row cannot be read; it is deleted `argument` seconds later, as the log asks for."""
+    """By hand: the row cannot be read, and a leader writes another over it."""
+    OPERATE = "operate"
+    """An operator's act `text`, planned `argument` seconds before it is carried out."""
     DELETE_STREAM = "delete_stream"
     """The last action of its run: from then on only safety is checked."""
 
@@ -197,6 +199,11 @@ class Plan:
     stale_reads_s: float = 0.0
     aggregated: float = 0.0
     """The share of puts that are KPL aggregates."""
+    group: int = 0
+    """So many workers, the first ones, are processes of one supervisor (`mld.processes`): they share a clock, keep
+    their ids, and hear at once of each other's end."""
+    record_bytes: int = 0
+    """0: some ten."""
     retention_s: float = 0.0
     """0: nothing falls out of the stream while the run lasts."""
     settings: dict[str, str] = field(default_factory=dict)

@@ -43,6 +43,7 @@ class Producer:
         self._aggregated = aggregated
         self._rng = rng
         self.on_put: Callable[[str], None] = lambda shard_id: None
+        self.record_bytes = 0
         self._count = 0
         self._map: list[HashRange] = []
 
@@ -89,4 +90,4 @@ class Producer:
 
     def _data(self) -> bytes:
         self._count += 1
-        return b"record %d" % self._count
+        return (b"record %d" % self._count).ljust(self.record_bytes)

@@ -35,6 +35,7 @@ KEY_SPACE = 2**128
 NEVER = float("inf")
 PROMPT_S = 60.0
 """Within this time a stream is read after its line came, and released after its line went."""
+DAMAGED = "[damaged"
 SETTLED_S = 220.0
 """After the last fault: a lock of a dead leader has run out, and another leads."""
 KNOWN_S = 45.0
@@ -264,20 +265,20 @@ class Sources:
             case Kind.OLD_LIST:
                 self._old[machine] = (self._world.now() + action.argument, list(self._wanted))
             case Kind.LIST_ROW_GONE | Kind.LIST_ROW_DAMAGED:
-                self._world.event(self._break_row(action))
+                self._break_row(action)
 
     async def _create_later(self, name: str, seconds: float) -> None:
         await asyncio.sleep(seconds)
         self._create(name)
 
-    async def _break_row(self, action: Action) -> None:
+    def _break_row(self, action: Action) -> None:
         row = self._world.dynamo.row(TABLE, LIST_KEY) if self._world._has_table() else None
         if row is None:
             return
         if action.kind is Kind.LIST_ROW_DAMAGED:
-            self._world.dynamo.put_row(TABLE, {**row, "streams": {"S": "[damaged"}})
-            await asyncio.sleep(action.argument)
-        self._world.dynamo.delete_row(TABLE, LIST_KEY)
+            self._world.dynamo.put_row(TABLE, {**row, "streams": {"S": DAMAGED}})
+        else:
+            self._world.dynamo.delete_row(TABLE, LIST_KEY)
         self._were_former.update({stream: since for stream, (former, since) in self._listed.items() if former})
         self._listed = {}
 
@@ -452,7 +453,9 @@ def _setting(initial: str) -> InitialPositionSetting:
 
 
 def _version(row: Any) -> int:
-    return int(row.get("version", {}).get("N", 0))
+    """0: there is no list that can be read."""
+    is_there = "version" in row and row["streams"] != {"S": DAMAGED}
+    return int(row["version"]["N"]) if is_there else 0
 
 
 def _counter(row: Any) -> str:

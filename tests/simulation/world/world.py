@@ -13,18 +13,22 @@ from typing import Any
 
 from mld.assembly import SourcePorts, StreamPorts, assemble, worker_settings
 from mld.clock import Clock
+from mld.errors import MldError
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.local.kinesis import Kinesis, KinesisError
+from mld.local.kinesis import Kinesis, KinesisError, PutEntry
 from mld.local.kinesis.model import StateDelays
 from mld.metrics.registry import Metrics
+from mld.operating.acts.plan import ActRefusedError
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
+from mld.unit.rules import FENCE_S, restart_pause_s
 from mld.worker import Worker
 from properties.settings import Settings
 from properties.values import HeartbeatSetting
-from tests.simulation.checkers import SHARD_END, JudgedMoves, Ledger, Violation
+from tests.simulation.checkers import OPERATOR, SHARD_END, JudgedMoves, Ledger, Violation
 from tests.simulation.fleet_checkers import FleetLedger
 from tests.simulation.liveness import Liveness
 from tests.simulation.lives import Lives
+from tests.simulation.operators import Operators
 from tests.simulation.world.children import DrawnProcessor, SimulatedHost
 from tests.simulation.world.fanout import FanOutDoor, Traffic, deregister
 from tests.simulation.world.fleet3x import (
@@ -100,7 +104,8 @@ class Machine:
         self.number = number
         self.spec = spec
         self.worker_id = f"w{number}"
-        self.clock = WorkerClock(spec.drift)
+        self.is_grouped = spec.kind == "mld" and number < world.plan.group
+        self.clock = world.machines[0].clock if self.is_grouped and number else WorkerClock(spec.drift)
         self.wanted = True
         self.incarnation = 0
         self.process: Process | None = None
@@ -283,8 +288,22 @@ class Machine:
             self.host.orphan()
         if self.fan_out is not None:
             self.fan_out.gone()
+        if self.is_grouped:
+            self.world.group_lost(self)
+
+    def hear_of_end(self, ended: Machine) -> None:
+        """The supervisor has waited for the end of another one; a stopped process reads that when it goes on."""
+        worker, until = self.worker, self.clock.monotonic() + FENCE_S
+
+        async def hear() -> None:
+            worker.fleet.ended(ended.worker_id, until)
+
+        if self.process is not None and isinstance(worker, Worker):
+            self.process.spawn(hear())
 
     async def start_later(self, seconds: float, *, new_id: bool) -> None:
+        if self.is_grouped:
+            seconds, new_id = max(seconds, restart_pause_s(1)), False
         await asyncio.sleep(seconds)
         if self.wanted and self.process is None:
             if new_id:
@@ -438,6 +457,17 @@ class World:
         self.ledger.on_violation = self.failures.append
         self.settings: Settings = settings_of(**self._settings())
         self.initial = _initial(plan)
+        self._operator_rng = self.rng("operator")
+        self._operator_door = DynamoDoor(self.dynamo, OPERATOR, self._operator_rng, 0.01)
+        self.operators = Operators(
+            self._operator_door,
+            self.settings,
+            self.clock,
+            self._operator_rng,
+            self._put_extra,
+            is_3x=plan.fleet is not None,
+            leases_max=self.settings.max_leases_for_worker,
+        )
         self._settings_by_config: dict[tuple[str, bool], Settings] = {}
         self._rows_to_repair: dict[str, Any] = {}
         self._events: set[asyncio.Task[None]] = set()
@@ -514,6 +544,7 @@ class World:
             logger.removeHandler(ears)
 
     async def _live(self) -> None:
+        self.producer.record_bytes = self.plan.record_bytes
         if self.sources is not None:
             self.sources.begin()
         else:
@@ -688,9 +719,18 @@ class World:
             ):
                 assert self.sources is not None
                 self.sources.perform(action, machine.number)
+            case Kind.OPERATE:
+                self.event(self._operate(action))
             case Kind.DEREGISTER:
                 deregister(self.kinesis, STREAM, self.clock)
                 self._tell_subscribers()
+
+    def group_lost(self, ended: Machine) -> None:
+        if self.fleet_ledger is not None:
+            self.fleet_ledger.known_to_end(ended.worker_id)
+        for machine in self.machines:
+            if machine.is_grouped and machine is not ended:
+                machine.hear_of_end(ended)
 
     async def _stop_all(self, action: Action) -> None:
         """As `compose down` does, or a scaling to nothing, and then everybody comes back."""
@@ -708,6 +748,40 @@ class World:
         for number, machine in enumerate(machines):
             machine.wanted = True
             self.event(machine.start_later(number * apart_s, new_id=action.text == "new"))
+
+    async def _operate(self, action: Action) -> None:
+        try:
+            seen = await self.operators.reader.look()
+            if action.text in ("restart", "leave out"):
+                plan = self.operators.plan_wish(action.text, seen, self._operator_rng)
+            else:
+                plan = self.operators.plan(action.text, seen)
+        except MldError as error:
+            self.trace(f"refused: {error}")
+            return
+        await asyncio.sleep(action.argument)
+        is_done = await self.operators.carry_out(plan)
+        self.trace(f"operator: {plan.title}: {'done' if is_done else 'failed'}")
+
+    def _put_extra(self) -> tuple[str, str]:
+        """A record of which an operator knows only that it must not be delivered; it still may be, before he asks."""
+        entry = PutEntry.of(b"left out", "key", self._operator_rng.randrange(KEY_SPACE))
+        try:
+            placed = self.kinesis.put_record(STREAM, entry, now=self.clock.wall())
+        except KinesisError as error:
+            raise ActRefusedError(str(error)) from None
+        self.ledger.shard(placed.shard_id).extra.add((int(placed.sequence), 0))
+        self._tell_subscribers()
+        return placed.shard_id, placed.sequence
+
+    async def _end_acts(self) -> None:
+        """All pauses end, and the drains in one run of two."""
+        await self._sleep_until(self.dynamo.outage_until)
+        if self._has_table():
+            await self.operators.resume_all()
+            if self._operator_rng.random() < 0.5:
+                await self.operators.undrain_all()
+        self.ledger.calm_at = self.now()
 
     def _leader(self) -> Machine | None:
         leader = leader_of(self.dynamo)
@@ -850,6 +924,7 @@ class World:
     # --- calm and the end ---------------------------------------------------------------------------------------------
 
     def _set_rates(self, rates: Rates) -> None:
+        self._operator_door.rates = rates
         for machine in self.machines:
             machine.set_rates(rates)
 
@@ -860,7 +935,9 @@ class World:
         self._set_rates(CALM)
         while self._events:
             await asyncio.wait(set(self._events))
-            self._quiet_from_s = self.now()
+        if any(action.kind is Kind.OPERATE for action in self.plan.actions):
+            await self._end_acts()
+        self._quiet_from_s = self.now()
         if self.sources is not None:
             in_world(self.sources.change_in_calm())
         for row in self._rows_to_repair.values():
