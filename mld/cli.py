@@ -2,10 +2,15 @@
 
 `mld APP.properties` is `mld run APP.properties`. `-p` and `-l` are those of the Java daemon
 (protocol#command-line-of-java).
+
+Checks that the top-level packages next to `mld` are ours: their names are common, and another one may come first.
+
+`protocol`, `properties` and `processors` sit at the top level by the project's agreed layout.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import sys
@@ -18,9 +23,25 @@ from typing import NoReturn
 import click
 
 import mld
-from mld.errors import ImportedSiblingError, MldError
-from mld.siblings import check_siblings
-from mld.terminal import EXIT_FAILURE, Duration, chosen_file, complain, properties_file, say, say_what_is_logged
+from mld.core.errors import ImportedSiblingError, MldError
+from mld.core.terminal import EXIT_FAILURE, Duration, chosen_file, complain, properties_file, say, say_what_is_logged
+
+_SIBLINGS = ("protocol", "properties", "processors")
+
+
+def check_siblings() -> None:
+    """Raise ImportedSiblingError if a sibling would come from another directory than `mld`'s."""
+    home = Path(__file__).resolve().parent.parent
+    for name in _SIBLINGS:
+        spec = importlib.util.find_spec(name)
+        places = [Path(p).resolve() for p in (spec.submodule_search_locations or [])] if spec else []
+        if home / name not in places:
+            found = places[0] if places else "nowhere"
+            raise ImportedSiblingError(
+                f"the package {name!r} is expected in {home} but is found in {found}: another package of that name "
+                "comes first on the Python path; run bin/mld, or remove the other one from PYTHONPATH"
+            )
+
 
 logger = logging.getLogger(__name__)
 
@@ -122,9 +143,9 @@ def run(
         raise click.UsageError("--max-time goes with --until-caught-up")
     if processes is not None and until_caught_up:
         raise click.UsageError("--until-caught-up is for one worker: leave --processes out")
-    from mld import logs
-    from mld.process.reload import LogOptions, Reloader
-    from mld.unit.membership import claim_definitions, claim_membership
+    from mld.daemon.reload import LogOptions, Reloader
+    from mld.daemon.unit.membership import claim_definitions, claim_membership
+    from mld.logging import logs
     from properties.loader import load
     from properties.remarks import ConfigurationError
     from properties.values import LogLevel
@@ -151,7 +172,7 @@ def run(
         if membership is None and not until_caught_up and loaded.settings.processes != 1:
             import asyncio
 
-            from mld.unit.program import run_unit, workers_wanted
+            from mld.daemon.unit.program import run_unit, workers_wanted
 
             if (count := workers_wanted(loaded.settings)) > 1:
                 of_log = ["--log-format", log_format]
@@ -159,10 +180,10 @@ def run(
                 of_log += ["-l", log_configuration] if log_configuration else []
                 sys.exit(asyncio.run(run_unit(loaded.settings, count, file, of_log, overrides)))
 
-        from mld import event_loop
-        from mld.daemon import run_daemon
-        from mld.process.streams_reader import StreamsReader
-        from mld.process.until_tip import UntilTip
+        from mld.daemon import event_loop
+        from mld.daemon.process import run_daemon
+        from mld.daemon.streams_reader import StreamsReader
+        from mld.daemon.until_tip import UntilTip
 
         path = str(Path(file).absolute())
         reloader = Reloader(loaded, path, overrides, os.environ, options)
@@ -194,7 +215,7 @@ def check(
     Every key with its effective value, where it comes from, and remarks; then the monthly price of DynamoDB for a fleet
     at rest, with and without mld.heartbeat=worker. Exit code 2 if there are errors.
     """
-    from mld.check import print_check
+    from mld.check.command import print_check
 
     file = chosen_file(option_file, argument_file)
     sys.exit(print_check(file, overrides, as_json=as_json, show_all=show_all, leases=leases, workers=workers))

@@ -4,6 +4,8 @@ Rules: configuration#required-keys, configuration#derived-names, configuration#s
 configuration#region-choice, configuration#initial-position, configuration#worker-id,
 configuration#choice-of-retrieval. A `Derivation` collects values and remarks; `settings` is made only when no remark is
 an error.
+
+Which endpoints are AWS's own, and not a stand-in on somebody's machine. Pure.
 """
 
 from __future__ import annotations
@@ -11,17 +13,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import PurePath
+from urllib.parse import urlsplit
 
-from properties.awshosts import is_of_aws
 from properties.keys import CREDENTIALS_PREFIX, KEYS
 from properties.keytypes import Section
 from properties.redaction import where
 from properties.remarks import Level, Remark
-from properties.settings import Settings
+from properties.settings import Settings, StreamSetting
 from properties.spark import PROGRAM as SPARK_PROGRAM
 from properties.stream_keys import FORMER, FORMER_WAIT, PATTERN_KEYS, STREAMS, STREAMS_FILE, key_of_stream
 from properties.stream_list import CONSUMER_ARN, NO_CONSUMER_ARN, NO_TIME, streams_of
-from properties.stream_settings import StreamSetting
 from properties.validation import Given
 from properties.values import (
     SOCKET_OFF,
@@ -38,6 +39,26 @@ from properties.values import (
     RetrievalMode,
     StreamArn,
 )
+
+AWS_DOMAINS = (
+    "amazonaws.com",
+    "amazonaws.com.cn",
+    "amazonaws.eu",
+    "amazonwebservices.com.cn",
+    "api.aws",
+    "c2s.ic.gov",
+    "sc2s.sgov.gov",
+    "csp.hci.ic.gov",
+    "cloud.adc-e.uk",
+)
+"""Domains of the endpoints of all partitions, endpoints in a VPC included."""
+
+
+def is_of_aws(url: str) -> bool:
+    """Whether the endpoint is one of AWS. A name of the operator's own that leads there is not recognized."""
+    host = (urlsplit(url).hostname or "").rstrip(".")
+    return any(host.endswith(f".{domain}") for domain in AWS_DOMAINS)
+
 
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")  # Java reads only the first
 ROW_KEYS = ("Leader", "Migration3.0", "TableMigration3.5")

@@ -14,12 +14,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from properties.derive import Derivation, derive, settings_of
-from properties.exposure import remarks_on_exposure, who_else
 from properties.grammar import FileEntry, GrammarError, parse
 from properties.key_lines import all_lines, collect
 from properties.keys import BY_NAME, KEYS, find
 from properties.keytypes import Effect, Key, Section
-from properties.redaction import where
+from properties.redaction import remarks_on_exposure, where, who_else
 from properties.remarks import OVERRIDE_PLACE, ConfigurationError, Level, Remark
 from properties.secret_files import secret_of
 from properties.settings import Settings

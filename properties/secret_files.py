@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
-from properties.printable import printable
+from properties.redaction import printable
 from properties.substitution import SubstitutionError
 
 SECRET_BYTES_MAX = 64 * 1024  # a key, a token or a certificate has a few kilobytes

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from properties.grammar import FileEntry
-from properties.harmless import conf_shown, option_shown
 from properties.iceberg_catalogs import CATALOG_KEY, CATALOG_PREFIX, SINK_NAME, TABLE_PREFIX, catalog_shown, problems
 from properties.key_lines import KeyLine, all_lines
 from properties.keytypes import INT_MAX, Effect, Key, Section, ValueKind
-from properties.redaction import Shown, shown_name
+from properties.redaction import Shown, conf_shown, option_shown, shown_name
 from properties.remarks import Level, Remark
 from properties.substitution import Sources
 from properties.validation import check

@@ -19,8 +19,8 @@ from properties.grammar import FileEntry, GrammarError, parse
 from properties.key_lines import collect
 from properties.redaction import shown_name, where
 from properties.remarks import ConfigurationError, Level, Remark
+from properties.settings import StreamSetting
 from properties.stream_keys import PATTERN_KEYS, PREFIX, STREAMS_FILE, key_of_stream
-from properties.stream_settings import StreamSetting
 from properties.substitution import Sources
 from properties.validation import Given, check
 from properties.values import InitialPositionKind, InitialPositionSetting, StreamArn

@@ -19,9 +19,8 @@ from properties.keys import (
     READ_INTERVAL_MILLIS_MIN,
 )
 from properties.keytypes import NUMERIC_KINDS, Effect, Key, ValueKind
-from properties.redaction import HIDDEN, Shown, is_secret_key, redacted, shown_mistake
+from properties.redaction import HIDDEN, Shown, is_secret_key, redacted, secrets_in, shown_mistake
 from properties.remarks import Level, Remark
-from properties.scrubbing import secrets_in
 from properties.stream_keys import PREFIX as STREAM_PREFIX
 from properties.substitution import Sources, SubstitutionError, has_file, has_reference, substitute
 

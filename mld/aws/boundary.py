@@ -13,8 +13,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from mld.errors import MldError
-from properties.scrubbing import Scrubber
+from mld.core.errors import MldError
+from properties.redaction import Scrubber
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """`BotoService`: the `Service` port over a botocore client, called in a few threads of its own.
 
 This is the only place where the daemon blocks. A call is one HTTP attempt of the client (retries belong to the caller),
-its answer crosses back to the loop as a plain dict, its failure as an error of `mld.errors`. Whoever awaits may give up
+its answer crosses back to the loop as a plain dict, its failure as an error of `mld.core.errors`. Whoever awaits may give up
 at any time: a call that is still queued is then never sent; one that is under way ends by the client's own read
 time-out and its outcome is dropped.
 
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld.aws.boundary import OUR_OWN, Surprises, reason_of
 from mld.aws.pool import DaemonPool, PoolClosedError
-from mld.errors import AwsError, AwsUnreachableError, MldError, StartupError
+from mld.core.errors import AwsError, AwsUnreachableError, MldError, StartupError
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from mld.aws.client_factory import AwsService
 from mld.aws.service import FrameSource
 from mld.aws.table_calls import REFUSED_CODE
 from mld.aws.wire.client import WireService
-from mld.aws.wire_or_boto import AwsService
-from mld.errors import AwsError, MldError
+from mld.core.errors import AwsError, MldError
 from mld.metrics.worker import WorkerMetrics
 
 T = TypeVar("T")

@@ -34,7 +34,7 @@ from botocore.session import Session
 
 from mld.aws.keptcredentials import kept
 from mld.aws.servicetime import ServiceTime
-from mld.errors import StartupError
+from mld.core.errors import StartupError
 from properties.credentials import AssumeRole, CredentialsChain, Provider, ProviderKind
 
 logger = logging.getLogger(__name__)

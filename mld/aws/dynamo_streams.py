@@ -24,15 +24,15 @@ from mld.aws.boundary import raises_only
 from mld.aws.dynamo_records import created_s, kinesis_record
 from mld.aws.kinesis import LIST_TIMEOUT_S, RECORDS_TIMEOUT_S, stream_errors
 from mld.aws.service import RawService
-from mld.clock import Clock
-from mld.errors import (
+from mld.core.clock import Clock
+from mld.core.errors import (
     InvalidStreamResponseError,
     StreamError,
     StreamNotFoundError,
     StreamTrimmedError,
     StreamUnavailableError,
 )
-from mld.streams import (
+from mld.core.streams import (
     STREAM_DISABLED,
     ChildShard,
     HashRange,

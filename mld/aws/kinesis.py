@@ -16,7 +16,7 @@ from typing import Any
 from mld.aws.boundary import raises_only
 from mld.aws.client import PARAMETERS_REFUSED
 from mld.aws.service import PartReader, PartwiseRead, RawService
-from mld.errors import (
+from mld.core.errors import (
     AwsError,
     AwsUnreachableError,
     InvalidStreamArgumentError,
@@ -29,7 +29,7 @@ from mld.errors import (
     StreamTrimmedError,
     StreamUnavailableError,
 )
-from mld.streams import (
+from mld.core.streams import (
     Page,
     Shard,
     ShardFilter,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from mld.aws.service import Service
-from mld.errors import (
+from mld.core.errors import (
     AwsError,
     AwsUnreachableError,
     TableError,

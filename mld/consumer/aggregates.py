@@ -17,8 +17,8 @@ import logging
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
+from mld.core.streams import ChildBatch, HashRange, Misrouted
 from mld.metrics.instruments import Tally
-from mld.streams import ChildBatch, HashRange, Misrouted
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mld.positions import Position
+from mld.core.positions import Position
 
 ROUNDS_MAX = 64
 """Halving a page of a million user records takes 20 rounds; three times that means that halving does not help."""

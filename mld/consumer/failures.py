@@ -13,18 +13,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from mld.consumer.bisecting import Bisecting
-from mld.consumer.letters import letter_of
 from mld.consumer.parts import PlacedRecord, records_of
-from mld.consumer.ports import ChildStartError, ConsumerParts, ConsumerSettings
+from mld.consumer.ports import ChildStartError, ConsumerParts, ConsumerSettings, letter_of
 from mld.consumer.restarts import RestartPolicy
 from mld.consumer.shard_checkpoints import ShardCheckpoints
 from mld.consumer.stopping import Stopping
-from mld.errors import DeadLetterError
+from mld.core.errors import DeadLetterError
+from mld.core.positions import Position
+from mld.core.streams import ChildBatch
 from mld.leases.checkpoints import Write
 from mld.leases.holding import HeldLease
 from mld.leases.lease import Failing, Lease
-from mld.positions import Position
-from mld.streams import ChildBatch
 from protocol.conversation import ProcessorGoneError, ProcessorSilentError
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from mld.clock import Clock
-from mld.errors import StreamError
-from mld.streams import Streams
+from mld.core.clock import Clock
+from mld.core.errors import StreamError
+from mld.core.streams import Streams
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from mld.clock import Clock
+from mld.core.clock import Clock
 
 log = logging.getLogger(__name__)
 

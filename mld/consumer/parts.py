@@ -1,6 +1,8 @@
 """Takes batches apart into records, and makes batches of some of them, in the search for one that kills (`bisecting`).
 
 Nothing else looks into a batch. It is framed once more for this, in pieces, with a turn of the loop after each.
+
+What a child gets of a page: the records that are new to it, without what others put around them.
 """
 
 from __future__ import annotations
@@ -10,11 +12,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from mld.positions import Position
-from mld.steps import Steps
-from mld.streams import ChildBatch, Misrouted, Page
+from mld.consumer.ports import ShardSource
+from mld.consumer.stopping import Stopping
+from mld.core.positions import Position
+from mld.core.steps import Steps
+from mld.core.streams import ChildBatch, HashRange, Misrouted, Page
+from mld.core.turns import in_turns
 from protocol.codec import RECORDS_HEAD, records_tail
 from protocol.framed import FramedRecord, Splitter, line_of
+
+
+async def batch_of(
+    page: Page, delivered: Position, hash_range: HashRange | None, source: ShardSource, stopping: Stopping
+) -> ChildBatch | None:
+    """The batch after `delivered`; None if a stop is asked for while it waits for schemas."""
+    if source.placement is not None and page.bears_frames:  # the only pages that may have aggregates
+        hash_range = await source.placement.range_of(hash_range)
+    batch = page.after(delivered, hash_range)
+    await in_turns(batch.opening())
+    if source.prepare is None or not page.bears_frames:
+        return batch
+    return await stopping.unless(source.prepare(batch))
 
 
 class PlacedRecord(NamedTuple):

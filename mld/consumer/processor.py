@@ -15,11 +15,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import NoReturn
 
-from mld.clock import Clock
 from mld.consumer.child_logger import ChildLogger
 from mld.consumer.overdue import Holds, Overdue
 from mld.consumer.ports import ChildProcess, ConsumerSettings
 from mld.consumer.taps import ShardTap
+from mld.core.clock import Clock
 from mld.metrics.shard import ShardMetrics
 from protocol import codec
 from protocol.conversation import (

@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from mld.clock import Clock
-from mld.errors import LeaseLostError, TableError, TableMissingError, TableThrottledError
+from mld.core.clock import Clock
+from mld.core.errors import LeaseLostError, TableError, TableMissingError, TableThrottledError
+from mld.core.positions import Position
 from mld.leases.checkpoints import CheckpointRange, Illegal, Write
 from mld.leases.holding import HeldLease
 from mld.leases.keeper import LeaseKeeper
 from mld.metrics.shard import ShardMetrics
-from mld.positions import Position
 from protocol.messages import CheckpointErrorName, CheckpointRequest
 
 log = logging.getLogger(__name__)

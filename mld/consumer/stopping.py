@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from mld.clock import Clock
 from mld.consumer.lifecycle import StopReason
-from mld.waits import Interruption
+from mld.core.clock import Clock
+from mld.core.waits import Interruption
 
 T = TypeVar("T")
 

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Any
 
-from mld.clock import Clock
 from mld.consumer.lifecycle import StopReason
 from mld.consumer.shortening import LINE_CHARACTERS_MAX, ShortLine
+from mld.core.clock import Clock
 
 LISTENERS_MAX = 4  # of a worker; each may hold as much as the bounds below
 WAITING_BYTES_MAX = 1024 * 1024

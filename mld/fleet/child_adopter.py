@@ -9,14 +9,14 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from mld.errors import TableError
+from mld.core.errors import TableError
+from mld.core.surviving import ours
 from mld.fleet.loops import Tasks
 from mld.leases import writes
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.room import loads_of
 from mld.leases.table import LeaseTable, Refusal
-from mld.surviving import ours
 
 log = logging.getLogger(__name__)
 

@@ -13,14 +13,14 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from mld.clock import Clock
-from mld.errors import TableError
+from mld.core.clock import Clock
+from mld.core.errors import TableError
+from mld.core.surviving import ours
 from mld.fleet.report.stored_reports import StoredReports
 from mld.fleet.roster import Roster
 from mld.leases import writes
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseIndex, LeaseTable, TableScan
-from mld.surviving import ours
 
 log = logging.getLogger(__name__)
 

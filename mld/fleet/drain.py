@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 
-from mld.errors import MldError
+from mld.core.errors import MldError
+from mld.core.surviving import survived
 from mld.fleet.departure import Departure
 from mld.fleet.loops import Tasks
 from mld.fleet.report.reports import is_drained
@@ -17,7 +18,6 @@ from mld.fleet.values import WorkerReport
 from mld.leases import writes
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseTable, Refusal
-from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 

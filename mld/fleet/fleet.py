@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from mld.clock import Clock
+from mld.core.clock import Clock
 from mld.fleet.assign.assigner import Assigner
 from mld.fleet.child_adopter import ChildAdopter
 from mld.fleet.departure import Departure

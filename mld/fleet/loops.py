@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any, TypeAlias
 
-from mld.clock import Clock
-from mld.surviving import kept_running
+from mld.core.clock import Clock
+from mld.core.surviving import kept_running
 
 OnFailure: TypeAlias = Callable[[BaseException | None], None]
 
@@ -16,7 +16,7 @@ OnFailure: TypeAlias = Callable[[BaseException | None], None]
 class Loops:
     """`factories` make the loops, which run until cancelled.
 
-    An exception does not end a loop (`mld.surviving`), unless it says that the daemon must end.
+    An exception does not end a loop (`mld.core.surviving`), unless it says that the daemon must end.
     """
 
     def __init__(self, factories: Mapping[str, Callable[[], Awaitable[None]]], clock: Clock) -> None:

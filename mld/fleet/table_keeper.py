@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from mld.clock import Clock
-from mld.errors import TableError
+from mld.core.clock import Clock
+from mld.core.errors import TableError
 from mld.leases.table import StoredTable
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,8 @@ from random import Random
 import mld
 from mld.aws.host import HostReader
 from mld.aws.service import Service
-from mld.clock import Clock
+from mld.core.clock import Clock
+from mld.core.periods import HEARTBEATS_PER_LEASE
 from mld.fleet.assign.assigner import Assigner, AssignerParts, AssignerSettings
 from mld.fleet.assign.loads import AssignmentRules
 from mld.fleet.child_adopter import ChildAdopter
@@ -50,7 +51,6 @@ from mld.leases.table import LeaseTable, StoredTable
 from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeartbeatValidity
 from mld.metrics.registry import Metrics
-from mld.periods import HEARTBEATS_PER_LEASE
 from properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN
 from properties.settings import Settings
 from properties.values import AssignmentStrategy, ClientVersionConfig, MetadataLayout

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from mld.positions import SEQUENCE_DIGITS_MAX, SHARD_END, SUB_MAX, Position, is_position_text
+from mld.core.positions import SEQUENCE_DIGITS_MAX, SHARD_END, SUB_MAX, Position, is_position_text
 
 
 @dataclass(frozen=True, slots=True)

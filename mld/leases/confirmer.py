@@ -10,15 +10,15 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from random import Random
 
-from mld.clock import Clock
+from mld.core.clock import Clock
+from mld.core.periods import CONFIRM_SHARE
+from mld.core.surviving import survived
 from mld.leases.holding import Holder, Holding
 from mld.leases.lease import Lease
 from mld.leases.retries import retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
 from mld.leases.validity import Validity
 from mld.leases.writes import judge_read
-from mld.periods import CONFIRM_SHARE
-from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 

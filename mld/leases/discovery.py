@@ -15,13 +15,13 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from mld.clock import Clock, wait_for_event
+from mld.core.clock import Clock, wait_for_event
+from mld.core.periods import ALONE_PERIODS, DISCOVERY_PERIOD_S, QUERY_SPACING_S_MAX
+from mld.core.surviving import survived
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseIndex, LeaseTable
 from mld.metrics.registry import Metrics
-from mld.periods import ALONE_PERIODS, DISCOVERY_PERIOD_S, QUERY_SPACING_S_MAX
-from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 

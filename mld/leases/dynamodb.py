@@ -16,15 +16,15 @@ from typing import Any, Literal
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
-from mld.clock import Clock
-from mld.errors import TableMissingError, TableThrottledError, TableUnavailableError
+from mld.core.clock import Clock
+from mld.core.errors import TableMissingError, TableThrottledError, TableUnavailableError
+from mld.core.positions import LATEST
 from mld.leases import rows, writes
 from mld.leases.expressions import request_of
 from mld.leases.lease import Lease
 from mld.leases.owner_index import FORBIDDEN_CODES, OwnerIndex
 from mld.leases.rows import CorruptRowError
 from mld.leases.table import AnswerT, LeaseWrite, Refusal, TableScan
-from mld.positions import LATEST
 
 log = logging.getLogger(__name__)
 

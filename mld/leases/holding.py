@@ -11,9 +11,8 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mld.leases.lease import Failing, Lease
+from mld.leases.lease import Failing, Lease, Throughput
 from mld.leases.table import Refusal
-from mld.leases.throughput import Throughput
 from mld.metrics.registry import LeaseMove
 
 

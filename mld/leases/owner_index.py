@@ -13,8 +13,8 @@ from typing import Any
 
 from mld.aws.boundary import raises_only
 from mld.aws.table_calls import RefusedError, TableCalls
-from mld.clock import Clock
-from mld.errors import TableError, TableUnavailableError
+from mld.core.clock import Clock
+from mld.core.errors import TableError, TableUnavailableError
 from mld.leases import rows
 from mld.leases.table import IndexStatus
 

@@ -21,10 +21,10 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from hashlib import blake2b
 
+from mld.core.periods import STATUS_BYTES
+from mld.core.steps import SLICE, Steps
 from mld.leases.lease import ShardStatus
 from mld.metrics.shard import ShardMetrics
-from mld.periods import STATUS_BYTES
-from mld.steps import SLICE, Steps
 
 ACTIVITIES = ("idle", "processing", "failing", "parked", "ending", "paused", "stalled", "unreadable")
 NO_ACTIVITY = ACTIVITIES.index("stalled")

@@ -21,8 +21,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
 
-from mld.clock import Clock
-from mld.errors import MldError
+from mld.core.clock import Clock
+from mld.core.errors import MldError
+from mld.core.surviving import survived
 from mld.leases import writes
 from mld.leases.holding import Holder, RowsWritten
 from mld.leases.lease import Lease
@@ -30,7 +31,6 @@ from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
 from mld.leases.validity import Validity
 from mld.metrics.registry import LeaseMove
-from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from mld.errors import MldError, TableMissingError, TableThrottledError
+from mld.core.errors import MldError, TableMissingError, TableThrottledError
 
 FIRST_DELAY_S = 0.05  # most throttling and network trouble is over by then
 DELAY_S_MAX = 2.0  # well below any sensible lease duration, so that several attempts fit into one

@@ -15,7 +15,9 @@ import logging
 import random
 from collections.abc import Iterable
 
-from mld.clock import Clock, wait_for_event
+from mld.core.clock import Clock, wait_for_event
+from mld.core.periods import EPSILON_S
+from mld.core.surviving import survived
 from mld.leases import writes
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
@@ -24,8 +26,6 @@ from mld.leases.room import RoomWatch
 from mld.leases.table import LeaseTable, Refusal, TableScan
 from mld.leases.take_plan import Choice, SeenRow, TakePlan, TakingRules, decide, observe
 from mld.metrics.registry import LeaseMove, Metrics
-from mld.periods import EPSILON_S
-from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import math
 from random import Random
 from statistics import fmean
 
-from mld.clock import Clock
+from mld.core.clock import Clock
 from mld.leases.carried import (
     CHECKPOINT_KBPS_S,
     REFRESH_JITTER,

@@ -27,7 +27,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-from mld.errors import TableUnavailableError
+from mld.core.errors import TableUnavailableError
+from mld.core.positions import SHARD_END_NAME, Position
+from mld.core.streams import HashRange
 from mld.leases import rows
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.leases.table import (
@@ -44,8 +46,6 @@ from mld.leases.table import (
     Row,
     Value,
 )
-from mld.positions import SHARD_END_NAME, Position
-from mld.streams import HashRange
 
 RELEASE_WRITES_MAX = 2  # the second one with the owners that the first one's refusal showed
 

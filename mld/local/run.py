@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from mld.errors import MldError
+from mld.core.errors import MldError
 from mld.local.accounts import DEFAULT_ACCOUNT
 from mld.local.kinesis.directory import SHARD_LIMIT
 from mld.local.kinesis.model import REGION

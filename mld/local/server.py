@@ -2,7 +2,7 @@
 
 A thin shell: it reads the clock, hands each request to the model, writes the answer, and wakes the subscriptions of
 shards that changed. It listens on the loopback interface unless told otherwise. There is no authentication: of a
-request's signature only the region and the access key are used (`mld.local.accounts`). So `mld.webrule` keeps the pages
+request's signature only the region and the access key are used (`mld.local.accounts`). So `mld.core.webrule` keeps the pages
 of browsers out.
 """
 
@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 
+from mld.core.webrule import FORBIDDEN, WebRule
 from mld.local import control, eventstream
 from mld.local.accounts import DEFAULT_ACCOUNT, Accounts
 from mld.local.dynamo_streams import DynamoStreamsError, TableStreams
@@ -28,7 +29,6 @@ from mld.local.kinesis.subscription import Finished, Idle, ShardSubscription, Su
 from mld.local.routing import DYNAMODB_STREAMS, KINESIS, STS, Call, error_answer, identify, unknown_service
 from mld.local.service_error import ServiceError
 from mld.local.table_changes import TableEvent
-from mld.webrule import FORBIDDEN, WebRule
 
 log = logging.getLogger(__name__)
 
@@ -316,7 +316,7 @@ async def serve(
     delays: StateDelays | None = None,
 ) -> EmbeddedServer:
     """Listen (port 0: any free one) and answer until `close`. `allow_hosts` are names by which clients may call besides
-    localhost and addresses (`mld.webrule`), `enforce` switches the throughput limits on, `delays` say how long streams
+    localhost and addresses (`mld.core.webrule`), `enforce` switches the throughput limits on, `delays` say how long streams
     and consumers show their passing states. Raises OSError if the port is taken."""
     server = EmbeddedServer(host, allow_hosts=allow_hosts, enforce=enforce, delays=delays or StateDelays())
     await server.start(port)

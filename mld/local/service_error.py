@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mld.errors import MldError
+from mld.core.errors import MldError
 
 
 class ServiceError(MldError):

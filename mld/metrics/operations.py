@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
+from mld.core.positions import Position
 from mld.metrics.declaring import (
     COUNT,
     NO_UNIT,
@@ -26,7 +27,6 @@ from mld.metrics.declaring import (
     times,
 )
 from mld.metrics.instruments import Calls, Spread
-from mld.positions import Position
 
 BY_NUMBER = "SEQUENCE_NUMBER"
 BORN_AT = ("TRIM_HORIZON", "LATEST", "AT_TIMESTAMP", "SHARD_END", BY_NUMBER)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
+from mld.core.steps import SLICE, Steps
 from mld.metrics.shard import ShardMetrics
-from mld.steps import SLICE, Steps
 
 VALUES_MAX = 60
 STEP_FIRST_S = 4.0

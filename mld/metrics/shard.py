@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mld.clock import iso_time
+from mld.core.clock import iso_time
+from mld.core.positions import Position
+from mld.core.stream_ids import shard_of_key, stream_of_key
+from mld.core.streams import ChildBatch, Page
 from mld.metrics.declaring import (
     BYTES,
     COUNT,
@@ -30,9 +33,6 @@ from mld.metrics.declaring import (
 from mld.metrics.instruments import Calls, Spread, Tally
 from mld.metrics.liveness import Progress
 from mld.metrics.operations import ShardEndCounts
-from mld.positions import Position
-from mld.stream_ids import shard_of_key, stream_of_key
-from mld.streams import ChildBatch, Page
 
 EMPTY_FETCHES_MAX = 256
 """Reads without records that are counted together."""

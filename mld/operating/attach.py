@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK, Duration, define_option, file_option
 from mld.operating.daemon_client import DaemonLink, find_daemon
 from mld.operating.daemon_options import daemon_options, guarded, wanted_daemon
-from mld.terminal import EXIT_FAILURE, EXIT_OK, Duration, define_option, file_option
-from properties.printable import printable
+from properties.redaction import printable
 
 LEVELS = ("debug", "info", "warning", "error", "reset")
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mld import control_place
-from mld.control_place import ControlPlace, ControlPlaceError
-from mld.errors import MldError
+from mld.core import control_place
+from mld.core.control_place import ControlPlace, ControlPlaceError
+from mld.core.errors import MldError
 from properties.values import SOCKET_OFF
 
 CHUNK_BYTES = 256 * 1024

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
-from mld.errors import MldError
+from mld.core.errors import MldError
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, complain, say
 from mld.operating.daemon_client import WantedDaemon
-from mld.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, complain, say
 
 TIMEOUT_S = 5.0
 F = TypeVar("F", bound=Callable[..., Any])

@@ -11,15 +11,15 @@ from enum import Enum
 from typing import Any
 
 from mld.aws.table_calls import MISSING_CODE, REFUSED_CODE, THROTTLING_CODES
-from mld.errors import AwsError, MldError
+from mld.core.errors import AwsError, MldError
+from mld.core.steps import finish
+from mld.core.streams import Shard
 from mld.fleet.report.reports import is_expired, newest_of_each
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease
 from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ViewRules
 from mld.operating.verdicts import duration
 from mld.shards.identity import foreign_evidence
-from mld.steps import finish
-from mld.streams import Shard
 
 CONSUMERS_MAX = 20
 """Consumers of enhanced fan-out that a stream may have."""

@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from mld.aws.client_factory import client_factory
+from mld.aws.client_factory import client_factory, service_of
 from mld.aws.service import Service
-from mld.aws.wire_or_boto import service_of
-from mld.clock import Clock, LoopClock
-from mld.errors import TableError, TableMissingError
+from mld.core.clock import Clock, LoopClock
+from mld.core.errors import TableError, TableMissingError
+from mld.core.steps import Steps
+from mld.core.turns import in_turns
 from mld.fleet.leader.lock import LOCK_KEY, SeenLock, parse_lock
 from mld.fleet.leader.lock_table import LockTable
 from mld.fleet.report.reports import ReportRules, parse_rows
@@ -23,9 +24,7 @@ from mld.leases.lease import Lease
 from mld.leases.rows import UNKNOWN_KEY
 from mld.leases.table import LeaseTable, TableScan
 from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ViewRules, fleet_status_steps, told_by_heartbeats
-from mld.steps import Steps
 from mld.tracking import stream_list
-from mld.turns import in_turns
 from properties.settings import Settings
 
 REQUEST_TIMEOUT_S = 10.0
@@ -35,7 +34,7 @@ THREADS = 4  # segments of a large table are scanned beside each other
 
 @asynccontextmanager
 async def dynamo_of(settings: Settings) -> AsyncIterator[Service]:
-    """The DynamoDB service of a properties file. Raises errors of `mld.errors`."""
+    """The DynamoDB service of a properties file. Raises errors of `mld.core.errors`."""
     service = service_of(
         client_factory(settings),
         "dynamodb",

@@ -12,7 +12,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from mld.errors import MldError
+from mld.core.errors import MldError
+from mld.core.periods import RENEWALS_PER_LEASE
+from mld.core.steps import SLICE, Steps, at_once, in_order
+from mld.core.stream_ids import stream_of_key
+from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.fleet.heartbeat.beats import epoch_of
 from mld.fleet.leader.lock import LockRow, SeenLock
 from mld.fleet.report.reports import ReportRules, average, is_default, is_expired, newest_of_each
@@ -21,12 +25,8 @@ from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.leases.packed_status import unpack
 from mld.metrics.shard import ShardMetrics
 from mld.operating.verdicts import Verdict, duration, judge, state_of
-from mld.periods import RENEWALS_PER_LEASE
 from mld.shards.graph import id_order
 from mld.shards.holes import hole_steps
-from mld.steps import SLICE, Steps, at_once, in_order
-from mld.stream_ids import stream_of_key
-from mld.streams import HASH_KEY_MAX, HashRange
 
 RENEWALS_UNTIL_UNKNOWN = 2
 NO_HASH_KEYS = HashRange(0, 1)

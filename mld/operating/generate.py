@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mld.terminal import EXIT_CONFIGURATION, chosen_file, complain, properties_file, say, settings_of
+from mld.core.terminal import EXIT_CONFIGURATION, chosen_file, complain, properties_file, say, settings_of
 
 if TYPE_CHECKING:
     pass

@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK, properties_file
 from mld.operating.daemon_client import find_daemon, find_daemons
 from mld.operating.daemon_options import daemon_options, guarded, wanted_daemon
-from mld.terminal import EXIT_FAILURE, EXIT_OK, properties_file
-from properties.printable import printable
+from properties.redaction import printable
 
 
 @click.command()

@@ -13,8 +13,7 @@ from pathlib import Path, PurePath
 import mld
 from mld.operating.generated.service_unit import SERVICE_PATH, ServiceFacts, UnitRefused, service_name
 from properties.loader import LoadedConfiguration, entries_of, load
-from properties.redaction import is_secret_key
-from properties.scrubbing import SECRET_CHARACTERS_MIN
+from properties.redaction import SECRET_CHARACTERS_MIN, is_secret_key
 from properties.spark import PREFIX, PROGRAM, SINK_PREFIX
 from properties.substitution import has_reference
 from properties.values import DeadLetterKind

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from mld.core.positions import Position
 from mld.operating.fleet_status import FleetStatus, ShardView, WorkerView
 from mld.operating.verdicts import RANKS, Verdict, duration
-from mld.positions import Position
 
 NOBODY = "nobody"
 CHECKPOINT_DIGITS = 12

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mld.core.terminal import EXIT_OK, chosen_file, properties_file
 from mld.operating.acts.act_options import ActOptions, acting, perform
 from mld.operating.reset_commands import run_with_doors, save_before, show
-from mld.terminal import EXIT_OK, chosen_file, properties_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 
-from mld.positions import SEQUENCE_DIGITS_MAX, SUB_MAX, Position
+from mld.core.positions import SEQUENCE_DIGITS_MAX, SUB_MAX, Position
 
 EPOCH_DIGITS_MAX = 11
 """Epoch seconds have no more digits for 3,000 years; milliseconds have 13."""

@@ -15,10 +15,9 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from mld.errors import MldError
+from mld.core.errors import MldError
 from mld.operating.listings import Listing
-from properties.printable import printable
-from properties.scrubbing import Scrubber
+from properties.redaction import Scrubber, printable
 
 PLAIN_WIDTH = 200  # columns where stdout is no terminal
 ROWS_MAX = 500

@@ -11,16 +11,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from mld.errors import StreamError
+from mld.core.errors import StreamError
+from mld.core.positions import LATEST, InitialPosition
+from mld.core.streams import IteratorType, StartingPoint, Streams
+from mld.core.terminal import say
 from mld.leases.lease import Lease, ShardStatus
 from mld.operating.fleet_status import FleetStatus, ShardView, rejudged
 from mld.operating.stream_access import initial_of, streams_of
 from mld.operating.stream_choice import is_meant, settings_of_one
 from mld.operating.verdicts import Verdict
-from mld.positions import LATEST, InitialPosition
 from mld.retrieval.starting_points import starting_point
-from mld.streams import IteratorType, StartingPoint, Streams
-from mld.terminal import say
 from properties.settings import Settings
 
 PROBES_CONCURRENT_MAX = 4

@@ -8,20 +8,20 @@ from collections.abc import Sequence
 
 import click
 
-from mld.clock import LoopClock
 from mld.consumer.child import PipeHost, find_executable, runnable
 from mld.consumer.ports import ChildStartError
+from mld.core.clock import LoopClock
+from mld.core.stream_ids import StreamId
+from mld.core.streams import HashRange, Streams
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK, say
 from mld.leases.lease import Lease
 from mld.operating.points import Point
 from mld.operating.replaying import Replay, Replayed, Replayer
 from mld.operating.shard_choice import ChosenShard
 from mld.operating.stream_access import SpanError, initial_of, span_start, streams_of
 from mld.retrieval.placement import Placement
-from mld.stream_ids import StreamId
-from mld.streams import HashRange, Streams
-from mld.terminal import EXIT_FAILURE, EXIT_OK, say
 from mld.tracking.stream_list import account_and_name
-from properties.printable import printable
+from properties.redaction import printable
 from properties.spark import PREFIX
 from protocol.command import split_command
 from protocol.messages import Dialect, StreamLabel

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mld.clock import Clock
 from mld.consumer.parts import Part, PlacedRecord, records_of
 from mld.consumer.ports import ProcessorHost, ShardAddress
 from mld.consumer.processor import Processor
+from mld.core.clock import Clock
+from mld.core.positions import Position
+from mld.core.streams import ChildBatch, HashRange, Streams
 from mld.leases.checkpoints import CheckpointRange, Illegal, NoWrite, Write
 from mld.operating.points import Point, PointKind
 from mld.operating.stream_access import SpanReader, SpanStart
-from mld.positions import Position
 from mld.retrieval.rawpage import RawPage
-from mld.streams import ChildBatch, HashRange, Streams
 from protocol.conversation import ProcessorError
 from protocol.messages import CheckpointErrorName, CheckpointRequest, Dialect, Initialize, StreamLabel
 

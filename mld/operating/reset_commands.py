@@ -17,11 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mld.errors import MldError
-from mld.operating.acts.act_options import ActOptions, act, acting, perform
-from mld.operating.point_option import PointType
-from mld.operating.points import PointKind
-from mld.terminal import (
+from mld.core.errors import MldError
+from mld.core.terminal import (
     EXIT_FAILURE,
     EXIT_OK,
     chosen_file,
@@ -31,6 +28,9 @@ from mld.terminal import (
     say,
     settings_of,
 )
+from mld.operating.acts.act_options import ActOptions, act, acting, perform
+from mld.operating.point_option import PointType
+from mld.operating.points import PointKind
 
 if TYPE_CHECKING:
     from mld.operating.acts.act_options import ActTools, Planner, Report
@@ -227,11 +227,11 @@ def restore(
     """
 
     async def work(doors: Doors) -> int:
+        from mld.core.steps import finish
         from mld.operating.acts.plan import ActRefusedError
         from mld.operating.resets.restoring import Restoration, read_saved, require_same_table, saved_of
         from mld.shards.graph import ShardGraph
         from mld.shards.identity import foreign_evidence
-        from mld.steps import finish
 
         app = doors.app
         saved = read_saved(path)
@@ -447,7 +447,7 @@ def save_before(command: str, doors: Doors, rows: Sequence[Row], backup_file: st
 
 async def _legacy_rows(doors: Doors) -> dict[str, Sequence[Row]]:
     from mld.aws.table_calls import TableCalls
-    from mld.errors import TableMissingError
+    from mld.core.errors import TableMissingError
     from mld.operating.acts.execution import read_table
 
     found: dict[str, Sequence[Row]] = {}
@@ -467,7 +467,7 @@ def _short(record: Any) -> str:
 
 def show(output: str, lines: Sequence[str], value: Any) -> None:
     """Print the lines for people, or the value for machines, None for none."""
-    from properties.printable import printable
+    from properties.redaction import printable
 
     if output == "json":
         if value is not None:

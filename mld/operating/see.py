@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mld.errors import MldError
-from mld.terminal import EXIT_FAILURE, EXIT_OK, Duration, chosen_file, properties_file, say, settings_of
+from mld.core.errors import MldError
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK, Duration, chosen_file, properties_file, say, settings_of
 
 if TYPE_CHECKING:
     from mld.operating.fleet_status import FleetStatus
@@ -192,7 +192,7 @@ def _guarded(action: Callable[[], Any]) -> int:
     except KeyboardInterrupt:
         return EXIT_OK
     except (MldError, OSError) as error:
-        from mld.operating.remedies import with_remedy
+        from mld.operating.verdicts import with_remedy
 
         say(with_remedy(error))
         return EXIT_FAILURE

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mld.core.stream_ids import StreamId, parse_stream_id, stream_of_key
 from mld.leases.lease import Lease
 from mld.operating.acts.plan import ActRefusedError
 from mld.operating.stream_access import shard_id_of
 from mld.operating.stream_choice import chosen_stream, names_of, settings_of_one
-from mld.stream_ids import StreamId, parse_stream_id, stream_of_key
-from properties.settings import Settings
-from properties.stream_settings import StreamSetting
+from properties.settings import Settings, StreamSetting
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mld.errors import TableMissingError
+from mld.core.errors import TableMissingError
+from mld.core.stream_ids import keys_meant, stream_of_key
 from mld.operating.acts.plan import full_key
 from mld.operating.fleet_reader import fleet_reader
-from mld.stream_ids import keys_meant, stream_of_key
 from properties.settings import Settings
 
 

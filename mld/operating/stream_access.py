@@ -11,10 +11,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from mld.aws.client_factory import client_factory
-from mld.aws.wire_or_boto import service_of
-from mld.clock import Clock, LoopClock
-from mld.errors import (
+from mld.aws.client_factory import client_factory, service_of
+from mld.core.clock import Clock, LoopClock
+from mld.core.errors import (
     InvalidStreamArgumentError,
     IteratorExpiredError,
     StreamError,
@@ -22,13 +21,13 @@ from mld.errors import (
     StreamThrottledError,
     StreamUnavailableError,
 )
+from mld.core.positions import AT_TIMESTAMP, LATEST, SUB_MAX, TRIM_HORIZON, InitialPosition, Position
+from mld.core.streams import IteratorType, StartingPoint, Streams
 from mld.leases.lease import Lease
 from mld.operating.points import Point, PointKind
-from mld.positions import AT_TIMESTAMP, LATEST, SUB_MAX, TRIM_HORIZON, InitialPosition, Position
 from mld.retrieval.rawpage import RawPage
 from mld.retrieval.starting_points import starting_point
-from mld.stream_adapters import LABELS, kind_of, service_name, streams_port
-from mld.streams import IteratorType, StartingPoint, Streams
+from mld.retrieval.stream_adapters import LABELS, kind_of, service_name, streams_port
 from properties.settings import Settings
 from properties.values import InitialPositionKind
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mld.core.stream_ids import parse_stream_id
 from mld.operating.acts.plan import ActRefusedError
-from mld.stream_ids import parse_stream_id
-from properties.settings import Settings
-from properties.stream_settings import StreamSetting
+from properties.settings import Settings, StreamSetting
 
 NAMED_MAX = 5
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from rich.table import Table
 
-from mld import sparkhosts
+from mld.core import sparkhosts
 from mld.leases.lease import Lease
 from mld.quickstart.clicks import ClickEvent
 from mld.quickstart.lineage import Sums, TourOutcome, expected, find_faults, shard_lines

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from mld.errors import MldError
+from mld.core.errors import MldError
 
 LOCK_FILE = ".lock"
 SERVER_START_S = 30.0

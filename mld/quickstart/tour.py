@@ -37,7 +37,7 @@ from mld.quickstart.stage import (
     signals_end_us,
 )
 from properties.loader import load
-from properties.printable import printable, printable_lines
+from properties.redaction import printable, printable_lines
 
 STREAM = "quickstart-clicks"
 APPLICATION = "quickstart"

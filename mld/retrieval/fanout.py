@@ -16,22 +16,22 @@ import asyncio
 import logging
 from random import Random
 
-from mld.clock import Clock
-from mld.errors import (
+from mld.core.clock import Clock
+from mld.core.errors import (
     InvalidStreamArgumentError,
     PositionRefusedError,
     StreamError,
     StreamNotFoundError,
     StreamUnavailableError,
 )
+from mld.core.positions import InitialPosition, Position
+from mld.core.streams import FanOut, Page, Subscription
 from mld.metrics.shard import ShardMetrics
-from mld.positions import InitialPosition, Position
 from mld.retrieval import starting_points, subscribing
 from mld.retrieval.buffer import Budget
 from mld.retrieval.reader import ShardReader
 from mld.retrieval.registration import RegisteredConsumer
 from mld.retrieval.subscribing import Course, SubscriptionReaction, Where
-from mld.streams import FanOut, Page, Subscription
 
 logger = logging.getLogger(__name__)
 

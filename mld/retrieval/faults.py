@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from enum import Enum
 
-from mld.errors import (
+from mld.core.errors import (
     InvalidStreamArgumentError,
     IteratorExpiredError,
     StreamError,
     StreamNotFoundError,
     StreamThrottledError,
 )
-from mld.streams import Page, validate_end_of_shard
+from mld.core.streams import Page, validate_end_of_shard
 
 ENDS_WITHOUT_CHILDREN_MAX = 5
 """After this many answers in a row that end the shard without usable children, believe it: some stand-ins name none."""

@@ -21,8 +21,8 @@ from hashlib import md5
 from json.encoder import encode_basestring_ascii as quote
 from typing import TypeAlias
 
-from mld.steps import Steps
-from mld.streams import HASH_KEY_MAX, HashRange, Misrouted
+from mld.core.steps import Steps
+from mld.core.streams import HASH_KEY_MAX, HashRange, Misrouted
 
 MAGIC = b"\xf3\x89\x9a\xc2"
 DIGEST_BYTES = 16

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from mld.clock import Clock
-from mld.errors import MldError
-from mld.streams import HashRange, Streams
-from mld.surviving import ours
+from mld.core.clock import Clock
+from mld.core.errors import MldError
+from mld.core.streams import HashRange, Streams
+from mld.core.surviving import ours
 
 log = logging.getLogger(__name__)
 

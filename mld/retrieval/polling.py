@@ -16,8 +16,8 @@ from collections.abc import Awaitable
 from random import Random
 from typing import TypeVar
 
-from mld.clock import Clock, millis_since
-from mld.errors import (
+from mld.core.clock import Clock, millis_since
+from mld.core.errors import (
     InvalidStreamArgumentError,
     IteratorExpiredError,
     PositionRefusedError,
@@ -26,14 +26,14 @@ from mld.errors import (
     StreamThrottledError,
     StreamUnavailableError,
 )
+from mld.core.positions import InitialPosition, Position
+from mld.core.streams import IteratorType, Page, StartingPoint, Streams
+from mld.core.surviving import ours
+from mld.core.waits import TimeLimit
 from mld.metrics.shard import FetchResult, ShardMetrics
-from mld.positions import InitialPosition, Position
 from mld.retrieval import buffer, pacing, starting_points
 from mld.retrieval.faults import PollingReaction, reaction_to
 from mld.retrieval.reader import ShardReader
-from mld.streams import IteratorType, Page, StartingPoint, Streams
-from mld.surviving import ours
-from mld.waits import TimeLimit
 
 logger = logging.getLogger(__name__)
 

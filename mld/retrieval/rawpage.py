@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, TypeVar
 
-from mld.positions import Position
+from mld.core.positions import Position
+from mld.core.steps import Steps, finish
+from mld.core.streams import A_TURN, ChildShard, HashRange, Misrouted, child_shard_of
 from mld.retrieval.kpl import MalformedAggregateError, MisroutedAggregateError, UserRecords, Work, user_records
 from mld.retrieval.layouts import MAGIC_IN_BASE64, NO_KEY, Columns
 from mld.retrieval.pieces import Piece, RecordForm, RecordPlace, form_with, written
 from mld.retrieval.rawbody import CONTINUATION, NEXT_ITERATOR, NOT_LEGAL, PART_BYTES, BodyReader, Index, is_large_lately
-from mld.steps import Steps, finish
-from mld.streams import A_TURN, ChildShard, HashRange, Misrouted, child_shard_of
 from protocol.codec import (
     PIECE_BYTES,
     RECORDS_HEAD,

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import Random
 
-from mld.clock import Clock
-from mld.errors import InvalidStreamResponseError, StreamError
+from mld.core.clock import Clock
+from mld.core.errors import InvalidStreamResponseError, StreamError
+from mld.core.positions import InitialPosition, Position
+from mld.core.streams import ChildShard, Page, StartingPoint, validate_end_of_shard
+from mld.core.surviving import survived
 from mld.metrics.shard import ShardMetrics
-from mld.positions import InitialPosition, Position
 from mld.retrieval.buffer import Budget, PrefetchBuffer
 from mld.retrieval.faults import AnswerVerdict, judge
 from mld.retrieval.starting_points import ReadState, begins_after_gap, lacks_timestamp, starting_point
-from mld.streams import ChildShard, Page, StartingPoint, validate_end_of_shard
-from mld.surviving import survived
 
 logger = logging.getLogger(__name__)
 

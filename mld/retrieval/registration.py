@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from mld.clock import Clock
-from mld.errors import (
+from mld.core.clock import Clock
+from mld.core.errors import (
     StreamError,
     StreamInUseError,
     StreamNotFoundError,
     StreamThrottledError,
     StreamUnavailableError,
 )
-from mld.streams import FanOut, StreamConsumer
+from mld.core.streams import FanOut, StreamConsumer
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mld.positions import AT_TIMESTAMP_NAME, LATEST_NAME, TRIM_HORIZON_NAME, InitialPosition, Position
-from mld.streams import IteratorType, Page, StartingPoint
+from mld.core.positions import AT_TIMESTAMP_NAME, LATEST_NAME, TRIM_HORIZON_NAME, InitialPosition, Position
+from mld.core.streams import IteratorType, Page, StartingPoint
 
 LATEST_MARGIN_S = 10.0
 """How far our clock may be ahead of Kinesis's before a restart of a LATEST reader, which goes by time, skips records.

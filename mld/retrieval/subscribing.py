@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from mld.errors import (
+from mld.core.errors import (
     InvalidStreamArgumentError,
     PositionRefusedError,
     StreamError,
@@ -31,8 +31,8 @@ from mld.errors import (
     StreamNotFoundError,
     StreamThrottledError,
 )
+from mld.core.streams import IteratorType, Page, StartingPoint
 from mld.retrieval import pacing, starting_points
-from mld.streams import IteratorType, Page, StartingPoint
 
 SUBSCRIBE_INTERVAL_MIN_S = 1.0
 """Kinesis allows one SubscribeToShard a second for each consumer and shard."""

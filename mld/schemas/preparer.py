@@ -10,16 +10,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from mld.clock import Clock
 from mld.consumer.parts import JoinedBatch, Part, PlacedRecord, records_of
-from mld.errors import SchemaUnknownError, SchemaUnreachableError
+from mld.core.clock import Clock
+from mld.core.errors import SchemaUnknownError, SchemaUnreachableError
+from mld.core.streams import ChildBatch, Misrouted
 from mld.metrics.instruments import Tally
 from mld.retrieval.rawpage import RawBatch
 from mld.schemas.decoder_process import DecoderJob
 from mld.schemas.decoding import SchemaVersion, decoded, frame_in, job_of, marked
 from mld.schemas.frames import Frame, UndecodableError
 from mld.schemas.registry import SchemaRegistry
-from mld.streams import ChildBatch, Misrouted
 from properties.values import SchemaMode
 from protocol.framed import FramedRecord
 

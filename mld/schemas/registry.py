@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
-from mld.clock import Clock
-from mld.errors import AwsError, AwsUnreachableError, SchemaUnknownError, SchemaUnreachableError
+from mld.core.clock import Clock
+from mld.core.errors import AwsError, AwsUnreachableError, SchemaUnknownError, SchemaUnreachableError
 from mld.schemas.decoding import SchemaVersion, version_of
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 A caller sends one line of JSON, ``{"ask": "status"}``, and gets lines of JSON: one with ``answer`` or with ``error``,
 and for a transcript any number after it, until either side ends the connection. It lives on the daemon's loop, as the
 HTTP server does: if the loop hangs, nobody answers. Connections, sizes and times are bounded, and a slow caller waits
-alone. Who may connect is decided by the file's place (`mld.control_place`) and once more by the caller's user id.
+alone. Who may connect is decided by the file's place (`mld.core.control_place`) and once more by the caller's user id.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mld import control_place
-from mld.clock import Clock
-from mld.control_place import SUFFIX, ControlPlace, ControlPlaceError
-from mld.errors import MldError
+from mld.core import control_place
+from mld.core.clock import Clock
+from mld.core.control_place import SUFFIX, ControlPlace, ControlPlaceError
+from mld.core.errors import MldError
 
 log = logging.getLogger(__name__)
 

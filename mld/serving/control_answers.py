@@ -11,15 +11,15 @@ import os
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any
 
-from mld.clock import Clock
 from mld.consumer.taps import LISTENERS_MAX, ShardTap, Taps, TooManyListenersError
-from mld.log_levels import LEVELS, ROOT, LevelChange, LogLevels, UnknownLoggerError, level_name
+from mld.core.clock import Clock
+from mld.core.stream_ids import keys_meant
+from mld.core.turns import in_turns
+from mld.logging.levels import LEVELS, ROOT, LevelChange, LogLevels, UnknownLoggerError, level_name
 from mld.serving.control import Answer, ControlRoute, Request, RequestRefused
 from mld.serving.daemon_status import DaemonStatus
 from mld.serving.own_status import DaemonFacts, own_status
 from mld.serving.status import in_pieces
-from mld.stream_ids import keys_meant
-from mld.turns import in_turns
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from mld.core.steps import Steps
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.rings import History
@@ -19,7 +20,6 @@ from mld.metrics.shard import ShardMetrics
 from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ShardView, known_here, share_of
 from mld.operating.listings import shard_value, worker_value
 from mld.operating.verdicts import Verdict
-from mld.steps import Steps
 
 SLICE = 20  # shards between two turns of the loop, 10 µs for each
 COMPRESSION_LEVEL = 3  # a twentieth of the size; more effort saves little

@@ -11,10 +11,10 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
+from mld.core.turns import in_turns
+from mld.core.webrule import WebRule
 from mld.serving.daemon_status import DaemonStatus
 from mld.serving.http import HttpAnswer, HttpServer, Question, Route, SharedAnswers, text_answer
-from mld.turns import in_turns
-from mld.webrule import WebRule
 from properties.values import ListenAddress
 
 log = logging.getLogger(__name__)

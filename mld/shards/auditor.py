@@ -13,19 +13,19 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from mld.clock import Clock
+from mld.core.clock import Clock
+from mld.core.periods import AUDIT_PERIOD_S
+from mld.core.streams import HashRange, Shard
+from mld.core.surviving import survived
+from mld.core.turns import in_turns
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.metrics.registry import Metrics
-from mld.periods import AUDIT_PERIOD_S
 from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.holes import Findings, abandoned, examine, is_urgent, ranges_to_fill, sightings
 from mld.shards.ports import ShardRows
 from mld.shards.sync import ShardSync, SyncResult
-from mld.streams import HashRange, Shard
-from mld.surviving import survived
-from mld.turns import in_turns
 
 _log = logging.getLogger(__name__)
 

@@ -15,19 +15,19 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from mld.clock import Clock
-from mld.errors import StreamError, TableMissingError, TableThrottledError
+from mld.core.clock import Clock
+from mld.core.errors import StreamError, TableMissingError, TableThrottledError
+from mld.core.positions import AT_TIMESTAMP_NAME, TRIM_HORIZON_NAME
+from mld.core.streams import Shard
+from mld.core.surviving import survived
+from mld.core.turns import in_turns
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.metrics.registry import DELETED, Metrics
-from mld.positions import AT_TIMESTAMP_NAME, TRIM_HORIZON_NAME
 from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.graph import id_order
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
 from mld.shards.ports import ShardRows
-from mld.streams import Shard
-from mld.surviving import survived
-from mld.turns import in_turns
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import logging
 import random
 from dataclasses import dataclass
 
-from mld.clock import Clock
-from mld.errors import (
+from mld.core.clock import Clock
+from mld.core.errors import (
     InvalidStreamResponseError,
     IteratorExpiredError,
     StreamInUseError,
@@ -21,8 +21,8 @@ from mld.errors import (
     StreamThrottledError,
     StreamUnavailableError,
 )
-from mld.streams import STREAM_DISABLED, Shard, ShardFilter, ShardsPage, StreamKind, Streams
-from mld.surviving import ours
+from mld.core.streams import STREAM_DISABLED, Shard, ShardFilter, ShardsPage, StreamKind, Streams
+from mld.core.surviving import ours
 
 _log = logging.getLogger(__name__)
 

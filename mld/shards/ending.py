@@ -13,19 +13,19 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from mld.clock import Clock
-from mld.errors import LeaseLostError
+from mld.core.clock import Clock
+from mld.core.errors import LeaseLostError
+from mld.core.positions import TRIM_HORIZON
+from mld.core.streams import ChildShard, Shard
+from mld.core.turns import in_turns
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.metrics.registry import CREATED, Metrics
-from mld.positions import TRIM_HORIZON
 from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.graph import children_in, new_lease
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
 from mld.shards.ports import ShardRows
 from mld.shards.sync import ShardSync, SyncResult
-from mld.streams import ChildShard, Shard
-from mld.turns import in_turns
 
 _log = logging.getLogger(__name__)
 

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from mld.errors import InvalidStreamResponseError
+from mld.core.errors import InvalidStreamResponseError
+from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
+from mld.core.steps import SLICE, Steps
+from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard
 from mld.leases.lease import Lease
-from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
-from mld.steps import SLICE, Steps
-from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard
 
 
 class ShardGraph:

@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from mld.core.steps import SLICE, Steps, finish, in_order
+from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.leases.lease import Lease
-from mld.steps import SLICE, Steps, finish, in_order
-from mld.streams import HASH_KEY_MAX, HashRange, Shard
 
 SIGHTINGS_MIN = 3
 """leasesRecoveryAuditorInconsistencyConfidenceThreshold: audits in a row that make an unexplained hole urgent."""

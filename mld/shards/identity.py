@@ -15,10 +15,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mld.core.steps import SLICE, Steps
+from mld.core.streams import Shard, StreamKind
 from mld.leases.lease import Lease
 from mld.shards.graph import ShardGraph, id_order, shares_keys
-from mld.steps import SLICE, Steps
-from mld.streams import Shard, StreamKind
 
 DYNAMODB_RETENTION_S = 24 * 3600.0
 _DYNAMODB_SHARD = re.compile(r"shardId-([0-9]{1,20})-[0-9a-zA-Z]+", re.ASCII)

@@ -15,12 +15,15 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from mld.clock import Clock
+from mld.core.clock import Clock
+from mld.core.positions import AT_TIMESTAMP, LATEST, InitialPosition
+from mld.core.steps import Steps
+from mld.core.streams import Shard, ShardFilter, ShardFilterType
+from mld.core.turns import in_turns
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.metrics.registry import CREATED, Metrics
-from mld.positions import AT_TIMESTAMP, LATEST, InitialPosition
 from mld.shards.detector import NotListed, ShardDetector
 from mld.shards.graph import (
     ShardGraph,
@@ -32,9 +35,6 @@ from mld.shards.graph import (
 )
 from mld.shards.identity import foreign_evidence
 from mld.shards.ports import ShardRows
-from mld.steps import Steps
-from mld.streams import Shard, ShardFilter, ShardFilterType
-from mld.turns import in_turns
 
 _log = logging.getLogger(__name__)
 

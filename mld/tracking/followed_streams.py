@@ -11,14 +11,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from mld.errors import StartupError, StreamError, StreamNotFoundError
+from mld.core.errors import StartupError, StreamError, StreamNotFoundError
+from mld.core.stream_ids import working_for
+from mld.core.surviving import survived
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.shards.auditor import LEADERSHIP_POLL_S
 from mld.shards.cleanup import TICK_S
-from mld.stream_ids import working_for
-from mld.surviving import survived
 from mld.tracking.follower import ListFollower
 from mld.tracking.stream_list import ListedStream, TrackedList, due_for_deletion, labels_of
 from mld.tracking.stream_rows import ConsumedStreams, sorted_by_stream

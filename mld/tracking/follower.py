@@ -10,12 +10,12 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mld.clock import Clock, wait_for_event
-from mld.errors import StreamError
+from mld.core.clock import Clock, wait_for_event
+from mld.core.errors import StreamError
+from mld.core.stream_ids import StreamId
+from mld.core.streams import StreamSummary
+from mld.core.surviving import ours
 from mld.leases.own_attributes import Row
-from mld.stream_ids import StreamId
-from mld.streams import StreamSummary
-from mld.surviving import ours
 from mld.tracking.list_table import ListTable
 from mld.tracking.stream_list import (
     KEY,

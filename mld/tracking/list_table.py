@@ -7,7 +7,7 @@ from dataclasses import replace
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
-from mld.errors import TableUnavailableError
+from mld.core.errors import TableUnavailableError
 from mld.leases import rows
 from mld.tracking import stream_list
 from mld.tracking.stream_list import TrackedList

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from mld.core.stream_ids import StreamId, parse_stream_id
 from mld.leases.own_attributes import OwnAttribute, Row, integer
-from mld.stream_ids import StreamId, parse_stream_id
 
 KEY = "mldStreams"
 ENTITY = "MLD_STREAMS"

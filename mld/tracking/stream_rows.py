@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from mld.clock import Clock
+from mld.core.clock import Clock
+from mld.core.stream_ids import StreamId, parse_stream_id, stream_of_key
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import AnswerT, LeaseTable, LeaseWrite, TableScan
-from mld.stream_ids import StreamId, parse_stream_id, stream_of_key
 
 SCAN_VALID_S = 5.0
 """How old a scan may be. Older than a listing of shards is what the decisions need; rows are created conditionally."""

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mld.consumer.ports import EndVerdict, MissingVerdict, ShardSource
-from mld.errors import StartupError, StreamError, StreamThrottledError, StreamUnavailableError
+from mld.core.errors import StartupError, StreamError, StreamThrottledError, StreamUnavailableError
+from mld.core.positions import InitialPosition
+from mld.core.stream_ids import working_for
+from mld.core.streams import ChildShard, StreamKind, Streams
+from mld.core.surviving import survived
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
-from mld.positions import InitialPosition
 from mld.shards.ports import ShardRows
-from mld.stream_ids import working_for
-from mld.streams import ChildShard, StreamKind, Streams
-from mld.surviving import survived
 from mld.tracking.stream_list import ListedStream
 from mld.tracking.stream_rows import ConsumedStreams, SharedScan, StreamRows, visible, within_stream
 from mld.tracking.tracked_stream import TrackedStream, TrackingNeeds, require_rows, track

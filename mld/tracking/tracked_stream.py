@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from mld.clock import Clock
 from mld.consumer.ports import ShardSource, Signal
-from mld.errors import StartupError, StreamNotFoundError, StreamUnavailableError
+from mld.core.clock import Clock
+from mld.core.errors import StartupError, StreamNotFoundError, StreamUnavailableError
+from mld.core.positions import InitialPosition
+from mld.core.streams import StreamKind, Streams
 from mld.fleet.fleet import Fleet
 from mld.leases.table import TableScan
 from mld.metrics.registry import Metrics
-from mld.positions import InitialPosition
-from mld.shard_coordinator import ShardCoordinator
 from mld.shards.auditor import Auditor
 from mld.shards.cleanup import LeaseCleanup
 from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.ending import ShardEnding
 from mld.shards.ports import ShardRows
 from mld.shards.sync import ShardSync, SyncResult, SyncStatus
-from mld.streams import StreamKind, Streams
+from mld.tracking.shard_coordinator import ShardCoordinator
 
 
 @dataclass(frozen=True, slots=True)

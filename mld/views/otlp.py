@@ -21,7 +21,7 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from mld.aws.pool import DaemonPool
-from mld.errors import MetricsError
+from mld.core.errors import MetricsError
 from mld.metrics.declaring import MILLIS_PER_SECOND
 from mld.metrics.instruments import SECONDS_BOUNDS, StatisticSet
 from mld.metrics.registry import Identity

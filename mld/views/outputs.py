@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 
 from mld.aws.client_factory import ClientFactory
-from mld.clock import Clock
-from mld.errors import StartupError
+from mld.core.clock import Clock
+from mld.core.errors import StartupError
 from mld.metrics.registry import Identity, Metrics
 from mld.views.cloudwatch import CloudWatchOutput, cloudwatch_service
 from mld.views.datums import Wanted, take_datums

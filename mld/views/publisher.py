@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
-from mld.clock import Clock, wait_for_event
-from mld.errors import MetricsError, MldError
-from mld.steps import Steps
-from mld.surviving import kept_running, survived
-from mld.turns import in_turns
+from mld.core.clock import Clock, wait_for_event
+from mld.core.errors import MetricsError, MldError
+from mld.core.steps import Steps
+from mld.core.surviving import kept_running, survived
+from mld.core.turns import in_turns
 from mld.views.datums import Datum
 from mld.views.periods import Period, wait_s
 

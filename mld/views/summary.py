@@ -7,10 +7,10 @@ import contextlib
 import logging
 from dataclasses import dataclass
 
-from mld.clock import Clock, wait_for_event
+from mld.core.clock import Clock, wait_for_event
+from mld.core.surviving import kept_running
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Metrics
-from mld.surviving import kept_running
 from mld.views.status_line import TROUBLE
 
 log = logging.getLogger(__name__)

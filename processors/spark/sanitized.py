@@ -10,8 +10,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
 
-from properties.printable import printable, printable_lines
-from properties.scrubbing import Scrubber, secrets_of_environment
+from properties.redaction import Scrubber, printable, printable_lines, secrets_of_environment
 
 Sanitizer = Callable[[str], str]
 

@@ -13,8 +13,7 @@ from processors.spark.sink_port import S3Access, SinkSpec, is_s3
 from processors.spark.writer_identity import WriterIdentity, identity_of
 from properties.credentials import CredentialsChain, Provider, ProviderKind
 from properties.loader import entries_of, load_some
-from properties.printable import printable
-from properties.redaction import where
+from properties.redaction import printable, where
 from properties.remarks import ConfigurationError, Level
 from properties.secret_files import secret_of
 from properties.spark import (

@@ -1,17 +1,26 @@
-"""One conversation of an examination: a child, the daemon's half of the protocol, and notes on what the child did."""
+"""One conversation of an examination: a child, the daemon's half of the protocol, and notes on what the child did.
+
+The JSON Schemas of the messages, loaded from the package.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from referencing import Registry
+from referencing.jsonschema import DRAFT202012
 
 from protocol import codec
 from protocol.conformance.driver import ExaminedChild
 from protocol.conformance.lease import ExaminedLease
 from protocol.conformance.rules import Report, Rule, RuleVerdict
-from protocol.conformance.schema import flaw
 from protocol.conversation import (
     ActionDone,
     CheckpointAsked,
@@ -32,6 +41,38 @@ from protocol.messages import (
     ShutdownRequested,
     StreamLabel,
 )
+
+SCHEMA_URN = "urn:mld:protocol:"
+
+
+@cache
+def validator(name: str) -> Draft202012Validator:
+    """The validator of one schema by its file name without the ending, for instance `status`."""
+    return Draft202012Validator(_schemas()[SCHEMA_URN + name], registry=_registry())
+
+
+def flaw(name: str, message: object) -> str | None:
+    """What is wrong with a message, None if it follows the schema."""
+    for error in validator(name).iter_errors(message):
+        return str(error.message)
+    return None
+
+
+@cache
+def _schemas() -> dict[str, Mapping[str, Any]]:
+    loaded = {}
+    for file in files("protocol").joinpath("schemas").iterdir():
+        if file.name.endswith(".schema.json"):
+            schema = json.loads(file.read_text(encoding="utf-8"))
+            loaded[schema["$id"]] = schema
+    return loaded
+
+
+@cache
+def _registry() -> Registry[bool | Mapping[str, Any]]:
+    registry: Registry[bool | Mapping[str, Any]] = Registry()
+    return registry.with_resources((urn, DRAFT202012.create_resource(schema)) for urn, schema in _schemas().items())
+
 
 SHARD_ID = "shardId-000000000042"
 REQUESTS_PER_ACTION_MAX = 100

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.check import print_check
+from mld.check.command import print_check
 from properties.grammar import parse
 from tests.acceptance.commands import MLD, ROOT
 from tests.support.daemon import Daemon, until

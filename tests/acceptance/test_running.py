@@ -18,7 +18,7 @@ from tests.support.fetch_kclpy import LEGACY_VERSION, VERSION, installed
 from tests.support.servers import ACCOUNT, require
 
 CHILDREN = ROOT / "tests" / "conformance" / "children"
-LOGBACK = '<configuration><root level="WARN"/><logger name="mld.worker" level="INFO"/></configuration>'
+LOGBACK = '<configuration><root level="WARN"/><logger name="mld.daemon.worker" level="INFO"/></configuration>'
 
 
 def work(world: World, daemon: Daemon) -> None:
@@ -39,7 +39,7 @@ def test_a_logback_file_sets_the_levels_and_says_what_it_does_not_do(make_world:
     world = make_world()
     daemon = world.daemon(process={"command": [str(MLD), "-l", str(tmp_path / "logback.xml")]})
     work(world, daemon)
-    assert {event["logger"] for event in daemon.events if event["level"] == "INFO"} == {"mld.worker"}
+    assert {event["logger"] for event in daemon.events if event["level"] == "INFO"} == {"mld.daemon.worker"}
     (warning,) = daemon.with_action("log_configuration")
     assert "--log-format" in warning["message"]
 

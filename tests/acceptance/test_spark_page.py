@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.check import print_check
+from mld.check.command import print_check
 from mld.quickstart.clicks import Put, click_events
 from mld.quickstart.lineage import expected
 from processors.spark import child

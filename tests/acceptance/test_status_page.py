@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
+from mld.core.positions import SHARD_END, Position
+from mld.core.steps import finish
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.metrics.shard import ShardActivity
-from mld.positions import SHARD_END, Position
-from mld.steps import finish
 from tests.support.browser import Browser, find_browser
 from tests.support.served_page import NOW_S, ServedPage, leases
 

@@ -15,15 +15,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from statistics import quantiles
 
+from mld.core.positions import TRIM_HORIZON, InitialPosition
+from mld.core.steps import Steps, finish
+from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
+from mld.core.turns import in_turns
 from mld.fleet.assign.assignment import Plan, decide, shuffling
 from mld.fleet.assign.loads import AssignmentRules, LiveWorker
 from mld.fleet.assign.observations import Observations
 from mld.leases.lease import Lease
-from mld.positions import TRIM_HORIZON, InitialPosition
 from mld.shards.graph import ShardGraph, missing_leases
-from mld.steps import Steps, finish
-from mld.streams import HASH_KEY_MAX, HashRange, Shard
-from mld.turns import in_turns
 
 LEASES = 10_000
 WORKERS = 1_000

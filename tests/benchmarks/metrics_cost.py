@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from mld.aws.counted import CountedService
-from mld.clock import LoopClock
+from mld.core.clock import LoopClock
 from mld.leases.packed_status import status_of
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import FetchResult

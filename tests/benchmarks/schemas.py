@@ -18,13 +18,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mld.clock import LoopClock
-from mld.positions import TRIM_HORIZON
+from mld.core.clock import LoopClock
+from mld.core.positions import TRIM_HORIZON
+from mld.core.turns import in_turns
 from mld.retrieval.rawpage import page_of
 from mld.schemas.decoder_process import DecoderProcess
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import SchemaRegistry
-from mld.turns import in_turns
 from properties.values import SchemaMode
 
 RECORDS = 2_000

@@ -25,7 +25,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mld.daemon import COLLECT_EVERY
+from mld.core.positions import TRIM_HORIZON, Position
+from mld.core.steps import Steps, T
+from mld.core.streams import HASH_KEY_MAX, HashRange
+from mld.daemon.process import COLLECT_EVERY
 from mld.fleet.report.reports import attributes, own_report
 from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
 from mld.leases.lease import Lease, ShardStatus
@@ -34,10 +37,7 @@ from mld.metrics.declaring import Instant
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.rings import History
 from mld.operating.fleet_status import ViewRules, fleet_status, fleet_status_steps
-from mld.positions import TRIM_HORIZON, Position
 from mld.serving.status import Moment, StatusView, document, encoded
-from mld.steps import Steps, T
-from mld.streams import HASH_KEY_MAX, HashRange
 from tests.benchmarks.tables import load_average, table
 from tests.integration.world import ASSIGNED, ENVIRONMENT
 from tests.support.daemon import Daemon, child_command

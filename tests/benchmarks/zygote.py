@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from dataclasses import dataclass
 from pathlib import Path
 
-from mld.clock import LoopClock
 from mld.consumer.child import PipeChild, PipeHost
+from mld.core.clock import LoopClock
 from protocol import forking
 from tests.benchmarks.process import CHILDREN, ROOT, BenchError
 from tests.benchmarks.tables import load_average, spread, table

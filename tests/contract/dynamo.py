@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mld.aws.service import Service
-from mld.errors import AwsError
+from mld.core.errors import AwsError
 from tests.support.tables import unique_table
 
 INDEX = "LeaseOwnerToLeaseKeyIndex"

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from mld.aws.service import Service
-from mld.clock import LoopClock
+from mld.core.clock import LoopClock
+from mld.core.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
+from mld.core.streams import HashRange
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.leases.rows import CorruptRowError
 from mld.leases.table import IndexStatus, Refusal, StoredTable
-from mld.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
-from mld.streams import HashRange
 from tests.support.patience import PATIENCE_S
 from tests.support.tables import RawRows, unique_table
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mld.aws.service import Service
-from mld.errors import TableMissingError
+from mld.core.errors import TableMissingError
 from mld.fleet.leader.lock import LEASE_S, DamagedLock, LockRow
 from mld.fleet.leader.lock_table import LockRefusal, LockTable
 from mld.fleet.values import Place

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mld.aws.service import Service
-from mld.errors import TableMissingError
+from mld.core.errors import TableMissingError
 from mld.fleet.report.reports import own_report, parse_row
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import Place, WorkerReport

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from mld.aws.service import Service
-from mld.clock import LoopClock
-from mld.errors import TableMissingError
+from mld.core.clock import LoopClock
+from mld.core.errors import TableMissingError
 from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
-from mld.fleet.migrate.row_mover import RowMover
 from mld.fleet.migrate.states import CLIENT_VERSION, TABLE_MIGRATION, UnreadableStateError, advanced, first_row, item_of
 from mld.fleet.migrate.states_table import StatesTable
+from mld.fleet.migrate.table_migration import RowMover
 from mld.fleet.values import ClientVersion, Place, TableStatus
 from tests.contract.lease_table import RACERS, REQUEST_TIMEOUT_S
 from tests.support.tables import unique_table

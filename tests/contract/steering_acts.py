@@ -9,7 +9,7 @@ import pytest
 
 from mld.aws.service import Service
 from mld.aws.table_calls import TableCalls
-from mld.clock import LoopClock
+from mld.core.clock import LoopClock
 from mld.fleet.report.reports import parse_rows
 from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, Place
 from mld.operating.acts.execution import carry_out, read_table

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
+from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
+from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, Misrouted, Page
 from mld.retrieval.rawpage import page_of
-from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, Misrouted, Page
 from protocol.messages import Record
 from tests.support.kpl import User, aggregate, sealed
 from tests.support.pages import page_with, places, records_of

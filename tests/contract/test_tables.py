@@ -11,8 +11,8 @@ import pytest
 
 from mld.aws.client import BotoService
 from mld.aws.service import Service
-from mld.clock import LoopClock
-from mld.errors import (
+from mld.core.clock import LoopClock
+from mld.core.errors import (
     AwsError,
     AwsUnreachableError,
     TableError,

@@ -27,10 +27,10 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from mld.positions import TRIM_HORIZON, Position
+from mld.core.positions import TRIM_HORIZON, Position
+from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.retrieval.kpl import EXPANSION_MAX, KEY_CHARS_MAX, MAGIC
 from mld.retrieval.rawpage import RawPage, page_of
-from mld.streams import HASH_KEY_MAX, HashRange
 from processors.spark.batch.record_lines import rows
 from processors.spark.batch.record_lines import split as split_for_spark
 from processors.spark.high_water_marks import StreamShard

@@ -27,7 +27,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from mld.aws.wire.documents import decode, encode
-from mld.errors import StartupError
+from mld.core.errors import StartupError
+from mld.core.positions import SHARD_END
+from mld.core.steps import at_once
+from mld.core.stream_ids import StreamId
 from mld.fleet.heartbeat import beats
 from mld.fleet.leader import lock
 from mld.fleet.migrate import states
@@ -38,14 +41,11 @@ from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TAB
 from mld.leases import rows, writes
 from mld.leases.checkpoints import CheckpointRange
 from mld.leases.expressions import request_of
+from mld.leases.lease import Throughput
 from mld.leases.own_attributes import OwnAttribute
-from mld.leases.throughput import Throughput
 from mld.operating import listings
 from mld.operating.acts.plan import raw_table
 from mld.operating.fleet_reader import FleetReader, view_rules
-from mld.positions import SHARD_END
-from mld.steps import at_once
-from mld.stream_ids import StreamId
 from mld.tracking import stream_list
 from mld.tracking.stream_list import ListedStream, TrackedList
 from tests.support.declared import own_attributes

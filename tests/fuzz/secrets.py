@@ -21,10 +21,9 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mld.check import print_check
+from mld.check.command import print_check
 from properties import keys
-from properties.harmless import conf_shown, option_shown
-from properties.redaction import Shown
+from properties.redaction import Shown, conf_shown, option_shown
 from properties.spark import KEYS as SPARK_KEYS
 
 MARK = "M4rk"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mld.positions import Position
+from mld.core.positions import Position
+from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.retrieval.kpl import MAGIC
-from mld.streams import HASH_KEY_MAX, HashRange
 from tests.fuzz.attacks import FULL, attack, names
 from tests.fuzz.producer import EVERYTHING, FIRST, TIMES, Put, check_attack, check_memory, check_page, run
 from tests.support.kpl import User, aggregate

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from mld.positions import SHARD_END, Position
+from mld.core.positions import SHARD_END, Position
 from tests.support.wiretap import RowWrite
 
 

@@ -12,16 +12,16 @@ import pytest
 from botocore.credentials import Credentials
 
 from mld.aws.client import BotoService
+from mld.aws.client_factory import AwsService
 from mld.aws.servicetime import ServiceTime
 from mld.aws.wire.client import WireService
-from mld.aws.wire_or_boto import AwsService
-from mld.clock import LoopClock
+from mld.core.clock import LoopClock
+from mld.core.positions import TRIM_HORIZON
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.retries import renewal_timeout_s
 from mld.leases.validity import Validity
-from mld.positions import TRIM_HORIZON
 from tests.support.blackhole import BlackHole
 from tests.support.servers import ACCOUNT, EmbeddedAws, make_client
 

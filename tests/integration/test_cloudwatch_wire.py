@@ -10,7 +10,7 @@ import pytest
 
 from mld.aws.client import BotoService
 from mld.aws.client_factory import client_factory
-from mld.errors import MetricsError
+from mld.core.errors import MetricsError
 from mld.metrics.instruments import StatisticSet
 from mld.views import cloudwatch
 from mld.views.cloudwatch import CloudWatchOutput, cloudwatch_service

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from mld import control_place
-from mld.control_place import ControlPlace
+from mld.core import control_place
+from mld.core.control_place import ControlPlace
 from mld.serving.control import Answer, ControlServer, Request, serve_control
 from tests.integration.test_other_users import NOBODY, as_nobody
 from tests.support.patience import PATIENCE_S

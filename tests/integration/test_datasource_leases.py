@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mld.errors import TableError, TableMissingError
+from mld.core.errors import TableError, TableMissingError
 from processors.spark.datasource.fetching import Fetcher
 from processors.spark.datasource.looking import plan
 from processors.spark.datasource.read_options import options_of

@@ -11,7 +11,7 @@ import pytest
 
 from mld.aws.client_factory import client_factory
 from mld.aws.letters import Letter, letter_box_of
-from mld.errors import DeadLetterError
+from mld.core.errors import DeadLetterError
 from tests.integration.world import MakeWorld, World
 from tests.support.daemon import Daemon
 from tests.support.fleet import settings_of

@@ -14,8 +14,8 @@ import pytest
 from mld.aws.fanout import KinesisFanOut
 from mld.aws.kinesis import KinesisStreams
 from mld.aws.wire.client import WireService
-from mld.clock import LoopClock
-from mld.positions import TRIM_HORIZON, InitialPosition
+from mld.core.clock import LoopClock
+from mld.core.positions import TRIM_HORIZON, InitialPosition
 from mld.retrieval import subscribing
 from mld.retrieval.buffer import Budget
 from mld.retrieval.fanout import FanOutReader

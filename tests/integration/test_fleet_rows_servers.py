@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from mld.assembly import StreamPorts, assemble
 from mld.aws.client import BotoService
-from mld.clock import LoopClock
+from mld.core.clock import LoopClock
+from mld.daemon.assembly import StreamPorts, assemble
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.local.kinesis import Kinesis
 from tests.support.fleet import STREAM, settings_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mld.positions import TRIM_HORIZON, Position
+from mld.core.positions import TRIM_HORIZON, Position
 from tests.integration.history import (
     Checkpoint,
     Delivered,

@@ -28,7 +28,7 @@ from tests.unit.properties.planted import found, secret
 
 WITHIN_S = 100.0
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR|CRITICAL) +[\w.]+ ")
-FORGED = "2026-01-31T18:44:23.390Z ERROR   mld.worker lease table deleted  action=forged"
+FORGED = "2026-01-31T18:44:23.390Z ERROR   mld.daemon.worker lease table deleted  action=forged"
 BREAKS = ("\r", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029")
 CHILD = """\
 import json, os, sys

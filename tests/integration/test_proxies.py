@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mld.aws.client_factory import client_factory
+from mld.aws.client_factory import client_factory, service_of
 from mld.aws.wire.client import WireService
-from mld.aws.wire_or_boto import service_of
-from mld.errors import AwsError, AwsUnreachableError
+from mld.core.errors import AwsError, AwsUnreachableError
 from mld.local.eventstream import initial_response
 from properties.loader import load
 from tests.support.certificates import write_corporate_certificates

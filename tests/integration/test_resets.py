@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from mld.core.positions import LATEST, TRIM_HORIZON, Position
 from mld.leases.lease import Lease
 from mld.leases.rows import new_row
-from mld.positions import LATEST, TRIM_HORIZON, Position
 from tests.acceptance.commands import mld
 from tests.integration import history
 from tests.integration.history import Put

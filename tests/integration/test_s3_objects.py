@@ -12,7 +12,7 @@ import pytest
 
 from mld.aws.client_factory import bucket_client
 from mld.aws.objects import PAUSE_S, NotMatched, ObjectError, ObjectRefused, S3Bucket, SourceGone
-from mld.errors import StartupError
+from mld.core.errors import StartupError
 from processors.spark.commit.s3_journal import HEAD_KEY
 from processors.spark.high_water_marks import RecordPosition, StreamShard, spans
 from processors.spark.settings import SDK_CREDENTIALS

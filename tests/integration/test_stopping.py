@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from mld.process.signals import SIGNAL_ECHO_S
+from mld.daemon.signals import SIGNAL_ECHO_S
 from tests.integration.world import MakeWorld, World
 from tests.support.daemon import Daemon
 

@@ -8,9 +8,9 @@ import signal
 import sys
 from pathlib import Path
 
-from mld.process.signals import HangUp
-from mld.process.systemd import ServiceManager, Supervision
-from mld.unit.supervisor import Unit, UnitPlan, unit_place
+from mld.daemon.signals import HangUp
+from mld.daemon.systemd import ServiceManager, Supervision
+from mld.daemon.unit.supervisor import Unit, UnitPlan, unit_place
 
 STARTING = """
 import os, signal, socket

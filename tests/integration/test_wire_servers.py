@@ -12,10 +12,10 @@ import pytest
 
 from mld.aws.kinesis import KinesisStreams
 from mld.aws.service import RawService
-from mld.errors import IteratorExpiredError, StreamError, StreamNotFoundError
-from mld.positions import LATEST
+from mld.core.errors import IteratorExpiredError, StreamError, StreamNotFoundError
+from mld.core.positions import LATEST
+from mld.core.streams import IteratorType, StartingPoint
 from mld.retrieval.rawpage import page_of
-from mld.streams import IteratorType, StartingPoint
 from tests.integration.world import ENVIRONMENT, ONLY_BOTOCORE, MakeWorld
 from tests.support.bodies import plain_page
 from tests.support.kpl import User, aggregate

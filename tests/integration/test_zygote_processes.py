@@ -21,10 +21,10 @@ from pathlib import Path
 
 import pytest
 
-from mld.clock import LoopClock
 from mld.consumer.child import PipeHost
 from mld.consumer.forked_process import ForkedProcess
 from mld.consumer.ports import ShardAddress
+from mld.core.clock import LoopClock
 from protocol import forking
 from protocol.messages import StreamLabel
 from tests.support.daemon import until

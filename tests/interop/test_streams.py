@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from mld.core.positions import TRIM_HORIZON
+from mld.core.streams import HashRange
 from mld.leases.lease import Lease
 from mld.leases.rows import new_row
-from mld.positions import TRIM_HORIZON
-from mld.streams import HashRange
 from tests.interop.conftest import MakeWorld
 from tests.interop.world import JAVA_START_S, MOVE_S, STOP_S, InteropWorld
 from tests.support.daemon import ROOT, Daemon

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mld.core.positions import Position
 from mld.fleet.leader.lock import LOCK_KEY
 from mld.fleet.migrate.states import CLIENT_VERSION
 from mld.leases.lease import Lease
-from mld.positions import Position
 from tests.scenarios.naming import full, numbers, readable
 from tests.scenarios.world import Record, StoryError, StoryWorld
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+from mld.core.positions import AT_TIMESTAMP, SHARD_END, TRIM_HORIZON, InitialPosition, Position
+from mld.core.streams import Shard
 from mld.leases.lease import Lease
 from mld.leases.take_plan import SeenRow, TakingRules, decide
-from mld.positions import AT_TIMESTAMP, SHARD_END, TRIM_HORIZON, InitialPosition, Position
-from mld.streams import Shard
 from protocol.messages import Record
 from tests.support.kpl import User, aggregate
 from tests.support.pages import page_with, places

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mld.clock import Clock
-from mld.errors import AwsError, AwsUnreachableError, StreamThrottledError, StreamUnavailableError
+from mld.core.clock import Clock
+from mld.core.errors import AwsError, AwsUnreachableError, StreamThrottledError, StreamUnavailableError
+from mld.core.streams import ShardFilter, ShardsPage, StartingPoint, StreamSummary
 from mld.local.kinesis import Kinesis
 from mld.local.kinesis.tokens import decode_iterator
 from mld.retrieval.rawpage import RawPage
-from mld.streams import ShardFilter, ShardsPage, StartingPoint, StreamSummary
 from tests.simulation.world.loop import in_world
 from tests.twins.dynamo import Fault, MemoryDynamo
 from tests.twins.kinesis_model import ModelStreams

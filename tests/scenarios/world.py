@@ -14,15 +14,15 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from mld.assembly import StreamPorts, assemble
-from mld.errors import MldError
+from mld.core.errors import MldError
+from mld.daemon.assembly import StreamPorts, assemble
+from mld.daemon.worker import Worker
 from mld.fleet.values import EntityType
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.rows import CorruptRowError, parse_row
 from mld.local.kinesis import Kinesis, PutEntry
 from mld.local.kinesis.records import PutResult
-from mld.worker import Worker
 from tests.scenarios.children import Life, Troupe, TroupeHost
 from tests.scenarios.naming import readable, short
 from tests.scenarios.network import Network

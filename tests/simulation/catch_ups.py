@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from mld.errors import MldError
-from mld.process.until_tip import UntilTip
+from mld.core.errors import MldError
+from mld.daemon.until_tip import UntilTip
 from tests.simulation.table_streams import TableStreamFleet
 from tests.support.fleet import Fleet
 from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
 from typing import Any
 
+from mld.core.positions import TRIM_HORIZON, InitialPosition
 from mld.local.kinesis import Kinesis, PutEntry
-from mld.positions import TRIM_HORIZON, InitialPosition
 from tests.simulation.world.loop import Process
 from tests.simulation.world.loop import run_world as run_any_world
 from tests.simulation.world.plan import Rates

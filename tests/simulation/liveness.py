@@ -17,10 +17,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mld.core.periods import LOOK_PERIOD_S
+from mld.daemon.worker import Worker
 from mld.fleet.watch.lookout import TIMEOUT_S, Lookout
 from mld.fleet.watch.takeover import SECOND_CHANCE_S
-from mld.periods import LOOK_PERIOD_S
-from mld.worker import Worker
 from tests.simulation.checkers import SHARD_END, Violation
 from tests.simulation.world.fleet3x import is_lease
 from tests.support.fleet import TABLE

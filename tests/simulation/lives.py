@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from mld.daemon.worker import Worker
 from mld.retrieval.reader import ShardReader
-from mld.worker import Worker
 from tests.simulation.checkers import SHARD_END, Violation
 from tests.simulation.world.loop import Process, current_process
 

@@ -9,7 +9,7 @@ from random import Random
 
 from mld.aws.service import Service
 from mld.aws.table_calls import TableCalls
-from mld.clock import Clock
+from mld.core.clock import Clock
 from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, Place
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.operating.acts.execution import carry_out

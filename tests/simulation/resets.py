@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from mld.errors import MldError
+from mld.core.errors import MldError
 from mld.operating.acts.plan import Fate
 from mld.operating.points import Point, PointKind
 from mld.operating.resets.application import Application, application_with

@@ -6,7 +6,7 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Any
 
-from mld.worker import Worker
+from mld.daemon.worker import Worker
 from tests.simulation.checkers import SHARD_END, Violation
 from tests.simulation.world.plan import Kind
 from tests.support.fleet import TABLE

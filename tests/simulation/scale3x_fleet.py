@@ -21,7 +21,10 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from mld.clock import LoopClock
+from mld.core.clock import LoopClock
+from mld.core.periods import LOOK_PERIOD_S, LOOKERS, part_count
+from mld.core.positions import TRIM_HORIZON
+from mld.core.turns import a_few_at_a_time
 from mld.fleet.assign.assigner import Assigner, AssignerParts, AssignerSettings
 from mld.fleet.assign.assignment import Plan
 from mld.fleet.assign.loads import Move, Why
@@ -31,9 +34,6 @@ from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
 from mld.fleet.watch.takeover import SECOND_CHANCE_S
 from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.periods import LOOK_PERIOD_S, LOOKERS, part_count
-from mld.positions import TRIM_HORIZON
-from mld.turns import a_few_at_a_time
 from tests.simulation.scale_table import Bill, LeanLeaseTable
 from tests.simulation.world.java3_lam import Report, VarianceDecider, Worker
 from tests.simulation.world.java3_table import Lease3

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 
-from mld.clock import LoopClock
+from mld.core.clock import LoopClock
+from mld.core.periods import EPSILON_S, RENEWALS_PER_LEASE
+from mld.core.positions import TRIM_HORIZON
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
 from mld.leases.validity import Validity
-from mld.periods import EPSILON_S, RENEWALS_PER_LEASE
-from mld.positions import TRIM_HORIZON
 from tests.simulation.scale_table import Bill, LeanLeaseTable
 from tests.simulation.world.loop import Process
 

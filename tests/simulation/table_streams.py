@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from mld.assembly import StreamPorts
 from mld.aws.dynamo_streams import DynamoDBStreams
+from mld.core.streams import StreamKind
+from mld.daemon.assembly import StreamPorts
 from mld.local.dynamo_streams import table_stream
 from mld.retrieval.rawpage import page_of
 from mld.shards import cleanup, identity
-from mld.streams import StreamKind
 from properties.settings import Settings
 from tests.support.fleet import Fleet
 from tests.twins.dynamo import lost_reply, lost_request, throttled

@@ -12,7 +12,7 @@ BROKEN = {
     "finished shards count as load": (Patch("mld.leases.lease", "return not self.is_complete", "return True"),),
     "a start does not hear of a stop": (
         Patch(
-            "mld.worker",
+            "mld.daemon.worker",
             "return bool(await unless(self._signals.stop_asked, self._initialize_patiently()))",
             "return await self._initialize_patiently()",
         ),
@@ -31,11 +31,11 @@ BROKEN = {
         Patch("mld.metrics.registry", "            if self.is_published:\n", "            if True:\n"),
     ),
     "what surrounds a record is left out with it": (
-        Patch("mld.consumer.wishes", "                kept.append(record)", "                pass"),
+        Patch("mld.consumer.consumer", "                kept.append(record)", "                pass"),
     ),
     "a pause never ends": (
         Patch(
-            "mld.consumer.wishes",
+            "mld.consumer.consumer",
             "self.gate.turn(lease.paused is not None)",
             "lease.paused and self.gate.turn(True)",
         ),

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from mld.errors import AwsError
+from mld.core.errors import AwsError
+from mld.core.positions import TRIM_HORIZON
 from mld.leases.rows import parse_row
-from mld.positions import TRIM_HORIZON
 from tests.simulation.java_world import STREAM, TABLE, JavaWorld, in_world
 from tests.simulation.world.java2 import JavaWorker
 from tests.simulation.world.java2_table import NEVER, Lease, choose

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mld.clock import LoopClock
+from mld.core.clock import LoopClock
+from mld.core.positions import AT_TIMESTAMP_NAME, LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.rows import CorruptRowError, parse_row
 from mld.leases.table import LeaseTable
 from mld.leases.take_plan import TakingRules
-from mld.positions import AT_TIMESTAMP_NAME, LATEST, SHARD_END, TRIM_HORIZON, Position
 from tests.contract.lease_table import LeaseTableContract
 from tests.simulation.scale import EVEN, JAVA, lean
 from tests.simulation.scale3x_fleet import Fleet3x

@@ -31,7 +31,7 @@ from botocore.credentials import Credentials
 from mld.aws.client import BotoService
 from mld.aws.servicetime import ServiceTime
 from mld.aws.wire.client import WireService
-from mld.errors import AwsError, AwsUnreachableError, MldError
+from mld.core.errors import AwsError, AwsUnreachableError, MldError
 from tests.support.certificates import write_certificate
 
 CALLERS = 48

@@ -16,8 +16,8 @@ from typing import Any
 import botocore.session
 from botocore.parsers import create_parser
 
+from mld.core.streams import child_shard_of
 from mld.retrieval.rawpage import RawPage, page_of
-from mld.streams import child_shard_of
 from protocol.messages import Record
 from tests.support.kpl import User, aggregate
 from tests.support.pages import PlainPage

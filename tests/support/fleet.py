@@ -10,15 +10,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from mld.assembly import SourcePorts, StreamPorts, assemble, initial_position
 from mld.aws.counted import CountedService
+from mld.core.streams import ChildBatch
+from mld.daemon.assembly import SourcePorts, StreamPorts, assemble, initial_position
+from mld.daemon.until_tip import CatchUpRules, RunUntilTip, UntilTip
 from mld.fleet.wiring import DetectLoad, no_load
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import parse_row
 from mld.local.kinesis import Kinesis, PutEntry
 from mld.metrics.registry import Metrics
-from mld.process.until_tip import CatchUpRules, RunUntilTip, UntilTip
-from mld.streams import ChildBatch
 from properties.loader import load
 from properties.settings import Settings
 from tests.support.sources import one_stream

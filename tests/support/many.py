@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from mld.assembly import SourcePorts, StreamPorts
+from mld.core.streams import StreamSummary
+from mld.daemon.assembly import SourcePorts, StreamPorts
 from mld.local.kinesis import PutEntry
-from mld.streams import StreamSummary
 from mld.tracking.follower import WantedStream
 from mld.tracking.stream_list import ListedStream, account_and_name
 from tests.support.fleet import TABLE, Fleet

@@ -19,10 +19,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from mld.core.positions import TRIM_HORIZON
+from mld.core.streams import HashRange
 from mld.leases.lease import Lease
 from mld.leases.rows import new_row
-from mld.positions import TRIM_HORIZON
-from mld.streams import HashRange
 from tests.integration.world import ASSIGNED, World
 from tests.support.daemon import Daemon
 from tests.support.patience import PATIENCE_S

@@ -7,8 +7,8 @@ import gc
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from mld.core.streams import IteratorType, StartingPoint
 from mld.retrieval.reader import Delivery, Records
-from mld.streams import IteratorType, StartingPoint
 from tests.support.pages import sequences_in
 from tests.virtual_time import run_virtual
 

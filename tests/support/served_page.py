@@ -10,6 +10,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from mld.core.positions import Position
+from mld.core.steps import finish
+from mld.core.streams import HASH_KEY_MAX, HashRange
+from mld.core.webrule import WebRule
 from mld.fleet.leader.lock import LockRow
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease, ShardStatus
@@ -17,13 +21,9 @@ from mld.metrics.declaring import Instant
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.rings import History
 from mld.operating.fleet_status import ViewRules, fleet_status
-from mld.positions import Position
 from mld.serving.http import HttpAnswer, HttpServer, Question, text_answer
 from mld.serving.status import Moment, StatusView, encoded
 from mld.serving.web_pages import HTML, JSON, page_and_policy
-from mld.steps import finish
-from mld.streams import HASH_KEY_MAX, HashRange
-from mld.webrule import WebRule
 from tests.support.patience import PATIENCE_S
 
 NOW_S = 1_763_661_600

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mld.assembly import SourcePorts, StreamPorts
-from mld.streams import StreamSummary
+from mld.core.streams import StreamSummary
+from mld.daemon.assembly import SourcePorts, StreamPorts
 from mld.tracking.follower import WantedStream
 from mld.tracking.stream_list import ListedStream
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mld.clock import Clock
 from mld.consumer.ports import ChildStartError, ShardAddress
+from mld.core.clock import Clock
 
 _NUMBERS = itertools.count()  # child numbers are unique among all hosts of a process
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from mld.clock import Clock
-from mld.errors import AwsError, AwsUnreachableError
+from mld.core.clock import Clock
+from mld.core.errors import AwsError, AwsUnreachableError
 from tests.twins import dynamo_prices
 from tests.twins.dynamo_expressions import Expressions, Item, ValidationError, copied, normal
 from tests.twins.dynamo_tables import ARN, Index, Table, add_index, new_table

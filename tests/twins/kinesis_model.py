@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mld.clock import Clock
-from mld.errors import (
+from mld.core.clock import Clock
+from mld.core.errors import (
     InvalidStreamArgumentError,
     IteratorExpiredError,
     StreamError,
@@ -16,13 +16,13 @@ from mld.errors import (
     StreamThrottledError,
     StreamUnavailableError,
 )
+from mld.core.streams import Shard, ShardFilter, ShardsPage, StartingPoint, StreamConsumer, StreamSummary
 from mld.local.kinesis import Kinesis, KinesisError
 from mld.local.kinesis import subscription as served
 from mld.local.kinesis.filters import FilterType, ListFilter
 from mld.local.kinesis.reading import LogPage
 from mld.local.kinesis.stream_state import Consumer
 from mld.retrieval.rawpage import RawPage
-from mld.streams import Shard, ShardFilter, ShardsPage, StartingPoint, StreamConsumer, StreamSummary
 from protocol.messages import Record
 from tests.support.pages import page_with
 

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from mld.aws.letters import Letter
-from mld.errors import DeadLetterError
+from mld.core.errors import DeadLetterError
 
 
 class MemoryBox:

@@ -12,9 +12,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mld.errors import IteratorExpiredError, StreamNotFoundError
-from mld.retrieval.rawpage import RawPage
-from mld.streams import (
+from mld.core.errors import IteratorExpiredError, StreamNotFoundError
+from mld.core.streams import (
     HASH_KEY_MAX,
     ChildShard,
     HashRange,
@@ -25,6 +24,7 @@ from mld.streams import (
     StartingPoint,
     StreamSummary,
 )
+from mld.retrieval.rawpage import RawPage
 from protocol.messages import Record
 from tests.support.pages import page_with
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, TypeVar
 
-from mld.clock import Clock
-from mld.errors import AwsError, AwsUnreachableError
+from mld.core.clock import Clock
+from mld.core.errors import AwsError, AwsUnreachableError
 from mld.local.dynamo_streams import json_api
 from mld.local.dynamo_streams.changes import ItemChange, TableStreamKey, ViewType
 from mld.local.dynamo_streams.model import TableStreams

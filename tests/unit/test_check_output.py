@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mld.check import print_check
+from mld.check.command import print_check
 from tests.unit.test_loglines import BREAKS, CONTROLS
 
 FILE = """\

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mld.clock import LoopClock
-from mld.errors import AwsError
+from mld.core.clock import LoopClock
+from mld.core.errors import AwsError
 from tests.twins import dynamo_prices as prices
 from tests.twins.dynamo import MemoryDynamo
 from tests.virtual_time import run_virtual

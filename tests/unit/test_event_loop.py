@@ -1,4 +1,4 @@
-"""Which event loop the daemon runs on (`mld.event_loop`)."""
+"""Which event loop the daemon runs on (`mld.daemon.event_loop`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.util
 
 import pytest
 
-from mld import event_loop
+from mld.daemon import event_loop
 
 
 class OtherLoop(asyncio.SelectorEventLoop):

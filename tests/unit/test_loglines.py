@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld import log_stream, logs
 from mld.aws.boundary import Surprises
-from mld.loglines import INDENT, Guarded, JsonLines, TextFormatter, WithPriority
-from mld.stream_ids import working_for
-from properties.scrubbing import Scrubber
+from mld.core.stream_ids import working_for
+from mld.logging import log_stream, logs
+from mld.logging.lines import INDENT, Guarded, JsonLines, TextFormatter, WithPriority
+from properties.redaction import Scrubber
 from tests.support.patience import PATIENCE_S
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT")
-FORGED = "2026-01-31T18:44:23.390Z ERROR mld.worker lease table deleted  action=forged"
+FORGED = "2026-01-31T18:44:23.390Z ERROR mld.daemon.worker lease table deleted  action=forged"
 BREAKS = ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
 CONTROLS = [
     "\x1b[2J\x1b[31m",

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from mld.loglines import TextFormatter
+from mld.logging.lines import TextFormatter
 from mld.metrics.declaring import Instant
 from mld.tracking.follower import WantedStream
-from properties.scrubbing import Scrubber
+from properties.redaction import Scrubber
 from tests.support.many import ManyFleet, in_many_fleet
 
 

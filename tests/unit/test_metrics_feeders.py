@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 
-from mld.clock import Clock
-from mld.errors import AwsError, IteratorExpiredError, StreamThrottledError
+from mld.core.clock import Clock
+from mld.core.errors import AwsError, IteratorExpiredError, StreamThrottledError
+from mld.core.steps import finish
 from mld.fleet.report.platform import LoadUnreadableError
 from mld.local.kinesis import PutEntry
-from mld.log_stream import QUEUED_BYTES_MAX, QueuedStream
+from mld.logging.log_stream import QUEUED_BYTES_MAX, QueuedStream
 from mld.metrics.catalogue import CATALOGUE, JAVA_METRICS, OF_SHARD, OF_WORKER
 from mld.metrics.declaring import Instant, JavaMetric, Metric
 from mld.metrics.instruments import SpreadValue
@@ -37,7 +38,6 @@ from mld.metrics.worker import SparkFigures
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import SchemaRegistry
 from mld.serving.daemon_status import DaemonStatus, StatusParts
-from mld.steps import finish
 from mld.tracking.follower import WantedStream
 from mld.views.datums import ALL_DIMENSIONS, OPERATION, Wanted, take_datums
 from properties.values import MetricsLevel, SchemaMode

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mld.reader_factory import polling_intervals
+from mld.core.streams import StreamKind
 from mld.retrieval.pacing import delay_s, succeeded
-from mld.streams import StreamKind
+from mld.retrieval.reader_factory import polling_intervals
 from tests.support.fleet import settings_of
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mld.aws.service_data import name_rule
-from mld.check import print_check
-from mld.daemon import run_daemon
-from mld.refusals import refusals
+from mld.aws.client_factory import name_rule
+from mld.check.command import print_check
+from mld.check.refusals import refusals
+from mld.daemon.process import run_daemon
 from properties.conversion import STREAM_NAME
 from properties.loader import load
 from properties.remarks import ConfigurationError, Level, Remark

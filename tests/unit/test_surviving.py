@@ -1,4 +1,4 @@
-"""Unexpected exceptions cost one item or one round; broken invariants end the daemon (`mld.surviving`)."""
+"""Unexpected exceptions cost one item or one round; broken invariants end the daemon (`mld.core.surviving`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Generator
 
 import pytest
 
-from mld.clock import LoopClock
-from mld.errors import StartupError, StreamError, TableError, TableThrottledError, UnexpectedError
+from mld.core.clock import LoopClock
+from mld.core.errors import StartupError, StreamError, TableError, TableThrottledError, UnexpectedError
+from mld.core.surviving import counts, kept_running, ours, survived
 from mld.leases.retries import may_be_applied
-from mld.surviving import counts, kept_running, ours, survived
 from tests.virtual_time import run_virtual, virtual
 
 

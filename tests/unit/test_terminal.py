@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mld.terminal import say, say_what_is_logged
+from mld.core.terminal import say, say_what_is_logged
 
 HOSTILE = "row \x1b[2J\x1b]0;title\x07 of\nmld: all is well \x9b31m \u202e"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mld.clock import LoopClock
-from mld.errors import AwsError
+from mld.core.clock import LoopClock
+from mld.core.errors import AwsError
 from tests.contract.dynamo import DEFINITIONS, INDEX, KEY, OWNER_INDEX, request
 from tests.twins.dynamo import Fault, MemoryDynamo, TransactionCanceledError, Usage, lost_reply, lost_request
 from tests.virtual_time import virtual

@@ -1,4 +1,4 @@
-"""What a unit of several workers does when (`mld.unit.rules`), and what its workers hear (`mld.unit.membership`)."""
+"""What a unit of several workers does when (`mld.daemon.unit.rules`), and what its workers hear (`mld.daemon.unit.membership`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.unit.membership import (
+from mld.daemon.unit.membership import (
     DEFINED,
     LIFELINE,
     PAGES,
@@ -21,7 +21,7 @@ from mld.unit.membership import (
     hold_on,
     news_of_end,
 )
-from mld.unit.rules import (
+from mld.daemon.unit.rules import (
     FENCE_S,
     RESTART_PAUSE_MAX_S,
     WorkerAnswer,

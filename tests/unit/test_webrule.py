@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.webrule import WebRule
+from mld.core.webrule import WebRule
 
 RULE = WebRule(frozenset({"mld", "aws.example.org"}), "start it with --allow-host")
 HERE = "192.168.1.5"

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from mld.errors import StartupError, StreamThrottledError, StreamUnavailableError
+from mld.core.errors import StartupError, StreamThrottledError, StreamUnavailableError
 from tests.support.fleet import STREAM, TABLE, fleet, in_fleet
 from tests.twins.children import ChildExit, Recorder
 from tests.twins.dynamo import Fault, lost_reply, throttled

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from mld.errors import StreamUnavailableError
+from mld.core.errors import StreamUnavailableError
 from mld.local.kinesis import PutEntry
 from mld.retrieval.placement import FRESH_S
 from tests.support.fleet import STREAM, Fleet, in_fleet

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from mld.core.positions import Position
 from mld.local.kinesis import PutEntry
-from mld.positions import Position
 from mld.retrieval.kpl import SLICE
 from tests.support.fleet import STREAM, Fleet, fleet, in_fleet
 from tests.support.kpl import User, aggregate, field, number, sealed

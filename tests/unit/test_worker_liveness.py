@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mld.errors import StreamUnavailableError
+from mld.core.errors import StreamUnavailableError
 from mld.fleet.heartbeat.heart import HEARTBEATS
 from mld.metrics.liveness import PERIODS
 from mld.metrics.registry import RENEWALS

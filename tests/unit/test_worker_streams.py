@@ -9,11 +9,11 @@ from collections import Counter
 
 import pytest
 
-from mld.errors import StartupError
+from mld.core.errors import StartupError
+from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from mld.positions import TRIM_HORIZON
 from mld.tracking.follower import WantedStream
 from mld.tracking.list_table import ListTable
 from mld.tracking.stream_list import KEY, ListedStream, TrackedList, parse

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from mld.errors import StreamError
+from mld.core.errors import StreamError
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.shard import UNREADABLE_AFTER_S, ShardActivity

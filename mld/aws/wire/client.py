@@ -37,8 +37,8 @@ from mld.aws.wire.source import WireFrames
 from mld.aws.wire.threads import GivenUpError, Job, Workers
 from mld.aws.wire.turns import Turn
 from mld.aws.wire.wired import BODY_BYTES_MAX
-from mld.errors import AwsUnreachableError, StartupError
-from mld.waits import TimeLimit
+from mld.core.errors import AwsUnreachableError, StartupError
+from mld.core.waits import TimeLimit
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient

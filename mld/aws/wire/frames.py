@@ -1,7 +1,7 @@
 """From the bytes of an HTTP answer to the frames of an event stream. Pure: bytes in, frames out.
 
 A frame begins with its length, so nothing is searched, and nothing copied but the few bytes that a read cuts off. What
-is inside a frame, its checksums included, is botocore's business (`mld.aws.messages`).
+is inside a frame, its checksums included, is botocore's business (`mld.aws.fanout`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
 from mld.aws.wire.connection import GONE, LATER, Connection
-from mld.waits import LazyTimer
+from mld.core.waits import LazyTimer
 
 BODY_BYTES_MAX = 8 * 1024
 """Of an answer that is made into values on the loop: 0.1 ms, and 1.5 ms where each record needs the slow way."""

@@ -30,8 +30,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
-from mld.clock import Clock, millis_since, wait_for_event
-from mld.errors import MldError
+from mld.core.clock import Clock, millis_since, wait_for_event
+from mld.core.errors import MldError
+from mld.core.surviving import ours, survived
+from mld.core.turns import in_turns
 from mld.fleet.assign.assignment import Plan, decide, shuffling
 from mld.fleet.assign.loads import AssignmentRules, Why, live_workers, reports_among
 from mld.fleet.assign.move_writer import Fence, MoveWriter, OnAssigned
@@ -45,8 +47,6 @@ from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.metrics.registry import Metrics
-from mld.surviving import ours, survived
-from mld.turns import in_turns
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

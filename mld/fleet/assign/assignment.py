@@ -31,10 +31,10 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias, TypeVar
 
+from mld.core.steps import Steps
 from mld.fleet.assign.loads import AssignmentRules, LiveWorker, Load, Move, Queue, View, Why, survey
 from mld.fleet.assign.observations import STEP_LEASES, Observations
 from mld.leases.lease import Lease
-from mld.steps import Steps
 
 T = TypeVar("T")
 Order: TypeAlias = Callable[[list[Lease]], Iterable[Lease]]

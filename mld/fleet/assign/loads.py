@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heapify, heappop, heappush
 
+from mld.core.steps import Steps
 from mld.fleet.assign.observations import STEP_LEASES, Observations
 from mld.fleet.report import reports
 from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.own_attributes import Row
-from mld.steps import Steps
 
 SHARE = "T"
 """Metric name of the share, Java's name of its throughput metric."""

@@ -12,14 +12,14 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from mld.clock import Clock
+from mld.core.clock import Clock
+from mld.core.surviving import survived
+from mld.core.turns import a_few_at_a_time
 from mld.fleet.assign.loads import Move, Why
 from mld.fleet.assign.observations import Observations
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
-from mld.surviving import survived
-from mld.turns import a_few_at_a_time
 
 log = logging.getLogger(__name__)
 

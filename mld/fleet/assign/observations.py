@@ -30,9 +30,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from mld.core.steps import Steps
 from mld.fleet.heartbeat.beats import epoch_of, is_fenced, is_news
 from mld.leases.lease import Lease
-from mld.steps import Steps
 
 STEP_LEASES = 200  # a fraction of a millisecond of work between two yields
 

@@ -23,9 +23,9 @@ from typing import Any, TypeAlias
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import LEASE_TABLE_KEY, EntityType, WorkerReport
-from mld.leases.item_bytes import room_for
 from mld.leases.lease import Lease
 from mld.leases.own_attributes import OwnAttribute, Row, some_text
+from mld.leases.rows import room_for
 
 Request: TypeAlias = dict[str, Any]
 

@@ -20,8 +20,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from random import Random
 
-from mld.clock import Clock
-from mld.errors import StartupError
+from mld.core.clock import Clock
+from mld.core.errors import StartupError
+from mld.core.periods import LOOKS_PER_DURATION
+from mld.core.steps import SLICE
+from mld.core.surviving import survived
+from mld.core.turns import in_turns
 from mld.fleet.heartbeat import beats
 from mld.fleet.heartbeat.heartbeat_table import REQUEST_TIMEOUT_S_MAX, BeatRefusal, HeartbeatTable
 from mld.fleet.heartbeat.java_peers import JavaPeers
@@ -33,10 +37,6 @@ from mld.leases.packed_status import pack
 from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.validity import HeartbeatValidity
 from mld.metrics.registry import Metrics
-from mld.periods import LOOKS_PER_DURATION
-from mld.steps import SLICE
-from mld.surviving import survived
-from mld.turns import in_turns
 
 log = logging.getLogger(__name__)
 

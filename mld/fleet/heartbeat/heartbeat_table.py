@@ -12,7 +12,7 @@ from typing import Any
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
-from mld.errors import TableUnavailableError
+from mld.core.errors import TableUnavailableError
 from mld.fleet.heartbeat import beats
 from mld.fleet.heartbeat.beats import HeartbeatRow
 

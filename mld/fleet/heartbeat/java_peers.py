@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from mld.clock import Clock
-from mld.errors import StartupError
+from mld.core.clock import Clock
+from mld.core.errors import StartupError
+from mld.core.surviving import survived
+from mld.core.turns import a_few_at_a_time
 from mld.fleet.heartbeat.beats import epoch_of, java_workers, refusal_text, unreported_owners
 from mld.fleet.heartbeat.heartbeat_table import HeartbeatTable
 from mld.fleet.loops import Tasks
@@ -18,8 +20,6 @@ from mld.fleet.report.reports import ReportRules
 from mld.fleet.report.stored_reports import StoredReports
 from mld.fleet.values import FleetSnapshot
 from mld.leases.table import LeaseTable
-from mld.surviving import survived
-from mld.turns import a_few_at_a_time
 
 log = logging.getLogger(__name__)
 

@@ -35,9 +35,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
+from mld.core.periods import LEADER_HEARTBEAT_S
 from mld.fleet.leader import lock
 from mld.fleet.leader.lock import LEASE_S, Claim, DamagedLock, HeldLock, LockRow, Observation, SeenLock, Versions
-from mld.periods import LEADER_HEARTBEAT_S
 
 UNKNOWN_RECHECK_S = 2.0  # a claim without an answer: until we know, the fleet may be waiting for us
 HEARTBEAT_RETRY_S = 5.0  # a failed heartbeat gets more than a dozen further attempts before the lock expires

@@ -12,12 +12,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from mld.clock import Clock
+from mld.core.clock import Clock
+from mld.core.surviving import survived
 from mld.fleet.leader import candidacy
 from mld.fleet.leader.lock import LEASE_S, LOCK_KEY, Claim, LockRow, Versions
 from mld.fleet.leader.lock_table import LockRefusal, LockTable
 from mld.leases.retries import may_be_applied
-from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from mld.clock import Clock
+from mld.core.clock import Clock
+from mld.core.surviving import survived
 from mld.fleet.leader import shuffle
-from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 

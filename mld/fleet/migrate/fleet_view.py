@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mld.clock import Clock
+from mld.core.clock import Clock
 from mld.fleet.migrate import single_table
 from mld.fleet.migrate.table_migration import TableMigration
 from mld.fleet.migrate.versions import FleetView

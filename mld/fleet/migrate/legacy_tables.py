@@ -14,8 +14,8 @@ from typing import Any
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_calls import MISSING_CODE, THROTTLING_CODES, table_error
-from mld.clock import Clock
-from mld.errors import AwsError, AwsUnreachableError, StartupError, TableError, TableUnavailableError
+from mld.core.clock import Clock
+from mld.core.errors import AwsError, AwsUnreachableError, StartupError, TableError, TableUnavailableError
 
 log = logging.getLogger(__name__)
 

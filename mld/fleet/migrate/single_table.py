@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TypeVar
 
-from mld.errors import StartupError
+from mld.core.errors import StartupError
 from mld.fleet.migrate.states import TABLE_MIGRATION, TableRow
 from mld.fleet.values import (
     COORDINATOR_TABLE_KEY,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from mld.errors import MldError
+from mld.core.errors import MldError
 from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, EntityType, Place, TableStatus
 
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]

@@ -11,8 +11,9 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias
 
-from mld.clock import Clock
-from mld.errors import StartupError
+from mld.core.clock import Clock
+from mld.core.errors import StartupError
+from mld.core.surviving import survived
 from mld.fleet.migrate import versions
 from mld.fleet.migrate.single_table import Layout
 from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersionRow, advanced, first_row
@@ -20,7 +21,6 @@ from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.migrate.versions import Components, FleetView, Readiness
 from mld.fleet.values import ClientVersion, Place
 from mld.metrics.registry import Metrics
-from mld.surviving import survived
 from properties.values import ClientVersionConfig as Configured
 
 log = logging.getLogger(__name__)

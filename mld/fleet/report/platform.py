@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from mld.aws.host import HostReadError
-from mld.clock import Clock
+from mld.core.clock import Clock
 from mld.fleet.report import cpu
 from mld.fleet.values import CPU
 

@@ -23,14 +23,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from mld.clock import Clock, wait_for_event
+from mld.core.clock import Clock, wait_for_event
+from mld.core.surviving import survived
 from mld.fleet.report import reports
 from mld.fleet.report.cpu import percent
 from mld.fleet.report.platform import LoadSource, LoadUnreadableError
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import WorkerReport
 from mld.metrics.registry import Metrics
-from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
-from mld.errors import TableUnavailableError
+from mld.core.errors import TableUnavailableError
 from mld.fleet.report import reports
 from mld.fleet.report.reports import CorruptReportError, ReportScan
 from mld.fleet.values import REPORTS_TABLE_KEY, EntityType, Place, WorkerReport

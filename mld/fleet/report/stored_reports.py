@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from mld.aws.service import Service
-from mld.errors import TableError, TableMissingError
+from mld.core.errors import TableError, TableMissingError
+from mld.core.surviving import ours
 from mld.fleet.report import reports
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import LEASE_TABLE_KEY, Place, WorkerReport
 from mld.leases.table import TableScan
-from mld.surviving import ours
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mld.clock import Clock, wait_for_event
-from mld.errors import TableUnavailableError
+from mld.core.clock import Clock, wait_for_event
+from mld.core.errors import TableUnavailableError
+from mld.core.periods import LOOK_PERIOD_S
+from mld.core.surviving import survived
+from mld.core.turns import in_turns
 from mld.fleet.assign.assigner import Reports
 from mld.fleet.assign.loads import Move, Why, reports_among
 from mld.fleet.assign.move_writer import Fence, MoveWriter, Written
@@ -32,9 +35,6 @@ from mld.leases.lease import Lease
 from mld.leases.room import RoomWatch
 from mld.leases.table import LeaseTable, TableScan
 from mld.metrics.registry import Metrics
-from mld.periods import LOOK_PERIOD_S
-from mld.surviving import survived
-from mld.turns import in_turns
 
 log = logging.getLogger(__name__)
 

@@ -41,6 +41,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from mld.core.periods import ALONE_SHARE, LOOK_PERIOD_S, LOOKERS, part_count, slow_period_s
+from mld.core.steps import Steps
 from mld.fleet.assign.loads import Move, Why, is_pinned
 from mld.fleet.assign.observations import STEP_LEASES, Observations
 from mld.fleet.roster import Roster, spread
@@ -48,8 +50,6 @@ from mld.fleet.values import LEASES_MAX, WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.room import loads_of
 from mld.leases.take_plan import shares_of
-from mld.periods import ALONE_SHARE, LOOK_PERIOD_S, LOOKERS, part_count, slow_period_s
-from mld.steps import Steps
 
 SECOND_CHANCE_S = 0.3
 FREE_GRACE_S = 1.0

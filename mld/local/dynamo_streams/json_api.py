@@ -7,6 +7,7 @@ import re
 from enum import Enum
 from typing import Any
 
+from mld.core.streams import IteratorType
 from mld.local.dynamo_streams import errors
 from mld.local.dynamo_streams.errors import CODE_PREFIX
 from mld.local.dynamo_streams.model import ITERATOR_TYPES, LIST_MAX, PAGE_RECORDS_MAX, TableStreams
@@ -15,7 +16,6 @@ from mld.local.kinesis.json_api import error_body as plain_error_body
 from mld.local.kinesis.json_api import parse
 from mld.local.kinesis.operations import OperationRequest
 from mld.local.service_error import ServiceError
-from mld.streams import IteratorType
 
 CONTENT_TYPE = "application/x-amz-json-1.0"
 _SEQUENCE_NUMBER = re.compile(r"[0-9]{21,40}")

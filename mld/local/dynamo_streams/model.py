@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from mld.core.streams import IteratorType
 from mld.local.dynamo_streams import errors
 from mld.local.dynamo_streams.changes import ItemChange, TableStreamKey, ViewType
 from mld.local.dynamo_streams.shard import ChangePage, ChangeShard, index_of
 from mld.local.dynamo_streams.table_stream import TableStream
 from mld.local.opaque import pack, unpack
-from mld.streams import IteratorType
 
 ITERATOR_LIFE_S = 15 * 60.0
 PAGE_RECORDS_MAX = 1000

@@ -10,10 +10,10 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 
+from mld.core.streams import ChildShard, IteratorType, StartingPoint
 from mld.local.kinesis import errors, sequence
 from mld.local.kinesis.shard import ShardState
 from mld.local.kinesis.stream_state import Stream
-from mld.streams import ChildShard, IteratorType, StartingPoint
 
 PAGE_RECORDS_MAX = 10_000
 PAGE_BYTES_MAX = 10 * 1024 * 1024

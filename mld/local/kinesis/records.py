@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
 
+from mld.core.streams import HASH_KEY_MAX
 from mld.local.kinesis import errors
 from mld.local.kinesis.shard import ShardState
 from mld.local.kinesis.stream_state import Stream, hash_of
-from mld.streams import HASH_KEY_MAX
 
 PUT_RECORDS_MAX = 500
 PUT_BYTES_MAX = 10 * 1024 * 1024

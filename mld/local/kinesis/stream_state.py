@@ -11,10 +11,10 @@ from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
 
+from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.local.kinesis import errors
 from mld.local.kinesis.sequence import Sequencer
 from mld.local.kinesis.shard import ShardState, shard_index
-from mld.streams import HASH_KEY_MAX, HashRange
 
 DEFAULT_RETENTION_H = 24
 RETENTION_H_MAX = 8760

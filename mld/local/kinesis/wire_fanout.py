@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mld.core.streams import IteratorType, StartingPoint
 from mld.local.kinesis.model import Kinesis
 from mld.local.kinesis.operations import (
     NAME,
@@ -17,7 +18,6 @@ from mld.local.kinesis.operations import (
 from mld.local.kinesis.stream_state import Consumer
 from mld.local.kinesis.subscription import ShardSubscription
 from mld.local.kinesis.tokens import encode_name
-from mld.streams import IteratorType, StartingPoint
 
 _CONSUMERS_DEFAULT = 100
 _CONSUMERS_TOKEN = "C"  # noqa: S105 - a kind of page token

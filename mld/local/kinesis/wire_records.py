@@ -6,6 +6,7 @@ import json
 from enum import Enum
 from typing import Any
 
+from mld.core.streams import IteratorType, StartingPoint
 from mld.local.kinesis.filters import FilterType, ListFilter
 from mld.local.kinesis.model import LIST_SHARDS_DEFAULT, Kinesis
 from mld.local.kinesis.operations import (
@@ -23,7 +24,6 @@ from mld.local.kinesis.records import PutEntry, PutResult
 from mld.local.kinesis.shard import ShardState
 from mld.local.kinesis.stream_state import Stream
 from mld.local.kinesis.subscription import hash_range_json, page_json
-from mld.streams import IteratorType, StartingPoint
 
 
 class _Scaling(Enum):

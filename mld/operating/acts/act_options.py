@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mld.errors import MldError, TableMissingError
-from mld.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, say, settings_of
+from mld.core.errors import MldError, TableMissingError
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, say, settings_of
 
 if TYPE_CHECKING:
     from mld.aws.service import Service
     from mld.aws.table_calls import TableCalls
-    from mld.clock import Clock
+    from mld.core.clock import Clock
     from mld.operating.acts.plan import ActPlan, Outcome, RawTable
     from mld.operating.fleet_reader import FleetReader
     from properties.settings import Settings
@@ -139,9 +139,9 @@ def act(
 
 @asynccontextmanager
 async def act_tools(settings: Settings) -> AsyncIterator[ActTools]:
-    """The tools for the fleet that a properties file names. Raises errors of `mld.errors`."""
+    """The tools for the fleet that a properties file names. Raises errors of `mld.core.errors`."""
     from mld.aws.table_calls import TableCalls
-    from mld.clock import LoopClock
+    from mld.core.clock import LoopClock
     from mld.leases.dynamodb import DynamoLeaseTable
     from mld.operating.acts.execution import read_table
     from mld.operating.fleet_reader import FleetReader, dynamo_of, view_rules
@@ -218,7 +218,7 @@ async def perform(
 
 
 def _print_plan(plan: ActPlan) -> None:
-    from properties.printable import printable
+    from properties.redaction import printable
 
     click.echo(printable(plan.title))
     for change in plan.changes:
@@ -228,7 +228,7 @@ def _print_plan(plan: ActPlan) -> None:
 
 
 def _print_outcome(outcome: Outcome) -> None:
-    from properties.printable import printable
+    from properties.redaction import printable
 
     why = f": {outcome.why}" if outcome.why else ""
     click.echo(printable(f"  {outcome.change.key}: {outcome.fate.value}{why}"))

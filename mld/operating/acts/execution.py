@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
-from mld.clock import Clock
-from mld.errors import TableError, TableThrottledError
+from mld.core.clock import Clock
+from mld.core.errors import TableError, TableThrottledError
 from mld.operating.acts.plan import ActPlan, Change, Fate, Outcome, RawTable, Row, raw_table
 
 THROTTLED_TRIES_MAX = 8

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
-from mld.errors import MldError, TableError
+from mld.core.errors import MldError, TableError
+from mld.core.stream_ids import keys_meant, stream_of_key
 from mld.leases import rows
 from mld.leases.expressions import request_of
 from mld.leases.table import LeaseWrite, TableScan
-from mld.stream_ids import keys_meant, stream_of_key
 
 NAMED_MAX = 5
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from mld.core.positions import SUB_MAX, Position
 from mld.fleet.report import reports
 from mld.fleet.roster import spread
 from mld.fleet.values import LEASE_TABLE_KEY, Place
@@ -21,7 +22,6 @@ from mld.leases.rows import LEFT_OUT_MAX
 from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, change_by, full_key, update
 from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ShardView, WorkerView
 from mld.operating.verdicts import Verdict
-from mld.positions import SUB_MAX, Position
 
 PIN_S = 3_600
 """How long our leaders leave a lease where an operator has put it, unless that worker stops or dies."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mld.core.terminal import Duration, define_option, file_option
 from mld.operating.acts.act_options import ActOptions, act, acting, file_and_words
-from mld.terminal import Duration, define_option, file_option
 
 if TYPE_CHECKING:
     from mld.fleet.values import Place

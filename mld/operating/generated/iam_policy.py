@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mld.core.streams import StreamKind
 from mld.operating.stream_choice import settings_of_one
-from mld.stream_adapters import kind_of
-from mld.streams import StreamKind
+from mld.retrieval.stream_adapters import kind_of
 from properties.settings import Settings
 from properties.values import DeadLetterKind, MetricsLevel, MetricsOutput, SchemaMode
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from properties.printable import printable
+from properties.redaction import printable
 from properties.settings import Settings
 
 STOP_MARGIN_S = 15.0

@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from random import Random
 
-from mld.aws.client_factory import client_factory
+from mld.aws.client_factory import client_factory, service_of
 from mld.aws.service import Service
 from mld.aws.table_calls import TableCalls
-from mld.aws.wire_or_boto import service_of
-from mld.clock import Clock, LoopClock
-from mld.errors import TableError, TableMissingError
+from mld.core.clock import Clock, LoopClock
+from mld.core.errors import TableError, TableMissingError
+from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
+from mld.core.streams import Shard, ShardFilter, StreamKind, Streams
+from mld.core.turns import in_turns
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable
@@ -28,15 +30,11 @@ from mld.operating.resets.one_stream_view import in_stream, of_stream, require_f
 from mld.operating.resets.operator_hold import OperatorHold, is_operator, operator_hold
 from mld.operating.resets.owners import Observed, living, owners_of, refusal
 from mld.operating.stream_choice import settings_of_one
-from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
+from mld.retrieval.stream_adapters import LABELS, kind_of, service_name, streams_port
 from mld.shards.detector import NotListed, ShardDetector
 from mld.shards.graph import oldest_generation, partition_fault
 from mld.shards.identity import foreign_evidence
-from mld.stream_adapters import LABELS, kind_of, service_name, streams_port
-from mld.streams import Shard, ShardFilter, StreamKind, Streams
-from mld.turns import in_turns
-from properties.settings import Settings
-from properties.stream_settings import StreamSetting
+from properties.settings import Settings, StreamSetting
 from properties.values import InitialPositionKind
 
 REQUEST_TIMEOUT_S = 10.0
@@ -291,7 +289,7 @@ async def application_of(settings: Settings, stream: StreamSetting | None = None
     """The application of a properties file, with its credentials and endpoints. Of a file with several streams it is
     one for acts on the table only, or for one `stream`.
 
-    Raises errors of `mld.errors`.
+    Raises errors of `mld.core.errors`.
     """
     clock = LoopClock()
     label = stream.name if stream is not None else "" if settings.is_multi_stream else None

@@ -14,17 +14,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mld.clock import Clock
-from mld.errors import (
+from mld.core.clock import Clock
+from mld.core.errors import (
     InvalidStreamArgumentError,
     IteratorExpiredError,
     PositionRefusedError,
     StreamThrottledError,
     StreamUnavailableError,
 )
+from mld.core.positions import TRIM_HORIZON, Position
+from mld.core.streams import IteratorType, Page, Shard, StartingPoint, Streams
 from mld.operating.acts.plan import ActRefusedError
-from mld.positions import TRIM_HORIZON, Position
-from mld.streams import IteratorType, Page, Shard, StartingPoint, Streams
 from protocol.framed import FramedRecord, Splitter
 
 READ_INTERVAL_S = 0.3

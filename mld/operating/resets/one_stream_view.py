@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from mld.core.stream_ids import StreamId, parse_stream_id, stream_of_key
 from mld.leases import rows
 from mld.leases.table import TableScan
 from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, RawTable
 from mld.operating.stream_choice import is_meant, names_of
-from mld.stream_ids import StreamId, parse_stream_id, stream_of_key
 from mld.tracking import stream_list
 from mld.tracking.stream_list import TrackedList
 from mld.tracking.stream_rows import within_stream
-from properties.stream_settings import StreamSetting
+from properties.settings import StreamSetting
 
 
 def of_stream(table: RawTable, stream: str | None) -> RawTable:

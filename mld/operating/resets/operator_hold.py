@@ -23,16 +23,16 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from mld.aws.table_calls import TableCalls
-from mld.clock import Clock
-from mld.errors import TableError
+from mld.core.clock import Clock
+from mld.core.errors import TableError
+from mld.core.periods import RENEWALS_PER_LEASE
+from mld.core.positions import Position
+from mld.core.turns import a_few_at_a_time
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
 from mld.operating.acts.execution import write_change
 from mld.operating.acts.plan import ActRefusedError, Change, Fate, Outcome, WriteKind
-from mld.periods import RENEWALS_PER_LEASE
-from mld.positions import Position
-from mld.turns import a_few_at_a_time
 
 OPERATOR_PREFIX = "mld-operator-"
 TRIES_MAX = 6

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from mld.clock import Clock
+from mld.core.clock import Clock
 from mld.leases import rows
 from mld.operating.acts.plan import RawTable, Row
 from mld.operating.resets.operator_hold import is_operator

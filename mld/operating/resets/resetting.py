@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mld.core.positions import LATEST, TRIM_HORIZON, Position
+from mld.core.steps import finish
+from mld.core.streams import Shard, ShardFilter, ShardFilterType, StreamKind
+from mld.core.turns import a_few_at_a_time, in_turns
 from mld.leases.lease import Lease
 from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, RawTable
 from mld.operating.points import Point, PointKind
@@ -16,12 +20,8 @@ from mld.operating.resets import requests
 from mld.operating.resets.application import Application, is_like
 from mld.operating.resets.boundary import Boundary, boundary_at_sequence, boundary_at_time
 from mld.operating.resets.target import ResetRows, shard_reset, whole_reset, words_of
-from mld.positions import LATEST, TRIM_HORIZON, Position
 from mld.shards.graph import ShardGraph
 from mld.shards.identity import foreign_evidence
-from mld.steps import finish
-from mld.streams import Shard, ShardFilter, ShardFilterType, StreamKind
-from mld.turns import a_few_at_a_time, in_turns
 
 NO_TIME = (
     "the stream of a DynamoDB table cannot be read from a time on: reset to trim-horizon or latest, or one shard to a "

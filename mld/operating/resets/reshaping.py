@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mld.core.stream_ids import StreamId
+from mld.core.turns import in_turns
 from mld.fleet.leader.lock import LOCK_KEY
 from mld.operating.acts.execution import carry_out
 from mld.operating.acts.plan import ActRefusedError, RawTable
@@ -11,12 +13,9 @@ from mld.operating.resets.owners import MARGIN_S, Observed, moved
 from mld.operating.resets.table_forms import Reshaping, TableForm, require_alone
 from mld.operating.stream_choice import is_meant, names_of
 from mld.shards.identity import foreign_evidence
-from mld.stream_ids import StreamId
 from mld.tracking.stream_list import Contradiction, ListedStream, identify
 from mld.tracking.stream_rows import within_stream
-from mld.turns import in_turns
-from properties.settings import Settings
-from properties.stream_settings import StreamSetting
+from properties.settings import Settings, StreamSetting
 
 ROUNDS_MAX = 8
 """How often the table is looked at for what is left: three steps, and requests that failed."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mld.core.steps import finish
 from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
@@ -23,9 +24,8 @@ from mld.operating.resets.application import is_of_another_shard
 from mld.operating.resets.one_stream_view import stream_id_in, streams_in
 from mld.operating.resets.target import direction, words_of
 from mld.shards.graph import ShardGraph, id_order
-from mld.steps import finish
 from mld.tracking.stream_rows import within_stream
-from properties.stream_settings import StreamSetting
+from properties.settings import StreamSetting
 
 NAMED_MAX = 5
 

@@ -9,15 +9,14 @@ from typing import Any
 
 from mld.aws.service import Service
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
-from mld.errors import AwsError, MldError, StreamNotFoundError, TableMissingError
+from mld.core.errors import AwsError, MldError, StreamNotFoundError, TableMissingError
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY
 from mld.leases import rows
 from mld.operating.acts.backup import backup_name, free_name, save_rows
 from mld.operating.acts.plan import ActRefusedError, RawTable, Row
 from mld.operating.resets.application import Application, Doors, application_of
 from mld.tracking.stream_list import ENTITY as LIST_ENTITY
-from properties.settings import Settings
-from properties.stream_settings import StreamSetting
+from properties.settings import Settings, StreamSetting
 
 PROTECTED_CODE = "ValidationException"
 GONE_CODE = "ResourceNotFoundException"

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mld.core.positions import LATEST_NAME, SUB_MAX, InitialPosition, Position
+from mld.core.streams import HashRange, IteratorType, Page, StartingPoint
 from mld.leases.lease import Lease
 from mld.operating.acts.backup import forget, saved_file
 from mld.operating.acts.plan import ActRefusedError, Fate, Outcome
@@ -24,10 +26,8 @@ from mld.operating.resets import requests
 from mld.operating.resets.application import Application
 from mld.operating.resets.boundary import ShardWalk
 from mld.operating.resets.owners import Observed
-from mld.positions import LATEST_NAME, SUB_MAX, InitialPosition, Position
 from mld.retrieval.placement import Placement
 from mld.retrieval.starting_points import lacks_timestamp, starting_point
-from mld.streams import HashRange, IteratorType, Page, StartingPoint
 from protocol.framed import FramedRecord, Splitter
 
 _PAST = re.compile(r"(?P<sequence>[0-9]{1,129})(?:/(?P<sub>[0-9]{1,19}))?", re.ASCII)

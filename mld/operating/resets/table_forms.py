@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from mld.core.positions import TRIM_HORIZON, Position
+from mld.core.stream_ids import StreamId, stream_of_key
 from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, RawTable, Row, WriteKind
 from mld.operating.resets.one_stream_view import listed, streams_in
-from mld.positions import TRIM_HORIZON, Position
 from mld.shards.graph import id_order
-from mld.stream_ids import StreamId, stream_of_key
 from mld.tracking import stream_list
 from mld.tracking.stream_list import ListedStream
 

@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
+from mld.core.steps import Steps
+from mld.core.streams import Shard
 from mld.leases.lease import Lease
 from mld.operating.acts.plan import ActRefusedError
-from mld.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.shards.graph import ShardGraph, id_order, in_order, new_lease
-from mld.steps import Steps
-from mld.streams import Shard
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,17 @@ from functools import cached_property
 from typing import Any, Self, TypeVar
 
 from mld.aws.client_factory import client_factory
-from mld.clock import LoopClock
-from mld.errors import MldError, StreamNotFoundError, TableError
+from mld.core.clock import LoopClock
+from mld.core.errors import MldError, StreamNotFoundError, TableError
+from mld.core.positions import Position
+from mld.core.streams import ChildBatch, Shard, StartingPoint, Streams
 from mld.metrics.worker import WorkerMetrics
 from mld.operating.fleet_reader import fleet_reader
 from mld.operating.stream_access import SpanError, SpanReader, streams_of
-from mld.positions import Position
 from mld.retrieval.placement import Placement
 from mld.retrieval.rawpage import RawPage
 from mld.schemas.opening import registry_of
 from mld.schemas.preparer import SchemaPreparer
-from mld.streams import ChildBatch, Shard, StartingPoint, Streams
 from processors.spark.datasource.spans import ReadSpan
 from properties.settings import Settings
 

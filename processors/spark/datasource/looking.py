@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mld.errors import InvalidStreamArgumentError, StreamNotFoundError
+from mld.core.errors import InvalidStreamArgumentError, StreamNotFoundError
+from mld.core.streams import ChildShard, IteratorType, Shard, StartingPoint
 from mld.operating.points import PointKind
 from mld.operating.stream_access import SpanError, SpanReader
 from mld.retrieval.rawpage import RawPage
-from mld.streams import ChildShard, IteratorType, Shard, StartingPoint
 from processors.spark.datasource.fetching import DataLossError, Fetcher
 from processors.spark.datasource.offsets import (
     ShardProgress,

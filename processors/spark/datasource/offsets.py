@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from mld.core.streams import ChildShard, HashRange, Shard
 from mld.shards.graph import id_order, shares_keys
-from mld.streams import ChildShard, HashRange, Shard
 
 VERSION = 1
 _AT_TIME = "AT_TIMESTAMP:"

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from mld.core.positions import SHARD_END_NAME, SUB_MAX, TRIM_HORIZON_NAME, Position
 from mld.operating.points import Point, PointError, PointKind, parse_point
-from mld.positions import SHARD_END_NAME, SUB_MAX, TRIM_HORIZON_NAME, Position
 from properties.keys import BY_NAME
 
 MAX_RECORDS_DEFAULT = 10_000

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from mld.stream_adapters import kind_of
-from mld.streams import StreamKind
+from mld.core.streams import StreamKind
+from mld.retrieval.stream_adapters import kind_of
 from processors.spark.datasource.fetching import Fetcher, Fields
 from processors.spark.datasource.looking import Bounds, Scout, first_offset, plan
 from processors.spark.datasource.offsets import from_json, to_json, to_read

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from mld.positions import SUB_MAX, TRIM_HORIZON, Position
-from mld.streams import HashRange, IteratorType, Shard, StartingPoint
+from mld.core.positions import SUB_MAX, TRIM_HORIZON, Position
+from mld.core.streams import HashRange, IteratorType, Shard, StartingPoint
 from processors.spark.datasource.offsets import ShardProgress
 
 PIECES_MAX = 24

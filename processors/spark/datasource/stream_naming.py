@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from mld.clock import LoopClock
 from mld.consumer.naming import StreamNaming
-from mld.errors import MldError
+from mld.core.clock import LoopClock
+from mld.core.errors import MldError
 from mld.operating.stream_access import streams_of
 from properties.loader import load
 from properties.remarks import ConfigurationError

@@ -13,7 +13,7 @@ from processors.spark.batch.page_file import PageFile
 from processors.spark.high_water_marks import RecordPosition, StreamShard
 from processors.spark.host.alignment import ArrivalSpan
 from processors.spark.sanitized import Sanitizer
-from properties.printable import printable
+from properties.redaction import printable
 
 SAID_BACKLOG_BYTES = 256 * 1024
 """A child that does not read gets no more lines for its standard error."""

@@ -2,7 +2,7 @@
 
 Who it is, where its UI is, and counters since its start. The file is replaced as a whole after every trigger and every
 `WRITE_EVERY_S`, so a reader never sees half of it, and an old one is that of a host that hangs. No decision hangs on
-it, and a full disk only makes it old. `mld/sparkhosts.py` reads it, and the daemon's metrics tell its figures.
+it, and a full disk only makes it old. `mld/core/sparkhosts.py` reads it, and the daemon's metrics tell its figures.
 """
 
 from __future__ import annotations

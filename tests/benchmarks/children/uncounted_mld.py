@@ -17,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mld import daemon
 from mld.aws.counted import CountedService
 from mld.aws.wire.client import WireService
 from mld.cli import main
+from mld.daemon import process as daemon
 from mld.fleet.heartbeat.heart import Heartbeat
 from mld.leases.keeper import LeaseKeeper
 from mld.metrics.instruments import Amounts, Calls, Spread, Tally

@@ -11,10 +11,10 @@ import re
 import subprocess
 from pathlib import Path
 
+from mld.core.positions import Position
+from mld.core.streams import HashRange
 from mld.leases.lease import Lease
 from mld.leases.rows import new_row
-from mld.positions import Position
-from mld.streams import HashRange
 from tests.benchmarks.process import ROOT
 from tests.support.fetch_java_kcl import java as find_java
 from tests.support.servers import make_client

@@ -16,8 +16,8 @@ import zlib
 from collections import Counter
 
 from mld.aws.wire import documents
-from mld.clock import LoopClock
-from mld.errors import AwsError
+from mld.core.clock import LoopClock
+from mld.core.errors import AwsError
 from mld.local.http import HttpConnection, HttpRequest, HttpResponse
 from tests.twins.dynamo import MemoryDynamo
 

@@ -17,13 +17,12 @@ from typing import Any
 
 import boto3
 
-from mld.aws.client_factory import client_factory
-from mld.aws.wire_or_boto import service_of
-from mld.clock import LoopClock
+from mld.aws.client_factory import client_factory, service_of
+from mld.core.clock import LoopClock
+from mld.core.positions import Position
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from mld.positions import Position
 from properties.loader import load
 from tests.benchmarks.path.records import sequence_number
 from tests.support.servers import REGION

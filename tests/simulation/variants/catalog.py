@@ -72,7 +72,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         (
             "leases.taker",
             "            except Exception as error:\n                failures += 1\n",
-            '            except Exception as error:\n                if type(error).__module__ != "mld.errors":\n'
+            '            except Exception as error:\n                if type(error).__module__ != "mld.core.errors":\n'
             "                    raise\n                failures += 1\n",
         ),
         ("fleet.loops", "kept_running(self._factories[name], name, self._clock)", "self._factories[name]()"),

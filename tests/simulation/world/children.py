@@ -7,8 +7,8 @@ from random import Random
 from typing import Any, Protocol
 from zlib import crc32
 
-from mld.clock import Clock
 from mld.consumer.ports import ShardAddress
+from mld.core.clock import Clock
 from tests.simulation.world.loop import in_world
 from tests.simulation.world.plan import Rates
 from tests.simulation.world.surprises import Surprises

@@ -12,13 +12,19 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
-from mld.clock import Clock
-from mld.errors import StreamError, StreamInUseError, StreamNotFoundError, StreamThrottledError, StreamUnavailableError
+from mld.core.clock import Clock
+from mld.core.errors import (
+    StreamError,
+    StreamInUseError,
+    StreamNotFoundError,
+    StreamThrottledError,
+    StreamUnavailableError,
+)
+from mld.core.streams import StartingPoint, StreamConsumer
 from mld.local.kinesis import Kinesis, KinesisError
 from mld.local.kinesis import subscription as served
 from mld.local.kinesis.stream_state import Consumer
 from mld.retrieval.rawpage import RawPage
-from mld.streams import StartingPoint, StreamConsumer
 from tests.simulation.world.loop import later_in_world
 from tests.simulation.world.network import CALM, HANG_S, SLOW_REPLY_MAX_S, KinesisDoor, _answer, _Reply
 from tests.simulation.world.plan import FanOutPlan

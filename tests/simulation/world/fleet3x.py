@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from mld.errors import AwsError
+from mld.core.errors import AwsError
+from mld.daemon.worker import Worker
 from mld.fleet.report.platform import LoadUnreadableError
 from mld.fleet.values import COORDINATOR_TABLE_KEY, CPU, LEASE_TABLE_KEY, REPORTS_TABLE_KEY
-from mld.worker import Worker
 from tests.support.fleet import TABLE
 from tests.twins.dynamo_expressions import ValidationError
 

@@ -15,10 +15,10 @@ from random import Random
 from typing import Any
 
 from mld.aws.service import Service
-from mld.clock import Clock, wait_for_event
-from mld.errors import AwsError, StreamError, StreamNotFoundError, StreamThrottledError
-from mld.positions import InitialPosition
-from mld.streams import HASH_KEY_MAX, Shard, ShardFilter, ShardFilterType, Streams
+from mld.core.clock import Clock, wait_for_event
+from mld.core.errors import AwsError, StreamError, StreamNotFoundError, StreamThrottledError
+from mld.core.positions import InitialPosition
+from mld.core.streams import HASH_KEY_MAX, Shard, ShardFilter, ShardFilterType, Streams
 from tests.simulation.world.children import Ledger
 from tests.simulation.world.java2_consumer import Consumer, Reason
 from tests.simulation.world.java2_table import (

@@ -11,9 +11,9 @@ import json
 from enum import Enum, IntEnum, auto
 from typing import TYPE_CHECKING
 
-from mld.errors import InvalidStreamArgumentError, IteratorExpiredError, StreamError, StreamNotFoundError
-from mld.positions import SHARD_END, Position
-from mld.streams import ChildShard, HashRange, IteratorType, Page, StartingPoint
+from mld.core.errors import InvalidStreamArgumentError, IteratorExpiredError, StreamError, StreamNotFoundError
+from mld.core.positions import SHARD_END, Position
+from mld.core.streams import ChildShard, HashRange, IteratorType, Page, StartingPoint
 from tests.simulation.world.java2_table import (
     END,
     TROUBLE,

@@ -14,9 +14,9 @@ from random import Random
 from typing import Any
 
 from mld.aws.service import Service
-from mld.clock import Clock
-from mld.errors import AwsError, AwsUnreachableError
-from mld.positions import Position
+from mld.core.clock import Clock
+from mld.core.errors import AwsError, AwsUnreachableError
+from mld.core.positions import Position
 
 EPSILON_S = 0.025
 VERY_OLD_FACTOR = 3

@@ -15,10 +15,10 @@ from random import Random
 from typing import Any
 
 from mld.aws.service import Service
-from mld.clock import Clock
-from mld.errors import AwsError, AwsUnreachableError, StreamError
-from mld.positions import InitialPosition
-from mld.streams import HASH_KEY_MAX, Shard, ShardFilterType, Streams
+from mld.core.clock import Clock
+from mld.core.errors import AwsError, AwsUnreachableError, StreamError
+from mld.core.positions import InitialPosition
+from mld.core.streams import HASH_KEY_MAX, Shard, ShardFilterType, Streams
 from tests.simulation.world.children import Ledger
 from tests.simulation.world.java2 import (
     CLEANUP_TICK_S,

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
-from mld.clock import Clock
-from mld.errors import AwsError, AwsUnreachableError
+from mld.core.clock import Clock
+from mld.core.errors import AwsError, AwsUnreachableError
 from tests.simulation.world.java2_table import TROUBLE
 from tests.simulation.world.java3_table import REFUSED, Rows3
 

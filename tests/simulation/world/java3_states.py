@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from mld.errors import AwsError
+from mld.core.errors import AwsError
 from tests.simulation.world.java2_table import TROUBLE, InvalidState, Item
 from tests.simulation.world.java3_lam import SUPPORT_EXPIRES_S, Report
 from tests.simulation.world.java3_lock import LOCK_KEY, MigrationCompleted, Place

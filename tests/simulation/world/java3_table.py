@@ -10,8 +10,8 @@ import asyncio
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from mld.clock import Clock
-from mld.errors import AwsError
+from mld.core.clock import Clock
+from mld.core.errors import AwsError
 from tests.simulation.world.java2_table import (
     NEVER,
     REQUEST_TIMEOUT_S,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mld.worker import Worker
+from mld.daemon.worker import Worker
 from tests.simulation.checkers import Violation
 from tests.simulation.world.fleet3x import COORDINATOR, delete_index
 from tests.support.fleet import TABLE

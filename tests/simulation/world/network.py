@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, TypeAlias
 
-from mld.clock import Clock
-from mld.errors import (
+from mld.core.clock import Clock
+from mld.core.errors import (
     AwsError,
     AwsUnreachableError,
     IteratorExpiredError,
@@ -21,9 +21,9 @@ from mld.errors import (
     StreamThrottledError,
     StreamUnavailableError,
 )
+from mld.core.streams import IteratorType, StartingPoint, StreamSummary
 from mld.local.kinesis import Kinesis, KinesisError
 from mld.retrieval.rawpage import RawPage
-from mld.streams import IteratorType, StartingPoint, StreamSummary
 from tests.simulation.checkers import ANSWER_LATE_MAX_S
 from tests.simulation.world.loop import later_in_world
 from tests.simulation.world.plan import Rates

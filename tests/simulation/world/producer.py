@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from mld.clock import Clock
+from mld.core.clock import Clock
+from mld.core.streams import HashRange
 from mld.local.kinesis import Kinesis, KinesisError, PutEntry
-from mld.streams import HashRange
 from tests.simulation.checkers import Ledger
 from tests.support.fleet import STREAM
 from tests.support.kpl import User, aggregate

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from mld.assembly import SourcePorts, StreamPorts
+from mld.core.streams import HashRange, StreamSummary
+from mld.daemon.assembly import SourcePorts, StreamPorts
 from mld.local.kinesis import Kinesis, KinesisError
-from mld.streams import HashRange, StreamSummary
 from mld.tracking.follower import WantedStream
 from mld.tracking.stream_list import ListedStream, account_and_name
 from properties.values import InitialPositionKind, InitialPositionSetting
@@ -27,7 +27,7 @@ from tests.support.fleet import TABLE
 from tests.twins.dynamo import Applied
 
 if TYPE_CHECKING:
-    from mld.clock import Clock
+    from mld.core.clock import Clock
     from tests.simulation.world.world import World
 
 LIST_KEY = "mldStreams"

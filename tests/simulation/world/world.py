@@ -11,17 +11,17 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from mld.assembly import SourcePorts, StreamPorts, assemble, worker_settings
-from mld.clock import Clock
-from mld.errors import MldError
+from mld.core.clock import Clock
+from mld.core.errors import MldError
+from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
+from mld.daemon.assembly import SourcePorts, StreamPorts, assemble, worker_settings
+from mld.daemon.unit.rules import FENCE_S, restart_pause_s
+from mld.daemon.worker import Worker
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.local.kinesis import Kinesis, KinesisError, PutEntry
 from mld.local.kinesis.model import StateDelays
 from mld.metrics.registry import Metrics
 from mld.operating.acts.plan import ActRefusedError
-from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
-from mld.unit.rules import FENCE_S, restart_pause_s
-from mld.worker import Worker
 from properties.settings import Settings
 from properties.values import HeartbeatSetting
 from tests.simulation.checkers import OPERATOR, SHARD_END, JudgedMoves, Ledger, Violation

@@ -12,8 +12,10 @@ import pytest
 from mld.aws.boundary import raises_only
 from mld.aws.fanout import EventSubscription, KinesisFanOut
 from mld.aws.kinesis import KinesisStreams
-from mld.clock import Clock
-from mld.errors import MldError, StreamError, StreamUnavailableError, TableError, TableUnavailableError
+from mld.core.clock import Clock
+from mld.core.errors import MldError, StreamError, StreamUnavailableError, TableError, TableUnavailableError
+from mld.core.positions import TRIM_HORIZON
+from mld.core.streams import HashRange, IteratorType, StartingPoint
 from mld.fleet.heartbeat.heartbeat_table import HeartbeatTable
 from mld.fleet.leader.lock import LockRow
 from mld.fleet.leader.lock_table import LockTable
@@ -24,9 +26,7 @@ from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import ClientVersion, Place, WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from mld.positions import TRIM_HORIZON
 from mld.retrieval.rawpage import page_of
-from mld.streams import HashRange, IteratorType, StartingPoint
 from tests.unit.aws.throwing import THROWN, anew, name_of
 
 T = TypeVar("T")

@@ -26,7 +26,7 @@ from botocore.stub import Stubber
 
 from mld.aws import client as client_module
 from mld.aws.client import BotoService, plain_code
-from mld.errors import AwsError, AwsUnreachableError, StartupError
+from mld.core.errors import AwsError, AwsUnreachableError, StartupError
 from tests.support.patience import PATIENCE_S
 
 

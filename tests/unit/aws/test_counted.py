@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mld.aws.counted import RESULTS_MAX, CountedService
-from mld.errors import AwsError, AwsUnreachableError
+from mld.core.errors import AwsError, AwsUnreachableError
 from mld.metrics.worker import WorkerMetrics
 
 

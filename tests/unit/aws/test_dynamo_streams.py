@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from mld.aws.dynamo_streams import QUIET_PAGES, QUIET_S, RECORDS_MAX, UNKNOWN_END, DynamoDBStreams
-from mld.errors import (
+from mld.core.errors import (
     AwsError,
     InvalidStreamResponseError,
     IteratorExpiredError,
     StreamNotFoundError,
     StreamThrottledError,
 )
-from mld.positions import Position
+from mld.core.positions import Position
+from mld.core.streams import IteratorType, ShardFilter, ShardFilterType, StartingPoint
 from mld.retrieval.rawpage import page_of
-from mld.streams import IteratorType, ShardFilter, ShardFilterType, StartingPoint
 from tests.twins.streams import VirtualClock
 from tests.virtual_time import virtual
 

@@ -13,15 +13,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld import errors
-from mld.aws.fanout import INLINE_BYTES_MAX, KinesisFanOut
-from mld.aws.messages import JOINED_BYTES_MAX, Frame, LargeEvent, Message, message_in, message_of
+from mld.aws.fanout import (
+    INLINE_BYTES_MAX,
+    JOINED_BYTES_MAX,
+    Frame,
+    KinesisFanOut,
+    LargeEvent,
+    Message,
+    message_in,
+    message_of,
+)
 from mld.aws.wire.answers import BrokenAnswerError
 from mld.aws.wire.frames import FRAME_BYTES_MAX, FrameStream
 from mld.aws.wire.source import AHEAD_BYTES, WireFrames
+from mld.core import errors
+from mld.core.streams import IteratorType, StartingPoint, StreamConsumer
 from mld.local import eventstream
 from mld.retrieval.rawpage import RawPage, page_of_event
-from mld.streams import IteratorType, StartingPoint, StreamConsumer
 from tests.support.patience import PATIENCE_S
 from tests.twins.streams import MemoryStreams
 
@@ -167,7 +175,7 @@ def test_a_large_frame_with_any_byte_changed_is_what_the_parser_makes_of_it(
 
 def test_a_large_event_is_not_read_by_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = event(LARGE)
-    monkeypatch.setattr("mld.aws.messages.message_of", pytest.fail)
+    monkeypatch.setattr("mld.aws.fanout.message_of", pytest.fail)
     assert joined(message_in(pieces_of(frame, [7, 60, 5000]))) == ("event", "SubscribeToShardEvent", LARGE)
 
 

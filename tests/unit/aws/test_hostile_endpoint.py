@@ -11,7 +11,7 @@ import pytest
 
 from mld.aws.wire import answers, frames
 from mld.aws.wire.proxies import Proxy, open_tunnel
-from mld.errors import AwsError, AwsUnreachableError
+from mld.core.errors import AwsError, AwsUnreachableError
 from tests.unit.aws.test_wire import Server, answer, wire
 
 OK = b"HTTP/1.1 200 OK\r\n"

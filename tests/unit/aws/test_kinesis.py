@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from mld import errors
 from mld.aws.kinesis import KinesisStreams
-from mld.retrieval.rawpage import page_of
-from mld.streams import (
+from mld.core import errors
+from mld.core.streams import (
     HashRange,
     IteratorType,
     Shard,
@@ -22,6 +21,7 @@ from mld.streams import (
     StartingPoint,
     StreamSummary,
 )
+from mld.retrieval.rawpage import page_of
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/clicks"
 

@@ -13,7 +13,7 @@ import pytest
 
 from mld.aws.client_factory import client_factory
 from mld.aws.letters import BucketBox, DirectoryBox, Letter, QueueBox, StreamBox, letter_box_of
-from mld.errors import DeadLetterError
+from mld.core.errors import DeadLetterError
 from tests.support.fleet import settings_of
 
 BODY = json.dumps({"data": "cG9pc29u"}).encode()

@@ -35,7 +35,7 @@ from mld.aws.wire.client import WireService
 from mld.aws.wire.connection import Connection, Origin
 from mld.aws.wire.requests import KEYS_AGE_MAX_S
 from mld.aws.wire.sigv4 import Scope, Signer
-from mld.errors import AwsError, AwsUnreachableError, MldError, StreamError
+from mld.core.errors import AwsError, AwsUnreachableError, MldError, StreamError
 from tests.support.certificates import write_certificate
 from tests.support.patience import PATIENCE_S
 

@@ -14,7 +14,7 @@ from botocore.credentials import Credentials
 
 from mld.aws.client import BotoService
 from mld.aws.wire.wired import BODY_BYTES_MAX
-from mld.errors import AwsUnreachableError, MldError
+from mld.core.errors import AwsUnreachableError, MldError
 from tests.unit.aws.test_client import service_of
 from tests.unit.aws.test_wire import SUBSCRIPTION, Server, answer, refusal, streaming, then_close, wire
 from tests.unit.aws.throwing import THROWN, anew

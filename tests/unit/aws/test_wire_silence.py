@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mld.errors import AwsUnreachableError, MldError
+from mld.core.errors import AwsUnreachableError, MldError
 from tests.unit.aws.test_wire import GOOD, HANG_S, Server, answer, refusal, reset, then_close, wire
 
 SOON_S = 0.3

@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 
-from mld.clock import LoopClock
 from mld.consumer.processor import Processor
-from mld.positions import Position
+from mld.core.clock import LoopClock
+from mld.core.positions import Position
 from protocol.messages import Dialect, Initialize
 from tests.support.fleet import TABLE, fleet, in_fleet
 from tests.twins.children import ChildExit, MemoryChild, Recorder

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.consumer.bisecting import ROUNDS_MAX, Bisecting
-from mld.positions import TRIM_HORIZON, Position
+from mld.core.positions import TRIM_HORIZON, Position
 
 LIVES_MAX = 5_000
 Kills = Callable[[list[Position]], bool]

@@ -15,18 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from mld.clock import LoopClock
 from mld.consumer.child import (
     LOGGED_CHARACTERS_PER_STEP,
     LOGGED_PER_STEP,
+    PIPE_BYTES,
     ChildCommand,
+    ChildInput,
     PipeHost,
     find_executable,
     runnable,
 )
-from mld.consumer.pipes import PIPE_BYTES, ChildInput
 from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.consumer.processor import NOTED_PER_STEP, Processor
+from mld.core.clock import LoopClock
 from protocol.conversation import ProcessorGoneError
 from protocol.lines import LINE_BYTES_MAX
 from protocol.messages import Dialect, Initialize, StreamLabel

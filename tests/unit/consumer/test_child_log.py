@@ -28,8 +28,8 @@ from mld.consumer.child_log import (
     event_of,
 )
 from mld.consumer.child_logger import ChildLogger
-from mld.loglines import JsonLines, TextFormatter
-from properties.scrubbing import Scrubber
+from mld.logging.lines import JsonLines, TextFormatter
+from properties.redaction import Scrubber
 
 
 def fields_of(line: str) -> ChildEvent:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from mld.clock import LoopClock
 from mld.consumer.child import PipeHost
 from mld.consumer.naming import ATTEMPTS_MAX, FRESH_S, StreamNaming
 from mld.consumer.ports import ShardAddress
-from mld.errors import StreamThrottledError, StreamUnavailableError
+from mld.core.clock import LoopClock
+from mld.core.errors import StreamThrottledError, StreamUnavailableError
 from tests.support.patience import PATIENCE_S
 from tests.twins.streams import ARN, HangError, MemoryStreams
 from tests.virtual_time import run_virtual, virtual

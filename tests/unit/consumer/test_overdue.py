@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from mld.assembly import worker_settings
 from mld.consumer.overdue import REPEAT_MAX_S, next_warning_s
+from mld.daemon.assembly import worker_settings
 from tests.support.fleet import fleet, in_fleet, settings_of
 from tests.twins.children import Recorder
 from tests.twins.dynamo import Fault

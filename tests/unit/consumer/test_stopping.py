@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from mld.clock import LoopClock
 from mld.consumer.lifecycle import StopReason
 from mld.consumer.stopping import Stopping
+from mld.core.clock import LoopClock
 from tests.virtual_time import virtual
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 
-from mld.clock import Clock, LoopClock
+from mld.core.clock import Clock, LoopClock
+from mld.core.positions import TRIM_HORIZON
 from mld.fleet.heartbeat.heart import Heartbeat
 from mld.fleet.heartbeat.heartbeat_table import HeartbeatTable
 from mld.fleet.heartbeat.java_peers import JavaPeers
@@ -15,7 +16,6 @@ from mld.fleet.report.stored_reports import StoredReports
 from mld.fleet.values import LEASE_TABLE_KEY, Place
 from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.positions import TRIM_HORIZON
 from tests.unit.leases.support import DURATION_S, TABLE, Worker, new_dynamo
 
 SETTLED_S = 150.0

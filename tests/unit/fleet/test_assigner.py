@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-from mld.clock import LoopClock
+from mld.core.clock import LoopClock
+from mld.core.positions import TRIM_HORIZON
+from mld.core.turns import CALLS_CONCURRENT_MAX
 from mld.fleet.assign.assigner import (
     HOLD_OFF_JITTER_S,
     HOLD_OFF_S,
@@ -32,8 +34,6 @@ from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseWrite
-from mld.positions import TRIM_HORIZON
-from mld.turns import CALLS_CONCURRENT_MAX
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_request
 from tests.unit.leases.support import TABLE, FaultPlan, attribute, counter_of, new_dynamo
 from tests.virtual_time import run_virtual

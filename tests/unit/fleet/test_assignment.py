@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mld.core.positions import SHARD_END, TRIM_HORIZON
+from mld.core.steps import finish
 from mld.fleet.assign import assignment
 from mld.fleet.assign.assignment import Plan, shuffling
 from mld.fleet.assign.loads import AssignmentRules, LiveWorker, Move, View, Why, survey
 from mld.fleet.assign.observations import Observations
 from mld.leases.lease import Lease
-from mld.positions import SHARD_END, TRIM_HORIZON
-from mld.steps import finish
 
 decide_by_variance = partial(assignment.decide, by_count=False)
 decide_by_count = partial(assignment.decide, by_count=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mld.core.periods import LEADER_HEARTBEAT_S
 from mld.fleet.leader.candidacy import (
     HEARTBEAT_RETRY_S,
     LONG_AGO,
@@ -33,7 +34,6 @@ from mld.fleet.leader.candidacy import (
     step,
 )
 from mld.fleet.leader.lock import GIVEN_UP, LEASE_S, Claim, DamagedLock, HeldLock, LockRow, Observation, Versions
-from mld.periods import LEADER_HEARTBEAT_S
 
 NOW = 1000.0
 SENT = 990.0

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mld.clock import LoopClock
-from mld.errors import TableUnavailableError
+from mld.core.clock import LoopClock
+from mld.core.errors import TableUnavailableError
+from mld.core.periods import LEADER_HEARTBEAT_S
 from mld.fleet.leader.election import AdaptiveElection
 from mld.fleet.leader.lock import LEASE_S
 from mld.fleet.leader.lock_election import CLOSE_TIMEOUT_S, HOOK_TIMEOUT_S, LockElection
@@ -29,7 +30,6 @@ from mld.fleet.leader.shuffle_election import (
     ShuffleElection,
 )
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, Place
-from mld.periods import LEADER_HEARTBEAT_S
 from tests.support.tables import make_table
 from tests.twins.dynamo import Fault, FaultChooser, MemoryDynamo, lost_reply, lost_request, throttled
 from tests.virtual_time import run_virtual

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from mld.errors import AwsUnreachableError
+from mld.core.errors import AwsUnreachableError
 from tests.support.fleet import TABLE
 from tests.twins.children import ChildExit
 from tests.twins.dynamo import Fault, lost_request

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from mld.clock import LoopClock
-from mld.errors import StartupError, TableUnavailableError
+from mld.core.clock import LoopClock
+from mld.core.errors import StartupError, TableUnavailableError
+from mld.core.positions import TRIM_HORIZON
+from mld.core.steps import finish
 from mld.fleet.assign.loads import Move, Why
 from mld.fleet.assign.move_writer import MoveWriter
 from mld.fleet.assign.observations import Observations
@@ -21,8 +23,6 @@ from mld.fleet.values import FleetSnapshot, WorkerReport
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from mld.positions import TRIM_HORIZON
-from mld.steps import finish
 from properties.remarks import ConfigurationError
 from tests.support.fleet import TABLE, Fleet, fleet, settings_of
 from tests.twins.dynamo import Fault, lost_reply, lost_request

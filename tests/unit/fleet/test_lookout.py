@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from mld.clock import LoopClock
-from mld.errors import AwsError
+from mld.core.clock import LoopClock
+from mld.core.errors import AwsError
+from mld.core.periods import LOOK_PERIOD_S, PART_LEASES
+from mld.core.positions import TRIM_HORIZON
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.roster import Roster
@@ -20,8 +22,6 @@ from mld.fleet.watch.takeover import FREE_GRACE_S, SECOND_CHANCE_S, TakeoverRule
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from mld.periods import LOOK_PERIOD_S, PART_LEASES
-from mld.positions import TRIM_HORIZON
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply
 from tests.unit.leases.support import TABLE, attribute, new_dynamo
 from tests.virtual_time import run_virtual

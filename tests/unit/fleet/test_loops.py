@@ -7,9 +7,9 @@ import contextlib
 
 import pytest
 
-from mld.clock import LoopClock
+from mld.core.clock import LoopClock
+from mld.core.surviving import RESTART_PAUSE_S
 from mld.fleet.loops import Loops
-from mld.surviving import RESTART_PAUSE_S
 from tests.virtual_time import run_virtual
 
 

@@ -6,11 +6,11 @@ import logging
 
 import pytest
 
-from mld.errors import TableMissingError, TableUnavailableError
+from mld.core.errors import TableMissingError, TableUnavailableError
+from mld.core.positions import LATEST, TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from mld.positions import LATEST, TRIM_HORIZON
 from tests.support.fleet import TABLE, fleet
 from tests.twins.dynamo import Fault, lost_request
 from tests.virtual_time import run_virtual

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mld.clock import LoopClock
-from mld.errors import AwsError, AwsUnreachableError, StartupError, TableError
+from mld.core.clock import LoopClock
+from mld.core.errors import AwsError, AwsUnreachableError, StartupError, TableError
 from mld.fleet.leader.lock_election import LockElection
 from mld.fleet.leader.lock_table import LockTable
 from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from mld.core.positions import SHARD_END, TRIM_HORIZON
+from mld.core.steps import finish
 from mld.fleet.assign.observations import STEP_LEASES, Observations, expired_keys
 from mld.leases.lease import Lease
-from mld.positions import SHARD_END, TRIM_HORIZON
-from mld.steps import finish
 
 DURATION_S = 10.0
 HANDOFF_S = 30.0

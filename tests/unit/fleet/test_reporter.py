@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mld.clock import LoopClock
+from mld.core.clock import LoopClock
 from mld.fleet.report.platform import LoadUnreadableError
 from mld.fleet.report.reporter import RETRY_S_MAX, SAMPLES_MAX, Activity, Reporter, ReporterRules
 from mld.fleet.report.reports import parse_row

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from mld.core.positions import SHARD_END, TRIM_HORIZON
 from mld.fleet.report.reports import ReportRules, own_report
 from mld.fleet.roster import Roster, spread
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease
-from mld.positions import SHARD_END, TRIM_HORIZON
 
 WALL_S = 1_000_000.0
 PERIOD_S = ReportRules().report_period_s

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.errors import StartupError
+from mld.core.errors import StartupError
+from mld.core.positions import TRIM_HORIZON
 from mld.fleet.migrate.single_table import (
     DEPLOYED_BAKE_S,
     MOVED_TOGETHER_MAX,
@@ -30,7 +31,6 @@ from mld.fleet.migrate.single_table import (
 from mld.fleet.migrate.states import TABLE_MIGRATION, first_row
 from mld.fleet.values import Place, TableStatus, WorkerReport
 from mld.leases.lease import Lease
-from mld.positions import TRIM_HORIZON
 
 INIT, DEPLOYED, PENDING, COMPLETE = TableStatus
 TABLE = "app-CoordinatorState"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.errors import TableUnavailableError
+from mld.core.errors import TableUnavailableError
 from mld.fleet.migrate.states import (
     CLIENT_VERSION,
     HISTORY_MAX,

@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mld.core.periods import LOOK_PERIOD_S, LOOKERS, PART_LEASES, part_count
+from mld.core.positions import SHARD_END, TRIM_HORIZON
+from mld.core.steps import finish
 from mld.fleet.report.reports import ReportRules, own_report
 from mld.fleet.roster import Roster
 from mld.fleet.values import WorkerReport
@@ -22,9 +25,6 @@ from mld.fleet.watch.takeover import (
     TakeoverRules,
 )
 from mld.leases.lease import Lease
-from mld.periods import LOOK_PERIOD_S, LOOKERS, PART_LEASES, part_count
-from mld.positions import SHARD_END, TRIM_HORIZON
-from mld.steps import finish
 
 D = 10.0
 JAVA_S = 11.0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from mld.core.positions import TRIM_HORIZON
 from mld.fleet.assign.assignment import Plan
 from mld.fleet.assign.loads import Move, Why
 from mld.fleet.assign.term import ALONE_LEASES_MAX, ALONE_S, FAILED_RUNS_MAX, FIRST_LEASES_MAX, Term
 from mld.fleet.roster import TRACE_S
 from mld.fleet.values import FleetSnapshot, WorkerReport
 from mld.leases.lease import Lease
-from mld.positions import TRIM_HORIZON
 
 WALL_S = 1_000_000.0
 

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from mld.clock import Clock, LoopClock
+from mld.core.clock import Clock, LoopClock
+from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.holding import HeldLease
@@ -18,7 +19,6 @@ from mld.leases.lease import Lease
 from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeartbeatValidity, Validity
-from mld.positions import TRIM_HORIZON
 from tests.twins.dynamo import Fault, MemoryDynamo
 
 TABLE = "app"

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from mld.clock import LoopClock
+from mld.core.clock import LoopClock
+from mld.core.positions import TRIM_HORIZON, Position
 from mld.leases import writes
 from mld.leases.carried import (
     CHECKPOINT_KBPS_S,
@@ -24,7 +25,6 @@ from mld.leases.carried import (
 from mld.leases.expressions import request_of
 from mld.leases.lease import Failing, Lease
 from mld.leases.table import Refusal
-from mld.positions import TRIM_HORIZON, Position
 from tests.twins.dynamo import MemoryDynamo, lost_reply, lost_request, throttled
 from tests.unit.leases.support import (
     DURATION_S,

@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mld.clock import LoopClock
-from mld.errors import TableUnavailableError
+from mld.core.clock import LoopClock
+from mld.core.errors import TableUnavailableError
+from mld.core.periods import DISCOVERY_PERIOD_S
+from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.discovery import GETS_CONCURRENT_MAX, PENDING_POLL_S, LeaseDiscovery
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.table import IndexStatus
-from mld.periods import DISCOVERY_PERIOD_S
-from mld.positions import TRIM_HORIZON
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request
 from tests.unit.leases.support import DURATION_S, TABLE, FaultPlan, Worker, new_dynamo
 from tests.virtual_time import virtual

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mld.clock import LoopClock
-from mld.errors import (
+from mld.core.clock import LoopClock
+from mld.core.errors import (
     AwsError,
     AwsUnreachableError,
     TableError,
@@ -17,10 +17,10 @@ from mld.errors import (
     TableThrottledError,
     TableUnavailableError,
 )
+from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable, segments_for
 from mld.leases.lease import Lease
-from mld.positions import TRIM_HORIZON
 from tests.twins.dynamo import Fault, MemoryDynamo
 from tests.virtual_time import virtual
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from mld.clock import LoopClock
-from mld.errors import LeaseLostError
+from mld.core.clock import LoopClock
+from mld.core.errors import LeaseLostError
+from mld.core.positions import SHARD_END, Position
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.rows import parse_row
 from mld.leases.table import Refusal
-from mld.positions import SHARD_END, Position
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, server_error, throttled
 from tests.unit.leases.support import DURATION_S, INTERVAL_S, TABLE, FaultPlan, Worker, new_dynamo, running
 from tests.virtual_time import run_virtual, virtual

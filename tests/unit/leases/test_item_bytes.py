@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.leases.item_bytes import item_bytes, room_for
+from mld.leases.rows import item_bytes, room_for
 from tests.twins import dynamo_prices
 
 NUMBERS = st.integers(-(10**30), 10**30).map(str) | st.decimals(0, 100, places=6).map(str)

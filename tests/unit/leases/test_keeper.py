@@ -9,16 +9,16 @@ from dataclasses import replace
 
 import pytest
 
-from mld.clock import LoopClock
-from mld.errors import LeaseLostError, TableUnavailableError
+from mld.core.clock import LoopClock
+from mld.core.errors import LeaseLostError, TableUnavailableError
+from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
+from mld.core.surviving import is_broken_invariant
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.holding import HeldLease
 from mld.leases.lease import Failing, Lease
 from mld.leases.rows import parse_row
 from mld.leases.table import AnswerT, LeaseWrite
-from mld.positions import SHARD_END, TRIM_HORIZON, Position
-from mld.surviving import is_broken_invariant
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, server_error, throttled
 from tests.unit.leases.support import (
     DURATION_S,

@@ -23,12 +23,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mld.errors import LeaseLostError, TableError
+from mld.core.errors import LeaseLostError, TableError
+from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.leases import writes
 from mld.leases.holding import HeldLease
 from mld.leases.lease import Lease
 from mld.leases.rows import parse_row
-from mld.positions import SHARD_END, TRIM_HORIZON, Position
 from tests.twins.dynamo import Applied, Fault, lost_reply, lost_request, server_error, throttled
 from tests.unit.leases.support import Worker, new_dynamo
 from tests.virtual_time import VirtualTimeLoop

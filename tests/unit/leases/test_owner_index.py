@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mld.clock import LoopClock
-from mld.errors import AwsError, TableMissingError, TableThrottledError, TableUnavailableError
+from mld.core.clock import LoopClock
+from mld.core.errors import AwsError, TableMissingError, TableThrottledError, TableUnavailableError
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.owner_index import INDEX_NAME, SCAN_SPACING_S, creation, status_in
 from mld.leases.table import IndexStatus

@@ -7,11 +7,11 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mld.core.steps import finish
 from mld.leases import packed_status
 from mld.leases.lease import ShardStatus
 from mld.leases.packed_status import ACTIVITIES, COARSE_LAGS_MS, COARSE_STEP, HEAD_BYTES, Form, unpack
 from mld.metrics.shard import ShardActivity
-from mld.steps import finish
 
 NOW_S = 1_763_661_600
 AMPLE = 100_000

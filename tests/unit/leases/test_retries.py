@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.errors import TableError, TableMissingError, TableThrottledError, TableUnavailableError
+from mld.core.errors import TableError, TableMissingError, TableThrottledError, TableUnavailableError
 from mld.leases.retries import DELAY_S_MAX, FIRST_DELAY_S, may_be_applied, renewal_timeout_s, retry_delay_s
 
 

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
+from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.leases.lease import Failing, Lease, PendingCheckpoint, ShardStatus
 from mld.leases.rows import (
     FAILURES_KEPT_MAX,
@@ -18,8 +20,6 @@ from mld.leases.rows import (
     parse_row,
     status_values,
 )
-from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
-from mld.streams import HASH_KEY_MAX, HashRange
 
 SEQUENCE = "49039857314204006299212589664082056738427629321519628402"
 NEXT_SEQUENCE = "49039857314204006299212589664082056738427629458958581874"

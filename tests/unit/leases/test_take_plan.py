@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mld.core.positions import SHARD_END, TRIM_HORIZON
 from mld.leases.lease import Lease
 from mld.leases.take_plan import SeenRow, TakePlan, TakingRules, decide, observe, shares_of
-from mld.positions import SHARD_END, TRIM_HORIZON
 
 DURATION_S = 10.0
 NOW = 1000.0

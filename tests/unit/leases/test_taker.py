@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.taker import REFUSED_IN_A_ROW_MAX, TAKES_CONCURRENT_MAX
-from mld.positions import TRIM_HORIZON
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, throttled
 from tests.unit.leases.support import DURATION_S, TABLE, FaultPlan, Worker, attribute, counter_of, new_dynamo
 from tests.virtual_time import virtual

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mld.leases.throughput import Throughput
+from mld.leases.lease import Throughput
 
 INTERVAL_S = 4.0
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mld.errors import StreamError
+from mld.core.errors import StreamError
+from mld.core.steps import finish
 from mld.metrics.registry import Metrics
 from mld.metrics.rings import SHARDS_MAX, STEP_FIRST_S, STEP_LAST_S, VALUES_MAX, History
 from mld.metrics.shard import ShardActivity, ShardMetrics
-from mld.steps import finish
 
 HOUR_S = 3600.0
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mld.errors import AwsError, AwsUnreachableError
+from mld.core.errors import AwsError, AwsUnreachableError
+from mld.core.positions import TRIM_HORIZON, Position
+from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease, ShardStatus
 from mld.operating import findings
 from mld.operating.findings import Diagnosis, Health
 from mld.operating.fleet_status import ViewRules, fleet_status
-from mld.positions import TRIM_HORIZON, Position
-from mld.streams import HASH_KEY_MAX, HashRange, Shard
 
 ALL = HashRange(0, HASH_KEY_MAX)
 

@@ -6,6 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
+from mld.core.steps import finish
+from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.fleet.leader.lock import DamagedLock, LockRow, SeenLock
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
@@ -19,9 +22,6 @@ from mld.operating.fleet_status import (
     told_by_heartbeats,
 )
 from mld.operating.verdicts import Verdict
-from mld.positions import SHARD_END, TRIM_HORIZON, Position
-from mld.steps import finish
-from mld.streams import HASH_KEY_MAX, HashRange
 
 NOW_S = 1_763_661_600
 RULES = ViewRules(lease_duration_s=10.0)

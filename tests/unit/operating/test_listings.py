@@ -11,14 +11,14 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from mld.errors import MldError
+from mld.core.errors import MldError
+from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
+from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.fleet.leader.lock import LockRow
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.operating import listings, printing
 from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
-from mld.positions import SHARD_END, TRIM_HORIZON, Position
-from mld.streams import HASH_KEY_MAX, HashRange
 from tests.virtual_time import run_virtual
 
 NOW_S = 1_763_661_600

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import click
 import pytest
 
+from mld.core.positions import Position
 from mld.operating.point_option import PointType
 from mld.operating.points import (
     CHECKPOINT_POINT,
@@ -17,7 +18,6 @@ from mld.operating.points import (
     PointKind,
     parse_point,
 )
-from mld.positions import Position
 
 NOW_S = datetime(2026, 11, 23, 12, 0, tzinfo=UTC).timestamp()
 SEQUENCE = "49653600000000000000000000000000000000000000000000000002"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from mld.errors import StreamThrottledError
+from mld.core.errors import StreamThrottledError
+from mld.core.positions import LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
+from mld.core.streams import IteratorType, StartingPoint
 from mld.leases.lease import Lease, ShardStatus
 from mld.operating.fleet_status import ViewRules, fleet_status
 from mld.operating.probing import PROBED, probe, silent, with_probed
 from mld.operating.verdicts import Verdict
-from mld.positions import LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
-from mld.streams import IteratorType, StartingPoint
 from tests.twins.streams import MemoryStreams
 from tests.virtual_time import virtual
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mld.errors import MldError, TableError, TableMissingError, TableThrottledError, TableUnavailableError
-from mld.operating.remedies import with_remedy
+from mld.core.errors import MldError, TableError, TableMissingError, TableThrottledError, TableUnavailableError
+from mld.operating.verdicts import with_remedy
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from mld.errors import IteratorExpiredError, StreamThrottledError, StreamUnavailableError
+from mld.core.errors import IteratorExpiredError, StreamThrottledError, StreamUnavailableError
+from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, SUB_MAX, TRIM_HORIZON, InitialPosition, Position
+from mld.core.streams import IteratorType, StartingPoint
 from mld.leases.lease import Lease
 from mld.operating.points import CHECKPOINT_POINT, LATEST_POINT, TRIM_HORIZON_POINT, Point, PointKind
 from mld.operating.stream_access import (
@@ -20,8 +22,6 @@ from mld.operating.stream_access import (
     shard_id_of,
     span_start,
 )
-from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, SUB_MAX, TRIM_HORIZON, InitialPosition, Position
-from mld.streams import IteratorType, StartingPoint
 from tests.twins.streams import MemoryStreams
 from tests.virtual_time import virtual
 

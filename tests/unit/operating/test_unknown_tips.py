@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from mld.aws.dynamo_streams import DynamoDBStreams
+from mld.core.positions import TRIM_HORIZON, InitialPosition
+from mld.core.streams import IteratorType, StartingPoint
 from mld.leases.lease import Lease
-from mld.operating.peeking import Peek, peek_at
+from mld.operating.debug import Peek, peek_at
 from mld.operating.points import Point, PointKind
 from mld.operating.probing import probe
 from mld.operating.resets.boundary import ShardWalk
 from mld.operating.stream_access import span_start
-from mld.positions import TRIM_HORIZON, InitialPosition
 from mld.retrieval.rawpage import page_of
-from mld.streams import IteratorType, StartingPoint
 from tests.twins.streams import VirtualClock
 from tests.twins.table_streams import TableStreamsService
 from tests.virtual_time import virtual

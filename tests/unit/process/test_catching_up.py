@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mld.leases.lease import Lease
-from mld.metrics.shard import ShardActivity
-from mld.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
-from mld.process.catching_up import (
+from mld.core.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
+from mld.daemon.catching_up import (
     STALL_S,
     AtWork,
     CatchingUp,
@@ -18,6 +16,8 @@ from mld.process.catching_up import (
     in_words,
     not_checkpointed,
 )
+from mld.leases.lease import Lease
+from mld.metrics.shard import ShardActivity
 
 IDLE, FAILING, PARKED = ShardActivity.IDLE, ShardActivity.FAILING, ShardActivity.PARKED
 

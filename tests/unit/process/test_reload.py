@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from mld.process.reload import LogOptions, Reloader
+from mld.daemon.reload import LogOptions, Reloader
 from properties.loader import load
-from properties.scrubbing import Scrubber
+from properties.redaction import Scrubber
 from tests.unit.properties.conftest import MINIMUM
 
-LOGBACK = '<configuration><logger name="mld.process.reload.test" level="{}"/></configuration>'
+LOGBACK = '<configuration><logger name="mld.daemon.reload.test" level="{}"/></configuration>'
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def _levels(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     yield
     root.setLevel(before[0])
     library.setLevel(before[1])
-    logging.getLogger("mld.process.reload.test").setLevel(logging.NOTSET)
+    logging.getLogger("mld.daemon.reload.test").setLevel(logging.NOTSET)
 
 
 class File:
@@ -86,11 +86,11 @@ def test_the_levels_of_a_logback_file_are_read_again_unless_it_is_broken(
     logback.write_text(LOGBACK.format("ERROR"))
     file = File(tmp_path / "app.properties", LogOptions(Scrubber(), file=str(logback)))
     file.reloader.reload()
-    assert logging.getLogger("mld.process.reload.test").level == logging.ERROR
+    assert logging.getLogger("mld.daemon.reload.test").level == logging.ERROR
     logback.write_text("<configuration>")
     file.reloader.reload()
     assert "stay as they are" in told(caplog, "log_configuration")
-    assert logging.getLogger("mld.process.reload.test").level == logging.ERROR
+    assert logging.getLogger("mld.daemon.reload.test").level == logging.ERROR
 
 
 def test_a_secret_that_is_new_in_the_file_is_hidden_from_then_on(file: File) -> None:

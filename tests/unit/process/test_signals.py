@@ -1,4 +1,4 @@
-"""When the signals that end a daemon are heard (`mld.process.signals`)."""
+"""When the signals that end a daemon are heard (`mld.daemon.signals`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 
-from mld.process.signals import HangUp, StopSignals
+from mld.daemon.signals import HangUp, StopSignals
 
 
 def test_a_step_of_the_start_that_never_ends_ends_with_the_signal() -> None:

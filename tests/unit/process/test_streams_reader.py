@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mld.process.streams_reader import StreamsReader
+from mld.daemon.streams_reader import StreamsReader
 from properties.loader import load
-from properties.scrubbing import Scrubber
+from properties.redaction import Scrubber
 
 FILE = """\
 executableName = child

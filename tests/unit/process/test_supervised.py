@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from mld.daemon.signals import HangUp, meaning_of_hang_up
+from mld.daemon.supervised import Announcements, LifePhase
+from mld.daemon.systemd import ServiceManager, claim_supervision
 from mld.metrics.liveness import LateLoop
-from mld.process.signals import HangUp, meaning_of_hang_up
-from mld.process.supervised import Announcements, LifePhase
-from mld.process.systemd import ServiceManager, claim_supervision
 
 Told = list[str]
 KEEPALIVE_S, GRACE_S = 15.0, 25.0

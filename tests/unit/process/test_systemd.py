@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.process.systemd import STATUS_CHARACTERS_MAX, ServiceManager, keepalive_s, manager_of
+from mld.daemon.systemd import STATUS_CHARACTERS_MAX, ServiceManager, keepalive_s, manager_of
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mld.errors import StartupError
-from mld.process.catching_up import STALL_S, CatchingUp
-from mld.process.until_tip import UntilTip
+from mld.core.errors import StartupError
+from mld.daemon.catching_up import STALL_S, CatchingUp
+from mld.daemon.until_tip import UntilTip
 from properties.remarks import ConfigurationError
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, in_fleet
 from tests.support.kpl import User, aggregate

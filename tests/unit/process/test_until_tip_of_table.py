@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from mld.process.until_tip import UntilTip
+from mld.daemon.until_tip import UntilTip
 from tests.simulation.table_streams import TableStreamFleet
 from tests.virtual_time import run_virtual
 

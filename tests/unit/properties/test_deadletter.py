@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.check import failures_in_words as in_words
+from mld.check.command import failures_in_words as in_words
 from properties.remarks import Level
 from properties.values import ChildFailurePolicy, DeadLetterKind
 from tests.unit.properties.conftest import Configure, problems, remarks_on

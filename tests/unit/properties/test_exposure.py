@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from properties.exposure import who_else
 from properties.loader import load
+from properties.redaction import who_else
 from properties.remarks import Level
 from tests.unit.properties.conftest import Configure
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from properties.awshosts import is_of_aws
+from properties.derive import is_of_aws
 from properties.remarks import ConfigurationError, Level
 from properties.values import MetricsOutput
 from tests.unit.properties.conftest import FIRST_LINE_AFTER_MINIMUM, Configure, remarks_on

@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from properties import keys
-from properties.harmless import conf_shown, option_shown
 from properties.keytypes import Key, ValueKind
-from properties.redaction import Shown, redacted
+from properties.redaction import Scrubber, Shown, conf_shown, option_shown, redacted, secrets_in, secrets_of_environment
 from properties.reference import tables
 from properties.remarks import ConfigurationError
-from properties.scrubbing import Scrubber, secrets_in, secrets_of_environment
 from properties.spark import KEYS as SPARK_KEYS
 from tests.unit.properties.conftest import Configure
 from tests.unit.properties.planted import SHOWN_IN_FULL, found, plants, secret

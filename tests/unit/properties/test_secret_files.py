@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mld.loglines import TextFormatter
-from properties.scrubbing import Scrubber
+from mld.logging.lines import TextFormatter
+from properties.redaction import Scrubber
 from properties.secret_files import SECRET_BYTES_MAX
 from tests.unit.properties.conftest import Configure, problems
 

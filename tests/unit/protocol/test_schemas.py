@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import child, codec
-from protocol.conformance.schema import flaw, validator
+from protocol.conformance.session import flaw, validator
 from protocol.messages import (
     ActionName,
     ActionStatus,

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mld import errors
-from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
+from mld.core import errors
+from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
+from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
 from mld.retrieval import subscribing
 from mld.retrieval.buffer import Budget
 from mld.retrieval.fanout import EVENTS_MAX, OPEN_TIMEOUT_S, FanOutReader
@@ -22,7 +23,6 @@ from mld.retrieval.faults import ENDS_WITHOUT_CHILDREN_MAX
 from mld.retrieval.reader import Delivery, EndOfShard, Records, ShardMissing
 from mld.retrieval.registration import RegisteredConsumer, Retries
 from mld.retrieval.starting_points import LATEST_MARGIN_S
-from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
 from tests.support.pages import page_with, records_of
 from tests.support.readers import after, live, read
 from tests.twins.fanout import LIFE_S, MemoryFanOut

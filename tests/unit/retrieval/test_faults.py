@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mld import errors
+from mld.core import errors
+from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange
 from mld.retrieval.faults import ENDS_WITHOUT_CHILDREN_MAX, AnswerVerdict, PollingReaction, judge, reaction_to
 from mld.retrieval.rawpage import RawPage
-from mld.streams import HASH_KEY_MAX, ChildShard, HashRange
 from tests.support.pages import page_with
 
 CHILD = ChildShard("child", frozenset({"parent"}), HashRange(0, HASH_KEY_MAX))

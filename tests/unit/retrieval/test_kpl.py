@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.positions import LATEST, Position
+from mld.core.positions import LATEST, Position
+from mld.core.streams import HASH_KEY_MAX, HashRange, Misrouted
 from mld.retrieval.kpl import (
     DIGEST_BYTES,
     GROUP_DEPTH_MAX,
@@ -16,7 +17,6 @@ from mld.retrieval.kpl import (
     MalformedAggregateError,
     MisroutedAggregateError,
 )
-from mld.streams import HASH_KEY_MAX, HashRange, Misrouted
 from protocol.messages import Record
 from tests.support.kpl import User, aggregate, field, number, sealed, varint
 from tests.support.pages import page_with, records_of, users_of

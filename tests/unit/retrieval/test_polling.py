@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from mld import errors
-from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
+from mld.core import errors
+from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
+from mld.core.streams import IteratorType, StartingPoint
 from mld.retrieval.buffer import BYTES_MAX, Budget
 from mld.retrieval.faults import ENDS_WITHOUT_CHILDREN_MAX
 from mld.retrieval.pacing import CALL_INTERVAL_MIN_S, Pacing
@@ -21,7 +22,6 @@ from mld.retrieval.polling import CALL_TIMEOUT_S, PollingReader
 from mld.retrieval.rawpage import RawPage
 from mld.retrieval.reader import EndOfShard, ShardMissing
 from mld.retrieval.starting_points import FIRST_STEP_BACK_S, LATEST_MARGIN_S
-from mld.streams import IteratorType, StartingPoint
 from tests.support.readers import after, live, read, sequences
 from tests.twins.streams import WALL_EPOCH_S, HangError, MemoryStreams
 from tests.virtual_time import asked_of_pytest

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mld.positions import LATEST, TRIM_HORIZON, Position
+from mld.core.positions import LATEST, TRIM_HORIZON, Position
 from mld.retrieval.rawbody import BodyReader, index_of
 from mld.retrieval.rawpage import page_of
 from tests.support.bodies import BodyMaker, read_in_parts, reference_page

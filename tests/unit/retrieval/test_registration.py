@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from mld import errors
+from mld.core import errors
 from mld.retrieval.registration import JITTER_S, RegisteredConsumer, Retries
 from tests.twins.fanout import MemoryFanOut
 from tests.twins.streams import MemoryStreams

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
+from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
+from mld.core.streams import IteratorType, StartingPoint
 from mld.retrieval.rawpage import RawPage
 from mld.retrieval.starting_points import (
     FIRST_STEP_BACK_S,
@@ -17,7 +18,6 @@ from mld.retrieval.starting_points import (
     started,
     starting_point,
 )
-from mld.streams import IteratorType, StartingPoint
 from protocol.messages import Record
 from tests.support.pages import page_with
 

@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from mld import errors
-from mld.positions import LATEST, TRIM_HORIZON, InitialPosition, Position
+from mld.core import errors
+from mld.core.positions import LATEST, TRIM_HORIZON, InitialPosition, Position
+from mld.core.streams import IteratorType, StartingPoint
 from mld.retrieval import pacing, starting_points, subscribing
 from mld.retrieval.rawpage import RawPage
 from mld.retrieval.subscribing import Course, SubscriptionReaction, Where
-from mld.streams import IteratorType, StartingPoint
 from protocol.messages import Record
 from tests.support.pages import page_with
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from mld.core.positions import TRIM_HORIZON, InitialPosition
 from mld.metrics.shard import ShardMetrics
-from mld.positions import TRIM_HORIZON, InitialPosition
 from mld.retrieval.buffer import Budget
 from mld.retrieval.pacing import Pacing
 from mld.retrieval.polling import PollingReader

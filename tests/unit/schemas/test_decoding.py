@@ -20,7 +20,7 @@ from mld.schemas.decoding import DecodedRecord, SchemaVersion, decoded, frame_in
 from mld.schemas.frames import UndecodableError
 from properties.values import SchemaMode
 from protocol.codec import encode_record
-from protocol.conformance.schema import flaw
+from protocol.conformance.session import flaw
 from protocol.framed import FramedRecord, Splitter, line_of
 from tests.twins.decoding import decode_here
 

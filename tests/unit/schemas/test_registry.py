@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from mld.consumer.parts import JoinedBatch, records_of
-from mld.errors import AwsError, AwsUnreachableError, SchemaUnknownError, SchemaUnreachableError
+from mld.core.errors import AwsError, AwsUnreachableError, SchemaUnknownError, SchemaUnreachableError
+from mld.core.positions import TRIM_HORIZON
+from mld.core.streams import ChildBatch
 from mld.metrics.instruments import Tally
-from mld.positions import TRIM_HORIZON
 from mld.retrieval.rawpage import page_of
 from mld.schemas import preparer
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import KEPT_S, NEGATIVE_S, NO_ANSWER_S, SchemaRegistry
-from mld.streams import ChildBatch
 from properties.values import SchemaMode
 from tests.twins.decoding import decode_here
 from tests.twins.streams import VirtualClock

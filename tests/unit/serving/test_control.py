@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from mld import control_place
-from mld.clock import LoopClock
-from mld.control_place import ControlPlace, ControlPlaceError
+from mld.core import control_place
+from mld.core.clock import LoopClock
+from mld.core.control_place import ControlPlace, ControlPlaceError
 from mld.serving import control
 from mld.serving.control import Answer, ControlServer, Request, RequestRefused, keep_control, serve_control
 from tests.support.patience import PATIENCE_S

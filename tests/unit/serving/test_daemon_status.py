@@ -10,8 +10,7 @@ from typing import Any
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.metrics.registry import Identity, Metrics
 from mld.operating.fleet_reader import FleetReader, view_rules
-from mld.serving.daemon_status import LOOK_PERIOD_S, DaemonStatus, StatusParts
-from mld.serving.table_sight import THROTTLED_S
+from mld.serving.daemon_status import LOOK_PERIOD_S, THROTTLED_S, DaemonStatus, StatusParts
 from tests.support.fleet import BASIC, STREAM, TABLE, Fleet, in_fleet, settings_of
 
 LOOKER = "looker"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from mld.core.webrule import WebRule
 from mld.serving import http
 from mld.serving.http import HttpAnswer, HttpServer, Question, SharedAnswers, text_answer
-from mld.webrule import WebRule
 
 RULE = WebRule(frozenset({"worker.internal"}), "set mld.httpHosts", links=True)
 PATIENCE_S = 30.0

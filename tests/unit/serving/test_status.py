@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from mld.core.positions import SHARD_END, Position
+from mld.core.steps import finish
+from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.metrics.declaring import Instant
@@ -18,11 +21,8 @@ from mld.metrics.rings import History
 from mld.metrics.shard import ShardActivity
 from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
 from mld.operating.verdicts import RANKS
-from mld.positions import SHARD_END, Position
 from mld.serving.status import Moment, StatusView, document, encoded
 from mld.serving.web_pages import page_and_policy, takes_gzip
-from mld.steps import finish
-from mld.streams import HASH_KEY_MAX, HashRange
 
 NOW_S = 1_763_661_600
 ME = Identity("clicks", "clicks-stream", "w-1", "0.2.0")

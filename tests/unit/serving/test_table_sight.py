@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from mld.clock import LoopClock
-from mld.errors import TableUnavailableError
+from mld.core.clock import LoopClock
+from mld.core.errors import TableUnavailableError
 from mld.metrics.registry import Metrics
-from mld.serving.table_sight import ASKED_S, TableSight
+from mld.serving.daemon_status import ASKED_S, TableSight
 from tests.virtual_time import virtual
 
 LEASE_S = 10.0

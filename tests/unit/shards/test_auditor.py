@@ -7,14 +7,14 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from mld.clock import LoopClock
-from mld.errors import StreamInUseError, TableError, TableThrottledError, TableUnavailableError
+from mld.core.clock import LoopClock
+from mld.core.errors import StreamInUseError, TableError, TableThrottledError, TableUnavailableError
+from mld.core.positions import LATEST
+from mld.core.streams import Shard
 from mld.leases.lease import Lease
-from mld.positions import LATEST
 from mld.shards.auditor import Auditor
 from mld.shards.detector import ShardDetector
 from mld.shards.sync import ShardSync
-from mld.streams import Shard
 from tests.unit.shards.twins import (
     FROM_LATEST,
     GRAPH_S,

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from mld.clock import LoopClock
-from mld.errors import StreamUnavailableError, TableThrottledError, TableUnavailableError
+from mld.core.clock import LoopClock
+from mld.core.errors import StreamUnavailableError, TableThrottledError, TableUnavailableError
+from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.leases.lease import Lease
-from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.shards.cleanup import (
     ENTRIES_PER_TICK_MAX,
     Delete,

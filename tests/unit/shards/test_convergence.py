@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mld.core.positions import SHARD_END, InitialPosition, Position
+from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.leases.lease import Lease
-from mld.positions import SHARD_END, InitialPosition, Position
 from mld.shards.cleanup import Delete, judge_cleanup
 from mld.shards.ending import BlockedOnMergeParent, Create, plan_shard_end
 from mld.shards.graph import children_in
 from mld.shards.identity import ShardIsOver
-from mld.shards.parents import blocking_parent
-from mld.streams import HASH_KEY_MAX, HashRange, Shard
+from mld.tracking.shard_coordinator import blocking_parent
 from tests.unit.shards.twins import (
     FROM_HORIZON,
     FROM_LATEST,

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from mld.clock import LoopClock
-from mld.errors import (
+from mld.core.clock import LoopClock
+from mld.core.errors import (
     InvalidStreamResponseError,
     IteratorExpiredError,
     StreamError,
@@ -17,6 +17,7 @@ from mld.errors import (
     StreamThrottledError,
     StreamUnavailableError,
 )
+from mld.core.streams import ShardFilter, ShardFilterType, StreamKind
 from mld.shards.detector import (
     RESTARTS_MAX,
     TRANSIENT_ATTEMPTS_MAX,
@@ -24,7 +25,6 @@ from mld.shards.detector import (
     ShardDetector,
     ShardsListed,
 )
-from mld.streams import ShardFilter, ShardFilterType, StreamKind
 from tests.unit.shards.twins import GRAPH_A, GRAPH_S, ListedStream
 from tests.virtual_time import run_virtual
 

@@ -9,15 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from mld.clock import LoopClock
-from mld.errors import LeaseLostError, StreamNotFoundError, TableUnavailableError
+from mld.core.clock import LoopClock
+from mld.core.errors import LeaseLostError, StreamNotFoundError, TableUnavailableError
+from mld.core.positions import TRIM_HORIZON, InitialPosition
+from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard
 from mld.leases.lease import Lease
-from mld.positions import TRIM_HORIZON, InitialPosition
 from mld.shards.detector import ShardDetector
 from mld.shards.ending import Blocked, BlockedOnMergeParent, Create, Invalid, Prepared, ShardEnding, plan_shard_end
 from mld.shards.graph import children_in
 from mld.shards.sync import ShardSync
-from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard
 from tests.unit.shards.twins import (
     FROM_LATEST,
     GRAPH_M,

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from mld.errors import InvalidStreamResponseError
+from mld.core.errors import InvalidStreamResponseError
+from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition
+from mld.core.streams import HASH_KEY_MAX, Shard
 from mld.leases.lease import Lease
-from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition
 from mld.shards.graph import (
     ShardGraph,
     children_in,
     partition_fault,
 )
-from mld.streams import HASH_KEY_MAX, Shard
 from tests.unit.shards.twins import (
     FROM_HORIZON,
     FROM_LATEST,

@@ -8,8 +8,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
+from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.leases.lease import Lease
-from mld.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.shards.holes import (
     Findings,
     abandoned,
@@ -19,7 +20,6 @@ from mld.shards.holes import (
     ranges_to_fill,
     sightings,
 )
-from mld.streams import HASH_KEY_MAX, HashRange, Shard
 from tests.unit.shards.twins import done, examine, row, shard, sid
 
 N = HASH_KEY_MAX

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from mld.core.positions import LATEST
+from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.leases.lease import Lease
-from mld.positions import LATEST
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver
-from mld.streams import HASH_KEY_MAX, HashRange, Shard
 from tests.unit.shards.twins import GRAPH_B, GRAPH_S, done, foreign_evidence, judge_missing_shard, row, shard, sid
 
 HALF = HASH_KEY_MAX // 2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mld.core.positions import LATEST, SHARD_END_NAME, TRIM_HORIZON, Position
 from mld.leases.lease import Lease
-from mld.positions import LATEST, SHARD_END_NAME, TRIM_HORIZON, Position
-from mld.shards.parents import blocking_parent, parents_complete
+from mld.tracking.shard_coordinator import blocking_parent, parents_complete
 from tests.unit.shards.twins import MemoryTable, done, row, sid
 from tests.virtual_time import run_virtual
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from mld.clock import LoopClock
-from mld.errors import StreamInUseError, StreamNotFoundError, TableUnavailableError
+from mld.core.clock import LoopClock
+from mld.core.errors import StreamInUseError, StreamNotFoundError, TableUnavailableError
+from mld.core.positions import AT_TIMESTAMP, InitialPosition
+from mld.core.streams import Shard, ShardFilter, ShardFilterType, ShardsPage
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
-from mld.positions import AT_TIMESTAMP, InitialPosition
 from mld.shards.detector import ShardDetector
 from mld.shards.sync import ShardSync, SyncResult, SyncStatus, bootstrap_filter
-from mld.streams import Shard, ShardFilter, ShardFilterType, ShardsPage
 from tests.unit.shards.twins import (
     FROM_HORIZON,
     FROM_LATEST,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from mld.errors import TableError
+from mld.core.errors import TableError
+from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
+from mld.core.steps import Steps, finish
+from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard, ShardFilter, ShardsPage
 from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.leases.table import AnswerT, LeaseWrite, TableScan
-from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
 from mld.shards import graph, holes, identity
-from mld.steps import Steps, finish
-from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard, ShardFilter, ShardsPage
 from tests.twins.lease_rows import NotWrittenError, carry_out
 
 P, T = ParamSpec("P"), TypeVar("T")

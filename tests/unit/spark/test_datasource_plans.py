@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mld.positions import SHARD_END, SUB_MAX, TRIM_HORIZON, Position
-from mld.streams import ChildShard, HashRange, IteratorType, Shard
+from mld.core.positions import SHARD_END, SUB_MAX, TRIM_HORIZON, Position
+from mld.core.streams import ChildShard, HashRange, IteratorType, Shard
 from processors.spark.datasource.offsets import (
     OffsetError,
     ShardProgress,

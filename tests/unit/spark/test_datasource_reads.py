@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from mld.clock import Clock
+from mld.core.clock import Clock
+from mld.core.streams import HashRange
 from mld.local.kinesis import Kinesis, PutEntry
-from mld.streams import HashRange
 from processors.spark.datasource.fetching import DataLossError, Fetcher
 from processors.spark.datasource.looking import Bounds, Scout, first_offset, plan
 from processors.spark.datasource.offsets import StreamOffset, from_json, to_json, to_read

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import pytest
 
-from mld import sparkhosts
+from mld.core import sparkhosts
 from processors.spark import link
 from processors.spark.batch import page_file
 from processors.spark.child import properties_file

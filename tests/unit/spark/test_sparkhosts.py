@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from mld import sparkhosts
-from mld.check import print_check
+from mld.check.command import print_check
+from mld.core import sparkhosts
 from processors.spark.batch.outcome import BatchFigures
 from processors.spark.host.status import HostStatus
 from processors.spark.meeting_place import run_directory

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mld.core.steps import finish
 from mld.metrics.instruments import StatisticSet
 from mld.metrics.registry import Metrics
-from mld.steps import finish
 from mld.views.datums import DATUMS_PER_REQUEST_MAX, Datum, DatumQueue, Stamped, Wanted, packed, request_of, take_datums
 from properties.values import MetricsLevel
 

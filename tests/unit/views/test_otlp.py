@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from mld.errors import MetricsError
+from mld.core.errors import MetricsError
+from mld.core.steps import finish
 from mld.metrics.instruments import SECONDS_BOUNDS
 from mld.metrics.registry import Identity, Metrics
-from mld.steps import finish
 from mld.views.datums import Datum, Wanted, take_datums
 from mld.views.otlp import TEMPORALITY, Accumulated, OtlpOutput
 from mld.views.periods import Period

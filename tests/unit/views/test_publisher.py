@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from mld.errors import AwsError, AwsUnreachableError, MetricsError
+from mld.core.errors import AwsError, AwsUnreachableError, MetricsError
+from mld.core.steps import Steps
 from mld.metrics.instruments import StatisticSet
-from mld.steps import Steps
 from mld.views.cloudwatch import CloudWatchOutput
 from mld.views.datums import Datum
 from mld.views.periods import Period

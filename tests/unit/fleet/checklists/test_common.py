@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.errors import StartupError
+from mld.core.errors import StartupError
 from tests.support.fleet import TABLE
 from tests.unit.fleet.checklists.java import JavaWorker
 from tests.unit.fleet.checklists.wire import LEASES, REPORTS, STATES, V3X, story

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mld.errors import StartupError
+from mld.core.errors import StartupError
 from tests.support.fleet import TABLE
 from tests.unit.fleet.checklists.java import HEARTBEAT_S, JavaLeader, JavaWorker, MigrationTool
 from tests.unit.fleet.checklists.wire import (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from mld.core.positions import TRIM_HORIZON
 from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.operating.acts.plan import ActRefusedError, full_key, raw_table
-from mld.positions import TRIM_HORIZON
 
 KEYS = ("shardId-000000000001", "shardId-000000000002", "shardId-000000000012")
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from mld.core.positions import SHARD_END, TRIM_HORIZON
 from mld.fleet.leader.lock import LockRow
 from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, REPORTS_TABLE_KEY, Place, WorkerReport
 from mld.leases.lease import Lease
@@ -22,7 +23,6 @@ from mld.operating.acts.steering import (
     shards_of,
 )
 from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
-from mld.positions import SHARD_END, TRIM_HORIZON
 
 NOW = 1_763_000_000
 RULES = ViewRules(lease_duration_s=10.0)

@@ -7,11 +7,11 @@ import itertools
 
 import pytest
 
-from mld.errors import InvalidStreamArgumentError, StreamThrottledError
+from mld.core.errors import InvalidStreamArgumentError, StreamThrottledError
+from mld.core.positions import TRIM_HORIZON, Position
+from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.operating.acts.plan import ActRefusedError
 from mld.operating.resets.boundary import READ_INTERVAL_S, boundary_at_sequence, boundary_at_time
-from mld.positions import TRIM_HORIZON, Position
-from mld.streams import HASH_KEY_MAX, HashRange, Shard
 from tests.support.kpl import User, aggregate
 from tests.twins.streams import FIRST_SEQUENCE, MemoryStreams
 from tests.virtual_time import virtual

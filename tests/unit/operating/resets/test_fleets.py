@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mld.errors import TableError
+from mld.core.errors import TableError
+from mld.core.positions import TRIM_HORIZON, InitialPosition
 from mld.leases.lease import Lease
 from mld.leases.rows import OWNER
 from mld.operating.acts.plan import ActPlan, ActRefusedError, Fate, RawTable
@@ -17,7 +18,6 @@ from mld.operating.resets.application import Application, application_with
 from mld.operating.resets.operator_hold import OPERATOR_PREFIX, operator_hold
 from mld.operating.resets.resetting import resolve
 from mld.operating.resets.skipping import SkipRange, skip
-from mld.positions import TRIM_HORIZON, InitialPosition
 from tests.support.fleet import STREAM, TABLE, Fleet, in_fleet, settings_of
 from tests.twins.dynamo import Fault, lost_reply, lost_request
 from tests.twins.kinesis_model import ModelFanOut

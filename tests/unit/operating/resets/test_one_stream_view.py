@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mld.core.positions import TRIM_HORIZON, Position
 from mld.leases.lease import Lease
 from mld.leases.rows import new_row
 from mld.operating.acts.backup import BackupHeader
@@ -17,10 +18,9 @@ from mld.operating.resets.application import Application, application_with
 from mld.operating.resets.one_stream_view import in_stream, of_stream, require_form, stream_id_in, within
 from mld.operating.resets.resetting import resolve
 from mld.operating.resets.restoring import Saved, saved_of
-from mld.positions import TRIM_HORIZON, Position
 from mld.tracking import stream_list
 from mld.tracking.stream_list import ListedStream, TrackedList
-from properties.stream_settings import StreamSetting
+from properties.settings import StreamSetting
 from properties.values import StreamArn
 from tests.support.fleet import TABLE, settings_of
 from tests.support.many import ManyFleet, in_many_fleet

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.leases.lease import Lease
 from mld.leases.rows import new_row
 from mld.operating.acts.backup import BackupHeader, write_backup
 from mld.operating.acts.plan import ActRefusedError, WriteKind, raw_table
 from mld.operating.resets.restoring import Restoration, Saved, read_saved, require_same_table
-from mld.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.shards.graph import ShardGraph
 from tests.unit.shards.twins import GRAPH_S, done, row, sid
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from mld.errors import AwsError, StreamNotFoundError
+from mld.core.errors import AwsError, StreamNotFoundError
+from mld.core.positions import TRIM_HORIZON
 from mld.leases.lease import Lease
 from mld.leases.rows import new_row
 from mld.operating.acts.plan import ActRefusedError, raw_table
 from mld.operating.resets.application import application_with
 from mld.operating.resets.retiring import possessions, require_lease_rows, require_unprotected, take_down
-from mld.positions import TRIM_HORIZON
 from properties.settings import Settings
 from tests.support.fleet import TABLE, settings_of
 from tests.twins.dynamo import MemoryDynamo

@@ -7,6 +7,8 @@ import json
 
 import pytest
 
+from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
+from mld.core.streams import HashRange
 from mld.leases.lease import Lease
 from mld.operating.acts.plan import ActRefusedError
 from mld.operating.resets.application import Application, application_with
@@ -18,8 +20,6 @@ from mld.operating.resets.skipping import (
     records_at,
     saved_line,
 )
-from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
-from mld.streams import HashRange
 from protocol.framed import FramedRecord
 from tests.support.fleet import settings_of
 from tests.support.kpl import User, aggregate

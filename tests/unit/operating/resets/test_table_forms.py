@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mld.errors import TableError
+from mld.core.errors import TableError
 from mld.leases import rows
 from mld.operating.acts.plan import ActRefusedError, RawTable, Row, WriteKind, raw_table
 from mld.operating.resets.application import Application, application_with

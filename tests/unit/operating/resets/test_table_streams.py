@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from mld.aws.dynamo_streams import DynamoDBStreams
+from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
+from mld.core.streams import HashRange, StreamKind
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
@@ -13,9 +15,7 @@ from mld.operating.points import Point, PointKind
 from mld.operating.resets.application import Application, application_with
 from mld.operating.resets.resetting import resolve
 from mld.operating.resets.reshaping import reshape, to_one, to_several
-from mld.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.retrieval.rawpage import page_of
-from mld.streams import HashRange, StreamKind
 from tests.support.fleet import TABLE, settings_of
 from tests.twins.dynamo import MemoryDynamo
 from tests.twins.streams import VirtualClock

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mld.core.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
+from mld.core.steps import finish
+from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.leases.lease import Lease
 from mld.operating.acts.plan import ActRefusedError
 from mld.operating.resets.target import ResetRows, direction, shard_reset, whole_reset
-from mld.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.shards.graph import ShardGraph, oldest_generation
-from mld.shards.parents import blocking_parent
-from mld.steps import finish
-from mld.streams import HASH_KEY_MAX, HashRange, Shard
+from mld.tracking.shard_coordinator import blocking_parent
 from tests.unit.shards.twins import (
     FROM_HORIZON,
     FROM_LATEST,

@@ -1,0 +1,326 @@
+"""`mld check`: prints what a properties file means (configuration#effective-values).
+
+The decisions are all in `properties`.
+
+Guesses which generation of the child protocol a record processor speaks, by its files; nothing is run.
+
+A wrong `mld.protocolVersion` shows late: a program for KCL 1.x works until a shard ends or a lease is lost.
+
+The part of `mld check` that says which streams an application reads, where it reads several.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePath
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mld.check import price
+from mld.check.refusals import refusals
+from mld.consumer.child import find_executable
+from mld.consumer.restarts import PAUSE_MAX_S
+from mld.core import sparkhosts
+from properties.keytypes import Section
+from properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load
+from properties.redaction import printable, where
+from properties.remarks import ConfigurationError, Level, Remark
+from properties.settings import Settings, StreamSetting
+from properties.spark import CONF_PREFIX, PREFIX, PROGRAM
+from properties.stream_keys import key_of_stream
+from properties.values import ChildFailurePolicy, ClientVersionConfig, FormerStreams, HeartbeatSetting
+from protocol.command import split_command
+from protocol.messages import Dialect
+
+UNKNOWN = "?"
+_OWN = ("consumerArn", "credentials", "executableName")
+"""Properties of a stream that are shown as they are given; the table of all values has them as well."""
+_FORMER = {
+    FormerStreams.KEEP: "is read on",
+    FormerStreams.STOP: "is no longer read, and its rows are kept",
+    FormerStreams.DELETE: "is no longer read, and its rows are deleted after {wait}",
+}
+
+
+def streams_of(loaded: LoadedConfiguration) -> list[dict[str, Any]]:
+    """What the file says about each stream, fit to be shown; None where it says nothing."""
+    shown = {value.key: value.value for value in loaded.effective}
+    return [_stream(one, loaded.settings, shown) for one in loaded.settings.streams]
+
+
+def _stream(one: StreamSetting, settings: Settings, shown: Mapping[str, str | None]) -> dict[str, Any]:
+    account, epoch = one.account or UNKNOWN, UNKNOWN if one.epoch is None else one.epoch
+    return {
+        "name": one.name,
+        "streamName": one.stream_name,
+        "arn": None if one.arn is None else one.arn.text,
+        "region": one.region or settings.kinesis_region,
+        "identifier": f"{account}:{one.stream_name}:{epoch}",
+        "initialPosition": str(one.initial_position),
+    } | {name: shown.get(key_of_stream(one.name, name)) for name in _OWN}
+
+
+def print_streams(console: Console, streams: Sequence[dict[str, Any]], settings: Settings) -> None:
+    """A table with a line for each stream, and what is not known yet."""
+    table = Table(title=f"Streams ({len(streams)})", title_justify="left")
+    for title in ("name", "stream", "region", "identifier in the lease table", "starts at", "record processor"):
+        table.add_column(title, overflow="fold")
+    for one in streams:
+        cells = (one["name"], one["streamName"], one["region"], one["identifier"], one["initialPosition"])
+        command = one["executableName"] or "executableName"
+        table.add_row(*(Text(printable(cell or UNKNOWN)) for cell in (*cells, command)))
+    console.print(table)
+    for note in _notes(streams, settings):
+        console.print(Text(note, style="dim"), soft_wrap=True)
+
+
+def _notes(streams: Sequence[dict[str, Any]], settings: Settings) -> Iterator[str]:
+    if any(UNKNOWN in one["identifier"] for one in streams):
+        yield (
+            "? is known when the daemon runs: the account is that of the stream's credentials, the epoch what the "
+            "lease table has for the stream, else the time of its creation."
+        )
+    wait = f"{settings.former_streams_wait.total_seconds():g} s"
+    yield f"A stream that leaves the list {_FORMER[settings.former_streams].format(wait=wait)}."
+
+
+KEY = "mld.protocolVersion"
+SOURCE_BYTES_MAX = 256 * 1024
+_KCLPY = re.compile(r"^\s*(?:from|import)\s+amazon_kclpy\b", re.MULTILINE)
+_NEW = re.compile(r"leaseLost|shardEnded|lease_lost|shard_ended")
+_OLD = re.compile(r"""["']shutdown["']""")
+
+
+def generation_remarks(settings: Settings, file_name: str, environment: Mapping[str, str]) -> list[Remark]:
+    """A warning if the command's program seems to speak another generation than the file says."""
+    found = guess(split_command(settings.executable_name), environment)
+    if found is None or found[0].value == settings.protocol_version:
+        return []
+    dialect, why = found
+    name = "KCL 1.x" if dialect is Dialect.KCL_1 else "KCL 2.x and 3.x"
+    message = f"is {settings.protocol_version}, but the record processor seems to be for {name}: {why}"
+    return [Remark(Level.WARNING, KEY, file_name, message, f"set {KEY} = {dialect.value} if it is")]
+
+
+def guess(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Dialect, str] | None:
+    """The generation and what shows it; None if nothing does."""
+    for path in map(Path, (find_executable(command) or "", *command[1:])):
+        source = _source(path)
+        if _KCLPY.search(source):
+            interpreter = find_executable(_interpreter(source) or command)
+            library = next(_libraries(interpreter, environment), None)
+            if library is not None:
+                is_new = (library / "v3").is_dir()
+                return (Dialect.KCL_2 if is_new else Dialect.KCL_1), f"it uses {library}"
+        elif _OLD.search(source) and not _NEW.search(source):
+            return Dialect.KCL_1, f"{path} knows shutdown, and neither shardEnded nor leaseLost"
+    return None
+
+
+def _source(path: Path) -> str:
+    """The beginning of a program's text; empty if there is none, as that of a binary."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(SOURCE_BYTES_MAX) if path.is_file() else b""
+    except OSError:
+        return ""
+    return "" if b"\0" in text else text.decode("utf-8", "replace")
+
+
+def _interpreter(source: str) -> list[str]:
+    """The command in the first line of a script, without `env`."""
+    words = source.partition("\n")[0].removeprefix("#!").split() if source.startswith("#!") else []
+    return words[1:] if words and Path(words[0]).name == "env" else words
+
+
+def _libraries(interpreter: str | None, environment: Mapping[str, str]) -> Iterator[Path]:
+    """Where `amazon_kclpy` is that this interpreter imports."""
+    roots = [Path(root) for root in environment.get("PYTHONPATH", "").split(os.pathsep) if root]
+    if interpreter is not None:
+        prefix = Path(interpreter).parent.parent
+        roots += [root for base in (prefix, prefix / "local") for root in base.glob("lib/python3*/*-packages")]
+    yield from (root / "amazon_kclpy" for root in roots if (root / "amazon_kclpy").is_dir())
+
+
+EXIT_OK = 0
+EXIT_CONFIGURATION = 2
+LEASES_SHOWN, WORKERS_SHOWN = (1, 10, 100), (1, 10)
+"""Sizes of a fleet whose price is shown unless one is asked for."""
+_PLAIN_WIDTH = 160  # columns where stdout is no terminal
+_STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "dim"}
+
+
+def print_check(
+    file: str,
+    overrides: Sequence[str],
+    *,
+    as_json: bool,
+    show_all: bool,
+    leases: int | None = None,
+    workers: int | None = None,
+) -> int:
+    """Print to stdout; returns the exit code: 2 with errors, else 0. `leases` and `workers`: the fleet to be priced."""
+    try:
+        loaded = load(file, overrides, os.environ)
+    except ConfigurationError as error:
+        if as_json:
+            print(json.dumps({"file": file, "remarks": [r.to_json() for r in error.remarks]}, indent=2))  # noqa: T201
+        else:
+            _print_remarks(_console(), error.remarks)
+        return EXIT_CONFIGURATION
+    refused = [*refusals(loaded.settings, file), *generation_remarks(loaded.settings, file, os.environ)]
+    loaded = replace(loaded, remarks=(*refused, *loaded.remarks))
+    exit_code = EXIT_CONFIGURATION if any(remark.level is Level.ERROR for remark in refused) else EXIT_OK
+    sessions = _sessions(loaded)
+    prices = list(
+        _prices(loaded.settings, (leases,) if leases else LEASES_SHOWN, (workers,) if workers else WORKERS_SHOWN)
+    )
+    if as_json:
+        document = loaded.to_json() | {"childFailures": failures_in_words(loaded.settings)}
+        document |= {} if sessions is None else {"spark": sessions}
+        document |= {"streams": streams_of(loaded)} if loaded.settings.is_multi_stream else {}
+        document["dynamoDbDollarsPerMonth"] = {"prices": price.LIST_PRICE, "fleets": prices}
+        print(json.dumps(document, indent=2))  # noqa: T201
+        return exit_code
+    console = _console()
+    shown = [value for value in loaded.effective if show_all or value.source != DEFAULT_SOURCE or value.remarks]
+    console.print(_table(shown))
+    hidden = len(loaded.effective) - len(shown)
+    if hidden:
+        console.print(f"{hidden} more keys are at their defaults; --all shows them.", style="dim")
+    if loaded.settings.is_multi_stream:
+        print_streams(console, streams_of(loaded), loaded.settings)
+    console.print(_line(failures_in_words(loaded.settings)), soft_wrap=True)
+    if sessions is not None:
+        for line in _session_lines(loaded.settings.application_name, sessions):
+            console.print(_line(line), soft_wrap=True)
+    _print_prices(console, prices, loaded.settings)
+    _print_remarks(console, loaded.remarks)
+    return exit_code
+
+
+def failures_in_words(settings: Settings) -> str:
+    """What a failure of the record processor leads to."""
+    first_s = settings.child_restart_backoff_millis / 1000
+    longest_s = max(PAUSE_MAX_S, first_s)
+    again = f"is started again from the last checkpoint after {first_s:g} s, doubling to {longest_s:g} s"
+    match settings.child_failure_policy:
+        case ChildFailurePolicy.EXIT:
+            return "The first failure of a record processor ends the daemon with exit code 1, as Amazon's."
+        case ChildFailurePolicy.RESTART:
+            most = settings.child_restarts_max
+            return (
+                f"A record processor that fails {again}; after {most} restarts without checkpoint progress the daemon "
+                "ends with exit code 1. No record is ever skipped."
+            )
+        case ChildFailurePolicy.PARK:
+            kept = f"A record processor that fails {again}, for ever; its shard waits, and all others go on. "
+            attempts, letter = settings.poison_attempts, settings.dead_letter
+            if attempts is None or letter is None:
+                return kept + "No record is ever skipped."
+            return kept + (
+                f"A batch that failed {attempts} times is delivered in halves; a record that then fails {attempts} "
+                f"times alone is written to the {letter.kind.value} {where(letter.text)} and passed over."
+            )
+
+
+def _sessions(loaded: LoadedConfiguration) -> dict[str, Any] | None:
+    """The session hosts of this application, and where the UI of the next one will be; None without `mld-spark`."""
+    given = {value.key: value.value or "" for value in loaded.effective if value.section is Section.SPARK}
+    program = PurePath(loaded.settings.executable_name.split(" ")[0]).name
+    if program != PROGRAM:
+        return None
+    conf = {key.removeprefix(CONF_PREFIX): value for key, value in given.items() if key.startswith(CONF_PREFIX)}
+    hosts = sparkhosts.running(loaded.settings.application_name)
+    return {
+        "sessions": [host.about for host in hosts],
+        "nextUi": sparkhosts.expected_ui(conf, given.get(f"{PREFIX}remote"), given.get(f"{PREFIX}master")),
+    }
+
+
+def _session_lines(application: str, sessions: dict[str, Any]) -> Iterator[str]:
+    for one in sessions["sessions"]:
+        yield (
+            f"Spark session of {application}: UI {one.get('ui') or 'none'}, pid {one['pid']} of daemon "
+            f"{one['daemonPid']}, Spark application {one.get('applicationId') or 'unknown'}"
+        )
+        yield "  since its start: " + ", ".join(f"{name} {count}" for name, count in one["counters"].items())
+    if not sessions["sessions"]:
+        yield (
+            f"No Spark session of {application} runs on this machine for this user. "
+            f"Its UI will be {sessions['nextUi']}."
+        )
+
+
+def _prices(settings: Settings, leases: Collection[int], workers: Collection[int]) -> Iterator[dict[str, float]]:
+    rates = price.Rates.of(settings)
+    for lease_count in leases:
+        for worker_count in workers:
+            yield {"leases": lease_count, "workers": worker_count} | {
+                kind.value: round(
+                    price.units(lease_count, worker_count, replace(rates, heartbeat=kind)).dollars_per_month, 2
+                )
+                for kind in HeartbeatSetting
+            }
+
+
+def _print_prices(console: Console, prices: Sequence[dict[str, float]], settings: Settings) -> None:
+    table = Table(title="What a fleet at rest costs in DynamoDB, dollars a month", title_justify="left")
+    for column in ("leases", "workers"):
+        table.add_column(column, justify="right")
+    for kind in HeartbeatSetting:
+        chosen = " (this file)" if kind is settings.heartbeat else ""
+        table.add_column(f"mld.heartbeat={kind.value}{chosen}", justify="right")
+    for row in prices:
+        dollars = (f"{row[kind.value]:,.2f}" for kind in HeartbeatSetting)
+        table.add_row(f"{row['leases']:,}", f"{row['workers']:,}", *dollars)
+    console.print(table)
+    notes = [
+        f"By the {price.LIST_PRICE}: {price.WRITE_DOLLARS_PER_MILLION} a million write units, "
+        f"{price.READ_DOLLARS_PER_MILLION} a million read units. Prices change: check them, and those of your region.",
+        f"Checkpoints come on top: {price.checkpoint_dollars():.2f} a month for one a second.",
+    ]
+    if settings.client_version_config is not ClientVersionConfig.VERSION_3X:
+        notes.append("For a fleet in 3.x mode, which this one may not have reached yet.")
+    for note in notes:
+        console.print(Text(note, style="dim"), soft_wrap=True)
+
+
+def _line(text: str) -> Text:
+    """`text` without markup, line breaks and escape sequences."""
+    return Text(printable(text))
+
+
+def _console() -> Console:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a value may hold what the locale cannot show
+    return Console(file=sys.stdout, highlight=False, markup=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+
+
+def _table(values: Sequence[EffectiveValue]) -> Table:
+    table = Table(title=None, show_lines=False)
+    for column in ("key", "value", "from", "remark"):
+        table.add_column(column, overflow="fold")
+    for value in values:
+        remarks = Text("\n").join(_line(remark.message) for remark in value.remarks)
+        table.add_row(*map(_line, (value.key, value.value or "-", value.source)), remarks)
+    return table
+
+
+def _print_remarks(console: Console, remarks: Sequence[Remark]) -> None:
+    for remark in remarks:
+        # A remark stays on one line, for those who search the output.
+        line = Text(f"{remark.level.value}: ", style=_STYLES[remark.level]) + _line(str(remark))
+        console.print(line, soft_wrap=True)
+    errors = sum(remark.level is Level.ERROR for remark in remarks)
+    warnings = sum(remark.level is Level.WARNING for remark in remarks)
+    console.print(f"{errors} error(s), {warnings} warning(s)")

@@ -1,0 +1,144 @@
+"""What a fleet at rest costs in DynamoDB, by its settings. Pure.
+
+The formula gives what `tests/benchmarks/bill.py` counts in virtual time over whole workers, and a test keeps the two
+together: L leases on W workers in 3.x mode, spread evenly, with idle shards. How often loops read and write stands
+in `mld.core.periods`; row sizes are those of an ordinary table. A checkpoint costs one write unit more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mld.core.periods import (
+    ALONE_PERIODS,
+    ALONE_SHARE,
+    AUDIT_PERIOD_S,
+    CONFIRM_SHARE,
+    DISCOVERY_PERIOD_S,
+    EPSILON_S,
+    HEARTBEATS_PER_LEASE,
+    LEADER_HEARTBEAT_S,
+    LOOK_PERIOD_S,
+    LOOKERS,
+    LOOKS_PER_DURATION,
+    QUERY_SPACING_S_MAX,
+    RENEWALS_PER_LEASE,
+    STATUS_BYTES,
+    part_count,
+    slow_period_s,
+)
+from properties.settings import Settings
+from properties.values import HeartbeatSetting
+
+LIST_PRICE = "on-demand list prices of us-east-1, as of November 2024"
+WRITE_DOLLARS_PER_MILLION, READ_DOLLARS_PER_MILLION = 0.625, 0.125
+"""The prices of `LIST_PRICE`. They differ by region, and for provisioned capacity and discounts."""
+HOURS_PER_MONTH = 730.0
+HOUR_S = 3600.0
+
+READ_UNIT_BYTES = 4096
+CONSISTENT, EVENTUALLY_CONSISTENT = 1.0, 0.5
+"""Read units per `READ_UNIT_BYTES`."""
+LEASE_ROW_BYTES = 350
+REPORT_ROW_BYTES = 400
+INDEX_ROW_BYTES = 75
+"""A row of the owner index, which has the keys only: a shard's id and a worker id of 36 characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Read and write units per hour."""
+
+    read: float
+    write: float
+
+    @property
+    def dollars_per_month(self) -> float:
+        millions = HOURS_PER_MONTH / 1e6
+        return millions * (self.write * WRITE_DOLLARS_PER_MILLION + self.read * READ_DOLLARS_PER_MILLION)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How often a fleet asks, by its settings."""
+
+    lease_duration_s: float
+    assignment_interval_s: float
+    report_period_s: float
+    heartbeat: HeartbeatSetting
+
+    @classmethod
+    def of(cls, settings: Settings) -> Rates:
+        return cls(
+            lease_duration_s=settings.failover_time_millis / 1000,
+            assignment_interval_s=settings.lease_assignment_interval_millis / 1000,
+            report_period_s=settings.worker_metrics_reporter_freq_in_millis / 1000,
+            heartbeat=settings.heartbeat,
+        )
+
+
+def units(leases: int, workers: int, rates: Rates) -> Units:
+    """What a fleet at rest takes in an hour; it has at least one lease and one worker."""
+    by_worker = rates.heartbeat is HeartbeatSetting.WORKER
+    holders = min(leases, workers)
+    renewals = (
+        workers * _per_hour(rates.lease_duration_s / HEARTBEATS_PER_LEASE)
+        if by_worker
+        else leases * _per_hour(rates.lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S)
+    )
+    reports = workers * _per_hour(rates.report_period_s)
+    lock_beats = _per_hour(LEADER_HEARTBEAT_S)
+
+    per_holder = _pages(math.ceil(leases / holders) * INDEX_ROW_BYTES)
+    listings = holders * per_holder + (workers - holders) * _pages(0)
+    discovery = listings / workers * _listings_per_hour(leases, workers, rates)
+    looks = _looks_per_hour(leases, workers, rates)
+    scans = _per_hour(rates.assignment_interval_s) + _per_hour(AUDIT_PERIOD_S)
+    told_bytes = leases * STATUS_BYTES if by_worker else 0
+    scanning = (scans + looks) * _pages(leases * LEASE_ROW_BYTES + workers * REPORT_ROW_BYTES + told_bytes)
+    lock_looks = (workers - 1) * _per_hour(LEADER_HEARTBEAT_S) * CONSISTENT
+    if by_worker:
+        lock_looks += workers * _per_hour(rates.lease_duration_s / LOOKS_PER_DURATION) * CONSISTENT
+    confirming = leases * _per_hour(CONFIRM_SHARE * rates.lease_duration_s) * CONSISTENT if by_worker else 0.0
+    return Units(discovery + scanning + lock_looks + confirming, renewals + reports + lock_beats)
+
+
+def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
+    """How often workers read the whole table, or as much of it in parts (`mld.fleet.watch.takeover`)."""
+    if workers == 1:
+        return _per_hour(_alone_look_s(rates))
+    lookers = min(LOOKERS, workers)
+    is_whole = part_count(leases, is_carried=rates.heartbeat is HeartbeatSetting.WORKER) == 1
+    seldom = workers - lookers if is_whole else workers
+    return lookers * _per_hour(LOOK_PERIOD_S) + seldom * _per_hour(slow_period_s(leases, rates.lease_duration_s))
+
+
+def _alone_look_s(rates: Rates) -> float:
+    return max(LOOK_PERIOD_S, ALONE_SHARE * rates.lease_duration_s)
+
+
+def _listings_per_hour(leases: int, workers: int, rates: Rates) -> float:
+    """How often workers query the index for their leases: a period after the last query or look at the table."""
+    if workers == 1:
+        look_s = _alone_look_s(rates)
+        between_looks = math.ceil(look_s / (ALONE_PERIODS * DISCOVERY_PERIOD_S)) - 1
+        return between_looks * _per_hour(look_s) if between_looks else _per_hour(QUERY_SPACING_S_MAX)
+    lookers = (
+        min(LOOKERS, workers) if part_count(leases, is_carried=rates.heartbeat is HeartbeatSetting.WORKER) == 1 else 0
+    )
+    return lookers * _per_hour(LOOK_PERIOD_S) + (workers - lookers) * _per_hour(DISCOVERY_PERIOD_S)
+
+
+def checkpoint_dollars() -> float:
+    """What a checkpoint a second costs in a month."""
+    return Units(0.0, HOUR_S).dollars_per_month
+
+
+def _per_hour(period_s: float) -> float:
+    return HOUR_S / period_s
+
+
+def _pages(size_bytes: int) -> float:
+    """Read units for so many bytes, read eventually consistently."""
+    return EVENTUALLY_CONSISTENT * max(1, math.ceil(size_bytes / READ_UNIT_BYTES))

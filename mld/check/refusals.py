@@ -1,0 +1,98 @@
+"""What `mld run` or AWS would refuse of a file that can be read: one list, for `mld run` and `mld check`.
+
+Names are judged by the patterns in the models of the services, as botocore has them; programs and packages by what is
+on this machine. A remark never holds a value: it may have a secret in it, and `mld check` shows what may be shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from mld.aws.client_factory import NameRule, name_rule
+from mld.consumer.child import find_executable
+from mld.schemas.opening import missing_codecs
+from mld.views.choice import missing_extras
+from properties.redaction import Shown, redacted
+from properties.remarks import Level, Remark
+from properties.settings import Settings
+from properties.stream_keys import key_of_stream
+from protocol.command import split_command
+
+SCRIPTS = (".py", ".js", ".rb", ".jar", ".sh")
+_SHELL_WORD = re.compile(r"[A-Za-z_]\w*=.*|cd|&&|\|\|?|;|[<>]{1,2}|.*[\"'`$].*|.*;", re.ASCII | re.DOTALL)
+NO_SHELL = (
+    "there is no shell: the line is split at spaces, without quotes, variables, cd or &&; put it into a script, and "
+    "name the script"
+)
+NOT_FOUND = "give a path relative to the working directory, an absolute one, or a name on PATH"
+
+
+def refusals(settings: Settings, file_name: str) -> list[Remark]:
+    """Errors for what cannot work, warnings for what hardly can; with mld.strict they are errors as well."""
+    found = [
+        *_names(settings, file_name),
+        *_programs(settings, file_name),
+        *missing_extras(settings, file_name),
+        *missing_codecs(settings, file_name),
+    ]
+    return [replace(one, level=Level.ERROR) for one in found] if settings.strict else found
+
+
+def _names(settings: Settings, file_name: str) -> Iterator[Remark]:
+    stream, table = name_rule("kinesis", "StreamName"), name_rule("dynamodb", "TableName")
+    names = [
+        ("tableName", "a table", table, settings.table_name),
+        ("workerMetricsTableName", "a table", table, settings.worker_metrics_table_name),
+        ("coordinatorStateTableName", "a table", table, settings.coordinator_state_table_name),
+    ]
+    if not settings.is_multi_stream and settings.stream_arn is None:
+        names.insert(0, ("streamName", "a stream", stream, settings.stream_name))
+    if settings.reads_by_fan_out and settings.fanout_consumer_arn is None:
+        consumer = name_rule("kinesis", "ConsumerName")
+        names.append(("fanoutConfig.consumerName", "a consumer", consumer, settings.fanout_consumer_name))
+    said: set[str] = set()
+    for own_key, what, rule, name in names:
+        is_derived = own_key != "streamName" and name.startswith(settings.application_name)
+        key = "applicationName" if is_derived else own_key
+        if not rule.allows(name) and key not in said:
+            said.add(key)
+            message = f"is no name of {what}: {rule}"
+            yield Remark(Level.ERROR, key, file_name, message, _remedy(key, name, rule))
+
+
+def _remedy(key: str, name: str, rule: NameRule) -> str:
+    if name.startswith("arn:"):
+        return "write the ARN as streamArn" if key == "streamName" else "write the name alone, without the ARN"
+    if "<" in name or "{" in name:
+        return "put the name in the place of the placeholder"
+    return f"write a name of at most {rule.most} such characters"
+
+
+def _programs(settings: Settings, file_name: str) -> Iterator[Remark]:
+    commands = {"executableName": settings.executable_name}
+    for one in settings.streams:
+        if one.executable_name is not None:
+            commands[key_of_stream(one.name, "executableName")] = one.executable_name
+    for key, text in commands.items():
+        for level, message, remedy in faults_of(split_command(text)):
+            yield Remark(level, key, file_name, message, remedy)
+
+
+def faults_of(words: list[str]) -> Iterator[tuple[Level, str, str]]:
+    """What is wrong with a command, and the remedy."""
+    is_for_shell = any(map(_SHELL_WORD.fullmatch, words))
+    if find_executable(words) is None:
+        program = redacted("executableName", Shown.COMMAND, words[0])
+        if Path(words[0]).is_file():
+            yield Level.ERROR, f"the file {program!r} is not executable", f"chmod +x {program}"
+        else:
+            yield Level.ERROR, f"no executable file {program!r} is found", NO_SHELL if is_for_shell else NOT_FOUND
+        return
+    if is_for_shell:
+        yield Level.WARNING, "has signs that only a shell understands; the program gets them as they are", NO_SHELL
+    for word in words[1:]:
+        if word.endswith(SCRIPTS) and not Path(word).exists():
+            yield Level.WARNING, f"{word} does not exist in {Path.cwd()}", NOT_FOUND

@@ -1,0 +1,112 @@
+"""What the commands share: the options that name a properties file, messages to stderr, and exit codes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from properties.remarks import ConfigurationError
+    from properties.settings import Settings
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+"""Something failed, or a condition that was asked about is not met."""
+EXIT_CONFIGURATION = 2
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+class Duration(click.ParamType[float]):
+    """``30s``, ``5m``, ``2h``, ``1d`` or plain seconds."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        text = str(value).strip()
+        number = text.rstrip("msdh")
+        try:
+            seconds = float(number) * _UNITS[text[len(number) :] or "s"]
+        except (ValueError, KeyError):
+            self.fail(f"{text!r} is no duration: give a number with s, m, h or d, such as 5m", param, ctx)
+        if not 0 <= seconds < float("inf"):
+            self.fail(f"{text!r} is no duration: it must not be negative", param, ctx)
+        return seconds
+
+
+define_option = click.option(
+    "-D",
+    "--define",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key of the properties file; may be repeated.",
+)
+file_option = click.option(
+    "-p", "--properties-file", "option_file", metavar="FILE", help="The properties file; wins over the argument."
+)
+_argument = click.argument("argument_file", metavar="[APP.properties]", required=False)
+
+
+def properties_file(command: F) -> F:
+    """Adds the parameters `argument_file`, `option_file` and `overrides`; see `chosen_file`."""
+    return _argument(file_option(define_option(command)))
+
+
+def chosen_file(option_file: str | None, argument_file: str | None) -> str:
+    """The file that was named. Raises click.UsageError if there is none."""
+    if option_file and argument_file:
+        say(f"both -p {option_file} and {argument_file} are given; -p is used")
+    chosen = option_file or argument_file
+    if not chosen:
+        raise click.UsageError("give a properties file")
+    return chosen
+
+
+def settings_of(file: str, overrides: Sequence[str]) -> Settings:
+    """The settings of a properties file; prints what is wrong with it and exits with 2 otherwise."""
+    from properties.loader import load
+    from properties.remarks import ConfigurationError
+
+    try:
+        return load(file, overrides, os.environ).settings
+    except ConfigurationError as error:
+        complain(error)
+
+
+def say(text: str) -> None:
+    """Print one line to stderr, without secrets and line breaks that the text may repeat."""
+    from properties.redaction import Scrubber, printable
+
+    click.echo(f"mld: {printable(Scrubber()(text))}", err=True)
+
+
+def say_what_is_logged() -> None:
+    """Print warnings of the log, which quote what stands in tables, as `say` prints; without a handler Python would
+    write them as they are."""
+
+    class Spoken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(record.getMessage())
+
+    logging.getLogger().handlers[:] = [Spoken(logging.WARNING)]
+
+
+def complain(error: ConfigurationError) -> NoReturn:
+    """Print every problem on a line of its own, then how to see more, and exit."""
+    from properties.redaction import printable
+
+    click.echo("mld: the configuration cannot be used:", err=True)
+    for problem in error.problems:
+        click.echo(f"  {printable(str(problem))}", err=True)
+    click.echo("`mld check` on the same file shows every value and where it comes from.", err=True)
+    sys.exit(EXIT_CONFIGURATION)

@@ -1,0 +1,1 @@
+"""The process: wiring, a worker's life, signals, the service manager, several workers of one file."""

@@ -1,0 +1,309 @@
+"""`assemble`: a worker made from settings over any implementations of the ports, from the bottom up."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from mld.aws.letters import LetterBox
+from mld.aws.service import Service
+from mld.consumer.ports import ConsumerParts, ConsumerSettings, ProcessorHost, Sender, ShardSource, Signal
+from mld.consumer.restarts import RestartPolicy
+from mld.core.clock import Clock
+from mld.core.periods import RENEWALS_PER_LEASE
+from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
+from mld.core.streams import ChildBatch, FanOut, StreamKind, Streams, StreamSummary
+from mld.daemon.worker import Worker, WorkerParts, WorkerSettings, WorkerSignals
+from mld.fleet.wiring import DetectLoad, FleetNeeds, make_fleet, no_load
+from mld.leases.keeper import LeaseKeeper
+from mld.leases.lease import ShardStatus
+from mld.leases.packed_status import status_of
+from mld.leases.table import StoredTable
+from mld.leases.take_plan import TakingRules
+from mld.leases.taker import LeaseTaker
+from mld.leases.validity import HeartbeatValidity, Validity
+from mld.metrics.registry import Metrics
+from mld.retrieval.buffer import Budget
+from mld.retrieval.placement import Placement
+from mld.retrieval.reader_factory import ReaderShares, readers_of
+from mld.shards.detector import ShardDetector
+from mld.tracking.followed_streams import FollowedStreams
+from mld.tracking.follower import ListFollower, WantedStream
+from mld.tracking.list_table import ListTable
+from mld.tracking.stream_list import ListedStream
+from mld.tracking.stream_rows import ConsumedStreams, VisibleTable
+from mld.tracking.stream_set import OpenedStream, StreamRules, TrackedStreams
+from mld.tracking.tracked_stream import TrackingNeeds
+from properties.settings import Settings
+from properties.values import (
+    ChildFailurePolicy,
+    ChildLog,
+    HeartbeatSetting,
+    InitialPositionKind,
+    InitialPositionSetting,
+)
+from protocol.messages import Dialect, StreamLabel
+
+EPSILON_S = 0.025  # Java's epsilonMillis
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPorts:
+    """One stream, as AWS offers it. With `fan_out` records are read by subscriptions, of `consumer_arn` if given."""
+
+    streams: Streams
+    fan_out: FanOut | None = None
+    consumer_arn: str | None = None
+    initial: InitialPositionSetting | None = None
+    """Where reading begins; None: where the settings say."""
+    kind: StreamKind = StreamKind.KINESIS
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePorts:
+    """The streams of a worker. `open` opens a stream of the list, or with None the one that the settings name.
+
+    `read_wanted` reads the settings' list again, and `describe` finds a stream of it; nobody asks for the list of one.
+    """
+
+    open: Callable[[ListedStream | None], Awaitable[StreamPorts]]
+    read_wanted: Callable[[], Awaitable[Sequence[WantedStream]]]
+    describe: Callable[[WantedStream], Awaitable[StreamSummary]]
+
+
+def assemble(
+    settings: Settings,
+    worker_id: str,
+    ports: SourcePorts,
+    table: StoredTable,
+    dynamo: Service,
+    host: ProcessorHost,
+    clock: Clock,
+    rng: Random,
+    *,
+    detect_load: DetectLoad = no_load,
+    polls_on_a_beat: bool = False,
+    letters: LetterBox | None = None,
+    metrics: Metrics | None = None,
+    prepare: Callable[[ChildBatch], Awaitable[ChildBatch]] | None = None,
+) -> Worker:
+    """A worker over any implementations of the ports. `dynamo` is the service behind `table`.
+
+    `polls_on_a_beat`: readers at the tip wake together (`retrieval.pacing`), which only pays on a real machine.
+    `letters` must be there if the settings set records aside. `prepare` takes off what a schema registry put around
+    records.
+    """
+    lease_duration_s = settings.failover_time_millis / 1000
+    signals = WorkerSignals()
+    metrics = Metrics() if metrics is None else metrics
+    metrics.worker.prefetch_limit_bytes = settings.prefetch_bytes_max
+
+    consumed = ConsumedStreams() if settings.is_multi_stream else ConsumedStreams(None)
+    leases = VisibleTable(table, consumed.has)
+
+    def status_of_shard(key: str) -> ShardStatus | None:
+        return status_of(metrics.shards.get(key), clock.wall())
+
+    by_heartbeat = (
+        HeartbeatValidity(clock, rng, lease_duration_s) if settings.heartbeat is HeartbeatSetting.WORKER else None
+    )
+    keeper = LeaseKeeper(
+        leases,
+        clock,
+        rng,
+        validity=by_heartbeat or Validity(lease_duration_s),
+        worker_id=worker_id,
+        renew_interval_s=lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S,
+        renewals_concurrent_max=settings.max_lease_renewal_threads,
+        new_token=lambda: str(uuid.uuid4()),
+        on_change=signals.changed.set,
+        handoff_timeout_s=settings.graceful_lease_handoff_timeout_millis / 1000,
+        status_of=status_of_shard,
+        metrics=metrics,
+    )
+    taker = LeaseTaker(leases, keeper, clock, rng, worker_id=worker_id, rules=taking_rules(settings), metrics=metrics)
+    needs = FleetNeeds(
+        worker_id=worker_id,
+        service=dynamo,
+        table=leases,
+        stored=table,
+        keeper=keeper,
+        heartbeat_validity=by_heartbeat,
+        taker=taker,
+        clock=clock,
+        rng=_apart(rng),
+        detect_load=detect_load,
+        status_of=status_of_shard,
+        metrics=metrics,
+    )
+    fleet = make_fleet(settings, needs)
+    parents_changed = Signal()
+
+    def new_detector(streams: Streams, kind: StreamKind) -> ShardDetector:
+        return ShardDetector(
+            streams,
+            clock,
+            rng,
+            backoff_s=settings.list_shards_backoff_time_in_millis / 1000,
+            attempts_max=settings.max_list_shards_retry_attempts,
+            kind=kind,
+        )
+
+    tracking = TrackingNeeds(
+        fleet=fleet,
+        clock=clock,
+        new_detector=new_detector,
+        ignore_unexpected_children=settings.ignore_unexpected_child_shards,
+        cleans_up=settings.cleanup_leases_upon_shard_completion,
+        metrics=metrics,
+        parents_changed=parents_changed,
+    )
+    source = _Source(settings, worker_id, clock, rng, prepare, polls_on_a_beat=polls_on_a_beat)
+
+    async def open_stream(listed: ListedStream | None) -> OpenedStream:
+        return source.opened(await ports.open(listed), listed)
+
+    rules = StreamRules(
+        sync_spacing_s=settings.shard_sync_interval_millis / 1000,
+        skip_sync=settings.skip_shard_sync_at_worker_initialization_if_leases_exist,
+        former=settings.former_streams,
+        former_wait_s=settings.former_streams_wait.total_seconds(),
+        lease_duration_s=lease_duration_s,
+    )
+    if not settings.is_multi_stream:
+        sources = TrackedStreams(tracking, table, open_stream, rules, consumed)
+    else:
+        follower = ListFollower(ListTable(dynamo, settings.table_name), clock, ports.read_wanted, ports.describe)
+        sources = FollowedStreams(
+            tracking, table, open_stream, rules, consumed, follower, on_change=signals.changed.set
+        )
+    consumer_parts = ConsumerParts(
+        keeper=keeper,
+        host=host,
+        source_of=sources.source_of,
+        care=sources,
+        parents_changed=parents_changed,
+        clock=clock,
+        rng=rng,
+        on_gave_up=signals.gave_up,
+        letters=letters,
+        metrics=metrics,
+    )
+    parts = WorkerParts(
+        table=table,
+        keeper=keeper,
+        fleet=fleet,
+        sources=sources,
+        consumer_parts=consumer_parts,
+        clock=clock,
+        takes_down=settings.deregister_consumer and settings.reads_by_fan_out,
+    )
+    return Worker(parts, worker_settings(settings), signals)
+
+
+class _Source:
+    """Makes what the consumers of a stream share. Memory for records that wait is one budget for all streams."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        worker_id: str,
+        clock: Clock,
+        rng: Random,
+        prepare: Callable[[ChildBatch], Awaitable[ChildBatch]] | None,
+        *,
+        polls_on_a_beat: bool,
+    ) -> None:
+        self._settings = settings
+        self._worker_id = worker_id
+        self._clock = clock
+        self._prepare = prepare
+        self._shares = ReaderShares(clock, rng, budget=Budget(settings.prefetch_bytes_max), on_a_beat=polls_on_a_beat)
+
+    def opened(self, ports: StreamPorts, listed: ListedStream | None) -> OpenedStream:
+        """What the parts of a stream are made of."""
+        settings, initial = self._settings, self._settings.initial_position if ports.initial is None else ports.initial
+        name = settings.stream_name if listed is None else listed.stream
+        label = None if listed is None else StreamLabel(listed.id.name, listed.arn, listed.stream)
+        new_reader, take_down = readers_of(
+            settings, ports.streams, ports.fan_out, self._shares, ports.consumer_arn, ports.kind
+        )
+        source = ShardSource(
+            new_reader,
+            _position(initial),
+            Sender(settings.application_name, name, self._worker_id),
+            label,
+            self._prepare,
+            Placement(ports.streams, self._clock),
+        )
+        shown = name if listed is None else listed.label
+        return OpenedStream(shown, ports.streams, source, source.initial, take_down, ports.kind)
+
+
+def _apart(rng: Random) -> Random:
+    """A generator of its own for the fleet, fixed by the state of `rng`: neither's draws shift the other's."""
+    twin = Random()
+    twin.setstate(rng.getstate())
+    return Random(twin.getrandbits(64))
+
+
+def taking_rules(settings: Settings) -> TakingRules:
+    """The rules of the taker: Java's, and even shares beyond them."""
+    return TakingRules(
+        lease_duration_s=settings.failover_time_millis / 1000,
+        leases_max=settings.max_leases_for_worker,
+        steals_max=settings.max_leases_to_steal_at_one_time,
+        very_old_first=settings.enable_priority_lease_assignment,
+        even_shares=True,
+    )
+
+
+def initial_position(settings: Settings) -> InitialPosition:
+    """The settings' value as the core's."""
+    return _position(settings.initial_position)
+
+
+def _position(configured: InitialPositionSetting) -> InitialPosition:
+    match configured.kind:
+        case InitialPositionKind.LATEST:
+            return InitialPosition(LATEST)
+        case InitialPositionKind.TRIM_HORIZON:
+            return InitialPosition(TRIM_HORIZON)
+        case InitialPositionKind.AT_TIMESTAMP:
+            return InitialPosition(AT_TIMESTAMP, configured.timestamp_s)
+
+
+def _failures_max(settings: Settings) -> int | None:
+    match settings.child_failure_policy:
+        case ChildFailurePolicy.PARK:
+            return None
+        case ChildFailurePolicy.RESTART:
+            return settings.child_restarts_max
+        case ChildFailurePolicy.EXIT:
+            return 0
+
+
+def worker_settings(settings: Settings) -> WorkerSettings:
+    """Milliseconds of the file to seconds of the core, policy to numbers."""
+    timeout = settings.timeout_in_seconds
+    consumer = ConsumerSettings(
+        dialect=Dialect(settings.protocol_version),
+        restarts=RestartPolicy(
+            failures_max=_failures_max(settings),
+            backoff_s=settings.child_restart_backoff_millis / 1000,
+        ),
+        poison_attempts=settings.poison_attempts or 0,
+        reply_timeout_s=None if timeout is None else float(timeout),
+        parent_poll_s=settings.parent_shard_poll_interval_millis / 1000,
+        task_backoff_s=settings.task_backoff_time_millis / 1000,
+        deliver_empty_batches=settings.call_process_records_even_for_empty_record_list,
+        warn_after_s=settings.log_warning_for_task_after_millis / 1000,
+        logs_fields=settings.child_log is ChildLog.FIELDS,
+    )
+    return WorkerSettings(
+        consumer=consumer,
+        initialization_backoff_s=settings.scheduler_initialization_backoff_time_millis / 1000,
+        ensure_table=settings.lease_table_pitr_enabled,
+    )

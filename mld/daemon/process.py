@@ -1,0 +1,338 @@
+"""The process around a worker: real adapters from settings, exit codes. What signals mean is in `mld.daemon.signals`.
+
+Exit codes (protocol#exit-codes): 0 after a graceful stop; 128 + signal when the grace was over or a second signal
+came; 1 for failures, failed initialization included; 2 for configuration errors, which `cli` reports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import PurePath
+from random import Random
+
+from mld.aws.client_factory import ClientFactory, client_factory, service_of
+from mld.aws.counted import CountedService
+from mld.aws.letters import LetterBox, letter_box_of
+from mld.aws.service import Service
+from mld.check.refusals import refusals
+from mld.consumer.child import ChildCommand, PipeHost, runnable
+from mld.consumer.naming import StreamNaming
+from mld.core.clock import Clock, LoopClock
+from mld.core.errors import MldError
+from mld.core.periods import RENEWALS_PER_LEASE
+from mld.core.streams import StreamKind, Streams
+from mld.daemon.assembly import assemble, initial_position, worker_settings
+from mld.daemon.reload import Reloader
+from mld.daemon.signals import EXIT_FAILURE, EXIT_OK, StopSignals, hang_up_here, warn_without_init
+from mld.daemon.stream_clients import StreamClients
+from mld.daemon.streams_reader import StreamsReader
+from mld.daemon.surface import SurfaceParts, surface
+from mld.daemon.systemd import ServiceManager, claim_supervision
+from mld.daemon.unit.membership import Membership, hold_on
+from mld.daemon.until_tip import CatchUpRules, RunUntilTip, UntilTip
+from mld.daemon.worker import Worker
+from mld.fleet.wiring import load_of_this_host
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.retries import renewal_timeout_s
+from mld.metrics.registry import Metrics
+from mld.retrieval.stream_adapters import LABELS, service_name
+from mld.schemas.opening import OpenedRegistry, registry_of
+from properties.redaction import Scrubber
+from properties.remarks import ConfigurationError, Level
+from properties.settings import Settings
+from properties.spark import PREFIX, PROGRAM
+from properties.values import ChildLog
+from protocol.command import split_command
+from protocol.messages import StreamLabel
+
+log = logging.getLogger(__name__)
+
+EPSILON_S = 0.025  # Java's epsilonMillis
+KINESIS_THREADS_MAX = 24  # for what is large or new, and all calls through botocore
+KINESIS_CALLS_MAX = 64  # in flight, not shards: a thousand shards that are polled every 1.5 s, 100 ms away
+DYNAMO_READ_TIMEOUT_MIN_S = 1.0
+KINESIS_READ_TIMEOUT_S = 30.0  # Java's kinesisRequestTimeout
+CONNECT_TIMEOUT_S = 3.0
+STREAMS_SHOWN_MAX = 20  # of several, in the first line of the log
+SWITCH_INTERVAL_S = 0.002  # a thread that reads a large body gives way this often; 0.5 ms costs an eighth more per GB
+KEPT_MEMORY_BYTES = 16 * 1024 * 1024  # an answer; see `_keep_freed_memory`
+COLLECT_EVERY = 50_000  # objects: a page of 10,000 records must not start a dozen collections
+
+
+async def run_daemon(
+    settings: Settings,
+    properties_file: str,
+    overrides: Sequence[str] = (),
+    reloader: Reloader | None = None,
+    until_tip: UntilTip | None = None,
+    streams_reader: StreamsReader | None = None,
+    membership: Membership | None = None,
+) -> int:
+    """Run until stopped; returns the exit code. `properties_file` is an absolute path; children are told of
+    those `overrides` (``key=value`` of the command line) that are for the Spark processor. `reloader` reads the file
+    again when asked to; None: nothing can change. With `until_tip` the run ends by itself. `streams_reader` reads the
+    list of several streams again; None: it stays as it is in `settings`. `membership`: as one worker of a unit.
+
+    Raises ConfigurationError if a name, the record processor, or a package that the file asks for is refused.
+    """
+    supervision = claim_supervision(os.environ, os.getpid())
+    worker: Worker | None = None
+
+    def reload() -> None:
+        _reload(worker, reloader, supervision.manager)
+
+    stop = StopSignals(hang_up_here(is_supervised=supervision.manager.is_there), reload)
+    _refuse(settings, properties_file)
+    command = runnable(split_command(settings.executable_name))
+    worker_id = membership.worker_id if membership else settings.worker_id or str(uuid.uuid4())
+    factory = client_factory(settings)
+    metrics = Metrics()
+    clock = LoopClock()
+    dynamo = _dynamo(settings, factory, metrics)
+    letters = letter_box_of(settings, factory)
+
+    def new_service(place: Settings, kind: StreamKind) -> CountedService:
+        return _streams(place, factory if place == settings else client_factory(place), metrics, kind)
+
+    reader = streams_reader or StreamsReader(settings.streams, None, Scrubber())
+    sources = StreamClients(settings, clock, new_service, reader.read)
+    schemas = registry_of(settings, factory, clock, metrics.worker)
+    opened: list[CountedService | LetterBox | StreamClients | OpenedRegistry] = [sources, dynamo]
+    if schemas is not None:
+        opened.append(schemas)
+    if letters is not None:
+        opened.append(letters)
+    log.info(
+        "starting",
+        extra={
+            "action": "daemon_starting",
+            "application": settings.application_name,
+            "stream": settings.stream_name or ", ".join(one.name for one in settings.streams[:STREAMS_SHOWN_MAX]),
+            "table": settings.table_name,
+            "worker": worker_id,
+            "command": command[0],
+            "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
+        },
+    )
+    warn_without_init()
+    environment = {
+        "MLD_STREAM_NAME": settings.stream_name,
+        "MLD_APPLICATION_NAME": settings.application_name,
+        "MLD_WORKER_ID": worker_id,
+        "MLD_PROPERTIES_FILE": properties_file,
+        "MLD_OVERRIDES": "\n".join(text for text in overrides if text.startswith(PREFIX)),
+        "MLD_DAEMON_PID": str(os.getpid()),
+    }
+    if settings.stream_arn is not None:
+        environment["MLD_STREAM_ARN"] = settings.stream_arn
+    try:
+        if not await stop.unless_asked(asyncio.gather(*(one.open() for one in opened))):
+            return EXIT_OK
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        _keep_freed_memory()
+        gc.set_threshold(COLLECT_EVERY)
+        _give_back_start_memory()
+        gc.freeze()  # modules and service models stay: else every full collection walks them, 30 ms each time
+        worker = build_worker(
+            settings, command, worker_id, sources, dynamo, environment, clock, letters, metrics, schemas
+        )
+        pages = membership.pages if membership else None
+        parts = SurfaceParts(settings, worker, worker_id, metrics, dynamo, factory, clock, supervision, pages)
+        grace_s = settings.shutdown_grace_millis / 1000
+        if until_tip is not None:
+            rules = CatchUpRules(
+                settings.failover_time_millis / 1000, initial_position(settings), until_tip.time_max_s, properties_file
+            )
+            run = RunUntilTip(worker, metrics, worker_id, parts.clock, rules, around=lambda: surface(parts))
+            return await stop.run(run, grace_s)
+        async with surface(parts), _in_unit(membership, worker):
+            return await stop.run(worker, grace_s)
+    except MldError as error:
+        log.error("%s", error, extra={"action": "daemon_failed"})
+        return EXIT_FAILURE
+    finally:
+        await asyncio.gather(*(one.close() for one in opened))
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library reuse the memory of the last page for the next one, instead of giving it back to the kernel.
+
+    glibc gives back blocks above a threshold, and what is free at the end of its heap above twice that; the threshold
+    is that of the largest block that it has given back so far. No page is touched for this block. Without it the kernel
+    clears every piece of every line anew, which takes a fifth of the CPU time of a backlog.
+    """
+    bytes(KEPT_MEMORY_BYTES)
+
+
+def _give_back_start_memory() -> None:
+    """Give the kernel back what the start has freed: 2 MB of 61, most of it from reading the models of services."""
+    gc.collect()
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).malloc_trim(0)
+    except (ImportError, OSError, AttributeError):
+        pass  # another C library
+
+
+class _NewsOfUnit:
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def sibling_ended(self, worker: str, until: float) -> None:
+        log.info("worker %s has ended", worker, extra={"action": "sibling_ended", "worker": worker})
+        self._worker.fleet.ended(worker, until)
+
+    def alone(self) -> None:
+        self._worker.request_stop()
+
+
+@asynccontextmanager
+async def _in_unit(membership: Membership | None, worker: Worker) -> AsyncIterator[None]:
+    """Hear of the end of siblings and of the supervisor while the worker runs."""
+    if membership is None:
+        yield
+        return
+    holding = asyncio.create_task(hold_on(membership, _NewsOfUnit(worker)))
+    try:
+        yield
+    finally:
+        holding.cancel()
+
+
+def _reload(worker: Worker | None, reloader: Reloader | None, manager: ServiceManager) -> None:
+    """Read the properties file again, and let the worker go on with what it says."""
+    if worker is None or not worker.is_ready:  # it starts with the file as it is, or it ends anyway
+        log.warning("not reloaded: the worker is starting or stopping", extra={"action": "reload_failed"})
+        return
+    manager.reloading(LoopClock().monotonic())
+    try:
+        settings = None if reloader is None else reloader.reload()
+        if settings is not None:
+            worker.adjust(worker_settings(settings).consumer)
+    finally:
+        manager.ready()
+
+
+def _refuse(settings: Settings, properties_file: str) -> None:
+    remarks = refusals(settings, properties_file)
+    errors = [remark for remark in remarks if remark.level is Level.ERROR]
+    if errors:
+        raise ConfigurationError(errors, remarks)
+    for remark in remarks:
+        log.warning("%s", remark, extra={"action": "configuration", "key": remark.key})
+
+
+def _streams(settings: Settings, factory: ClientFactory, metrics: Metrics, kind: StreamKind) -> CountedService:
+    service = service_of(
+        factory,
+        service_name(kind),
+        label=LABELS[kind],
+        lean=True,
+        threads_max=KINESIS_THREADS_MAX,
+        calls_max=KINESIS_CALLS_MAX,
+        read_timeout_s=KINESIS_READ_TIMEOUT_S,
+        connect_timeout_s=CONNECT_TIMEOUT_S,
+    )
+    return CountedService(service, service_name(kind), metrics.worker)
+
+
+def _dynamo(settings: Settings, factory: ClientFactory, metrics: Metrics) -> CountedService:
+    request_timeout_s = _request_timeout_s(settings)
+    service = service_of(
+        factory,
+        "dynamodb",
+        label="DynamoDB",
+        lean=True,
+        threads_max=settings.max_lease_renewal_threads,
+        calls_max=settings.max_lease_renewal_threads,
+        read_timeout_s=request_timeout_s,
+        connect_timeout_s=min(CONNECT_TIMEOUT_S, request_timeout_s),
+    )
+    return CountedService(service, "dynamodb", metrics.worker)
+
+
+def _request_timeout_s(settings: Settings) -> float:
+    """Well below the lease duration, so that a slow reply cannot outlive the lease (leases#table-reads)."""
+    return max(DYNAMO_READ_TIMEOUT_MIN_S, settings.failover_time_millis / 1000 / RENEWALS_PER_LEASE)
+
+
+def _naming(command: Sequence[str], streams: Streams, clock: Clock) -> StreamNaming | None:
+    """Only the Spark processor keeps positions in places that outlive a stream."""
+    return StreamNaming(streams, clock) if any(PurePath(word).name == PROGRAM for word in command) else None
+
+
+def _commands(clients: StreamClients, command: list[str], clock: Clock) -> Callable[[StreamLabel | None], ChildCommand]:
+    """How the children of each stream are started, found once; None: those of the only one."""
+    known: dict[str | None, ChildCommand] = {}
+
+    def of_stream(label: StreamLabel | None) -> ChildCommand:
+        stream = None if label is None else label.id
+        if stream not in known:
+            read = clients.read_stream(stream)
+            text = None if read.own is None else read.own.executable_name
+            own = command if text is None else runnable(split_command(text))
+            known[stream] = ChildCommand(own, _naming(own, read.streams, clock))
+        return known[stream]
+
+    return of_stream
+
+
+def build_worker(
+    settings: Settings,
+    command: list[str],
+    worker_id: str,
+    sources: StreamClients,
+    dynamo: Service,
+    environment: Mapping[str, str],
+    clock: Clock,
+    letters: LetterBox | None = None,
+    metrics: Metrics | None = None,
+    schemas: OpenedRegistry | None = None,
+) -> Worker:
+    """Wire the real adapters together."""
+    rng = Random()
+    table = DynamoLeaseTable(
+        dynamo,
+        clock,
+        table_name=settings.table_name,
+        billing_mode=settings.lease_table_billing_mode.value,
+        read_capacity=settings.initial_lease_table_read_capacity,
+        write_capacity=settings.initial_lease_table_write_capacity,
+        tags=dict(settings.lease_table_tags),
+        deletion_protection=settings.lease_table_deletion_protection_enabled,
+        point_in_time_recovery=settings.lease_table_pitr_enabled,
+        scan_segments=settings.lease_table_scan_total_segments,
+        request_timeout_s=_request_timeout_s(settings),
+        renewal_timeout_s=renewal_timeout_s(settings.failover_time_millis / 1000),
+    )
+    host = PipeHost(
+        command,
+        clock,
+        stop_timeout_s=settings.child_stop_timeout_millis / 1000,
+        environment=environment,
+        logs_fields=settings.child_log is ChildLog.FIELDS,
+        of_stream=_commands(sources, command, clock),
+    )
+    return assemble(
+        settings,
+        worker_id,
+        sources.ports(),
+        table,
+        dynamo,
+        host,
+        clock,
+        rng,
+        detect_load=load_of_this_host(clock),
+        polls_on_a_beat=True,
+        letters=letters,
+        metrics=metrics,
+        prepare=None if schemas is None else schemas.preparer.prepare,
+    )

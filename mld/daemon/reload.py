@@ -1,0 +1,113 @@
+"""Reads the properties file of a running daemon again: what may change takes effect, the rest is named.
+
+A file that cannot be used changes nothing. What a key may change is in the table of keys (`live`).
+"""
+
+from __future__ import annotations
+
+import logging
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mld.core.surviving import survived
+from mld.logging import logs
+from properties.changes import Changes, changes_between
+from properties.loader import LoadedConfiguration, load
+from properties.redaction import Scrubber
+from properties.remarks import ConfigurationError
+from properties.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What the command line says about the log; both win over the properties file. `scrub` is that of the log."""
+
+    scrub: Scrubber
+    level: str | None = None
+    file: str | None = None
+
+    def apply(self, settings: Settings) -> None:
+        """Log from the level on that counts."""
+        logs.change_level(self.level or settings.log_level.value, self.file)
+
+    def is_quieter(self, settings: Settings) -> bool:
+        """Whether less will be logged than now."""
+        wanted: int = getattr(logging, (self.level or settings.log_level.value).upper())
+        return wanted > logging.getLogger().level
+
+    @property
+    def winner(self) -> str | None:
+        """The option that makes `mld.logLevel` void."""
+        return "-l" if self.file is not None else None if self.level is None else "--log-level"
+
+
+class Reloader:
+    """Knows what the daemon runs with. `file` is absolute; `overrides` and `env` are those of its start."""
+
+    def __init__(
+        self,
+        running: LoadedConfiguration,
+        file: str,
+        overrides: Sequence[str],
+        env: Mapping[str, str],
+        options: LogOptions,
+    ) -> None:
+        self._running = running
+        self._file = file
+        self._overrides = overrides
+        self._env = env
+        self._options = options
+
+    def reload(self) -> Settings | None:
+        """The settings to go on with; None if nothing changes. Does not raise: what is wrong is in the log."""
+        try:
+            if not stat.S_ISREG(Path(self._file).stat().st_mode):
+                self._refuse(f"{self._file} is no regular file and cannot be read twice")
+                return None
+            loaded = load(self._file, self._overrides, self._env)
+        except ConfigurationError as error:
+            self._refuse("; ".join(str(problem) for problem in error.problems))
+            return None
+        except OSError as error:
+            self._refuse(f"{self._file} cannot be read: {error.strerror}")
+            return None
+        except Exception as error:
+            self._refuse(str(survived(error, "reloading")))
+            return None
+        self._options.scrub.hide(loaded.secrets)
+        known = {str(remark) for remark in self._running.remarks}
+        logs.log_remarks(remark for remark in loaded.remarks if str(remark) not in known)
+        changes = changes_between(self._running, loaded)
+        self._running = replace(changes.running, remarks=loaded.remarks)
+        if self._options.is_quieter(changes.running.settings):
+            self._tell(changes)  # while it is still heard
+            self._options.apply(changes.running.settings)
+        else:
+            self._options.apply(changes.running.settings)
+            self._tell(changes)
+        return changes.running.settings
+
+    def _refuse(self, why: str) -> None:
+        log.error("not reloaded, nothing changes: %s", why, extra={"action": "reload_failed"})
+
+    def _tell(self, changes: Changes) -> None:
+        taken, waiting = changes.taken, changes.waiting
+        said = [f"{_listed(taken)} changed" if taken else "nothing changed that may change while the daemon runs"]
+        if "mld.logLevel" in taken and self._options.winner:
+            said.append(f"mld.logLevel is without effect beside {self._options.winner}")
+        if waiting:
+            said.append(f"the new value of {_listed(waiting)} needs a restart")
+        log.log(
+            logging.WARNING if waiting else logging.INFO,
+            "reloaded: %s",
+            "; ".join(said),
+            extra={"action": "reloaded", "changed": list(taken), "needs_restart": list(waiting)},
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)

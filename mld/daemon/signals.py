@@ -1,0 +1,130 @@
+"""What signals mean to the daemon (protocol#exit-codes): the first asks it to stop, the second ends it at once.
+
+SIGHUP has two old meanings. From a terminal that goes away it means "stop". Where no terminal can go away, under a
+service manager, in a container or in cron, somebody has sent it, and means "read your configuration again". A process
+that was started with it ignored (nohup) goes on ignoring it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from mld.core.clock import unless
+
+if TYPE_CHECKING:
+    from mld.daemon.until_tip import RunUntilTip
+    from mld.daemon.worker import Worker
+
+log = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+EXIT_SIGNAL_BASE = 128
+SIGNAL_ECHO_S = 0.5  # timeout(1) and some supervisors signal the process and its group: that is one request
+
+
+class HangUp(Enum):
+    """What SIGHUP means."""
+
+    STOP = "stop"
+    RELOAD = "reload"
+    NOTHING = "nothing"
+
+
+def meaning_of_hang_up(*, is_supervised: bool, has_terminal: bool, is_ignored: bool) -> HangUp:
+    """What SIGHUP means to a process with or without a service manager, with or without a controlling terminal."""
+    if is_supervised:
+        return HangUp.RELOAD
+    if is_ignored:
+        return HangUp.NOTHING
+    return HangUp.STOP if has_terminal else HangUp.RELOAD
+
+
+def hang_up_here(*, is_supervised: bool) -> HangUp:
+    """What SIGHUP means to this process."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return meaning_of_hang_up(is_supervised=is_supervised, has_terminal=_has_terminal(), is_ignored=ignored)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def warn_without_init() -> None:
+    """Say so if this is process 1 of a container: what children leave behind when they end is never reaped then."""
+    if os.getpid() == 1:
+        log.warning(
+            "this is process 1, and does not reap what children leave behind when they end: put an init before it "
+            "(tini, docker run --init, shareProcessNamespace)",
+            extra={"action": "no_init"},
+        )
+
+
+class StopSignals:
+    """Hears from its construction on that this process is to stop, so that each step of a start ends by it.
+
+    The exit code is 0 if it stops in time, also before there is a worker.
+    """
+
+    def __init__(self, hang_up: HangUp, reload: Callable[[], None]) -> None:
+        self._asked = asyncio.Event()
+        self._received: list[signal.Signals] = []
+        self._first_at = 0.0
+        self._worker: Worker | RunUntilTip | None = None
+        self._running: asyncio.Future[bool] | None = None
+        loop = asyncio.get_running_loop()
+        stops = [signal.SIGTERM, signal.SIGINT]
+        match hang_up:
+            case HangUp.STOP:
+                stops.append(signal.SIGHUP)
+            case HangUp.RELOAD:
+                loop.add_signal_handler(signal.SIGHUP, reload)
+            case HangUp.NOTHING:
+                pass
+        for number in stops:
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._received and now - self._first_at < SIGNAL_ECHO_S:
+            return
+        self._received.append(number)
+        log.info("%s received", number.name, extra={"action": "signal", "count": len(self._received)})
+        if len(self._received) == 1:
+            self._first_at = now
+            self._asked.set()
+            if self._worker is not None:
+                self._worker.request_stop()
+        elif self._running is not None:
+            self._running.cancel()
+
+    async def unless_asked(self, step: Awaitable[object]) -> bool:
+        """Whether this step of the start was done before a stop was asked for, which ends it."""
+        await unless(self._asked, step)
+        return not self._asked.is_set()
+
+    async def run(self, worker: Worker | RunUntilTip, grace_s: float) -> int:
+        """Run the worker until a signal stops it, or it ends by itself; the exit code."""
+        self._worker = worker
+        self._running = asyncio.ensure_future(worker.run(grace_s))
+        if self._asked.is_set():
+            worker.request_stop()
+        try:
+            graceful = await self._running
+        except asyncio.CancelledError:
+            if not self._received:
+                raise
+            graceful = False
+        if worker.failure is not None:
+            return EXIT_FAILURE
+        return EXIT_OK if graceful else EXIT_SIGNAL_BASE + (self._received[0] if self._received else signal.SIGTERM)

@@ -1,0 +1,185 @@
+"""What a daemon shows of itself and how it is steered: started before its worker runs, stopped after it has ended.
+
+Everything here looks at one `DaemonStatus`. None of it is needed to consume a stream: what fails here is logged, and
+the worker goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePath
+
+import mld
+from mld.aws.client_factory import ClientFactory
+from mld.aws.service import Service
+from mld.core import sparkhosts
+from mld.core.clock import Clock
+from mld.core.errors import StartupError
+from mld.core.surviving import kept_running
+from mld.daemon.systemd import Supervision
+from mld.daemon.worker import Worker
+from mld.fleet.leader.lock import LOCK_KEY
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.metrics.registry import Identity, Metrics
+from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, FleetReader, view_rules
+from mld.serving.daemon_status import DaemonStatus, StatusParts
+from mld.views.choice import sends_metrics
+from mld.views.summary import SummaryLine
+from properties.settings import Settings
+from properties.spark import PROGRAM
+from properties.values import SOCKET_OFF, MetricsOutput
+from protocol.command import split_command
+
+
+@dataclass(frozen=True, slots=True)
+class SurfaceParts:
+    """What the surface is made of; `factory` makes clients for views that have a service of their own."""
+
+    settings: Settings
+    worker: Worker
+    worker_id: str
+    metrics: Metrics
+    dynamo: Service
+    factory: ClientFactory
+    clock: Clock
+    supervision: Supervision
+    unit_pages: Path | None = None
+    """Of one of several workers of a unit: where its pages are asked for by who serves those of all."""
+
+
+@asynccontextmanager
+async def surface(parts: SurfaceParts) -> AsyncIterator[None]:
+    """Show what the settings ask for while the worker runs. Raises StartupError if an address cannot be had."""
+    status = _status_of(parts)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(_running(status, parts.clock))
+        if parts.unit_pages is not None or parts.settings.http is not None:
+            await stack.enter_async_context(_pages(parts.settings, status, parts.unit_pages))
+        if parts.settings.control_socket != SOCKET_OFF:
+            await stack.enter_async_context(_control(parts, status))
+        if parts.supervision.manager.is_there:
+            await stack.enter_async_context(_announcing(parts, status))
+        await stack.enter_async_context(_summing_up(parts))
+        if sends_metrics(parts.settings):
+            await stack.enter_async_context(_publishing(parts, status))
+        yield
+
+
+def _status_of(parts: SurfaceParts) -> DaemonStatus:
+    settings = parts.settings
+    worker, spark = parts.worker, is_spark(settings)
+    return DaemonStatus(
+        StatusParts(
+            identity=Identity(settings.application_name, settings.stream_name, parts.worker_id, mld.__version__),
+            metrics=parts.metrics,
+            reader=FleetReader(settings, parts.dynamo, _slowly_read(parts), parts.clock, view_rules(settings)),
+            clock=parts.clock,
+            lease_duration_s=settings.failover_time_millis / 1000,
+            mode=lambda: worker.fleet.version.value,
+            is_ready=lambda: worker.is_ready,
+            read_table=lambda: worker.table.get(LOCK_KEY, consistent=False),
+            spark_sessions=partial(sparkhosts.told, settings.application_name) if spark else tuple,
+            spark_figures=partial(sparkhosts.figures, settings.application_name, os.getpid())
+            if spark
+            else lambda: None,
+        )
+    )
+
+
+def _slowly_read(parts: SurfaceParts) -> DynamoLeaseTable:
+    """The lease table, read page after page: nobody waits for people, and a table of 10,000 rows has five of them."""
+    return DynamoLeaseTable(
+        parts.dynamo,
+        parts.clock,
+        table_name=parts.settings.table_name,
+        scan_segments=1,
+        request_timeout_s=REQUEST_TIMEOUT_S,
+    )
+
+
+def is_spark(settings: Settings) -> bool:
+    """Whether the record processor is ours that runs on Spark."""
+    return any(PurePath(word).name == PROGRAM for word in split_command(settings.executable_name))
+
+
+@asynccontextmanager
+async def _running(status: DaemonStatus, clock: Clock) -> AsyncIterator[None]:
+    sampling = asyncio.create_task(kept_running(status.run, "sampling metrics", clock))
+    try:
+        yield
+    finally:
+        sampling.cancel()
+
+
+def _announcing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:
+    from mld.daemon.supervised import announcing
+    from mld.views.status_line import status_line
+
+    return announcing(
+        parts.supervision,
+        parts.clock,
+        grace_s=parts.settings.shutdown_grace_millis / 1000,
+        initialized=parts.worker.signals.initialized,
+        stop_asked=parts.worker.signals.stop_asked,
+        overdue=status.overdue,
+        text=lambda: status_line(parts.metrics.shards.values(), parts.clock.wall()),
+    )
+
+
+@asynccontextmanager
+async def _summing_up(parts: SurfaceParts) -> AsyncIterator[None]:
+    line = SummaryLine(parts.metrics, parts.clock)
+    line.start()
+    try:
+        yield
+    finally:
+        await line.close()
+
+
+def _publishing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:
+    from mld.views.outputs import publishing
+
+    return publishing(parts.settings, status.identity, parts.metrics, parts.factory, parts.clock)
+
+
+@asynccontextmanager
+async def _pages(settings: Settings, status: DaemonStatus, unit_pages: Path | None) -> AsyncIterator[None]:
+    from mld.serving.web_pages import WebPages
+
+    pages = WebPages(status, with_metrics=MetricsOutput.PROMETHEUS in settings.metrics)
+    try:
+        if unit_pages is not None:
+            await pages.start_at(unit_pages)
+        elif settings.http is not None:
+            await pages.start(settings.http, settings.http_hosts)
+    except OSError as error:
+        raise StartupError(f"mld.http = {settings.http}: {error.strerror or error}; choose another address") from error
+    try:
+        yield
+    finally:
+        await pages.close()
+
+
+@asynccontextmanager
+async def _control(parts: SurfaceParts, status: DaemonStatus) -> AsyncIterator[None]:
+    """Not to have a socket is no reason not to consume: it is a warning."""
+    from mld.serving.control import ControlServer, keep_control, serve_control
+    from mld.serving.control_answers import ControlAnswers
+
+    server = ControlServer(ControlAnswers(status, parts.worker.taps, parts.clock).routes())
+    where = parts.settings.application_name, parts.settings.control_socket, os.environ
+    keeping: asyncio.Task[None] | None = None
+    if await serve_control(server, *where) is not None:
+        keep = partial(keep_control, server, *where, parts.clock)
+        keeping = asyncio.create_task(kept_running(keep, "keeping the control socket", parts.clock))
+    try:
+        yield
+    finally:
+        if keeping is not None:
+            keeping.cancel()
+        await server.close()

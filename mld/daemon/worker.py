@@ -1,0 +1,409 @@
+"""One worker: start, run, drain, stop. Puts leases, shards and consumers together; owns no rule of its own.
+
+Rules: shards#bootstrap-decision, shards#stop-of-a-worker; leases#holding-tokens, leases#release-on-stop. The loop is a
+reconciliation: whenever the set of held leases or of running consumers changes, every held lease gets a consumer, and
+every consumer whose holding is gone is told so. A failed call changes nothing; an unexpected exception in one consumer
+ends that consumer only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from mld.consumer.consumer import ShardConsumer
+from mld.consumer.ports import ConsumerParts, ConsumerSettings
+from mld.consumer.taps import Taps
+from mld.core.clock import Clock, millis_since, unless
+from mld.core.errors import StartupError, StreamError, TableError, TableMissingError
+from mld.core.surviving import kept_running, survived
+from mld.fleet.fleet import Fleet
+from mld.leases.holding import HeldLease
+from mld.leases.keeper import LeaseKeeper
+from mld.leases.table import LeaseTable, TableScan
+from mld.tracking.stream_set import Standing, TrackedStreams
+
+log = logging.getLogger(__name__)
+
+INITIALIZATION_ATTEMPTS_MAX = 20  # as Java
+OLD_CONSUMER_WAIT_S = 15.0  # a regained lease waits this long for the child of its former holding, then ends it
+LAST_OUT_WAIT_S = 10.0  # for taking down what was set up; a supervisor's own limit is mostly longer
+RELEASE_WAIT_S = 5.0  # for giving back leases when the time of a graceful stop is over
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerParts:
+    """The worker's collaborators; `worker` is the only place that knows them all."""
+
+    table: LeaseTable
+    keeper: LeaseKeeper
+    fleet: Fleet
+    sources: TrackedStreams
+    consumer_parts: ConsumerParts
+    clock: Clock
+    takes_down: bool = False
+    """Whether the sources are taken down at the end of a graceful stop that leaves no lease with an owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    consumer: ConsumerSettings
+    initialization_backoff_s: float
+    ensure_table: bool = False
+    """An option of the table is to be applied to an existing one, too."""
+
+
+class WorkerSignals:
+    """What the parts of a worker tell it; made before them, while the worker itself is made last."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        """The set of held leases changed, or a stop was asked for."""
+        self.initialized = asyncio.Event()
+        """The worker has begun to work."""
+        self.stop_asked = asyncio.Event()
+        self.failure: str | None = None
+
+    def request_stop(self) -> None:
+        self.stop_asked.set()
+        self.changed.set()
+
+    def fail(self, why: str) -> None:
+        """Stop gracefully, and report failure."""
+        if self.failure is None:
+            self.failure = why
+            log.error("stopping: %s", why, extra={"action": "worker_failed"})
+        self.request_stop()
+
+    def gave_up(self, shard_id: str, why: str) -> None:
+        """A child failed too often."""
+        self.fail(
+            f"the record processor of shard {shard_id} failed too often without checkpoint progress; the last failure: "
+            f"{why}. Repair it, or change mld.childRestartsMax"
+        )
+
+
+class Worker:
+    """`run()` returns after `request_stop()` or a failure; `failure` then says why, None for an ordinary stop."""
+
+    def __init__(self, parts: WorkerParts, settings: WorkerSettings, signals: WorkerSignals) -> None:
+        self._parts = parts
+        self._settings = settings
+        self._signals = signals
+        self._changed = signals.changed
+        self._consumers: dict[str, _Running] = {}
+        self._finished_tokens: set[str] = set()
+        self._given_back: set[str] = set()
+        self._releasing: set[asyncio.Task[bool]] = set()
+
+    @property
+    def failure(self) -> str | None:
+        return self._signals.failure
+
+    @property
+    def fleet(self) -> Fleet:
+        return self._parts.fleet
+
+    @property
+    def table(self) -> LeaseTable:
+        return self._parts.table
+
+    @property
+    def taps(self) -> Taps:
+        """Where people listen to the children of this worker."""
+        return self._parts.consumer_parts.taps
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether initialization is over, and no stop has been asked for."""
+        return self._signals.initialized.is_set() and not self._signals.stop_asked.is_set()
+
+    @property
+    def signals(self) -> WorkerSignals:
+        """What its parts tell it; whoever wants to know how its life goes waits for these events."""
+        return self._signals
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether no shard is known to lack its row."""
+        return self._parts.sources.is_in_sync
+
+    async def closed_shards(self) -> frozenset[str]:
+        """Keys of the leases of shards that take no more records, as listed now. Raises StreamError."""
+        return await self._parts.sources.closed_shards()
+
+    def held(self) -> frozenset[str]:
+        """Keys of the leases this worker believes to hold now."""
+        return frozenset(self._parts.keeper.held())
+
+    def request_stop(self) -> None:
+        self._signals.request_stop()
+
+    def adjust(self, settings: ConsumerSettings) -> None:
+        """Let all consumers, those to come included, go on with these settings; only bounds and pauses may differ."""
+        self._settings = replace(self._settings, consumer=settings)
+        for running in self._consumers.values():
+            running.consumer.adjust(settings)
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def run(self, grace_s: float) -> bool:
+        """Run until stopped; True if everything ended gracefully within `grace_s` of the stop."""
+        renewing = asyncio.create_task(kept_running(self._parts.keeper.run, "keeping leases", self._parts.clock))
+        background: set[asyncio.Task[None]] = set()
+        try:
+            if not await self._initialize():
+                return await self._drain(grace_s)
+            background = {
+                asyncio.create_task(kept_running(loop, doing, self._parts.clock))
+                for loop, doing in self._parts.sources.loops()
+            }
+            for task in (renewing, *background):
+                task.add_done_callback(self._on_loop_ended)
+            await self._parts.fleet.run(self._on_fleet_loop_ended)
+            self._signals.initialized.set()
+            while not self._signals.stop_asked.is_set():
+                self._changed.clear()
+                self._reconcile()
+                await self._changed.wait()
+            await _cancel(background)
+            return await self._drain(grace_s)
+        finally:
+            await self._parts.fleet.abort()
+            await _cancel(background | {renewing} | {c.task for c in self._consumers.values()})
+
+    def _on_loop_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_fleet_loop_ended(error)
+
+    def _on_fleet_loop_ended(self, error: BaseException | None) -> None:
+        log.error("a loop ended unexpectedly", exc_info=error, extra={"action": "loop_failed"})
+        self._signals.fail(f"internal error: {error!r}")
+
+    # --- start -------------------------------------------------------------------------------------------------------
+
+    async def _initialize(self) -> bool:
+        """Up to 20 attempts; False if a stop was asked for meanwhile, which ends whatever the start waits for.
+
+        Raises StartupError after the last one.
+        """
+        start = self._parts.consumer_parts.metrics.worker.operations.start
+        with start.initialize.timed(self._parts.clock.monotonic):
+            return bool(await unless(self._signals.stop_asked, self._initialize_patiently()))
+
+    async def _initialize_patiently(self) -> bool:
+        fault = self._parts.consumer_parts.metrics.worker.operations.renewer_start.fault
+        for attempt in range(1, INITIALIZATION_ATTEMPTS_MAX + 1):
+            try:
+                await self._initialize_once()
+                fault.note(0)
+                return True
+            except Exception as error:
+                fault.note(1)
+                last = survived(error, "starting")
+                if not isinstance(last, TableError | StreamError):
+                    raise
+                log.warning(
+                    "initialization failed: %s", last, extra={"action": "initialization_failed", "attempt": attempt}
+                )
+            await self._parts.clock.sleep(self._settings.initialization_backoff_s)
+        raise StartupError(f"gave up after {INITIALIZATION_ATTEMPTS_MAX} attempts to initialize; last: {last}")
+
+    async def _initialize_once(self) -> None:
+        scan_started_at = self._parts.clock.monotonic()
+        scan = await self._scan_or_create()
+        for key, reason in scan.corrupt:
+            log.error("lease row %s cannot be read: %s", key, reason, extra={"action": "lease_corrupt"})
+        self._log_step("lease table scanned", "table_scanned", scan_started_at)
+        self._parts.sources.check(scan)
+        await self._parts.fleet.start()
+        sync_started_at = self._parts.clock.monotonic()
+        if await self._parts.sources.make_leases(scan, leads=self._leads):
+            scan = await self._parts.table.scan()
+        scan = self._parts.sources.visible(scan)
+        self._log_step("shards synced", "shards_synced", sync_started_at)
+        reacquire_started_at = self._parts.clock.monotonic()
+        await self._parts.keeper.reacquire(scan.leases)
+        await self._parts.fleet.first_leases(scan)
+        self._log_step("leases acquired", "leases_acquired", reacquire_started_at)
+        self._changed.set()
+
+    def _log_step(self, what: str, action: str, started_at: float) -> None:
+        log.debug(what, extra={"action": action, "took_ms": millis_since(self._parts.clock, started_at)})
+
+    async def _scan_or_create(self) -> TableScan:
+        try:
+            if self._settings.ensure_table:
+                await self._parts.table.ensure()
+            return await self._parts.table.scan()
+        except TableMissingError:
+            await self._parts.table.ensure()
+            return TableScan()
+
+    async def _leads(self) -> bool:
+        """Whether to fill an empty table: nobody can prove to lead in 2.x before leases have owners."""
+        return self._parts.fleet.takes_leases or await self._parts.fleet.leader.is_leader()
+
+    # --- run ---------------------------------------------------------------------------------------------------------
+
+    def _reconcile(self) -> None:
+        held = self._parts.keeper.held()
+        self._tell_consumers(held)
+        for key, holding in held.items():
+            if key in self._consumers:
+                if self._consumers[key].consumer.token != holding.token:
+                    self._consumers[key].end_by(self._parts.clock, OLD_CONSUMER_WAIT_S)
+            elif holding.token not in self._finished_tokens:
+                self._start_or_release(holding)
+            elif holding.lease.is_complete and self._parts.sources.standing(holding.lease) is Standing.FORMER:
+                self._give_back(holding)  # else it would be renewed for ever, and its row never be deleted
+        tokens = {holding.token for holding in held.values()}
+        self._finished_tokens &= tokens
+        self._given_back &= tokens
+
+    def _tell_consumers(self, held: Mapping[str, HeldLease]) -> None:
+        for key, running in self._consumers.items():
+            if key not in held or held[key].token != running.consumer.token:
+                running.consumer.lose_lease()
+            elif self._parts.sources.standing(held[key].lease) is Standing.FORMER:
+                running.consumer.request_stop()
+            elif held[key].lease.handoff_to is not None:
+                self._parts.fleet.lookout.gave()
+                running.consumer.hand_off()
+            else:
+                running.consumer.heed(held[key].lease)
+
+    def _start_or_release(self, holding: HeldLease) -> None:
+        match self._parts.sources.standing(holding.lease):
+            case Standing.CONSUMED:
+                self._start_consumer(holding)
+            case Standing.FORMER:
+                self._finished_tokens.add(holding.token)
+                self._give_back(holding)
+            case Standing.UNKNOWN:
+                pass
+
+    def _give_back(self, holding: HeldLease) -> None:
+        if holding.token not in self._given_back:
+            self._given_back.add(holding.token)
+            self._release(holding.lease.key, holding.token)
+
+    def _start_consumer(self, holding: HeldLease) -> None:
+        consumer = ShardConsumer(holding, self._parts.consumer_parts, self._settings.consumer)
+        task = asyncio.create_task(consumer.run())
+        running = _Running(consumer, task)
+        self._consumers[consumer.key] = running
+        task.add_done_callback(lambda _: self._on_consumer_ended(running))
+
+    def _on_consumer_ended(self, running: _Running) -> None:
+        consumer, task = running.consumer, running.task
+        running.cancel_alarm()
+        self._finished_tokens.add(consumer.token)
+        if self._consumers.get(consumer.key) is running:
+            del self._consumers[consumer.key]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error(
+                "the consumer ended unexpectedly; its lease is released",
+                exc_info=error,
+                extra={"action": "consumer_failed", "shard": consumer.key},
+            )
+            self._release(consumer.key, consumer.token)
+        self._changed.set()
+
+    def _release(self, key: str, token: str) -> None:
+        releasing = asyncio.create_task(self._parts.keeper.release(key, token))
+        self._releasing.add(releasing)
+        releasing.add_done_callback(self._releasing.discard)
+
+    # --- stop --------------------------------------------------------------------------------------------------------
+
+    async def _drain(self, grace_s: float) -> bool:
+        """End every consumer and give the leases back; whatever is not done in time is ended by force."""
+        running = list(self._consumers.values())
+        log.info("stopping", extra={"action": "worker_stopping", "consumers": len(running), "grace_s": grace_s})
+        await self._leave_fleet()
+        for one in running:
+            one.consumer.request_stop()
+        late: set[asyncio.Task[None]] = set()
+        if running:
+            _, late = await asyncio.wait({one.task for one in running}, timeout=grace_s)
+        if late:
+            log.warning(
+                "not all children ended in time; they are killed",
+                extra={"action": "stop_forced", "shards": sorted(o.consumer.key for o in running if o.task in late)},
+            )
+        await _cancel(late)
+        await self._release_rest()
+        if self._parts.takes_down and not late:
+            await self._last_out(self._parts.sources.take_down)
+        await self._parts.fleet.close()
+        log.info("stopped", extra={"action": "worker_stopped", "graceful": not late})
+        return not late
+
+    async def _leave_fleet(self) -> None:
+        """Who receives the leases must be known before the first one is given away; some may be lost meanwhile."""
+        leaving = asyncio.ensure_future(self._parts.fleet.leave())
+        try:
+            while not leaving.done():
+                self._changed.clear()
+                self._tell_consumers(self._parts.keeper.held())
+                changed = asyncio.ensure_future(self._changed.wait())
+                await asyncio.wait({leaving, changed}, return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+            leaving.result()
+        finally:
+            leaving.cancel()
+
+    async def _release_rest(self) -> None:
+        """Leases without a consumer (completed shards) and those whose child was killed: nobody works on them now."""
+        self._parts.keeper.resumer.close()
+        for key, holding in self._parts.keeper.held().items():
+            self._release(key, holding.token)
+        if self._releasing:
+            _, late = await asyncio.wait(self._releasing, timeout=RELEASE_WAIT_S)
+            await _cancel(late)
+
+    async def _last_out(self, take_down: Callable[[], Awaitable[None]]) -> None:
+        """If unsure, assume that other workers remain."""
+        try:
+            async with asyncio.timeout(LAST_OUT_WAIT_S):
+                scan = await self._parts.table.scan()
+                if not scan.corrupt and not any(lease.owner for lease in scan.leases):
+                    await take_down()
+        except Exception as error:
+            late = isinstance(error, TimeoutError)
+            reason = "" if late else str(survived(error, "taking down what was set up"))
+            reason = reason or f"not done within {LAST_OUT_WAIT_S:g} s"
+            log.warning("what the last worker takes down is left: %s", reason, extra={"action": "last_out_failed"})
+
+
+class _Running:
+    """A consumer, its task, and the alarm that ends it when its successor has waited long enough."""
+
+    def __init__(self, consumer: ShardConsumer, task: asyncio.Task[None]) -> None:
+        self.consumer = consumer
+        self.task = task
+        self._alarm: asyncio.Task[None] | None = None
+
+    def end_by(self, clock: Clock, seconds: float) -> None:
+        if self._alarm is None:
+            self._alarm = asyncio.create_task(self._end_later(clock, seconds))
+
+    async def _end_later(self, clock: Clock, seconds: float) -> None:
+        await clock.sleep(seconds)
+        self.task.cancel()
+
+    def cancel_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[None]] | Iterable[asyncio.Task[bool]]) -> None:
+    """Cancel and await; errors are those of the tasks' owners, who have seen them."""
+    pending = list(tasks)
+    for task in pending:
+        task.cancel()
+    if pending:
+        await asyncio.wait(pending)

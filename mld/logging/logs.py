@@ -1,0 +1,209 @@
+"""Logging of the daemon: one line per event, as text for people or as JSON for machines, on stderr.
+
+Fields travel in `extra=`; the message is prose, without the values that a field has; `loglines` formats both. `-l`
+accepts what Java users have (a logback XML file, whose levels are honoured) and what Python users have (INI or JSON
+configuration).
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TextIO
+
+from mld.logging.levels import keep_quiet
+from mld.logging.lines import Guarded, JsonLines, TextFormatter, WithPriority
+from mld.logging.log_stream import QueuedStream
+from properties.redaction import Scrubber, secrets_of_environment
+from properties.remarks import ConfigurationError, Level, Remark
+
+EXIT_FLUSH_S = 2.0
+"""How long the end of the process waits for a reader."""
+_LOGBACK_LEVELS = {"TRACE": "DEBUG", "WARN": "WARNING", "OFF": "CRITICAL", "ALL": "DEBUG"}
+
+
+def configure(log_format: str, level: str, configuration_file: str | None, env: Mapping[str, str]) -> Scrubber:
+    """Set up the root logger: `log_format` is text or json, `level` a level's name. Uncaught exceptions are logged.
+
+    `configuration_file` is the value of `-l`. What is secret in `env` never shows; the Scrubber takes what is found to
+    be secret later. Raises ConfigurationError if the file cannot be read.
+    """
+    scrub = Scrubber(secrets_of_environment(env))
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_formatter(log_format, scrub, env))
+    logging.getLogger().handlers[:] = [handler]
+    _set_level(level)
+    if configuration_file is not None:
+        _apply_file(Path(configuration_file))
+        _guard_handlers(scrub)
+    _queue_streams()
+    _log_what_nobody_catches()
+    return scrub
+
+
+def name_worker(worker: str) -> None:
+    """Say in each event which worker of several it is of."""
+
+    def named(record: logging.LogRecord) -> bool:
+        record.of_worker = worker
+        return True
+
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(named)
+
+
+def change_level(level: str, configuration_file: str | None) -> None:
+    """Log from `level` on, which a file given by `-l` overrules.
+
+    The levels of a logback file are read again; nothing changes if it cannot be used. Any other file sets all levels
+    itself, at the start only.
+    """
+    if configuration_file is None:
+        _set_level(level)
+        return
+    try:
+        text = Path(configuration_file).read_text(encoding="utf-8", errors="replace")
+        levels = list(_logback_levels(text)) if text.lstrip().startswith("<") else None
+    except (OSError, SyntaxError) as error:
+        logging.getLogger(__name__).warning(
+            "the levels of the log stay as they are: %s cannot be used: %s",
+            configuration_file,
+            error,
+            extra={"action": "log_configuration", "file": configuration_file},
+        )
+        return
+    if levels is not None:
+        _set_level(level)
+        for name, wanted in levels:
+            logging.getLogger(name).setLevel(wanted)
+
+
+def _set_level(level: str) -> None:
+    logging.getLogger().setLevel(level.upper())
+    keep_quiet()
+
+
+def _formatter(log_format: str, scrub: Scrubber, env: Mapping[str, str]) -> logging.Formatter:
+    if log_format == "json":
+        return JsonLines(scrub)
+    text = TextFormatter(scrub)
+    return WithPriority(text) if is_journal(env, sys.stderr) else text
+
+
+def is_journal(env: Mapping[str, str], stream: TextIO) -> bool:
+    """Whether what is written to `stream` goes to the journal of systemd, which says so in JOURNAL_STREAM."""
+    descriptor = _descriptor_of(stream)
+    if descriptor is None:
+        return False
+    status = os.fstat(descriptor)
+    return env.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
+def _descriptor_of(stream: TextIO) -> int | None:
+    try:
+        descriptor = stream.fileno()
+        os.fstat(descriptor)
+    except (OSError, ValueError, AttributeError):  # closed, or no file
+        return None
+    return descriptor
+
+
+def _all_handlers() -> set[logging.Handler]:
+    loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
+    return {handler for logger in loggers for handler in logger.handlers}
+
+
+def _guard_handlers(scrub: Scrubber) -> None:
+    """Let a file's handlers keep their formats, but clean their events like ours."""
+    for handler in _all_handlers():
+        if not isinstance(handler.formatter, TextFormatter | JsonLines | WithPriority):
+            handler.setFormatter(Guarded(handler.formatter or logging.Formatter(), scrub))
+
+
+def _queue_streams() -> None:
+    """Let no handler wait for whoever reads our standard output or error."""
+    queued: dict[int, QueuedStream] = {}
+    for handler in _all_handlers():
+        if isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr):
+            descriptor = _descriptor_of(handler.stream)
+            if descriptor is not None:
+                if descriptor not in queued:
+                    queued[descriptor] = QueuedStream(descriptor, handler.stream.encoding)
+                    atexit.register(queued[descriptor].drain, EXIT_FLUSH_S)
+                handler.setStream(queued[descriptor])
+
+
+def _log_what_nobody_catches() -> None:
+    """Log uncaught exceptions: Python would print them, secrets included. Errors of logging itself go unreported."""
+    logging.raiseExceptions = False
+    logging.captureWarnings(True)
+    fault = logging.getLogger("mld.fault")
+
+    def tell(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt | SystemExit):
+            return
+        given = error if error is not None else kind()
+        fault.critical("nobody caught this", exc_info=(kind, given, trace), extra={"action": "fault"})
+
+    sys.excepthook = tell
+    threading.excepthook = lambda told: tell(told.exc_type, told.exc_value, told.exc_traceback)
+    sys.unraisablehook = lambda told: tell(told.exc_type, told.exc_value, told.exc_traceback)
+
+
+def log_remarks(remarks: Iterable[Remark]) -> None:
+    """Log the remarks on the properties file, one line each."""
+    logger = logging.getLogger("mld.configuration")
+    for remark in remarks:
+        level = logging.WARNING if remark.level is Level.WARNING else logging.INFO
+        logger.log(level, "%s", remark, extra={"action": "configuration", "key": remark.key})
+
+
+def _apply_file(path: Path) -> None:
+    import logging.config  # here, as most starts have no such file
+    from xml.etree import ElementTree
+
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if text.lstrip().startswith("<"):
+            _apply_logback(text, path)
+        elif text.lstrip().startswith("{"):
+            logging.config.dictConfig(json.loads(text))
+        else:
+            logging.config.fileConfig(path, disable_existing_loggers=False)
+    except (OSError, ValueError, KeyError, RuntimeError, ElementTree.ParseError) as error:
+        problem = Remark(
+            Level.ERROR,
+            "--log-configuration",
+            str(path),
+            f"cannot be used as a logging configuration: {error}",
+            "give a logback XML file, or a Python logging configuration as INI or JSON",
+        )
+        raise ConfigurationError([problem]) from error
+
+
+def _apply_logback(text: str, path: Path) -> None:
+    """Take the levels of a logback file; its appenders and layouts belong to Java."""
+    for name, level in _logback_levels(text):
+        logging.getLogger(name).setLevel(level)
+    logging.getLogger(__name__).warning(
+        "only the levels of a logback file are used; choose the layout with --log-format",
+        extra={"action": "log_configuration", "file": str(path)},
+    )
+
+
+def _logback_levels(text: str) -> Iterator[tuple[str, str]]:
+    """Logger and level, for each that the file names. Raises ElementTree.ParseError, a SyntaxError."""
+    from xml.etree import ElementTree
+
+    document = ElementTree.fromstring(text)  # noqa: S314 - the operator's own file, as trusted as the properties file
+    for element in document.iter():
+        if element.tag in ("root", "logger") and (level := element.get("level")):
+            wanted = level.upper()
+            yield "" if element.tag == "root" else element.get("name", ""), _LOGBACK_LEVELS.get(wanted, wanted)

@@ -1,0 +1,154 @@
+"""Makes the readers of all shards from the settings: they poll, or use enhanced fan-out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from random import Random
+
+from mld.aws.counted import CountedService
+from mld.aws.fanout import KinesisFanOut
+from mld.aws.service import RawService
+from mld.aws.wire.client import WireService
+from mld.core.clock import Clock
+from mld.core.errors import StartupError
+from mld.core.streams import FanOut, StreamKind, Streams
+from mld.metrics.shard import ShardMetrics
+from mld.retrieval.buffer import Budget
+from mld.retrieval.fanout import FanOutReader
+from mld.retrieval.pacing import Pacing, beat_of
+from mld.retrieval.polling import PollingReader
+from mld.retrieval.rawpage import page_of_event
+from mld.retrieval.reader import ShardReader
+from mld.retrieval.registration import RegisteredConsumer, Retries
+from mld.retrieval.subscribing import YIELD_S
+from properties.settings import Settings
+from properties.values import RetrievalMode
+
+log = logging.getLogger(__name__)
+
+NewReader = Callable[[str, ShardMetrics], ShardReader]
+"""Makes the reader of the shard with this id, which counts there what it reads."""
+TakeDown = Callable[[], Awaitable[None]]
+"""What the last worker of a fleet does when it ends."""
+_RENEWALS_PER_LEASE = 3
+TABLE_CATCH_UP_FROM_MS = 60_000
+"""A shard of a DynamoDB stream further behind than this is read more often, by Amazon's adapter too; the age of the
+newest record, which is all the service tells, is never 0."""
+TABLE_CATCH_UP_FACTOR = 3
+
+
+def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams, extra: bytes = b"") -> FanOut | None:
+    """The port of enhanced fan-out; None to poll. Nothing can subscribe where every call must go through botocore."""
+    if not settings.reads_by_fan_out:
+        return None
+    if isinstance(kinesis, WireService | CountedService) and kinesis.can_stream:
+        return KinesisFanOut(
+            kinesis, streams, stream_name=settings.stream_name, page_of=replace(page_of_event, extra=extra)
+        )
+    why = "enhanced fan-out needs the lean wire client, and thus no client certificate and no proxy that speaks TLS"
+    if settings.retrieval_mode is RetrievalMode.FANOUT:
+        raise StartupError(f"{why}; set retrievalMode=POLLING")
+    log.warning("%s; retrievalMode DEFAULT polls instead", why, extra={"action": "fan_out_impossible"})
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderShares:
+    """What all readers of a worker share; with `on_a_beat` those at the tip wake together (`retrieval.pacing`)."""
+
+    clock: Clock
+    rng: Random
+    budget: Budget
+    on_a_beat: bool = False
+
+
+def readers_of(
+    settings: Settings,
+    streams: Streams,
+    fan_out: FanOut | None,
+    shares: ReaderShares,
+    consumer_arn: str | None,
+    kind: StreamKind = StreamKind.KINESIS,
+) -> tuple[NewReader, TakeDown | None]:
+    """What makes the readers of one stream, and what the last worker takes down."""
+    if fan_out is None:
+        return polling_readers(settings, streams, shares, kind), None
+    consumer = consumer_of(settings, fan_out, shares.clock, shares.rng, consumer_arn)
+    new_reader = fan_out_readers(settings, fan_out, consumer, shares)
+    return new_reader, consumer.deregister if settings.deregister_consumer else None
+
+
+def consumer_of(settings: Settings, fan_out: FanOut, clock: Clock, rng: Random, arn: str | None) -> RegisteredConsumer:
+    """The registered consumer with which all readers of a worker subscribe."""
+    return RegisteredConsumer(
+        fan_out,
+        clock,
+        rng,
+        name=settings.fanout_consumer_name,
+        arn=arn,
+        retries=Retries(
+            describe_stream=settings.fanout_max_describe_stream_summary_retries,
+            describe_consumer=settings.fanout_max_describe_stream_consumer_retries,
+            register=settings.fanout_register_stream_consumer_retries,
+            backoff_s=settings.fanout_retry_backoff_millis / 1000,
+        ),
+    )
+
+
+def fan_out_readers(
+    settings: Settings, fan_out: FanOut, consumer: RegisteredConsumer, shares: ReaderShares
+) -> NewReader:
+    """Readers that subscribe."""
+    # The next renewal at the latest shows that a lease is lost, and a renewal may take as long as its interval.
+    yield_s = max(YIELD_S, 2 * settings.failover_time_millis / 1000 / _RENEWALS_PER_LEASE)
+
+    def new_reader(shard_id: str, metrics: ShardMetrics) -> FanOutReader:
+        return FanOutReader(
+            fan_out,
+            consumer,
+            shares.clock,
+            shares.rng,
+            shard_id=shard_id,
+            yield_s=yield_s,
+            budget=shares.budget,
+            deliver_empty=settings.call_process_records_even_for_empty_record_list,
+            metrics=metrics,
+        )
+
+    return new_reader
+
+
+def polling_intervals(settings: Settings, kind: StreamKind, *, on_a_beat: bool = False) -> Pacing:
+    """How often a shard of a stream of this kind is read."""
+    idle_interval_s = settings.idle_time_between_reads_in_millis / 1000
+    intervals = Pacing(
+        idle_interval_s,
+        reduced_tps_threshold_ms=settings.millis_behind_latest_threshold_for_reduced_tps,
+        beat_s=beat_of(idle_interval_s) if on_a_beat else 0.0,
+    )
+    if kind is StreamKind.KINESIS:
+        return intervals
+    catch_up_interval_s = idle_interval_s / TABLE_CATCH_UP_FACTOR
+    return replace(intervals, catch_up_interval_s=catch_up_interval_s, catch_up_from_ms=TABLE_CATCH_UP_FROM_MS)
+
+
+def polling_readers(settings: Settings, streams: Streams, shares: ReaderShares, kind: StreamKind) -> NewReader:
+    """Readers that poll."""
+    intervals = polling_intervals(settings, kind, on_a_beat=shares.on_a_beat)
+
+    def new_reader(shard_id: str, metrics: ShardMetrics) -> PollingReader:
+        return PollingReader(
+            streams,
+            shares.clock,
+            shares.rng,
+            shard_id=shard_id,
+            max_records=settings.max_records,
+            intervals=intervals,
+            budget=shares.budget,
+            deliver_empty=settings.call_process_records_even_for_empty_record_list,
+            metrics=metrics,
+        )
+
+    return new_reader
