@@ -1,8 +1,8 @@
 """`BotoService`: the `Service` port over a botocore client, called in a few threads of its own.
 
 This is the only place where the daemon blocks. A call is one HTTP attempt of the client (retries belong to the caller),
-its answer crosses back to the loop as a plain dict, its failure as an error of `mld.core.errors`. Whoever awaits may give up
-at any time: a call that is still queued is then never sent; one that is under way ends by the client's own read
+its answer crosses back to the loop as a plain dict, its failure as an error of `mld.core.errors`. Whoever awaits may
+give up at any time: a call that is still queued is then never sent; one that is under way ends by the client's own read
 time-out and its outcome is dropped.
 
 Importing this module must stay cheap: botocore is imported by the first thread that needs it.

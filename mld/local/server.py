@@ -2,8 +2,8 @@
 
 A thin shell: it reads the clock, hands each request to the model, writes the answer, and wakes the subscriptions of
 shards that changed. It listens on the loopback interface unless told otherwise. There is no authentication: of a
-request's signature only the region and the access key are used (`mld.local.accounts`). So `mld.core.webrule` keeps the pages
-of browsers out.
+request's signature only the region and the access key are used (`mld.local.accounts`). So `mld.core.webrule` keeps the
+pages of browsers out.
 """
 
 from __future__ import annotations
@@ -316,8 +316,8 @@ async def serve(
     delays: StateDelays | None = None,
 ) -> EmbeddedServer:
     """Listen (port 0: any free one) and answer until `close`. `allow_hosts` are names by which clients may call besides
-    localhost and addresses (`mld.core.webrule`), `enforce` switches the throughput limits on, `delays` say how long streams
-    and consumers show their passing states. Raises OSError if the port is taken."""
+    localhost and addresses (`mld.core.webrule`), `enforce` switches the throughput limits on, `delays` say how long
+    streams and consumers show their passing states. Raises OSError if the port is taken."""
     server = EmbeddedServer(host, allow_hosts=allow_hosts, enforce=enforce, delays=delays or StateDelays())
     await server.start(port)
     return server

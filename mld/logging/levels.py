@@ -92,7 +92,7 @@ def level_name(level: int) -> str:
 def _existing(name: str) -> logging.Logger:
     if name != ROOT and name not in logging.root.manager.loggerDict:
         raise UnknownLoggerError(
-            f"there is no logger {name!r}: give a name as the log shows it, such as mld.daemon.worker, or one above it, such "
-            "as mld.consumer"
+            f"there is no logger {name!r}: give a name as the log shows it, such as mld.daemon.worker, or one above "
+            "it, such as mld.consumer"
         )
     return logging.getLogger(name or None)

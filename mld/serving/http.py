@@ -1,8 +1,9 @@
 """A small HTTP/1.1 server on the daemon's own event loop: GET and HEAD of a few read-only paths.
 
 It lives on the loop on purpose: if the loop hangs nobody answers, and that is what liveness means. `h11` reads and
-writes the protocol; here are the bounds (connections, sizes, times) and the rule about who may call (`mld.core.webrule`).
-An answer is made at once or awaited; an exception in a handler is an answer of 500 and a line in the log, never more.
+writes the protocol; here are the bounds (connections, sizes, times) and the rule about who may call
+(`mld.core.webrule`). An answer is made at once or awaited; an exception in a handler is an answer of 500 and a line in
+the log, never more.
 
 No connection is ended for another one: there are so many places, and so many for one peer. Whoever finds none waits a
 moment, and is answered if by then it has asked for a probe, which is short; else it is closed. A place is kept for a

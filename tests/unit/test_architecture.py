@@ -13,141 +13,53 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("mld", "protocol", "properties", "processors")
-LEAVES = {
-    "mld",
-    "mld.core.errors",
-    "mld.core.clock",
-    "mld.metrics",
-    "mld.core.periods",
-    "mld.core.positions",
-    "mld.core.steps",
-    "mld.core.stream_ids",
-    "mld.streams",
-    "mld.core.surviving",
-    "mld.core.turns",
-    "mld.core.waits",
-    "mld.core.webrule",
-}
-EVERYONE_MAY = LEAVES | {"mld.aws"}
-# What each room of mld may import besides the leaves, `mld.aws`, `protocol` and `properties`.
+EVERYONE_MAY = {"mld", "mld.core", "mld.metrics", "mld.aws"}
+# What each room of mld may import besides `mld.core`, `mld.metrics`, `mld.aws`, `protocol` and `properties`.
 ROOMS: dict[str, set[str]] = {
+    "mld.core": set(),
+    "mld.metrics": set(),
     "mld.aws": set(),
     "mld.leases": set(),
-    "mld.shards": {"mld.leases"},
     "mld.retrieval": set(),
-    "mld.consumer": {"mld.leases", "mld.retrieval"},
-    "mld.fleet": {"mld.leases"},
     "mld.local": set(),
-    "mld.schemas": {"mld.consumer", "mld.retrieval"},
-    "mld.core.control_place": set(),
-    "mld.check.refusals": {"mld.consumer", "mld.schemas", "mld.views"},
-    "mld.operating": {
-        "mld.consumer",
-        "mld.core.control_place",
-        "mld.fleet",
-        "mld.leases",
-        "mld.check.refusals",
-        "mld.retrieval",
-        "mld.shards",
-        "mld.retrieval.stream_adapters",
-        "mld.core.terminal",
-        "mld.tracking",
-        "mld.views",
-    },
-    "mld.serving": {
-        "mld.consumer",
-        "mld.core.control_place",
-        "mld.logging.levels",
-        "mld.logging.log_stream",
-        "mld.operating",
-        "mld.views",
-    },
+    "mld.logging": set(),
     "mld.views": set(),
-    "mld.quickstart": {"mld.leases", "mld.local", "mld.core.sparkhosts"},
-    "mld.retrieval.reader_factory": {"mld.retrieval"},
-    "mld.tracking.shard_coordinator": {"mld.consumer", "mld.leases", "mld.shards"},
-    "mld.tracking": {"mld.consumer", "mld.fleet", "mld.leases", "mld.tracking.shard_coordinator", "mld.shards"},
-    "mld.daemon.worker": {"mld.consumer", "mld.fleet", "mld.leases", "mld.tracking"},
-    "mld.daemon.assembly": {
+    "mld.shards": {"mld.leases"},
+    "mld.fleet": {"mld.leases"},
+    "mld.consumer": {"mld.leases", "mld.retrieval"},
+    "mld.schemas": {"mld.consumer", "mld.retrieval"},
+    "mld.tracking": {"mld.consumer", "mld.fleet", "mld.leases", "mld.shards"},
+    "mld.check": {"mld.consumer", "mld.schemas", "mld.views"},
+    "mld.operating": {
+        "mld.check",
         "mld.consumer",
         "mld.fleet",
         "mld.leases",
-        "mld.retrieval.reader_factory",
         "mld.retrieval",
         "mld.shards",
         "mld.tracking",
-        "mld.daemon.worker",
+        "mld.views",
     },
-    "mld.retrieval.stream_adapters": {"mld.retrieval"},
-    "mld.daemon.stream_clients": {
-        "mld.daemon.assembly",
-        "mld.retrieval.reader_factory",
-        "mld.retrieval.stream_adapters",
-        "mld.tracking",
-    },
-    "mld.daemon.process": {
-        "mld.daemon.assembly",
-        "mld.retrieval.stream_adapters",
-        "mld.daemon.stream_clients",
+    "mld.serving": {"mld.consumer", "mld.logging", "mld.operating", "mld.views"},
+    "mld.quickstart": {"mld.leases", "mld.local"},
+    "mld.daemon": {
+        "mld.check",
         "mld.consumer",
         "mld.fleet",
         "mld.leases",
-        "mld.retrieval.reader_factory",
-        "mld.check.refusals",
-        "mld.retrieval",
-        "mld.process",
-        "mld.schemas",
-        "mld.daemon.surface",
-        "mld.daemon.unit",
-        "mld.views",
-        "mld.daemon.worker",
-    },
-    "mld.daemon.surface": {
-        "mld.fleet",
-        "mld.leases",
+        "mld.logging",
         "mld.operating",
+        "mld.retrieval",
+        "mld.schemas",
         "mld.serving",
-        "mld.core.sparkhosts",
-        "mld.process",
-        "mld.views",
-        "mld.daemon.worker",
-    },
-    "mld.process": {"mld.fleet", "mld.leases", "mld.logging.logs", "mld.daemon.worker"},
-    "mld.daemon.unit": {"mld.fleet", "mld.process", "mld.serving", "mld.core.terminal"},
-    "mld.logging.logs": {"mld.logging.levels", "mld.logging.log_stream", "mld.logging.lines"},
-    "mld.logging.log_stream": set(),
-    "mld.logging.levels": set(),
-    "mld.logging.lines": set(),
-    "mld.check.command": {
-        "mld.check.command",
-        "mld.check.command",
-        "mld.consumer",
-        "mld.check.price",
-        "mld.check.refusals",
-        "mld.core.sparkhosts",
+        "mld.shards",
+        "mld.tracking",
         "mld.views",
     },
-    "mld.check.command": {"mld.consumer"},
-    "mld.check.command": set(),
-    "mld.check.price": set(),
-    "mld.core.sparkhosts": set(),
-    "mld.cli": set(),
-    "mld.daemon.event_loop": set(),
-    "mld.cli": {
-        "mld.daemon.process",
-        "mld.daemon.event_loop",
-        "mld.check.command",
-        "mld.local",
-        "mld.logging.logs",
-        "mld.quickstart",
-        "mld.process",
-        "mld.cli",
-        "mld.core.terminal",
-        "mld.daemon.unit",
-    },
-    "mld.core.terminal": set(),
+    "mld.cli": {"mld.check", "mld.daemon", "mld.local", "mld.logging", "mld.quickstart"},
     "mld.__main__": {"mld.cli"},
 }
+LEAVES = {"mld", "mld.core", "mld.metrics"}
 # The same within `mld.fleet`, each after those that it may import; `fleet` and `wiring` may import all others.
 SUBROOMS: dict[str, set[str]] = {
     "values": set(),
@@ -375,7 +287,7 @@ def room_of(module: str) -> str:
 
 def test_every_room_of_mld_is_on_the_map():
     rooms = {room_of(name_of(path)) for path in sorted((ROOT / "mld").rglob("*.py"))}
-    assert rooms - LEAVES == set(ROOMS)
+    assert rooms - {"mld"} == set(ROOMS)
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)
@@ -461,7 +373,7 @@ def test_importing_mld_imports_nothing_heavy():
 
 
 def test_modules_stay_readable():
-    too_long = {name_of(path): n for path in modules() if (n := len(path.read_text().splitlines())) > 480}
+    too_long = {name_of(path): n for path in modules() if (n := len(path.read_text().splitlines())) > 600}
     assert too_long == {}, "is each still one idea?"
 
 

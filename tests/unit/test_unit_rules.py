@@ -1,4 +1,4 @@
-"""What a unit of several workers does when (`mld.daemon.unit.rules`), and what its workers hear (`mld.daemon.unit.membership`)."""
+"""What a unit of several workers does when (`daemon.unit.rules`), what its workers hear (`daemon.unit.membership`)."""
 
 from __future__ import annotations
 

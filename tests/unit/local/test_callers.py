@@ -1,6 +1,7 @@
 """Who is answered by the embedded AWS, and by which service, over HTTP/1.1 and HTTP/2: programs, and five services.
 
-The rule for browsers is `mld.core.webrule`; these are its proofs on the wire. A real browser: acceptance/test_web_pages.py.
+The rule for browsers is `mld.core.webrule`; these are its proofs on the wire. A real browser:
+acceptance/test_web_pages.py.
 """
 
 from __future__ import annotations
