@@ -2,15 +2,10 @@
 
 `mld APP.properties` is `mld run APP.properties`. `-p` and `-l` are those of the Java daemon
 (protocol#command-line-of-java).
-
-Checks that the top-level packages next to `mld` are ours: their names are common, and another one may come first.
-
-`protocol`, `properties` and `processors` sit at the top level by the project's agreed layout.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import sys
@@ -23,25 +18,8 @@ from typing import NoReturn
 import click
 
 import mld
-from mld.core.errors import ImportedSiblingError, MldError
+from mld.core.errors import MldError
 from mld.core.terminal import EXIT_FAILURE, Duration, chosen_file, complain, properties_file, say, say_what_is_logged
-
-_SIBLINGS = ("protocol", "properties", "processors")
-
-
-def check_siblings() -> None:
-    """Raise ImportedSiblingError if a sibling would come from another directory than `mld`'s."""
-    home = Path(__file__).resolve().parent.parent
-    for name in _SIBLINGS:
-        spec = importlib.util.find_spec(name)
-        places = [Path(p).resolve() for p in (spec.submodule_search_locations or [])] if spec else []
-        if home / name not in places:
-            found = places[0] if places else "nowhere"
-            raise ImportedSiblingError(
-                f"the package {name!r} is expected in {home} but is found in {found}: another package of that name "
-                "comes first on the Python path; run bin/mld, or remove the other one from PYTHONPATH"
-            )
-
 
 logger = logging.getLogger(__name__)
 
@@ -98,10 +76,6 @@ def commands() -> None:
 
 def main() -> NoReturn:
     """Entry point of the console script and of `python -m mld`."""
-    try:
-        check_siblings()
-    except ImportedSiblingError as error:
-        sys.exit(f"mld: {error}")
     commands(prog_name="mld")
     raise AssertionError("click exits by itself")
 
@@ -146,9 +120,9 @@ def run(
     from mld.daemon.reload import LogOptions, Reloader
     from mld.daemon.unit.membership import claim_definitions, claim_membership
     from mld.logging import logs
-    from properties.loader import load
-    from properties.remarks import ConfigurationError
-    from properties.values import LogLevel
+    from mld.properties.loader import load
+    from mld.properties.remarks import ConfigurationError
+    from mld.properties.values import LogLevel
 
     file = chosen_file(option_file, argument_file)
     overrides = (*overrides, *claim_definitions(os.environ))
@@ -226,7 +200,7 @@ def check(
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def conformance(timeout_s: float, command: Sequence[str]) -> None:
     """Drive a record processor through scripted conversations and judge it: `mld conformance -- COMMAND ARGS…`."""
-    from protocol.conformance import run as judge
+    from mld.protocol.conformance import run as judge
 
     sys.exit(0 if judge(list(command), timeout_s=timeout_s, out=sys.stdout) else EXIT_FAILURE)
 

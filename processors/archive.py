@@ -1,6 +1,6 @@
 """A record processor that keeps every record of every shard, exactly once, as JSON lines in a directory.
 
-    python -m processors.archive DIRECTORY
+    python -m mld.processors.archive DIRECTORY
 
 Each shard has one append-only file, `<shard id>.jsonl`, in the shard's order. A line holds `shard`, `sequence`, `sub`,
 `partition_key`, `arrival_ms`, and the payload as `data` if it is UTF-8 text, else as `data_base64`.
@@ -43,10 +43,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-if not __package__:  # started by its file name: find the sibling packages
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from processors.sdk import (
+from mld.processors.sdk import (
     Checkpointer,
     DependencyError,
     Record,
@@ -343,7 +340,7 @@ def _sync_directory(directory: Path) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     if len(arguments) != 1:
-        sys.stderr.write("usage: python -m processors.archive DIRECTORY\n")
+        sys.stderr.write("usage: python -m mld.processors.archive DIRECTORY\n")
         raise SystemExit(2)
     directory = Path(arguments[0])
     run(lambda: Archive(directory))

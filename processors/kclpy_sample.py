@@ -1,6 +1,6 @@
 """A record processor written against the unmodified amazon_kclpy package (its version 3 interface).
 
-    python -m processors.kclpy_sample
+    python -m mld.processors.kclpy_sample
 
 It shows that processors written for Amazon's daemon run under this one as they are. Needs `pip install amazon_kclpy`;
 nothing else in this package does. Per batch it says on standard error how much it got, then checkpoints.

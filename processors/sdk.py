@@ -24,15 +24,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import BinaryIO
 
-from processors.standard import claim_standard_streams
-from protocol.child import (
+from mld.processors.standard import claim_standard_streams
+from mld.protocol.child import (
     ReceivedAction,
     ReceivedReply,
     encode_checkpoint_request,
     encode_status,
     parse_daemon_line,
 )
-from protocol.messages import (
+from mld.protocol.messages import (
     CheckpointErrorName,
     Initialize,
     LeaseLost,

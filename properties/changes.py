@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from properties.keys import BY_NAME, KEYS
-from properties.keytypes import Effect
-from properties.loader import LoadedConfiguration
-from properties.settings import Settings
-from properties.stream_keys import STREAMS
+from mld.properties.keys import BY_NAME, KEYS
+from mld.properties.keytypes import Effect
+from mld.properties.loader import LoadedConfiguration
+from mld.properties.settings import Settings
+from mld.properties.stream_keys import STREAMS
 
 LIVE = tuple(key for key in KEYS if key.live)
 

@@ -12,8 +12,8 @@ from datetime import timedelta
 from enum import Enum
 from urllib.parse import SplitResult, urlsplit
 
-from properties.keytypes import INT_MAX, LONG_MAX, Key, ValueKind
-from properties.values import (
+from mld.properties.keytypes import INT_MAX, LONG_MAX, Key, ValueKind
+from mld.properties.values import (
     AUTO,
     ONE_FOR_EACH_CPU,
     PROCESSES_MAX,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from properties.redaction import HIDDEN, Shown, redacted, secrets_in
+from mld.properties.redaction import HIDDEN, Shown, redacted, secrets_in
 
 _CALLABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _PROVIDER_NAME = re.compile(r"[A-Za-z][\w.$]*(?:Provider|ProviderChain|Chain|Credentials|Wrapper)", re.ASCII)

@@ -15,16 +15,16 @@ from dataclasses import dataclass, field, fields
 from pathlib import PurePath
 from urllib.parse import urlsplit
 
-from properties.keys import CREDENTIALS_PREFIX, KEYS
-from properties.keytypes import Section
-from properties.redaction import where
-from properties.remarks import Level, Remark
-from properties.settings import Settings, StreamSetting
-from properties.spark import PROGRAM as SPARK_PROGRAM
-from properties.stream_keys import FORMER, FORMER_WAIT, PATTERN_KEYS, STREAMS, STREAMS_FILE, key_of_stream
-from properties.stream_list import CONSUMER_ARN, NO_CONSUMER_ARN, NO_TIME, streams_of
-from properties.validation import Given
-from properties.values import (
+from mld.properties.keys import CREDENTIALS_PREFIX, KEYS
+from mld.properties.keytypes import Section
+from mld.properties.redaction import where
+from mld.properties.remarks import Level, Remark
+from mld.properties.settings import Settings, StreamSetting
+from mld.properties.spark import PROGRAM as SPARK_PROGRAM
+from mld.properties.stream_keys import FORMER, FORMER_WAIT, PATTERN_KEYS, STREAMS, STREAMS_FILE, key_of_stream
+from mld.properties.stream_list import CONSUMER_ARN, NO_CONSUMER_ARN, NO_TIME, streams_of
+from mld.properties.validation import Given
+from mld.properties.values import (
     SOCKET_OFF,
     ChildFailurePolicy,
     ClientVersionConfig,

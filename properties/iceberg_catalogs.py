@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from properties.redaction import Shown, conf_shown
+from mld.properties.redaction import Shown, conf_shown
 
 TABLE_PREFIX = "mld.spark.table."
 CATALOG_PREFIX = "mld.spark.catalog."

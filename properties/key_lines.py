@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from properties import keys
-from properties.grammar import FileEntry
-from properties.keytypes import OWN_PREFIX, Key
-from properties.redaction import shown_name
-from properties.remarks import OVERRIDE_PLACE, Level, Remark
-from properties.stream_keys import PREFIX as STREAM_PREFIX
-from properties.stream_keys import PROPERTIES, STREAMS
+from mld.properties import keys
+from mld.properties.grammar import FileEntry
+from mld.properties.keytypes import OWN_PREFIX, Key
+from mld.properties.redaction import shown_name
+from mld.properties.remarks import OVERRIDE_PLACE, Level, Remark
+from mld.properties.stream_keys import PREFIX as STREAM_PREFIX
+from mld.properties.stream_keys import PROPERTIES, STREAMS
 
 NEAREST_CUTOFF = 0.75  # below this a suggestion misleads more often than it helps
 SPARK_PREFIX = "mld.spark."  # those keys are read by `spark`

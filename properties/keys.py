@@ -12,10 +12,10 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
-from properties.keytypes import INT_MAX, LONG_MAX, Effect, Key, Section, ValueKind, snake_case
-from properties.redaction import Shown
-from properties.stream_keys import PATTERN_KEYS, STREAM_KEYS
-from properties.values import (
+from mld.properties.keytypes import INT_MAX, LONG_MAX, Effect, Key, Section, ValueKind, snake_case
+from mld.properties.redaction import Shown
+from mld.properties.stream_keys import PATTERN_KEYS, STREAM_KEYS
+from mld.properties.values import (
     AssignmentStrategy,
     BillingMode,
     ChildFailurePolicy,

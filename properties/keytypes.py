@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from properties.redaction import Shown
+from mld.properties.redaction import Shown
 
 OWN_PREFIX = "mld."
 VARIABLE = "<name>"

@@ -13,23 +13,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from properties.derive import Derivation, derive, settings_of
-from properties.grammar import FileEntry, GrammarError, parse
-from properties.key_lines import all_lines, collect
-from properties.keys import BY_NAME, KEYS, find
-from properties.keytypes import Effect, Key, Section
-from properties.redaction import remarks_on_exposure, where, who_else
-from properties.remarks import OVERRIDE_PLACE, ConfigurationError, Level, Remark
-from properties.secret_files import secret_of
-from properties.settings import Settings
-from properties.spark import PREFIX, PROGRAM, REGISTRY, Format, SparkLines
-from properties.spark import read as read_spark
-from properties.stream_keys import PREFIX as STREAM_PREFIX
-from properties.stream_keys import STREAMS, STREAMS_FILE
-from properties.stream_list import ListFile, StreamList, StreamsFile, entries_of_list, read_list
-from properties.substitution import Sources
-from properties.validation import Given, check, display, display_value
-from properties.values import SchemaMode
+from mld.properties.derive import Derivation, derive, settings_of
+from mld.properties.grammar import FileEntry, GrammarError, parse
+from mld.properties.key_lines import all_lines, collect
+from mld.properties.keys import BY_NAME, KEYS, find
+from mld.properties.keytypes import Effect, Key, Section
+from mld.properties.redaction import remarks_on_exposure, where, who_else
+from mld.properties.remarks import OVERRIDE_PLACE, ConfigurationError, Level, Remark
+from mld.properties.secret_files import secret_of
+from mld.properties.settings import Settings
+from mld.properties.spark import PREFIX, PROGRAM, REGISTRY, Format, SparkLines
+from mld.properties.spark import read as read_spark
+from mld.properties.stream_keys import PREFIX as STREAM_PREFIX
+from mld.properties.stream_keys import STREAMS, STREAMS_FILE
+from mld.properties.stream_list import ListFile, StreamList, StreamsFile, entries_of_list, read_list
+from mld.properties.substitution import Sources
+from mld.properties.validation import Given, check, display, display_value
+from mld.properties.values import SchemaMode
 
 FILE_BYTES_MAX = 1 << 20  # a properties file has a few kilobytes; anything larger is some other file
 _LEVEL_ORDER = {Level.ERROR: 0, Level.WARNING: 1, Level.INFO: 2}

@@ -39,8 +39,8 @@ from enum import Enum
 from itertools import pairwise
 from urllib.parse import quote, quote_plus, unquote
 
-from properties.remarks import OVERRIDE_PLACE, Level, Remark
-from properties.substitution import has_file, has_reference
+from mld.properties.remarks import OVERRIDE_PLACE, Level, Remark
+from mld.properties.substitution import has_file, has_reference
 
 _BEYOND_ASCII = re.compile(r"[^\x20-\x7e]+")
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import stat
 
-from properties.redaction import printable
-from properties.substitution import SubstitutionError
+from mld.properties.redaction import printable
+from mld.properties.substitution import SubstitutionError
 
 SECRET_BYTES_MAX = 64 * 1024  # a key, a token or a certificate has a few kilobytes
 

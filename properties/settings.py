@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from properties.credentials import CredentialsChain
-from properties.values import (
+from mld.properties.credentials import CredentialsChain
+from mld.properties.values import (
     AssignmentStrategy,
     BillingMode,
     ChildFailurePolicy,

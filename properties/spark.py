@@ -13,14 +13,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from properties.grammar import FileEntry
-from properties.iceberg_catalogs import CATALOG_KEY, CATALOG_PREFIX, SINK_NAME, TABLE_PREFIX, catalog_shown, problems
-from properties.key_lines import KeyLine, all_lines
-from properties.keytypes import INT_MAX, Effect, Key, Section, ValueKind
-from properties.redaction import Shown, conf_shown, option_shown, shown_name
-from properties.remarks import Level, Remark
-from properties.substitution import Sources
-from properties.validation import check
+from mld.properties.grammar import FileEntry
+from mld.properties.iceberg_catalogs import (
+    CATALOG_KEY,
+    CATALOG_PREFIX,
+    SINK_NAME,
+    TABLE_PREFIX,
+    catalog_shown,
+    problems,
+)
+from mld.properties.key_lines import KeyLine, all_lines
+from mld.properties.keytypes import INT_MAX, Effect, Key, Section, ValueKind
+from mld.properties.redaction import Shown, conf_shown, option_shown, shown_name
+from mld.properties.remarks import Level, Remark
+from mld.properties.substitution import Sources
+from mld.properties.validation import check
 
 PROGRAM = "mld-spark"
 PREFIX = "mld.spark."

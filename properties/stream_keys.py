@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from properties.keytypes import VARIABLE, Key, Section, ValueKind
-from properties.redaction import Shown
-from properties.values import FormerStreams
+from mld.properties.keytypes import VARIABLE, Key, Section, ValueKind
+from mld.properties.redaction import Shown
+from mld.properties.values import FormerStreams
 
 STREAMS, STREAMS_FILE = "mld.streams", "mld.streamsFile"
 FORMER, FORMER_WAIT = "mld.formerStreams", "mld.formerStreamsWait"

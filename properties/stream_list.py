@@ -12,18 +12,18 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from properties import keys
-from properties.conversion import STREAM_NAME
-from properties.credentials import CredentialsChain
-from properties.grammar import FileEntry, GrammarError, parse
-from properties.key_lines import collect
-from properties.redaction import shown_name, where
-from properties.remarks import ConfigurationError, Level, Remark
-from properties.settings import StreamSetting
-from properties.stream_keys import PATTERN_KEYS, PREFIX, STREAMS_FILE, key_of_stream
-from properties.substitution import Sources
-from properties.validation import Given, check
-from properties.values import InitialPositionKind, InitialPositionSetting, StreamArn
+from mld.properties import keys
+from mld.properties.conversion import STREAM_NAME
+from mld.properties.credentials import CredentialsChain
+from mld.properties.grammar import FileEntry, GrammarError, parse
+from mld.properties.key_lines import collect
+from mld.properties.redaction import shown_name, where
+from mld.properties.remarks import ConfigurationError, Level, Remark
+from mld.properties.settings import StreamSetting
+from mld.properties.stream_keys import PATTERN_KEYS, PREFIX, STREAMS_FILE, key_of_stream
+from mld.properties.substitution import Sources
+from mld.properties.validation import Given, check
+from mld.properties.values import InitialPositionKind, InitialPositionSetting, StreamArn
 
 CONSUMER_ARN = re.compile(
     r"(?P<arn>arn:aws[^:]*:kinesis:[^:]+:[0-9]{12}:stream/(?P<stream>[a-zA-Z0-9_.-]+))/consumer/[a-zA-Z0-9_.-]+:[0-9]+",

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from properties.conversion import BadValue, convert, trim
-from properties.credentials import parse_chain
-from properties.key_lines import KeyLine
-from properties.keys import (
+from mld.properties.conversion import BadValue, convert, trim
+from mld.properties.credentials import parse_chain
+from mld.properties.key_lines import KeyLine
+from mld.properties.keys import (
     BAKE_SECONDS_MAX,
     BAKE_SECONDS_MIN,
     METRICS_PERIOD_MILLIS_MIN,
     READ_INTERVAL_MILLIS_MIN,
 )
-from properties.keytypes import NUMERIC_KINDS, Effect, Key, ValueKind
-from properties.redaction import HIDDEN, Shown, is_secret_key, redacted, secrets_in, shown_mistake
-from properties.remarks import Level, Remark
-from properties.stream_keys import PREFIX as STREAM_PREFIX
-from properties.substitution import Sources, SubstitutionError, has_file, has_reference, substitute
+from mld.properties.keytypes import NUMERIC_KINDS, Effect, Key, ValueKind
+from mld.properties.redaction import HIDDEN, Shown, is_secret_key, redacted, secrets_in, shown_mistake
+from mld.properties.remarks import Level, Remark
+from mld.properties.stream_keys import PREFIX as STREAM_PREFIX
+from mld.properties.substitution import Sources, SubstitutionError, has_file, has_reference, substitute
 
 # Java raises or clamps these without refusing the file.
 _CLAMPS: dict[str, tuple[int, int | None]] = {

@@ -1,8 +1,8 @@
 """The child's half of the wire format: lines of the daemon to messages, and messages of a child to bytes.
 
 Rules: protocol#actions-of-the-daemon, protocol#child-messages, protocol#protocol-generations. It understands every
-generation of daemons. Children written in Python use it, and tests; the daemon itself uses `protocol.codec`. It does no
-I/O and is quick to import.
+generation of daemons. Children written in Python use it, and tests; the daemon itself uses `mld.protocol.codec`. It
+does no I/O and is quick to import.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from binascii import a2b_base64
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.messages import (
+from mld.protocol.messages import (
     ActionName,
     Initialize,
     LeaseLost,

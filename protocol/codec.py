@@ -12,7 +12,7 @@ from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Mapping
 from json.encoder import encode_basestring_ascii as quote
 
-from protocol.messages import (
+from mld.protocol.messages import (
     ActionName,
     ActionStatus,
     CheckpointErrorName,

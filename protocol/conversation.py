@@ -33,8 +33,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from types import MappingProxyType
 
-from protocol import codec
-from protocol.messages import (
+from mld.protocol import codec
+from mld.protocol.messages import (
     ActionName,
     ActionStatus,
     CheckpointErrorName,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from protocol.codec import PIECE_BYTES, RECORDS_HEAD, records_tail
+from mld.protocol.codec import PIECE_BYTES, RECORDS_HEAD, records_tail
 
 _END = b',"action":"record"}'
 _POSITION = re.compile(

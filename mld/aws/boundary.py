@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from mld.core.errors import MldError
-from properties.redaction import Scrubber
+from mld.properties.redaction import Scrubber
 
 log = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from mld import __version__
 from mld.aws.servicetime import ServiceTime
 from mld.core.errors import StartupError
-from properties.credentials import CredentialsChain
-from properties.settings import Settings
+from mld.properties.credentials import CredentialsChain
+from mld.properties.settings import Settings
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient

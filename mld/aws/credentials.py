@@ -35,7 +35,7 @@ from botocore.session import Session
 from mld.aws.keptcredentials import kept
 from mld.aws.servicetime import ServiceTime
 from mld.core.errors import StartupError
-from properties.credentials import AssumeRole, CredentialsChain, Provider, ProviderKind
+from mld.properties.credentials import AssumeRole, CredentialsChain, Provider, ProviderKind
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from mld.aws.client import BotoService
 from mld.aws.client_factory import BesideName, ClientFactory, beside_service
 from mld.aws.pool import DaemonPool
 from mld.core.errors import AwsError, AwsUnreachableError, DeadLetterError
-from properties.settings import Settings
-from properties.values import DeadLetterKind
+from mld.properties.settings import Settings
+from mld.properties.values import DeadLetterKind
 
 if TYPE_CHECKING:
     pass

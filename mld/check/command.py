@@ -30,16 +30,16 @@ from mld.check.refusals import refusals
 from mld.consumer.child import find_executable
 from mld.consumer.restarts import PAUSE_MAX_S
 from mld.core import sparkhosts
-from properties.keytypes import Section
-from properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load
-from properties.redaction import printable, where
-from properties.remarks import ConfigurationError, Level, Remark
-from properties.settings import Settings, StreamSetting
-from properties.spark import CONF_PREFIX, PREFIX, PROGRAM
-from properties.stream_keys import key_of_stream
-from properties.values import ChildFailurePolicy, ClientVersionConfig, FormerStreams, HeartbeatSetting
-from protocol.command import split_command
-from protocol.messages import Dialect
+from mld.properties.keytypes import Section
+from mld.properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load
+from mld.properties.redaction import printable, where
+from mld.properties.remarks import ConfigurationError, Level, Remark
+from mld.properties.settings import Settings, StreamSetting
+from mld.properties.spark import CONF_PREFIX, PREFIX, PROGRAM
+from mld.properties.stream_keys import key_of_stream
+from mld.properties.values import ChildFailurePolicy, ClientVersionConfig, FormerStreams, HeartbeatSetting
+from mld.protocol.command import split_command
+from mld.protocol.messages import Dialect
 
 UNKNOWN = "?"
 _OWN = ("consumerArn", "credentials", "executableName")

@@ -28,8 +28,8 @@ from mld.core.periods import (
     part_count,
     slow_period_s,
 )
-from properties.settings import Settings
-from properties.values import HeartbeatSetting
+from mld.properties.settings import Settings
+from mld.properties.values import HeartbeatSetting
 
 LIST_PRICE = "on-demand list prices of us-east-1, as of November 2024"
 WRITE_DOLLARS_PER_MILLION, READ_DOLLARS_PER_MILLION = 0.625, 0.125

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from mld.aws.client_factory import NameRule, name_rule
 from mld.consumer.child import find_executable
+from mld.properties.redaction import Shown, redacted
+from mld.properties.remarks import Level, Remark
+from mld.properties.settings import Settings
+from mld.properties.stream_keys import key_of_stream
+from mld.protocol.command import split_command
 from mld.schemas.opening import missing_codecs
 from mld.views.choice import missing_extras
-from properties.redaction import Shown, redacted
-from properties.remarks import Level, Remark
-from properties.settings import Settings
-from properties.stream_keys import key_of_stream
-from protocol.command import split_command
 
 SCRIPTS = (".py", ".js", ".rb", ".jar", ".sh")
 _SHELL_WORD = re.compile(r"[A-Za-z_]\w*=.*|cd|&&|\|\|?|;|[<>]{1,2}|.*[\"'`$].*|.*;", re.ASCII | re.DOTALL)

@@ -32,9 +32,9 @@ from mld.consumer.forked_process import ForkedProcess, fork
 from mld.consumer.naming import StreamNaming
 from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.core.clock import Clock, wait_for_event
-from protocol.command import shell_command
-from protocol.lines import LineSplitter
-from protocol.messages import StreamLabel
+from mld.protocol.command import shell_command
+from mld.protocol.lines import LineSplitter
+from mld.protocol.messages import StreamLabel
 
 PIPE_BYTES = 256 * 1024  # of stdin: fewer process switches; Linux allows a user 64 MiB, then pipes stay at 64 KiB
 F_SETPIPE_SZ = 1031

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from properties.redaction import HIDDEN, is_secret_key
+from mld.properties.redaction import HIDDEN, is_secret_key
 
 LINE_CHARACTERS_MAX = 16 * 1024
 MEMBERS_MAX = 400  # of a line: each is looked at for secrets, and takes some 3 us

@@ -33,9 +33,9 @@ from mld.core.streams import ChildBatch, ChildShard, Page
 from mld.core.surviving import ours
 from mld.leases.holding import HeldLease
 from mld.leases.lease import Lease
+from mld.protocol.conversation import ProcessorError, ProcessorGoneError
+from mld.protocol.messages import Dialect, Initialize
 from mld.retrieval.reader import EndOfShard, Records, ShardMissing, ShardReader
-from protocol.conversation import ProcessorError, ProcessorGoneError
-from protocol.messages import Dialect, Initialize
 
 
 class Wishes:

@@ -24,7 +24,7 @@ from mld.core.streams import ChildBatch
 from mld.leases.checkpoints import Write
 from mld.leases.holding import HeldLease
 from mld.leases.lease import Failing, Lease
-from protocol.conversation import ProcessorGoneError, ProcessorSilentError
+from mld.protocol.conversation import ProcessorGoneError, ProcessorSilentError
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import IO
 
-from protocol import forking, meeting
-from protocol.forking import Request, UnavailableError
+from mld.protocol import forking, meeting
+from mld.protocol.forking import Request, UnavailableError
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from mld.core.positions import Position
 from mld.core.steps import Steps
 from mld.core.streams import ChildBatch, HashRange, Misrouted, Page
 from mld.core.turns import in_turns
-from protocol.codec import RECORDS_HEAD, records_tail
-from protocol.framed import FramedRecord, Splitter, line_of
+from mld.protocol.codec import RECORDS_HEAD, records_tail
+from mld.protocol.framed import FramedRecord, Splitter, line_of
 
 
 async def batch_of(

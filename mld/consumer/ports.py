@@ -31,10 +31,10 @@ from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardMetrics
+from mld.protocol.framed import FramedRecord
+from mld.protocol.messages import Dialect, StreamLabel
 from mld.retrieval.placement import Placement
 from mld.retrieval.reader import ShardReader
-from protocol.framed import FramedRecord
-from protocol.messages import Dialect, StreamLabel
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """One record processor as the consumer sees it: perform an action, answer its checkpoints, end it.
 
-Joins the sans-I/O `protocol.conversation` with a `ports.ChildProcess`. Rules: protocol#half-duplex-turns,
+Joins the sans-I/O `mld.protocol.conversation` with a `ports.ChildProcess`. Rules: protocol#half-duplex-turns,
 protocol#checkpoints-at-any-time, protocol#reply-timeout. One task reads the child's output as long as the child lives:
 it answers checkpoint requests whenever they come, and wakes the action whose status has come. An action begins between
 two reads, so that what was read before is judged before. Its line is written while the output is read, so that a child
@@ -21,8 +21,8 @@ from mld.consumer.ports import ChildProcess, ConsumerSettings
 from mld.consumer.taps import ShardTap
 from mld.core.clock import Clock
 from mld.metrics.shard import ShardMetrics
-from protocol import codec
-from protocol.conversation import (
+from mld.protocol import codec
+from mld.protocol.conversation import (
     ActionDone,
     CheckpointAsked,
     Conversation,
@@ -32,7 +32,7 @@ from protocol.conversation import (
     ProcessorSilentError,
     StaleAnswer,
 )
-from protocol.messages import (
+from mld.protocol.messages import (
     ActionName,
     CheckpointErrorName,
     CheckpointRequest,

@@ -15,7 +15,7 @@ from mld.leases.checkpoints import CheckpointRange, Illegal, Write
 from mld.leases.holding import HeldLease
 from mld.leases.keeper import LeaseKeeper
 from mld.metrics.shard import ShardMetrics
-from protocol.messages import CheckpointErrorName, CheckpointRequest
+from mld.protocol.messages import CheckpointErrorName, CheckpointRequest
 
 log = logging.getLogger(__name__)
 

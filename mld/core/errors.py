@@ -2,7 +2,7 @@
 
 Three questions decide the class: does the operator have to change something (`StartupError`, and `properties`'
 `ConfigurationError`), did AWS answer "no" or not answer at all (`TableError`, `StreamError`), or did a child break the
-protocol (`protocol.conversation.ProcessorError`)? An exception from AWS means *unknown*, never *lost* and never *done*.
+protocol (`conversation.ProcessorError`)? An exception from AWS means *unknown*, never *lost* and never *done*.
 """
 
 from __future__ import annotations
@@ -14,10 +14,6 @@ class MldError(Exception):
 
 class StartupError(MldError):
     """The daemon cannot start, for a reason outside the properties file (permissions, network, a foreign table)."""
-
-
-class ImportedSiblingError(StartupError):
-    """A top-level package named like one of ours was imported from somewhere else."""
 
 
 # --- AWS, as seen by `mld.aws` ---------------------------------------------------------------------------------------

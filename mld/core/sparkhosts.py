@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mld.metrics.worker import SparkFigures
-from properties.spark import PROGRAM
-from protocol import meeting
+from mld.properties.spark import PROGRAM
+from mld.protocol import meeting
 
 STATUS_FILE = "status.json"
 STATUS_BYTES_MAX = 1 << 20

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from properties.remarks import ConfigurationError
-    from properties.settings import Settings
+    from mld.properties.remarks import ConfigurationError
+    from mld.properties.settings import Settings
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -74,8 +74,8 @@ def chosen_file(option_file: str | None, argument_file: str | None) -> str:
 
 def settings_of(file: str, overrides: Sequence[str]) -> Settings:
     """The settings of a properties file; prints what is wrong with it and exits with 2 otherwise."""
-    from properties.loader import load
-    from properties.remarks import ConfigurationError
+    from mld.properties.loader import load
+    from mld.properties.remarks import ConfigurationError
 
     try:
         return load(file, overrides, os.environ).settings
@@ -85,7 +85,7 @@ def settings_of(file: str, overrides: Sequence[str]) -> Settings:
 
 def say(text: str) -> None:
     """Print one line to stderr, without secrets and line breaks that the text may repeat."""
-    from properties.redaction import Scrubber, printable
+    from mld.properties.redaction import Scrubber, printable
 
     click.echo(f"mld: {printable(Scrubber()(text))}", err=True)
 
@@ -103,7 +103,7 @@ def say_what_is_logged() -> None:
 
 def complain(error: ConfigurationError) -> NoReturn:
     """Print every problem on a line of its own, then how to see more, and exit."""
-    from properties.redaction import printable
+    from mld.properties.redaction import printable
 
     click.echo("mld: the configuration cannot be used:", err=True)
     for problem in error.problems:

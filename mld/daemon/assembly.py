@@ -25,6 +25,15 @@ from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeartbeatValidity, Validity
 from mld.metrics.registry import Metrics
+from mld.properties.settings import Settings
+from mld.properties.values import (
+    ChildFailurePolicy,
+    ChildLog,
+    HeartbeatSetting,
+    InitialPositionKind,
+    InitialPositionSetting,
+)
+from mld.protocol.messages import Dialect, StreamLabel
 from mld.retrieval.buffer import Budget
 from mld.retrieval.placement import Placement
 from mld.retrieval.reader_factory import ReaderShares, readers_of
@@ -36,15 +45,6 @@ from mld.tracking.stream_list import ListedStream
 from mld.tracking.stream_rows import ConsumedStreams, VisibleTable
 from mld.tracking.stream_set import OpenedStream, StreamRules, TrackedStreams
 from mld.tracking.tracked_stream import TrackingNeeds
-from properties.settings import Settings
-from properties.values import (
-    ChildFailurePolicy,
-    ChildLog,
-    HeartbeatSetting,
-    InitialPositionKind,
-    InitialPositionSetting,
-)
-from protocol.messages import Dialect, StreamLabel
 
 EPSILON_S = 0.025  # Java's epsilonMillis
 

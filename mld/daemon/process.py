@@ -42,15 +42,15 @@ from mld.fleet.wiring import load_of_this_host
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.retries import renewal_timeout_s
 from mld.metrics.registry import Metrics
+from mld.properties.redaction import Scrubber
+from mld.properties.remarks import ConfigurationError, Level
+from mld.properties.settings import Settings
+from mld.properties.spark import PREFIX, PROGRAM
+from mld.properties.values import ChildLog
+from mld.protocol.command import split_command
+from mld.protocol.messages import StreamLabel
 from mld.retrieval.stream_adapters import LABELS, service_name
 from mld.schemas.opening import OpenedRegistry, registry_of
-from properties.redaction import Scrubber
-from properties.remarks import ConfigurationError, Level
-from properties.settings import Settings
-from properties.spark import PREFIX, PROGRAM
-from properties.values import ChildLog
-from protocol.command import split_command
-from protocol.messages import StreamLabel
 
 log = logging.getLogger(__name__)
 

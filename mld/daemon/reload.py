@@ -13,11 +13,11 @@ from pathlib import Path
 
 from mld.core.surviving import survived
 from mld.logging import logs
-from properties.changes import Changes, changes_between
-from properties.loader import LoadedConfiguration, load
-from properties.redaction import Scrubber
-from properties.remarks import ConfigurationError
-from properties.settings import Settings
+from mld.properties.changes import Changes, changes_between
+from mld.properties.loader import LoadedConfiguration, load
+from mld.properties.redaction import Scrubber
+from mld.properties.remarks import ConfigurationError
+from mld.properties.settings import Settings
 
 log = logging.getLogger(__name__)
 

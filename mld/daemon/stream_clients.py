@@ -10,13 +10,13 @@ from mld.aws.counted import CountedService
 from mld.core.clock import Clock
 from mld.core.streams import StreamKind, Streams, StreamSummary
 from mld.daemon.assembly import SourcePorts, StreamPorts
+from mld.properties.credentials import CredentialsChain
+from mld.properties.settings import Settings, StreamSetting
+from mld.protocol.codec import record_keys
 from mld.retrieval.reader_factory import fan_out_of
 from mld.retrieval.stream_adapters import kind_of, streams_port
 from mld.tracking.follower import WantedStream
 from mld.tracking.stream_list import ListedStream, account_and_name
-from properties.credentials import CredentialsChain
-from properties.settings import Settings, StreamSetting
-from protocol.codec import record_keys
 
 
 @dataclass(frozen=True, slots=True)

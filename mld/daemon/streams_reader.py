@@ -7,11 +7,11 @@ import logging
 from collections.abc import Sequence
 
 from mld.core.surviving import survived
-from properties.loader import bytes_of_list
-from properties.redaction import Scrubber
-from properties.remarks import ConfigurationError, Level
-from properties.settings import StreamSetting
-from properties.stream_list import StreamsFile
+from mld.properties.loader import bytes_of_list
+from mld.properties.redaction import Scrubber
+from mld.properties.remarks import ConfigurationError, Level
+from mld.properties.settings import StreamSetting
+from mld.properties.stream_list import StreamsFile
 
 log = logging.getLogger(__name__)
 

@@ -27,13 +27,13 @@ from mld.fleet.leader.lock import LOCK_KEY
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.metrics.registry import Identity, Metrics
 from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, FleetReader, view_rules
+from mld.properties.settings import Settings
+from mld.properties.spark import PROGRAM
+from mld.properties.values import SOCKET_OFF, MetricsOutput
+from mld.protocol.command import split_command
 from mld.serving.daemon_status import DaemonStatus, StatusParts
 from mld.views.choice import sends_metrics
 from mld.views.summary import SummaryLine
-from properties.settings import Settings
-from properties.spark import PROGRAM
-from properties.values import SOCKET_OFF, MetricsOutput
-from protocol.command import split_command
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardActivity
-from properties.remarks import ConfigurationError, Level, Remark
+from mld.properties.remarks import ConfigurationError, Level, Remark
 
 log = logging.getLogger(__name__)
 

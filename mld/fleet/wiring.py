@@ -51,9 +51,9 @@ from mld.leases.table import LeaseTable, StoredTable
 from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeartbeatValidity
 from mld.metrics.registry import Metrics
-from properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN
-from properties.settings import Settings
-from properties.values import AssignmentStrategy, ClientVersionConfig, MetadataLayout
+from mld.properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN
+from mld.properties.settings import Settings
+from mld.properties.values import AssignmentStrategy, ClientVersionConfig, MetadataLayout
 
 JAVA_DISCOVERY_SLACK_S = 1.0
 """A Java worker reads its leases every `leaseAssignmentIntervalMillis` / 2 and then renews them one after the other."""

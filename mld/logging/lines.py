@@ -16,7 +16,7 @@ from typing import Any
 from pythonjsonlogger.json import JsonFormatter
 
 from mld.core.stream_ids import OF_THIS_STREAM
-from properties.redaction import Scrubber, printable
+from mld.properties.redaction import Scrubber, printable
 
 INDENT = "    "
 """Indentation of a trace. No event begins with a blank."""

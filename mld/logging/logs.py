@@ -21,8 +21,8 @@ from typing import TextIO
 from mld.logging.levels import keep_quiet
 from mld.logging.lines import Guarded, JsonLines, TextFormatter, WithPriority
 from mld.logging.log_stream import QueuedStream
-from properties.redaction import Scrubber, secrets_of_environment
-from properties.remarks import ConfigurationError, Level, Remark
+from mld.properties.redaction import Scrubber, secrets_of_environment
+from mld.properties.remarks import ConfigurationError, Level, Remark
 
 EXIT_FLUSH_S = 2.0
 """How long the end of the process waits for a reader."""

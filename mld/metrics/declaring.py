@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 from mld.metrics.instruments import Amounts, Calls, Spread, SpreadValue, StatisticSet, Tally
-from properties.values import MetricsLevel
+from mld.properties.values import MetricsLevel
 
 COUNT = "Count"
 MILLIS = "Milliseconds"

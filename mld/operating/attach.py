@@ -15,7 +15,7 @@ import click
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK, Duration, define_option, file_option
 from mld.operating.daemon_client import DaemonLink, find_daemon
 from mld.operating.daemon_options import daemon_options, guarded, wanted_daemon
-from properties.redaction import printable
+from mld.properties.redaction import printable
 
 LEVELS = ("debug", "info", "warning", "error", "reset")
 

@@ -19,7 +19,7 @@ from typing import Any
 from mld.core import control_place
 from mld.core.control_place import ControlPlace, ControlPlaceError
 from mld.core.errors import MldError
-from properties.values import SOCKET_OFF
+from mld.properties.values import SOCKET_OFF
 
 CHUNK_BYTES = 256 * 1024
 ANSWER_BYTES_MAX = 256 * 1024 * 1024

@@ -30,14 +30,14 @@ from mld.core.terminal import (
 )
 from mld.operating.point_option import PointType
 from mld.operating.points import LATEST_POINT, TRIM_HORIZON_POINT, Point, PointKind
-from properties.redaction import printable
+from mld.properties.redaction import printable
 
 if TYPE_CHECKING:
     from mld.leases.lease import Lease
     from mld.operating.findings import Diagnosis
     from mld.operating.record_views import RecordView
     from mld.operating.shard_choice import ChosenShard
-    from properties.settings import Settings
+    from mld.properties.settings import Settings
 
 
 from collections.abc import Iterator

@@ -42,13 +42,13 @@ from mld.operating.findings import Diagnosis, fail, ok, refusal, warn
 from mld.operating.fleet_reader import fleet_reader, view_rules
 from mld.operating.stream_access import streams_of
 from mld.operating.stream_choice import settings_of_one
+from mld.properties.redaction import Scrubber
+from mld.properties.settings import Settings
+from mld.properties.spark import PROGRAM
+from mld.properties.values import ClientVersionConfig, DeadLetterKind, MetricsLevel, MetricsOutput
+from mld.protocol.command import split_command
 from mld.retrieval.stream_adapters import kind_of
 from mld.tracking.stream_rows import within_stream
-from properties.redaction import Scrubber
-from properties.settings import Settings
-from properties.spark import PROGRAM
-from properties.values import ClientVersionConfig, DeadLetterKind, MetricsLevel, MetricsOutput
-from protocol.command import split_command
 
 NO_TABLE_STREAM = "check streamArn: the table's LatestStreamArn, which changes when the stream is switched off and on"
 SWITCH_ON = "its records last 24 hours; to go on, switch the stream on and set streamArn to its new ARN"

@@ -24,8 +24,8 @@ from mld.leases.lease import Lease
 from mld.leases.rows import UNKNOWN_KEY
 from mld.leases.table import LeaseTable, TableScan
 from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ViewRules, fleet_status_steps, told_by_heartbeats
+from mld.properties.settings import Settings
 from mld.tracking import stream_list
-from properties.settings import Settings
 
 REQUEST_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 5.0

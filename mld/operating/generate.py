@@ -112,7 +112,7 @@ def systemd_unit(
     """
     from mld.operating.generated.service_unit import UnitRefused, unit
     from mld.operating.installation import Surroundings, loaded_for_unit, service_of
-    from properties.remarks import ConfigurationError
+    from mld.properties.remarks import ConfigurationError
 
     if group and not user:
         raise click.UsageError("--group needs --user")

@@ -16,7 +16,7 @@ import click
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK, properties_file
 from mld.operating.daemon_client import find_daemon, find_daemons
 from mld.operating.daemon_options import daemon_options, guarded, wanted_daemon
-from properties.redaction import printable
+from mld.properties.redaction import printable
 
 
 @click.command()

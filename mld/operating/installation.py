@@ -12,12 +12,12 @@ from pathlib import Path, PurePath
 
 import mld
 from mld.operating.generated.service_unit import SERVICE_PATH, ServiceFacts, UnitRefused, service_name
-from properties.loader import LoadedConfiguration, entries_of, load
-from properties.redaction import SECRET_CHARACTERS_MIN, is_secret_key
-from properties.spark import PREFIX, PROGRAM, SINK_PREFIX
-from properties.substitution import has_reference
-from properties.values import DeadLetterKind
-from protocol.command import split_command
+from mld.properties.loader import LoadedConfiguration, entries_of, load
+from mld.properties.redaction import SECRET_CHARACTERS_MIN, is_secret_key
+from mld.properties.spark import PREFIX, PROGRAM, SINK_PREFIX
+from mld.properties.substitution import has_reference
+from mld.properties.values import DeadLetterKind
+from mld.protocol.command import split_command
 
 CREDENTIALS_DIRECTORY = "CREDENTIALS_DIRECTORY"
 _NO_JIT = re.compile(r"python[0-9.]*|mld-zygote|.*\.py|perl[0-9.]*|ruby[0-9.]*|bash|sh|dash")

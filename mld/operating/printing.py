@@ -17,7 +17,7 @@ from rich.text import Text
 
 from mld.core.errors import MldError
 from mld.operating.listings import Listing
-from properties.redaction import Scrubber, printable
+from mld.properties.redaction import Scrubber, printable
 
 PLAIN_WIDTH = 200  # columns where stdout is no terminal
 ROWS_MAX = 500

@@ -20,8 +20,8 @@ from mld.operating.fleet_status import FleetStatus, ShardView, rejudged
 from mld.operating.stream_access import initial_of, streams_of
 from mld.operating.stream_choice import is_meant, settings_of_one
 from mld.operating.verdicts import Verdict
+from mld.properties.settings import Settings
 from mld.retrieval.starting_points import starting_point
-from properties.settings import Settings
 
 PROBES_CONCURRENT_MAX = 4
 PROBE_INTERVAL_S = 0.1

@@ -19,12 +19,12 @@ from mld.operating.points import Point
 from mld.operating.replaying import Replay, Replayed, Replayer
 from mld.operating.shard_choice import ChosenShard
 from mld.operating.stream_access import SpanError, initial_of, span_start, streams_of
+from mld.properties.redaction import printable
+from mld.properties.spark import PREFIX
+from mld.protocol.command import split_command
+from mld.protocol.messages import Dialect, StreamLabel
 from mld.retrieval.placement import Placement
 from mld.tracking.stream_list import account_and_name
-from properties.redaction import printable
-from properties.spark import PREFIX
-from protocol.command import split_command
-from protocol.messages import Dialect, StreamLabel
 
 STOP_TIMEOUT_S = 86_400.0
 """A debugger may hold the child at its end, too."""

@@ -19,9 +19,9 @@ from mld.core.streams import ChildBatch, HashRange, Streams
 from mld.leases.checkpoints import CheckpointRange, Illegal, NoWrite, Write
 from mld.operating.points import Point, PointKind
 from mld.operating.stream_access import SpanReader, SpanStart
+from mld.protocol.conversation import ProcessorError
+from mld.protocol.messages import CheckpointErrorName, CheckpointRequest, Dialect, Initialize, StreamLabel
 from mld.retrieval.rawpage import RawPage
-from protocol.conversation import ProcessorError
-from protocol.messages import CheckpointErrorName, CheckpointRequest, Dialect, Initialize, StreamLabel
 
 WARN_AFTER_S = 86_400.0 * 365  # never: a debugger holds the child
 

@@ -467,7 +467,7 @@ def _short(record: Any) -> str:
 
 def show(output: str, lines: Sequence[str], value: Any) -> None:
     """Print the lines for people, or the value for machines, None for none."""
-    from properties.redaction import printable
+    from mld.properties.redaction import printable
 
     if output == "json":
         if value is not None:

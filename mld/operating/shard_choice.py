@@ -13,7 +13,7 @@ from mld.leases.lease import Lease
 from mld.operating.acts.plan import ActRefusedError
 from mld.operating.stream_access import shard_id_of
 from mld.operating.stream_choice import chosen_stream, names_of, settings_of_one
-from properties.settings import Settings, StreamSetting
+from mld.properties.settings import Settings, StreamSetting
 
 
 @dataclass(frozen=True, slots=True)

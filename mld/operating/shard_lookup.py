@@ -6,7 +6,7 @@ from mld.core.errors import TableMissingError
 from mld.core.stream_ids import keys_meant, stream_of_key
 from mld.operating.acts.plan import full_key
 from mld.operating.fleet_reader import fleet_reader
-from properties.settings import Settings
+from mld.properties.settings import Settings
 
 
 async def with_stream(settings: Settings, name: str) -> str:

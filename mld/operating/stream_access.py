@@ -25,11 +25,11 @@ from mld.core.positions import AT_TIMESTAMP, LATEST, SUB_MAX, TRIM_HORIZON, Init
 from mld.core.streams import IteratorType, StartingPoint, Streams
 from mld.leases.lease import Lease
 from mld.operating.points import Point, PointKind
+from mld.properties.settings import Settings
+from mld.properties.values import InitialPositionKind
 from mld.retrieval.rawpage import RawPage
 from mld.retrieval.starting_points import starting_point
 from mld.retrieval.stream_adapters import LABELS, kind_of, service_name, streams_port
-from properties.settings import Settings
-from properties.values import InitialPositionKind
 
 READ_INTERVAL_S = 0.4
 """Kinesis allows five reads a second and shard, for all consumers together."""

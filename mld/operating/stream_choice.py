@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mld.core.stream_ids import parse_stream_id
 from mld.operating.acts.plan import ActRefusedError
-from properties.settings import Settings, StreamSetting
+from mld.properties.settings import Settings, StreamSetting
 
 NAMED_MAX = 5
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from mld.properties.redaction import printable
 from mld.quickstart.plain import PlainTour
 from mld.quickstart.spark import SparkTour
 from mld.quickstart.stage import NotReadyError
 from mld.quickstart.tour import Tour
-from properties.redaction import printable
 
 EXIT_NOT_READY = 2
 _PLAIN_WIDTH = 120  # columns where stdout is no terminal

@@ -42,7 +42,7 @@ class PlainTour(Tour):
     def properties(self, endpoint: str) -> str:
         return f"""\
 # Written by `mld quickstart --plain`: the same keys that Amazon's Java MultiLangDaemon reads.
-executableName = {sys.executable} -m processors.archive {self.archive_directory}
+executableName = {sys.executable} -m mld.processors.archive {self.archive_directory}
 streamName = {STREAM}
 applicationName = {APPLICATION}
 initialPositionInStream = TRIM_HORIZON

@@ -60,9 +60,9 @@ class SparkTour(Tour):
     def check(self) -> None:
         """Have the processor look at PySpark, Java and the pipeline before anything is started."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.pipeline_file.write_bytes((files("processors.samples") / self.pipeline_file.name).read_bytes())
+        self.pipeline_file.write_bytes((files("mld.processors.samples") / self.pipeline_file.name).read_bytes())
         self.properties_file.write_text(self.properties("http://127.0.0.1:1"), "utf-8")
-        command = [sys.executable, "-P", "-m", "processors.spark.child", "--check", str(self.properties_file)]
+        command = [sys.executable, "-P", "-m", "mld.processors.spark.child", "--check", str(self.properties_file)]
         looked = subprocess.run(
             command, cwd=self.directory, capture_output=True, text=True, timeout=CHECK_S, check=False
         )
@@ -82,7 +82,7 @@ class SparkTour(Tour):
                 shutil.rmtree(self.lake / name)
 
     def properties(self, endpoint: str) -> str:
-        text = (files("properties") / "samples" / "spark.properties").read_text("utf-8")
+        text = (files("mld.properties") / "samples" / "spark.properties").read_text("utf-8")
         values = {
             "streamName": STREAM,
             "applicationName": APPLICATION,
@@ -114,7 +114,7 @@ class SparkTour(Tour):
 
     def wait_until_caught_up(self, daemon: subprocess.Popen[bytes]) -> None:
         """Another core is idle while the session of the daemon starts: that of the reader starts beside it."""
-        command = [sys.executable, "-P", "-m", "processors.samples.reading", str(self.lake)]
+        command = [sys.executable, "-P", "-m", "mld.processors.samples.reading", str(self.lake)]
         with self.reading_log_file.open("wb") as log:
             self._reader = self._readers.enter_context(process(command, log, stdin=subprocess.PIPE))
         super().wait_until_caught_up(daemon)

@@ -26,6 +26,8 @@ from rich.text import Text
 from mld.aws.client_factory import client_factory
 from mld.leases.lease import Lease
 from mld.leases.rows import parse_row
+from mld.properties.loader import load
+from mld.properties.redaction import printable, printable_lines
 from mld.quickstart.clicks import ClickEvent, Put, click_events
 from mld.quickstart.stage import (
     STOP_S,
@@ -36,8 +38,6 @@ from mld.quickstart.stage import (
     ready_endpoint,
     signals_end_us,
 )
-from properties.loader import load
-from properties.redaction import printable, printable_lines
 
 STREAM = "quickstart-clicks"
 APPLICATION = "quickstart"

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from mld.protocol.codec import PIECE_BYTES, RECORD_END, RECORD_FRAME
 from mld.retrieval.layouts import FRAME_IN_BASE64, Columns
-from protocol.codec import PIECE_BYTES, RECORD_END, RECORD_FRAME
 
 _DATA, _KEY, _SEQUENCE, _TIME, _END = RECORD_FRAME
 _OPENING = b"," + _DATA
@@ -78,7 +78,7 @@ class RecordPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordForm:
-    """The text around the columns of records that all have the same extra keys (`protocol.codec.record_keys`)."""
+    """The text around the columns of records that all have the same extra keys (`mld.protocol.codec.record_keys`)."""
 
     end: bytes
     after_data: re.Pattern[bytes]

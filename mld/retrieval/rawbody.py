@@ -25,6 +25,7 @@ from itertools import islice
 from operator import itemgetter, lt
 from typing import NamedTuple, NoReturn, TypeVar
 
+from mld.protocol.codec import PIECE_BYTES
 from mld.retrieval.jsonscan import ARRAY, ARRAY_END, COMMA, OBJECT, QUOTE, Scan
 from mld.retrieval.layouts import (
     FRAME_IN_BASE64,
@@ -39,7 +40,6 @@ from mld.retrieval.layouts import (
     source_of_layout,
 )
 from mld.retrieval.pieces import Piece, form_with, size_of
-from protocol.codec import PIECE_BYTES
 
 LAYOUTS_MAX = 8
 """Layouts learned from one body; records of further kinds are read slowly, as learning costs some 0.1 ms."""

@@ -20,11 +20,7 @@ from typing import ClassVar, TypeVar
 from mld.core.positions import Position
 from mld.core.steps import Steps, finish
 from mld.core.streams import A_TURN, ChildShard, HashRange, Misrouted, child_shard_of
-from mld.retrieval.kpl import MalformedAggregateError, MisroutedAggregateError, UserRecords, Work, user_records
-from mld.retrieval.layouts import MAGIC_IN_BASE64, NO_KEY, Columns
-from mld.retrieval.pieces import Piece, RecordForm, RecordPlace, form_with, written
-from mld.retrieval.rawbody import CONTINUATION, NEXT_ITERATOR, NOT_LEGAL, PART_BYTES, BodyReader, Index, is_large_lately
-from protocol.codec import (
+from mld.protocol.codec import (
     PIECE_BYTES,
     RECORDS_HEAD,
     SLICE_DATA_BYTES,
@@ -32,6 +28,10 @@ from protocol.codec import (
     encode_record,
     records_tail,
 )
+from mld.retrieval.kpl import MalformedAggregateError, MisroutedAggregateError, UserRecords, Work, user_records
+from mld.retrieval.layouts import MAGIC_IN_BASE64, NO_KEY, Columns
+from mld.retrieval.pieces import Piece, RecordForm, RecordPlace, form_with, written
+from mld.retrieval.rawbody import CONTINUATION, NEXT_ITERATOR, NOT_LEGAL, PART_BYTES, BodyReader, Index, is_large_lately
 
 PLACES_PER_STEP = 500
 """Undelivered records examined in one step, in about 1 ms."""
@@ -45,7 +45,7 @@ T = TypeVar("T")
 class PageMaker:
     """Makes pages of bodies. Raises ValueError, with what is wrong, if a body is not as documented.
 
-    `extra` are keys that each record gets (`protocol.codec.record_keys`).
+    `extra` are keys that each record gets (`mld.protocol.codec.record_keys`).
     """
 
     going_on: str
@@ -136,7 +136,7 @@ class RawPage:
     millis_behind_latest: int | None
     child_shards: tuple[ChildShard, ...]
     extra: bytes = b""
-    """Keys that each record has besides the usual ones (`protocol.codec.record_keys`)."""
+    """Keys that each record has besides the usual ones (`mld.protocol.codec.record_keys`)."""
     in_order: list[RecordPlace] = field(default_factory=list)
     """Where the records are, by sequence number, if there may be aggregates among them."""
 

@@ -15,6 +15,8 @@ from mld.core.clock import Clock
 from mld.core.errors import StartupError
 from mld.core.streams import FanOut, StreamKind, Streams
 from mld.metrics.shard import ShardMetrics
+from mld.properties.settings import Settings
+from mld.properties.values import RetrievalMode
 from mld.retrieval.buffer import Budget
 from mld.retrieval.fanout import FanOutReader
 from mld.retrieval.pacing import Pacing, beat_of
@@ -23,8 +25,6 @@ from mld.retrieval.rawpage import page_of_event
 from mld.retrieval.reader import ShardReader
 from mld.retrieval.registration import RegisteredConsumer, Retries
 from mld.retrieval.subscribing import YIELD_S
-from properties.settings import Settings
-from properties.values import RetrievalMode
 
 log = logging.getLogger(__name__)
 

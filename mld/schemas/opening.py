@@ -11,12 +11,12 @@ from mld.aws.client_factory import ClientFactory, beside_service
 from mld.aws.counted import CountedService
 from mld.core.clock import Clock
 from mld.metrics.worker import WorkerMetrics
+from mld.properties.remarks import Level, Remark
+from mld.properties.settings import Settings
+from mld.properties.values import SchemaErrors, SchemaMode
 from mld.schemas.decoder_process import DecoderProcess
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import TIMEOUT_S, SchemaRegistry
-from properties.remarks import Level, Remark
-from properties.settings import Settings
-from properties.values import SchemaErrors, SchemaMode
 
 LOOKUPS_AT_ONCE_MAX = 4
 

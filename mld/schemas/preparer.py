@@ -15,13 +15,13 @@ from mld.core.clock import Clock
 from mld.core.errors import SchemaUnknownError, SchemaUnreachableError
 from mld.core.streams import ChildBatch, Misrouted
 from mld.metrics.instruments import Tally
+from mld.properties.values import SchemaMode
+from mld.protocol.framed import FramedRecord
 from mld.retrieval.rawpage import RawBatch
 from mld.schemas.decoder_process import DecoderJob
 from mld.schemas.decoding import SchemaVersion, decoded, frame_in, job_of, marked
 from mld.schemas.frames import Frame, UndecodableError
 from mld.schemas.registry import SchemaRegistry
-from properties.values import SchemaMode
-from protocol.framed import FramedRecord
 
 log = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from mld.metrics.worker import SparkFigures
 from mld.operating.fleet_reader import FleetReader
 from mld.operating.fleet_status import THROTTLED, FleetStatus
 from mld.operating.verdicts import NO_READER
+from mld.properties.redaction import Scrubber
 from mld.serving.status import Document, Moment, StatusView, document, encoded
-from properties.redaction import Scrubber
 
 READ_SHARE = 1 / 3
 """The table is read once nothing was heard of it for this share of the lease duration."""

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from mld.core.turns import in_turns
 from mld.core.webrule import WebRule
+from mld.properties.values import ListenAddress
 from mld.serving.daemon_status import DaemonStatus
 from mld.serving.http import HttpAnswer, HttpServer, Question, Route, SharedAnswers, text_answer
-from properties.values import ListenAddress
 
 log = logging.getLogger(__name__)
 

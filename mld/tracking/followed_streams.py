@@ -17,6 +17,7 @@ from mld.core.surviving import survived
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
+from mld.properties.values import FormerStreams
 from mld.shards.auditor import LEADERSHIP_POLL_S
 from mld.shards.cleanup import TICK_S
 from mld.tracking.follower import ListFollower
@@ -24,7 +25,6 @@ from mld.tracking.stream_list import ListedStream, TrackedList, due_for_deletion
 from mld.tracking.stream_rows import ConsumedStreams, sorted_by_stream
 from mld.tracking.stream_set import Loop, OpenStream, Standing, StreamRules, TrackedStreams
 from mld.tracking.tracked_stream import TrackingNeeds
-from properties.values import FormerStreams
 
 log = logging.getLogger(__name__)
 

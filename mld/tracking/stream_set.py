@@ -20,11 +20,11 @@ from mld.core.streams import ChildShard, StreamKind, Streams
 from mld.core.surviving import survived
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
+from mld.properties.values import FormerStreams
 from mld.shards.ports import ShardRows
 from mld.tracking.stream_list import ListedStream
 from mld.tracking.stream_rows import ConsumedStreams, SharedScan, StreamRows, visible, within_stream
 from mld.tracking.tracked_stream import TrackedStream, TrackingNeeds, require_rows, track
-from properties.values import FormerStreams
 
 log = logging.getLogger(__name__)
 

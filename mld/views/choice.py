@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from properties.remarks import Level, Remark
-from properties.settings import Settings
-from properties.values import MetricsLevel, MetricsOutput
+from mld.properties.remarks import Level, Remark
+from mld.properties.settings import Settings
+from mld.properties.values import MetricsLevel, MetricsOutput
 
 KEY = "mld.metrics"
 

@@ -18,8 +18,8 @@ from mld.metrics.instruments import StatisticSet
 from mld.metrics.operations import OPERATIONS
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardMetrics
-from properties.settings import Settings
-from properties.values import MetricsLevel
+from mld.properties.settings import Settings
+from mld.properties.values import MetricsLevel
 
 OPERATION = "Operation"
 ALL_DIMENSIONS = "ALL"

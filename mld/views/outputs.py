@@ -10,11 +10,11 @@ from mld.aws.client_factory import ClientFactory
 from mld.core.clock import Clock
 from mld.core.errors import StartupError
 from mld.metrics.registry import Identity, Metrics
+from mld.properties.settings import Settings
+from mld.properties.values import MetricsOutput
 from mld.views.cloudwatch import CloudWatchOutput, cloudwatch_service
 from mld.views.datums import Wanted, take_datums
 from mld.views.publisher import Output, Publisher
-from properties.settings import Settings
-from properties.values import MetricsOutput
 
 MILLIS_PER_SECOND = 1000
 

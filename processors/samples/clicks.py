@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
-    from processors.spark.pipeline import Batch
+    from mld.processors.spark.pipeline import Batch
 
 
 def transform(records: DataFrame, batch: Batch) -> dict[str, DataFrame]:

@@ -1,7 +1,7 @@
 """Makes a DynamoDB table `orders` with a stream and writes orders into it, for `changes.py` or a processor of your own.
 
     mld local                                                    # the embedded AWS; its first line names the endpoint
-    python -m processors.samples.orders http://127.0.0.1:4567    # prints the key `streamArn` of the properties file
+    python -m mld.processors.samples.orders http://127.0.0.1:4567    # prints the key `streamArn` of the properties file
 
 Orders come, move through `STATES`, and are deleted once they are delivered: one record of the stream for each write.
 """

@@ -1,6 +1,6 @@
 """Reads the sinks of the Spark tour as anyone would: `spark.read.parquet`. A separate program, as it needs a JVM.
 
-    python -m processors.samples.reading DIRECTORY
+    python -m mld.processors.samples.reading DIRECTORY
 
 It starts its session, which takes seconds, and reads when it is told to: by a line on its standard input. It prints
 one JSON document, an object of `minutes` (minute, section, clicks, load_ms; the sums of all micro-batches added up) and
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from processors.spark.testing import session
+from mld.processors.spark.testing import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

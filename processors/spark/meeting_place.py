@@ -1,7 +1,7 @@
 """Where the children of a daemon and its session host meet: lock, socket and status.
 
-They stand in a private directory whose name nobody can foresee (`protocol.meeting`). The host's data stand there too,
-unless it is no place for much data: then they get a second one.
+They stand in a private directory whose name nobody can foresee (`mld.protocol.meeting`). The host's data stand there
+too, unless it is no place for much data: then they get a second one.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from processors.spark.processes import started_at
-from protocol import meeting
+from mld.processors.spark.processes import started_at
+from mld.protocol import meeting
 
 PROGRAM = "mld-spark"
 LOCK_FILE, SOCKET_FILE = "lock", "socket"

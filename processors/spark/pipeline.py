@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

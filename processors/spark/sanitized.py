@@ -10,7 +10,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
 
-from properties.redaction import Scrubber, printable, printable_lines, secrets_of_environment
+from mld.properties.redaction import Scrubber, printable, printable_lines, secrets_of_environment
 
 Sanitizer = Callable[[str], str]
 

@@ -1,6 +1,6 @@
 """The processor's settings: the `mld.spark.*` lines of the daemon's file, checked, with all defaults. Immutable.
 
-The table of keys and the rules stand in `properties.spark`; here the file is read and the values get their types.
+The table of keys and the rules stand in `mld.properties.spark`; here the file is read and the values get their types.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from processors.spark.sanitized import Sanitizer, sanitizer_of
-from processors.spark.sink_port import S3Access, SinkSpec, is_s3
-from processors.spark.writer_identity import WriterIdentity, identity_of
-from properties.credentials import CredentialsChain, Provider, ProviderKind
-from properties.loader import entries_of, load_some
-from properties.redaction import printable, where
-from properties.remarks import ConfigurationError, Level
-from properties.secret_files import secret_of
-from properties.spark import (
+from mld.processors.spark.sanitized import Sanitizer, sanitizer_of
+from mld.processors.spark.sink_port import S3Access, SinkSpec, is_s3
+from mld.processors.spark.writer_identity import WriterIdentity, identity_of
+from mld.properties.credentials import CredentialsChain, Provider, ProviderKind
+from mld.properties.loader import entries_of, load_some
+from mld.properties.redaction import printable, where
+from mld.properties.remarks import ConfigurationError, Level
+from mld.properties.secret_files import secret_of
+from mld.properties.spark import (
     JDBC,
     NEW_PARTITIONS_PER_HOUR,
     PREFIX,
@@ -30,7 +30,7 @@ from properties.spark import (
     SparkLines,
     read,
 )
-from properties.substitution import Sources
+from mld.properties.substitution import Sources
 
 CREDENTIALS = "AwsCredentialsProvider"
 SDK_CREDENTIALS = CredentialsChain((Provider(ProviderKind.DEFAULT),))

@@ -30,10 +30,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard
-from processors.spark.writer_identity import WriterIdentity
-from properties.credentials import CredentialsChain
-from properties.spark import NEW_PARTITIONS_PER_HOUR
+from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard
+from mld.processors.spark.writer_identity import WriterIdentity
+from mld.properties.credentials import CredentialsChain
+from mld.properties.spark import NEW_PARTITIONS_PER_HOUR
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from processors.spark.sink_port import Blameless, JobFailed, SinkError, SinkFull, SinkRefused
+from mld.processors.spark.sink_port import Blameless, JobFailed, SinkError, SinkFull, SinkRefused
 
 NO_DATA_NODE = ("could only be written to 0 of", "could only be replicated to 0 nodes")
 """Said without an exception of its own: the data nodes are full, or there is none. The text says how many run."""

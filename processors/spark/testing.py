@@ -1,6 +1,6 @@
 """For users' tests of their pipelines: example events -> the `records` frame that a pipeline gets.
 
-    from processors.spark.testing import batch, records, session
+    from mld.processors.spark.testing import batch, records, session
 
     def test_bots_are_dropped():
         spark = session()
@@ -18,11 +18,11 @@ from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
-from processors.spark.pipeline import Batch
-from processors.spark.session import class_archive, handover
-from processors.spark.session.spark_session import DRIVER_OPTIONS, OF_SQL, java_home, python_functions
-from properties.spark import Format
+from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.pipeline import Batch
+from mld.processors.spark.session import class_archive, handover
+from mld.processors.spark.session.spark_session import DRIVER_OPTIONS, OF_SQL, java_home, python_functions
+from mld.properties.spark import Format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

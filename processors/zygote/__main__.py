@@ -1,7 +1,7 @@
-"""``python -m processors.zygote script.py``, and the start of the server, run as a file.
+"""``python -m mld.processors.zygote script.py``, and the start of the server, run as a file.
 
 The script must not notice the server: none of our packages stays on the path or among the modules, because the user may
-have a package `processors` of his own.
+have a module `mld` of his own.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ LISTENER_FD = 3  # as the stub hands it over
 def _serve() -> None:
     _, _, socket_path, owner_pid, owner_start, *arguments = sys.argv
     path = sys.path[1:] if not sys.flags.safe_path else list(sys.path)
-    sys.path[:] = [__file__.removesuffix("/processors/zygote/__main__.py"), *path]
-    from processors.zygote.server import main
+    sys.path[:] = [__file__.removesuffix("/mld/processors/zygote/__main__.py"), *path]
+    from mld.processors.zygote.server import main
 
     sys.path[:] = path
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("processors", "protocol")]:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mld"]:
         del sys.modules[name]
     main(socket_path, (int(owner_pid), int(owner_start)), arguments, LISTENER_FD)
 
@@ -27,6 +27,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
         _serve()
     else:
-        from processors.zygote import stub
+        from mld.processors.zygote import stub
 
-        stub.main(__file__.removesuffix("/processors/zygote/__main__.py"))
+        stub.main(__file__.removesuffix("/mld/processors/zygote/__main__.py"))

@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from typing import Any
 
-from processors.zygote.imports import Attempt, Import, Step, plan
-from protocol.forking import Request
+from mld.processors.zygote.imports import Attempt, Import, Step, plan
+from mld.protocol.forking import Request
 
 LIFELINE_FD_MIN = 100  # above what programs expect of a fresh process
 SERVER_FD_MIN = 200  # all of the server's own are from here on, so that a child can close them at once

@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from processors.zygote import safety
-from processors.zygote.forked import SERVER_FD_MIN, Script, ScriptError, become
-from processors.zygote.stub import version_of
-from protocol import forking, meeting
-from protocol.forking import Request
+from mld.processors.zygote import safety
+from mld.processors.zygote.forked import SERVER_FD_MIN, Script, ScriptError, become
+from mld.processors.zygote.stub import version_of
+from mld.protocol import forking, meeting
+from mld.protocol.forking import Request
 
 IDLE_S = 60.0  # without children: a shard that comes back soon finds a warm server, a worker without shards its memory
 REQUEST_TIMEOUT_S = 5.0  # from connecting to the end of the request, which is sent at once

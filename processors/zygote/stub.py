@@ -15,8 +15,8 @@ import posix
 import sys
 from typing import NoReturn
 
-from protocol import forking, meeting
-from protocol.forking import Request, UnavailableError
+from mld.protocol import forking, meeting
+from mld.protocol.forking import Request, UnavailableError
 
 ATTEMPTS_MAX = 3  # a server may end just when it is asked; one that ends each time will not do
 BACKLOG = 1024  # connections that may wait while the server imports; Linux cuts it at net.core.somaxconn
@@ -141,7 +141,7 @@ class Forks:
         # Its input is a pipe at its end, as a plain child's may be; its output is the first child's standard error.
         empty, end = posix.pipe()
         posix.close(end)
-        arguments = [sys.executable, f"{self._library}/processors/zygote/__main__.py", "--serve", self._path]
+        arguments = [sys.executable, f"{self._library}/mld/processors/zygote/__main__.py", "--serve", self._path]
         owner = [str(part) for part in self._owner]
         own = forking.per_child(self._environment)
         environment = {name: value for name, value in self._environment.items() if name not in own}

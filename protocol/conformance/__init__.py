@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import TextIO
 
-from protocol.conformance.rules import Report, Rule, RuleLevel, RuleVerdict
-from protocol.conformance.scripts import hold_all
+from mld.protocol.conformance.rules import Report, Rule, RuleLevel, RuleVerdict
+from mld.protocol.conformance.scripts import hold_all
 
 __all__ = ["Report", "Rule", "RuleLevel", "RuleVerdict", "examine", "run"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from protocol.messages import CheckpointErrorName, CheckpointRequest, Record
+from mld.protocol.messages import CheckpointErrorName, CheckpointRequest, Record
 
 SHARD_END = "SHARD_END"
 SUB_MAX = 2**63 - 1

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from protocol.conformance.driver import CommandStartError, ExaminedChild, started
-from protocol.conformance.lease import SHARD_END
-from protocol.conformance.rules import Report, Rule, RuleVerdict
-from protocol.conformance.session import Replies, Session, SessionOver
-from protocol.messages import ActionName, CheckpointErrorName, Record, StreamLabel
+from mld.protocol.conformance.driver import CommandStartError, ExaminedChild, started
+from mld.protocol.conformance.lease import SHARD_END
+from mld.protocol.conformance.rules import Report, Rule, RuleVerdict
+from mld.protocol.conformance.session import Replies, Session, SessionOver
+from mld.protocol.messages import ActionName, CheckpointErrorName, Record, StreamLabel
 
 FIRST_SEQUENCE = 49590338271490256608559692538361571095921575989136588898
 ARRIVAL_MS = 1_476_889_707_123

@@ -17,11 +17,11 @@ from jsonschema import Draft202012Validator
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from protocol import codec
-from protocol.conformance.driver import ExaminedChild
-from protocol.conformance.lease import ExaminedLease
-from protocol.conformance.rules import Report, Rule, RuleVerdict
-from protocol.conversation import (
+from mld.protocol import codec
+from mld.protocol.conformance.driver import ExaminedChild
+from mld.protocol.conformance.lease import ExaminedLease
+from mld.protocol.conformance.rules import Report, Rule, RuleVerdict
+from mld.protocol.conversation import (
     ActionDone,
     CheckpointAsked,
     Conversation,
@@ -30,7 +30,7 @@ from protocol.conversation import (
     ProcessorError,
     StaleAnswer,
 )
-from protocol.messages import (
+from mld.protocol.messages import (
     ActionName,
     CheckpointErrorName,
     CheckpointRequest,
@@ -61,7 +61,7 @@ def flaw(name: str, message: object) -> str | None:
 @cache
 def _schemas() -> dict[str, Mapping[str, Any]]:
     loaded = {}
-    for file in files("protocol").joinpath("schemas").iterdir():
+    for file in files("mld.protocol").joinpath("schemas").iterdir():
         if file.name.endswith(".schema.json"):
             schema = json.loads(file.read_text(encoding="utf-8"))
             loaded[schema["$id"]] = schema

@@ -131,7 +131,7 @@ def test_check_reports_every_error_at_once_with_exit_2(good: Path) -> None:
 
 
 def test_conformance_passes_a_shipped_processor_with_a_verdict_per_rule(tmp_path: Path) -> None:
-    result = mld("conformance", "--", sys.executable, "-m", "processors.archive", tmp_path / "data")
+    result = mld("conformance", "--", sys.executable, "-m", "mld.processors.archive", tmp_path / "data")
     assert result.returncode == 0, result.stdout + result.stderr
     assert len(result.stdout.splitlines()) > 5
     assert "FAIL" not in result.stdout

@@ -37,7 +37,7 @@ exec setpriv --reuid 10001 --regid 10001 --clear-groups --no-new-privs --boundin
 """
 LEAVES_AN_ORPHAN = """
 ( sleep 0.2 & ) </dev/null >/dev/null 2>&1
-exec python -m processors.archive /tmp/archive
+exec python -m mld.processors.archive /tmp/archive
 """
 
 
@@ -53,7 +53,7 @@ def test_everything_that_the_daemon_needs_is_in_the_image_and_nothing_else(image
     assert re.match(r"mld \d", run("-m", "mld", "--version"))
     assert "0 error(s)" in run("-m", "mld", "check", tmp_path / "app.properties")
     assert "ExecStart" in run("-m", "mld", "systemd-unit", tmp_path / "app.properties")
-    run("-c", "import prometheus_client, mld.serving.web_pages, processors.sdk, processors.zygote")
+    run("-c", "import prometheus_client, mld.serving.web_pages, mld.processors.sdk, mld.processors.zygote")
     packages = run("-m", "pip", "list", "--format", "freeze")
     assert not re.search(r"(?i)^(moto|pytest|pyspark)=", packages, re.MULTILINE)
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from processors.samples.orders import TABLE
-from properties.grammar import parse
+from mld.processors.samples.orders import TABLE
+from mld.properties.grammar import parse
 from tests.acceptance.commands import ROOT
 from tests.integration.world import ENVIRONMENT
 from tests.support.daemon import Daemon, until
@@ -35,7 +35,7 @@ Change = tuple[str, Any, Any]
 @pytest.fixture
 def orders(aws: EmbeddedAws) -> Iterator[str]:
     """The ARN of the stream of a table with orders, whose only shard was split meanwhile."""
-    command = [sys.executable, "-m", "processors.samples.orders", aws.endpoint, str(WRITES)]
+    command = [sys.executable, "-m", "mld.processors.samples.orders", aws.endpoint, str(WRITES)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as script:
         assert script.stdout is not None
         arn = script.stdout.readline().removeprefix("streamArn = ").strip()
@@ -83,7 +83,7 @@ def archived(directory: Path) -> Iterator[Change]:
 def test_the_changes_reach_a_record_processor_once_and_in_order(aws: EmbeddedAws, orders: str, tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     mine = {name: value for name, value in keys(aws, orders).items() if not name.startswith("mld.spark.")} | {
-        "executableName": f"{sys.executable} -m processors.archive {archive}"
+        "executableName": f"{sys.executable} -m mld.processors.archive {archive}"
     }
     with Daemon(tmp_path, mine, environment=ENVIRONMENT) as daemon:
         until(lambda: folded(archived(archive)) == table(aws), PATIENCE_S, "all changes in the archive")

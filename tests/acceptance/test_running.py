@@ -120,7 +120,7 @@ def start_kclpy(make_world: MakeWorld) -> Callable[..., tuple[World, Daemon]]:
 @pytest.mark.parametrize(
     ("command", "version", "dialect"),
     [
-        ("-m processors.kclpy_sample", VERSION, 2),
+        ("-m mld.processors.kclpy_sample", VERSION, 2),
         (f"{CHILDREN}/kclpy_v1.py", VERSION, 2),
         (f"{CHILDREN}/kclpy_v2.py", VERSION, 2),
         (f"{CHILDREN}/kclpy_1x.py", LEGACY_VERSION, 1),
@@ -145,7 +145,7 @@ def test_unmodified_kclpy_processors_checkpoint_everything_and_follow_a_split(
 
 @pytest.mark.full
 def test_the_kclpy_sample_says_how_much_it_got(start_kclpy: Callable[..., tuple[World, Daemon]]) -> None:
-    world, daemon = start_kclpy("-m processors.kclpy_sample")
+    world, daemon = start_kclpy("-m mld.processors.kclpy_sample")
     world.put(100)
 
     def counted() -> int:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from mld.check.command import print_check
+from mld.processors.spark import child
+from mld.properties.grammar import parse
 from mld.quickstart.clicks import Put, click_events
 from mld.quickstart.lineage import expected
-from processors.spark import child
-from properties.grammar import parse
 from tests.acceptance.commands import ROOT
 from tests.support.daemon import Daemon, until
 from tests.support.servers import ACCOUNT, EmbeddedAws, Ministack
@@ -189,8 +189,8 @@ def test_the_file_for_s3_runs_on_a_store_of_others(place: Path, aws: EmbeddedAws
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 def test_the_example_pipeline_gives_what_the_tour_expects() -> None:
-    from processors.samples.clicks import transform
-    from processors.spark.testing import batch, records, session
+    from mld.processors.samples.clicks import transform
+    from mld.processors.spark.testing import batch, records, session
 
     [schema] = re.findall(r"mld\.spark\.schema = (.*?)\n\n", SAMPLE, re.DOTALL)
     events = [event.data for event in click_events(400, seed=3, start_s=1_767_225_599.0)]

@@ -26,7 +26,7 @@ from mld.core.clock import LoopClock
 from mld.leases.packed_status import status_of
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import FetchResult
-from protocol.messages import Record
+from mld.protocol.messages import Record
 from tests.benchmarks.process import SINK_CHILD, Daemon
 from tests.benchmarks.tables import load_average, table
 from tests.benchmarks.world import make_stream, put_evenly

@@ -227,7 +227,7 @@ def _part(pid: int) -> str:
         return CHILDREN
     if b"org.apache.spark.deploy.SparkSubmit" in command:
         return JVM
-    return HOST if b"processors.spark.host" in command or b"pyspark.daemon" in command else CHILDREN
+    return HOST if b"mld.processors.spark.host" in command or b"pyspark.daemon" in command else CHILDREN
 
 
 def _cpu_s(pid: int) -> float:

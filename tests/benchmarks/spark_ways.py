@@ -18,9 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from processors.spark.session import handover, spark_session
-from processors.spark.sinks.spark_write import write
-from properties.spark import Format
+from mld.processors.spark.session import handover, spark_session
+from mld.processors.spark.sinks.spark_write import write
+from mld.properties.spark import Format
 from tests.benchmarks.path.records import FIRST_MS, sequence_number
 from tests.benchmarks.path.subject import cpu_clock
 from tests.benchmarks.spark_rig import PIPELINE
@@ -33,7 +33,7 @@ RECORD_BYTES = 1024
 
 
 def started(directory: Path) -> Any:
-    from processors.spark.settings import load
+    from mld.processors.spark.settings import load
 
     file = directory / "app.properties"
     file.write_text("mld.spark.pipeline = p.py:transform\nmld.spark.sink.out.path = out\napplicationName = ways\n")

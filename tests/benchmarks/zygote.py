@@ -18,7 +18,7 @@ from pathlib import Path
 
 from mld.consumer.child import PipeChild, PipeHost
 from mld.core.clock import LoopClock
-from protocol import forking
+from mld.protocol import forking
 from tests.benchmarks.process import CHILDREN, ROOT, BenchError
 from tests.benchmarks.tables import load_average, spread, table
 from tests.support.fetch_kclpy import installed

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.codec import encode_process_records
-from protocol.conversation import ActionDone, CheckpointAsked, Conversation, Noise, Phase
-from protocol.messages import (
+from mld.protocol.codec import encode_process_records
+from mld.protocol.conversation import ActionDone, CheckpointAsked, Conversation, Noise, Phase
+from mld.protocol.messages import (
     ActionName,
     CheckpointErrorName,
     CheckpointRequest,

@@ -1,4 +1,4 @@
-"""Children we did not write, and children in other languages, under `protocol.conformance`."""
+"""Children we did not write, and children in other languages, under `mld.protocol.conformance`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.conformance import run
+from mld.protocol.conformance import run
 from tests.support.fetch_kclpy import installed
 from tests.support.patience import PATIENCE_S
 from tests.support.unchanged import OTHERS, PYTHONS, command_of
@@ -47,7 +47,7 @@ def test_processors_on_amazons_libraries_conform(kind: str) -> None:
 
 
 def test_the_kclpy_sample_of_this_project_conforms(kclpy: None) -> None:
-    holds, report = conforms([sys.executable, "-m", "processors.kclpy_sample"])
+    holds, report = conforms([sys.executable, "-m", "mld.processors.kclpy_sample"])
     assert holds, report
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from processors.spark.high_water_marks import StreamShard
-from processors.spark.host.start_up import HostStartError
-from processors.spark.spark_errors import SessionGone
+from mld.processors.spark.high_water_marks import StreamShard
+from mld.processors.spark.host.start_up import HostStartError
+from mld.processors.spark.spark_errors import SessionGone
 from tests.support.spark_bed import (
     PLAIN,
     WITH_HELPERS,

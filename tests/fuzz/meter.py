@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-import protocol.codec
+import mld.protocol.codec
 from mld.retrieval import kpl, rawpage
 
 LINES_PER_STEP_MAX = 30_000
@@ -53,7 +53,7 @@ class Meter:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kpl, "md5", self._digest)
             patch.setattr(rawpage, "a2b_base64", self._counted(rawpage.a2b_base64))
-            patch.setattr(protocol.codec, "b2a_base64", self._counted(protocol.codec.b2a_base64))
+            patch.setattr(mld.protocol.codec, "b2a_base64", self._counted(mld.protocol.codec.b2a_base64))
             sys.settrace(self._traced)
             try:
                 yield

@@ -29,14 +29,14 @@ from hypothesis import strategies as st
 
 from mld.core.positions import TRIM_HORIZON, Position
 from mld.core.streams import HASH_KEY_MAX, HashRange
+from mld.processors.spark.batch.record_lines import rows
+from mld.processors.spark.batch.record_lines import split as split_for_spark
+from mld.processors.spark.high_water_marks import StreamShard
+from mld.protocol.child import ReceivedAction, parse_daemon_line
+from mld.protocol.framed import Splitter
+from mld.protocol.messages import ProcessRecords
 from mld.retrieval.kpl import EXPANSION_MAX, KEY_CHARS_MAX, MAGIC
 from mld.retrieval.rawpage import RawPage, page_of
-from processors.spark.batch.record_lines import rows
-from processors.spark.batch.record_lines import split as split_for_spark
-from processors.spark.high_water_marks import StreamShard
-from protocol.child import ReceivedAction, parse_daemon_line
-from protocol.framed import Splitter
-from protocol.messages import ProcessRecords
 from tests.fuzz.attacks import FULL, Attack, Outcome, attack, names
 from tests.fuzz.meter import Meter
 from tests.support.kpl import field, number, sealed, varint

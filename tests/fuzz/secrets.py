@@ -22,9 +22,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mld.check.command import print_check
-from properties import keys
-from properties.redaction import Shown, conf_shown, option_shown
-from properties.spark import KEYS as SPARK_KEYS
+from mld.properties import keys
+from mld.properties.redaction import Shown, conf_shown, option_shown
+from mld.properties.spark import KEYS as SPARK_KEYS
 
 MARK = "M4rk"
 REQUIRED = {

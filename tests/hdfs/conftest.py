@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from processors.spark.commit.hadoop_store import HadoopStore
+from mld.processors.spark.commit.hadoop_store import HadoopStore
 from tests.hdfs.cluster import Cluster
 from tests.hdfs.fetch import installed
 

@@ -8,12 +8,19 @@ from typing import Any
 
 import pytest
 
-from processors.spark import sink_port
-from processors.spark.commit.hadoop_store import HadoopStore
-from processors.spark.commit.journal import LEDGER, STAGING, TRASH
-from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpan, ShardSpans, StreamShard, spans
-from processors.spark.sink_port import JobFailed, Sink, SinkFull, SinkRefused, SinkSpec
-from processors.spark.sinks.factory import make_sink
+from mld.processors.spark import sink_port
+from mld.processors.spark.commit.hadoop_store import HadoopStore
+from mld.processors.spark.commit.journal import LEDGER, STAGING, TRASH
+from mld.processors.spark.high_water_marks import (
+    HighWaterMarks,
+    RecordPosition,
+    ShardSpan,
+    ShardSpans,
+    StreamShard,
+    spans,
+)
+from mld.processors.spark.sink_port import JobFailed, Sink, SinkFull, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.factory import make_sink
 from tests.hdfs.cluster import Cluster
 
 A, B = StreamShard("s", "0"), StreamShard("s", "1")

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from processors.spark.commit import hadoop_store
-from processors.spark.commit.hadoop_store import HadoopStore
-from processors.spark.sink_port import SinkRefused
+from mld.processors.spark.commit import hadoop_store
+from mld.processors.spark.commit.hadoop_store import HadoopStore
+from mld.processors.spark.sink_port import SinkRefused
 from tests.hdfs.cluster import Cluster
 from tests.unit.spark.test_store import (  # the contract: collected here with the store of this file
     test_a_directory_moves_with_all_in_it,
@@ -138,7 +138,7 @@ def test_ages_are_those_of_the_name_node(store: HadoopStore) -> None:
 
 HOLDER = """
 import sys, time
-from processors.spark.commit import hadoop_store
+from mld.processors.spark.commit import hadoop_store
 print(hadoop_store._said(hadoop_store.os.getpid()), flush=True)
 time.sleep(60)
 """

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from processors.spark.batch.spool import Spool
-from processors.spark.pipeline import load
-from processors.spark.sink_port import SinkSpec
-from processors.spark.sinks.factory import make_sink
-from processors.spark.streaming.factory import make_engine
+from mld.processors.spark.batch.spool import Spool
+from mld.processors.spark.pipeline import load
+from mld.processors.spark.sink_port import SinkSpec
+from mld.processors.spark.sinks.factory import make_sink
+from mld.processors.spark.streaming.factory import make_engine
 from tests.hdfs.cluster import Cluster
 from tests.integration.test_spark import SESSION_S, processes, put_malformed, start, wanted
 from tests.integration.world import MakeWorld
@@ -64,7 +64,7 @@ def test_every_record_once_though_the_name_node_goes_away_and_the_host_is_killed
     cluster.start_name_node()
     world.until(is_written, SESSION_S, "the records of that time")
 
-    (host,) = processes(daemon, "processors.spark.host")
+    (host,) = processes(daemon, "mld.processors.spark.host")
     os.kill(host, signal.SIGKILL)
     world.put(100)
     world.until(is_written, SESSION_S, "the records behind the death of the host")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from mld.core.errors import TableError, TableMissingError
-from processors.spark.datasource.fetching import Fetcher
-from processors.spark.datasource.looking import plan
-from processors.spark.datasource.read_options import options_of
-from properties.loader import load
+from mld.processors.spark.datasource.fetching import Fetcher
+from mld.processors.spark.datasource.looking import plan
+from mld.processors.spark.datasource.read_options import options_of
+from mld.properties.loader import load
 from tests.support.servers import REGION, EmbeddedAws
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import fastavro
 import pytest
 
-from processors.spark.datasource.fetching import Fetcher
-from processors.spark.datasource.looking import plan
-from processors.spark.datasource.read_options import options_of
-from processors.spark.datasource.source import settings_of
+from mld.processors.spark.datasource.fetching import Fetcher
+from mld.processors.spark.datasource.looking import plan
+from mld.processors.spark.datasource.read_options import options_of
+from mld.processors.spark.datasource.source import settings_of
 from tests.support.servers import REGION, EmbeddedAws
 
 pytest.importorskip("pyspark", reason="the source is imported from where Spark finds it")

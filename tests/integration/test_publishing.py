@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mld.metrics.catalogue import JAVA_METRICS
-from properties.values import MetricsLevel
+from mld.properties.values import MetricsLevel
 from tests.integration import metric_story
 from tests.integration.world import ASSIGNED, ENVIRONMENT, SHORT_LEASE, MakeWorld, World
 from tests.support.daemon import Daemon

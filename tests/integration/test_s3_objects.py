@@ -13,14 +13,14 @@ import pytest
 from mld.aws.client_factory import bucket_client
 from mld.aws.objects import PAUSE_S, NotMatched, ObjectError, ObjectRefused, S3Bucket, SourceGone
 from mld.core.errors import StartupError
-from processors.spark.commit.s3_journal import HEAD_KEY
-from processors.spark.high_water_marks import RecordPosition, StreamShard, spans
-from processors.spark.settings import SDK_CREDENTIALS
-from processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
-from processors.spark.sinks.partitioned_files import PartitionedSink
-from processors.spark.sinks.s3_files import S3FileSink, S3Place, ScratchStore
-from processors.spark.writer_identity import WriterIdentity
-from properties.credentials import parse_chain
+from mld.processors.spark.commit.s3_journal import HEAD_KEY
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, spans
+from mld.processors.spark.settings import SDK_CREDENTIALS
+from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.partitioned_files import PartitionedSink
+from mld.processors.spark.sinks.s3_files import S3FileSink, S3Place, ScratchStore
+from mld.processors.spark.writer_identity import WriterIdentity
+from mld.properties.credentials import parse_chain
 from tests.support.servers import ACCOUNT, Ministack, free_port
 
 MEBIBYTE = 1 << 20

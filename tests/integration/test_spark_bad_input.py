@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-from processors.spark.host.start_up import HostStartError
+from mld.processors.spark.host.start_up import HostStartError
 from tests.integration import test_spark
 from tests.integration.world import MakeWorld
 from tests.support.daemon import Daemon

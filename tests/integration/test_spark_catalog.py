@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-from processors.spark.catalog.ddl import statements
-from processors.spark.testing import session
+from mld.processors.spark.catalog.ddl import statements
+from mld.processors.spark.testing import session
 from tests.support.servers import Moto
 from tests.support.spark_bed import Bed, engine_bed
 

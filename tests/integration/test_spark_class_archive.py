@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from processors.spark.session import class_archive
-from processors.spark.session.spark_session import java_home
+from mld.processors.spark.session import class_archive
+from mld.processors.spark.session.spark_session import java_home
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 SESSION = """
 import sys
-from processors.spark.session import class_archive
+from mld.processors.spark.session import class_archive
 from pathlib import Path
 directory = Path(sys.argv[1])
 class_archive.place = lambda: directory
-from processors.spark.testing import session
+from mld.processors.spark.testing import session
 spark = session(1, **{"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 " + sys.argv[2]})
 assert spark.range(3).count() == 3
 """

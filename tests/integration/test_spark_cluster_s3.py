@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-from processors.spark.host.start_up import HostStartError
+from mld.processors.spark.host.start_up import HostStartError
 from tests.integration.test_spark_cluster import on
 from tests.support.s3_servers import BIN, SECRET, Versitygw
 from tests.support.servers import ACCOUNT

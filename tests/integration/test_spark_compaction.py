@@ -12,11 +12,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from processors.spark.commit.journal import Journal
-from processors.spark.commit.store import PosixStore
-from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
-from processors.spark.sink_port import JobFailed, SinkRefused, SinkSpec
-from processors.spark.sinks.factory import make_sink
+from mld.processors.spark.commit.journal import Journal
+from mld.processors.spark.commit.store import PosixStore
+from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.sink_port import JobFailed, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.factory import make_sink
 from tests.integration.world import ENVIRONMENT, World
 from tests.support.servers import EmbeddedAws
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-from processors.spark.testing import session
+from mld.processors.spark.testing import session
 from tests.support.spark_bed import A, engine_bed, rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

@@ -12,10 +12,10 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-from processors.spark.session import handover, local_files
-from processors.spark.session.spark_session import jvm_pid, start
-from processors.spark.spark_errors import SessionError
-from processors.spark.testing import batch, records, session
+from mld.processors.spark.session import handover, local_files
+from mld.processors.spark.session.spark_session import jvm_pid, start
+from mld.processors.spark.spark_errors import SessionError
+from mld.processors.spark.testing import batch, records, session
 from tests.support.spark_bed import A, engine_bed, rows
 from tests.unit.spark.twins import settings_of
 

@@ -10,15 +10,15 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-from processors.spark.batch import page_file
-from processors.spark.batch.record_lines import split
-from processors.spark.batch.spool import Spool
-from processors.spark.high_water_marks import StreamShard
-from processors.spark.session.handover import Handover
-from processors.spark.testing import session
-from properties.spark import Format
-from protocol.codec import encode_process_records
-from protocol.messages import Record
+from mld.processors.spark.batch import page_file
+from mld.processors.spark.batch.record_lines import split
+from mld.processors.spark.batch.spool import Spool
+from mld.processors.spark.high_water_marks import StreamShard
+from mld.processors.spark.session.handover import Handover
+from mld.processors.spark.testing import session
+from mld.properties.spark import Format
+from mld.protocol.codec import encode_process_records
+from mld.protocol.messages import Record
 from tests.support.spark_bed import engine_bed, rows
 from tests.unit.spark.twins import offer_to, run_offers
 

@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
-from processors.spark.sink_port import SinkSpec
-from processors.spark.sinks.factory import make_sink
-from processors.spark.sinks.partitioned_files import BEYOND, directory_of
+from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.sink_port import SinkSpec
+from mld.processors.spark.sinks.factory import make_sink
+from mld.processors.spark.sinks.partitioned_files import BEYOND, directory_of
 
 pytestmark = [
     pytest.mark.spark,

@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-from processors.spark.batch.spool import open_spool
-from processors.spark.host.start_up import start
-from processors.spark.settings import load
+from mld.processors.spark.batch.spool import open_spool
+from mld.processors.spark.host.start_up import start
+from mld.processors.spark.settings import load
 from tests.support.spark_bed import rows
 from tests.unit.spark.twins import run_data
 
@@ -47,7 +47,7 @@ BROKEN, OF_ANOTHER_TYPE, CORRECTED = "10 div payload.n", "10.0D", "CAST(try_divi
 
 
 def replay(file: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    code = "from processors.spark.child import main; main()"
+    code = "from mld.processors.spark.child import main; main()"
     return subprocess.run(
         [sys.executable, "-P", "-c", code, "--replay-dead-letter", *options, str(file)],
         capture_output=True,
@@ -110,7 +110,7 @@ def test_a_dead_letter_is_put_back_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [(), ("a", "b"), ("--nonsense",)])
 def test_arguments_that_are_none_are_answered_with_the_usage(arguments: tuple[str, ...]) -> None:
-    code = "from processors.spark.child import main; main()"
+    code = "from mld.processors.spark.child import main; main()"
     found = subprocess.run(
         [sys.executable, "-P", "-c", code, "--replay-dead-letter", *arguments],
         capture_output=True,

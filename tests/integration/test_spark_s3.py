@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
-from processors.spark.settings import SDK_CREDENTIALS
-from processors.spark.sink_port import Fenced, S3Access, SinkRefused, SinkSpec
-from processors.spark.sinks.factory import make_sink
+from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.settings import SDK_CREDENTIALS
+from mld.processors.spark.sink_port import Fenced, S3Access, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.factory import make_sink
 from tests.support.servers import ACCOUNT
 
 pytestmark = [

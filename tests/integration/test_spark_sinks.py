@@ -9,12 +9,12 @@ import pytest
 pytest.importorskip("pyspark")
 
 
-from processors.spark.commit.ledger import ENTRIES_SWEPT_FROM
-from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
-from processors.spark.sink_port import Fenced, JobFailed, SinkRefused, SinkSpec
-from processors.spark.sinks import files
-from processors.spark.sinks.dictionaries import KEY, ROWS_MIN, chunks_of
-from processors.spark.sinks.factory import make_sink
+from mld.processors.spark.commit.ledger import ENTRIES_SWEPT_FROM
+from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.sink_port import Fenced, JobFailed, SinkRefused, SinkSpec
+from mld.processors.spark.sinks import files
+from mld.processors.spark.sinks.dictionaries import KEY, ROWS_MIN, chunks_of
+from mld.processors.spark.sinks.factory import make_sink
 
 pytestmark = [
     pytest.mark.spark,

@@ -13,9 +13,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-from processors.spark.pipeline import PipelineError
-from processors.spark.sink_port import SinkRefused
-from processors.spark.testing import session
+from mld.processors.spark.pipeline import PipelineError
+from mld.processors.spark.sink_port import SinkRefused
+from mld.processors.spark.testing import session
 from tests.integration import test_spark as whole
 from tests.integration.world import MakeWorld
 from tests.support.spark_bed import A, Bed, engine_bed, rows
@@ -171,7 +171,7 @@ def test_the_whole_through_a_killed_host(make_world: MakeWorld) -> None:
     daemon = whole.start(world, **keys)
     world.until(lambda: whole.texts(world) == whole.wanted(world), whole.SESSION_S, "the first records in the sink")
 
-    (host,) = whole.processes(daemon, "processors.spark.host")
+    (host,) = whole.processes(daemon, "mld.processors.spark.host")
     os.kill(host, signal.SIGKILL)
     world.put(100)
     world.until(lambda: whole.texts(world) == whole.wanted(world), whole.SESSION_S, "the records behind its death")

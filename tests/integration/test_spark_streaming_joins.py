@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-from processors.spark.high_water_marks import StreamShard
-from processors.spark.host.start_up import HostStartError
+from mld.processors.spark.high_water_marks import StreamShard
+from mld.processors.spark.host.start_up import HostStartError
 from tests.support.spark_bed import Bed, bed, rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

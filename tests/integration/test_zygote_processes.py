@@ -25,8 +25,8 @@ from mld.consumer.child import PipeHost
 from mld.consumer.forked_process import ForkedProcess
 from mld.consumer.ports import ShardAddress
 from mld.core.clock import LoopClock
-from protocol import forking
-from protocol.messages import StreamLabel
+from mld.protocol import forking
+from mld.protocol.messages import StreamLabel
 from tests.support.daemon import until
 from tests.support.patience import PATIENCE_S
 

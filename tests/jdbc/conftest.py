@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from processors.spark.sink_port import SinkSpec
-from processors.spark.sinks.factory import make_sink
+from mld.processors.spark.sink_port import SinkSpec
+from mld.processors.spark.sinks.factory import make_sink
 from tests.support.databases import MariaDb, MariaDbAsMySql, Postgres
 from tests.support.fetch_databases import DRIVERS, installed
 

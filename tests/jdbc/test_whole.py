@@ -129,7 +129,7 @@ def test_every_record_once_though_database_and_host_are_killed_and_one_row_is_re
     database.start()
     world.until(is_written, SESSION_S, "the records of that time")
 
-    (host,) = processes(daemon, "processors.spark.host")
+    (host,) = processes(daemon, "mld.processors.spark.host")
     commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in daemon.survivors()]
     os.kill(host, signal.SIGKILL)
     world.put(30)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from processors.spark.host.start_up import HostStartError
+from mld.processors.spark.host.start_up import HostStartError
 from tests.support.spark_bed import Bed, bed
 
 pytestmark = [

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from processors.spark.high_water_marks import RecordPosition, StreamShard, spans
-from processors.spark.session import delta_log, spark_session
-from processors.spark.sink_port import Fenced, SinkError
-from processors.spark.sinks.conditional_store import is_conditional
-from processors.spark.sinks.factory import make_sink
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, spans
+from mld.processors.spark.session import delta_log, spark_session
+from mld.processors.spark.sink_port import Fenced, SinkError
+from mld.processors.spark.sinks.conditional_store import is_conditional
+from mld.processors.spark.sinks.factory import make_sink
 from tests.support.s3_servers import BIN, SECRET, Versitygw
 from tests.support.servers import ACCOUNT
 from tests.unit.spark.twins import settings_of

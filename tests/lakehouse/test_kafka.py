@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from processors.spark.high_water_marks import RecordPosition, StreamShard, spans
-from processors.spark.sink_port import SinkSpec
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, spans
+from mld.processors.spark.sink_port import SinkSpec
 
 pytestmark = [
     pytest.mark.spark,
@@ -129,7 +129,7 @@ def broker(spark, tmp_path_factory):
 
 
 def sink_of(spark, broker, topic, ledger):
-    from processors.spark.sinks.factory import make_sink
+    from mld.processors.spark.sinks.factory import make_sink
 
     options = {"kafka.bootstrap.servers": f"127.0.0.1:{broker.port}", "topic": topic, "kafka.max.block.ms": "5000"}
     return make_sink(SinkSpec("out", "kafka", options=options, ledger=str(ledger)), spark)

@@ -11,11 +11,11 @@ from collections import Counter
 
 import pytest
 
-from processors.spark.commit import ledger
-from processors.spark.commit.ledger import encode
-from processors.spark.high_water_marks import RecordPosition, StreamShard, spans
-from processors.spark.sink_port import Fenced, SinkRefused, SinkSpec
-from processors.spark.writer_identity import WriterIdentity
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.ledger import encode
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, spans
+from mld.processors.spark.sink_port import Fenced, SinkRefused, SinkSpec
+from mld.processors.spark.writer_identity import WriterIdentity
 from tests.support.spark_bed import engine_bed, rows
 
 pytestmark = [
@@ -70,8 +70,8 @@ def spark(warehouse):
 @pytest.fixture(params=["delta", "iceberg", "iceberg by SQL"])
 def make(request, spark, warehouse):
     """A function that makes one more writer of the test's own table."""
-    from processors.spark.sinks.factory import make_sink
-    from processors.spark.sinks.iceberg_connect import ConnectIcebergSink
+    from mld.processors.spark.sinks.factory import make_sink
+    from mld.processors.spark.sinks.iceberg_connect import ConnectIcebergSink
 
     name = f"t{abs(hash(request.node.name))}"
     path = str(warehouse / name) if request.param == "delta" else f"lake.db.{name}"
@@ -254,7 +254,7 @@ def table(request, spark):
 
 
 def iceberg(spark, table, **more):
-    from processors.spark.sinks.factory import make_sink
+    from mld.processors.spark.sinks.factory import make_sink
 
     return make_sink(SinkSpec("out", "iceberg", table, **more), spark)
 
@@ -278,7 +278,7 @@ def test_a_batch_is_one_commit_of_an_iceberg_table_and_its_metadata_do_not_grow_
 
 
 def test_a_batch_that_lost_races_is_written_once(spark, table, monkeypatch):
-    from processors.spark.sinks.iceberg_table import IcebergTable
+    from mld.processors.spark.sinks.iceberg_table import IcebergTable
 
     mine, other = iceberg(spark, table), iceberg(spark, table)
     publish(spark, mine, {A: 1}, mine.open())
@@ -290,7 +290,7 @@ def test_a_batch_that_lost_races_is_written_once(spark, table, monkeypatch):
 
 
 def test_a_zombie_that_wakes_between_its_check_and_its_commit_loses(spark, table, monkeypatch):
-    from processors.spark.sinks import iceberg_table
+    from mld.processors.spark.sinks import iceberg_table
 
     zombie, owner = iceberg(spark, table), iceberg(spark, table)
     marks = publish(spark, zombie, {A: 2}, zombie.open())
@@ -363,7 +363,7 @@ def test_changes_become_a_table_of_current_rows_exactly_once(spark, table, monke
 
 
 def test_two_merges_that_race_leave_both_changes(spark, table, monkeypatch):
-    from processors.spark.sinks import iceberg as module
+    from mld.processors.spark.sinks import iceberg as module
 
     mine, other = (iceberg(spark, table, mode="merge", keys=("id",)) for _ in range(2))
     marks = mine.publish(change(spark, (1, "a", "i", "1")), spans({A: RecordPosition(1)}, mine.open()), "b").marks
@@ -384,8 +384,8 @@ def test_two_merges_that_race_leave_both_changes(spark, table, monkeypatch):
 
 def test_files_of_a_commit_that_was_refused_after_it_had_happened_stay(spark, table, monkeypatch):
     """A client that repeats a request whose answer was lost is told no, though the first one was done."""
-    from processors.spark.sinks.iceberg_table import IcebergTable
-    from processors.spark.sinks.lake_table import LostRace
+    from mld.processors.spark.sinks.iceberg_table import IcebergTable
+    from mld.processors.spark.sinks.lake_table import LostRace
 
     mine, other = iceberg(spark, table), iceberg(spark, table)
     marks = publish(spark, mine, {A: 1}, mine.open())

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from mld.processors.spark.batch.record_lines import split
+from mld.processors.spark.high_water_marks import StreamShard
+from mld.processors.spark.session.handover import Handover
+from mld.properties.spark import Format
 from mld.schemas.frames import frame_of
-from processors.spark.batch.record_lines import split
-from processors.spark.high_water_marks import StreamShard
-from processors.spark.session.handover import Handover
-from properties.spark import Format
 
 pytestmark = [
     pytest.mark.spark,

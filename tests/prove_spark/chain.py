@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from processors.spark.commit import journal, ledger
-from processors.spark.commit_stages import VARIABLE
+from mld.processors.spark.commit import journal, ledger
+from mld.processors.spark.commit_stages import VARIABLE
 from tests.integration.world import ENVIRONMENT, World
 from tests.prove_spark.runs import AFTER_COMMIT, BEFORE_COMMIT, Machine, Outcome
 from tests.support.daemon import Daemon, until
@@ -103,7 +103,7 @@ class ChainRun:
     def _round(self, kind: str) -> None:
         rounds: dict[str, Callable[[], None]] = {
             "child": lambda: self._kill("mld-spark"),
-            "host": lambda: self._kill("processors.spark.host"),
+            "host": lambda: self._kill("mld.processors.spark.host"),
             "jvm": lambda: self._kill("SparkSubmit"),
             "daemon": self._kill_daemon,
             "both": self._kill_both,
@@ -129,7 +129,7 @@ class ChainRun:
     def _kill_both(self) -> None:
         at = self._moment()
         assert self._daemon is not None
-        for pid in self._processes("processors.spark.host"):
+        for pid in self._processes("mld.processors.spark.host"):
             self._end(pid)
         self._daemon.kill()
         self.outcome.killed[f"host and daemon {at}"] += 1
@@ -140,7 +140,7 @@ class ChainRun:
         """Stop a host while its daemon dies and another daemon writes the rest, then let it go on where it stood."""
         at = self._moment()
         assert self._daemon is not None
-        hosts = self._processes("processors.spark.host")
+        hosts = self._processes("mld.processors.spark.host")
         for pid in hosts:
             self._end(pid, signal.SIGSTOP)
         self._daemon.kill()

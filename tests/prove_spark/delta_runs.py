@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from processors.spark.session.delta_log import install, log_settings
-from processors.spark.session.lakehouse import PACKAGES
-from processors.spark.session.s3a import s3a_settings
-from processors.spark.session.spark_session import hadoop_version
-from processors.spark.settings import SDK_CREDENTIALS
-from processors.spark.sink_port import S3Access
-from processors.spark.sinks.lake_table import MISSING
+from mld.processors.spark.session.delta_log import install, log_settings
+from mld.processors.spark.session.lakehouse import PACKAGES
+from mld.processors.spark.session.s3a import s3a_settings
+from mld.processors.spark.session.spark_session import hadoop_version
+from mld.processors.spark.settings import SDK_CREDENTIALS
+from mld.processors.spark.sink_port import S3Access
+from mld.processors.spark.sinks.lake_table import MISSING
 from tests.prove_spark import jvm
 from tests.prove_spark.runs import SHARDS, Machine, Run, wait_until_held
 from tests.prove_spark.writer import GAVE_UP

@@ -19,12 +19,12 @@ from typing import Any
 from uuid import uuid4
 
 from mld.aws.objects import S3Bucket
-from processors.spark.commit.s3_journal import ABANDONED_S, S3Journal
-from processors.spark.commit.store import PosixStore
-from processors.spark.session.s3a import s3a_settings
-from processors.spark.session.spark_session import hadoop_version
-from processors.spark.settings import SDK_CREDENTIALS
-from processors.spark.sink_port import S3Access
+from mld.processors.spark.commit.s3_journal import ABANDONED_S, S3Journal
+from mld.processors.spark.commit.store import PosixStore
+from mld.processors.spark.session.s3a import s3a_settings
+from mld.processors.spark.session.spark_session import hadoop_version
+from mld.processors.spark.settings import SDK_CREDENTIALS
+from mld.processors.spark.sink_port import S3Access
 from tests.prove_spark import jvm
 from tests.prove_spark.runs import ROUNDS, SHARDS, Machine, Outcome, Run, wait_until_held
 from tests.prove_spark.writer import ENDPOINT_VARIABLE, GAVE_UP

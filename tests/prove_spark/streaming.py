@@ -15,18 +15,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from processors.spark.batch.micro_batch import plan
-from processors.spark.batch.spool import Spool
-from processors.spark.commit_stages import stage
-from processors.spark.pipeline import Pipeline
-from processors.spark.session.spark_session import SessionHealth
-from processors.spark.sink_port import SinkSpec
-from processors.spark.sinks.factory import make_sink
-from processors.spark.spark_errors import SessionGone
-from processors.spark.streaming.engine import StreamingEngine
-from processors.spark.streaming.inbox import Inbox, LeadLock
-from processors.spark.streaming.leader import QueryLeader
-from processors.spark.streaming.queries import SparkQueries
+from mld.processors.spark.batch.micro_batch import plan
+from mld.processors.spark.batch.spool import Spool
+from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.pipeline import Pipeline
+from mld.processors.spark.session.spark_session import SessionHealth
+from mld.processors.spark.sink_port import SinkSpec
+from mld.processors.spark.sinks.factory import make_sink
+from mld.processors.spark.spark_errors import SessionGone
+from mld.processors.spark.streaming.engine import StreamingEngine
+from mld.processors.spark.streaming.inbox import Inbox, LeadLock
+from mld.processors.spark.streaming.leader import QueryLeader
+from mld.processors.spark.streaming.queries import SparkQueries
 from tests.prove_spark.writer import FAILURES_MAX, GAVE_UP, Writer
 from tests.unit.spark.twins import offer_to, settings_of
 

@@ -20,12 +20,19 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from processors.spark.commit.small_files import ListedFile
-from processors.spark.commit_stages import stage
-from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, advanced, spans
-from processors.spark.session.delta_log import install
-from processors.spark.settings import SDK_CREDENTIALS
-from processors.spark.sink_port import (
+from mld.processors.spark.commit.small_files import ListedFile
+from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.high_water_marks import (
+    HighWaterMarks,
+    RecordPosition,
+    ShardSpans,
+    StreamShard,
+    advanced,
+    spans,
+)
+from mld.processors.spark.session.delta_log import install
+from mld.processors.spark.settings import SDK_CREDENTIALS
+from mld.processors.spark.sink_port import (
     Fenced,
     JobFailed,
     Published,
@@ -36,11 +43,11 @@ from processors.spark.sink_port import (
     SinkSpec,
     StagingSink,
 )
-from processors.spark.sinks.factory import make_sink
-from processors.spark.sinks.files import FileSink
-from processors.spark.sinks.generic import GenericSink
-from processors.spark.sinks.jdbc import JdbcSink
-from processors.spark.sinks.jdbc_dialects import dialect_of
+from mld.processors.spark.sinks.factory import make_sink
+from mld.processors.spark.sinks.files import FileSink
+from mld.processors.spark.sinks.generic import GenericSink
+from mld.processors.spark.sinks.jdbc import JdbcSink
+from mld.processors.spark.sinks.jdbc_dialects import dialect_of
 from tests.prove_spark.jvm import attached
 
 FULL, GAVE_UP = 3, 4
@@ -101,7 +108,7 @@ class NaiveIceberg:
         return {}
 
     def publish(self, frame: Any, batch: ShardSpans, batch_id: str) -> Published:
-        from processors.spark.sinks.iceberg import make_table
+        from mld.processors.spark.sinks.iceberg import make_table
 
         stage("staging")
         make_table(self._session, self._table, frame, ())

@@ -9,7 +9,7 @@ from mld.core.positions import AT_TIMESTAMP, SHARD_END, TRIM_HORIZON, InitialPos
 from mld.core.streams import Shard
 from mld.leases.lease import Lease
 from mld.leases.take_plan import SeenRow, TakingRules, decide
-from protocol.messages import Record
+from mld.protocol.messages import Record
 from tests.support.kpl import User, aggregate
 from tests.support.pages import page_with, places
 from tests.unit.shards.twins import grow, leases_for_empty_table, missing_leases, numbers, plain_missing_leases, sid

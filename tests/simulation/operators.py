@@ -26,7 +26,7 @@ from mld.operating.acts.steering import (
 )
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.fleet_status import FleetStatus
-from properties.settings import Settings
+from mld.properties.settings import Settings
 from tests.support.fleet import TABLE
 
 REPORTS = Place(TABLE, LEASE_TABLE_KEY)

@@ -18,9 +18,9 @@ from mld.aws.dynamo_streams import DynamoDBStreams
 from mld.core.streams import StreamKind
 from mld.daemon.assembly import StreamPorts
 from mld.local.dynamo_streams import table_stream
+from mld.properties.settings import Settings
 from mld.retrieval.rawpage import page_of
 from mld.shards import cleanup, identity
-from properties.settings import Settings
 from tests.support.fleet import Fleet
 from tests.twins.dynamo import lost_reply, lost_request, throttled
 from tests.twins.table_streams import TableStreamsService

@@ -17,8 +17,8 @@ import botocore.session
 from botocore.parsers import create_parser
 
 from mld.core.streams import child_shard_of
+from mld.protocol.messages import Record
 from mld.retrieval.rawpage import RawPage, page_of
-from protocol.messages import Record
 from tests.support.kpl import User, aggregate
 from tests.support.pages import PlainPage
 

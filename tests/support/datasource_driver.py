@@ -10,7 +10,7 @@ from typing import Any
 def session() -> Any:
     from pyspark.sql import SparkSession
 
-    from processors.spark.datasource import register
+    from mld.processors.spark.datasource import register
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (

@@ -19,8 +19,8 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import parse_row
 from mld.local.kinesis import Kinesis, PutEntry
 from mld.metrics.registry import Metrics
-from properties.loader import load
-from properties.settings import Settings
+from mld.properties.loader import load
+from mld.properties.settings import Settings
 from tests.support.sources import one_stream
 from tests.twins.children import MemoryHost, Recorder
 from tests.twins.dynamo import MemoryDynamo

@@ -12,13 +12,13 @@ from random import Random
 from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, ChildBatch, ChildShard, HashRange, Misrouted, Page
+from mld.protocol.codec import encode_process_records
+from mld.protocol.messages import Record
 from mld.retrieval.kpl import MAGIC, MalformedAggregateError, MisroutedAggregateError, Work, user_records
 from mld.retrieval.layouts import Columns
 from mld.retrieval.pieces import Piece, form_with
 from mld.retrieval.rawbody import Index, Sequences
 from mld.retrieval.rawpage import RawPage, page_of_index
-from protocol.codec import encode_process_records
-from protocol.messages import Record
 
 RANGES = (None, HashRange(0, HASH_KEY_MAX), HashRange(0, HASH_KEY_MAX // 2))
 

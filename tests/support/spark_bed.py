@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from processors.spark.batch.engine import Engine
-from processors.spark.batch.outcome import BatchOutcome
-from processors.spark.batch.spool import Spool, open_spool
-from processors.spark.high_water_marks import RecordPosition, StreamShard
-from processors.spark.host.start_up import HostStartError, engine_of, make_sinks, start
-from processors.spark.pipeline import load
-from processors.spark.sink_port import SinkSpec
-from processors.spark.sinks.factory import make_sink
-from processors.spark.streaming.engine import StreamingEngine
+from mld.processors.spark.batch.engine import Engine
+from mld.processors.spark.batch.outcome import BatchOutcome
+from mld.processors.spark.batch.spool import Spool, open_spool
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.processors.spark.host.start_up import HostStartError, engine_of, make_sinks, start
+from mld.processors.spark.pipeline import load
+from mld.processors.spark.sink_port import SinkSpec
+from mld.processors.spark.sinks.factory import make_sink
+from mld.processors.spark.streaming.engine import StreamingEngine
 from tests.unit.spark.twins import run_data, settings_of
 
 A = StreamShard("s", "a")

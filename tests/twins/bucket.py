@@ -1,4 +1,4 @@
-"""A bucket in memory with the contract of `processors.spark.commit.s3_journal.Objects`, which loses answers.
+"""A bucket in memory with the contract of `mld.processors.spark.commit.s3_journal.Objects`, which loses answers.
 
 `before` is called before every request, which is where a test interleaves writers or kills them. `fault` says, for each
 request that writes, whether it is answered: a request without an answer was carried out, was not, or is carried out at

@@ -22,8 +22,8 @@ from mld.local.kinesis import subscription as served
 from mld.local.kinesis.filters import FilterType, ListFilter
 from mld.local.kinesis.reading import LogPage
 from mld.local.kinesis.stream_state import Consumer
+from mld.protocol.messages import Record
 from mld.retrieval.rawpage import RawPage
-from protocol.messages import Record
 from tests.support.pages import page_with
 
 _ERRORS: dict[str, type[StreamError]] = {

@@ -1,4 +1,4 @@
-"""A file system in memory with the contract of `processors.spark.commit.store.Store`, which can lose its power.
+"""A file system in memory with the contract of `mld.processors.spark.commit.store.Store`, which can lose its power.
 
 Names that were not synced may be gone after `lose_power`, each with everything after it in the same order of events;
 contents that were not synced are gone. `blind` says when a lock is not seen, as on some network mounts. `before` is
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from processors.spark.commit.small_files import ListedFile
+from mld.processors.spark.commit.small_files import ListedFile
 
 
 @dataclass

@@ -24,8 +24,8 @@ from mld.core.streams import (
     StartingPoint,
     StreamSummary,
 )
+from mld.protocol.messages import Record
 from mld.retrieval.rawpage import RawPage
-from protocol.messages import Record
 from tests.support.pages import page_with
 
 WALL_EPOCH_S = 1_700_000_000.0

@@ -13,9 +13,22 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("mld", "protocol", "properties", "processors")
-EVERYONE_MAY = {"mld", "mld.core", "mld.metrics", "mld.aws"}
-# What each room of mld may import besides `mld.core`, `mld.metrics`, `mld.aws`, `protocol` and `properties`.
+GROUND = {"mld.protocol", "mld.properties"}
+EVERYONE_MAY = {"mld.core", "mld.metrics", "mld.aws"} | GROUND
+EVERYONE_MAY_NOT = {
+    "mld.protocol": EVERYONE_MAY,
+    "mld.properties": EVERYONE_MAY,
+    "mld.processors": EVERYONE_MAY - {"mld.protocol"},
+    "mld.core": EVERYONE_MAY - GROUND - {"mld.metrics"},
+    "mld.metrics": EVERYONE_MAY - GROUND - {"mld.core"},
+}
+"""What the ground does not stand on, and what a processor does without: those of Spark have a rule of their own."""
+# What each room of mld may import besides `EVERYONE_MAY`.
 ROOMS: dict[str, set[str]] = {
+    "mld.protocol": set(),
+    "mld.properties": set(),
+    "mld.processors": set(),
+    "mld.sdk": {"mld.processors"},
     "mld.core": set(),
     "mld.metrics": set(),
     "mld.aws": set(),
@@ -59,7 +72,6 @@ ROOMS: dict[str, set[str]] = {
     "mld.cli": {"mld.check", "mld.daemon", "mld.local", "mld.logging", "mld.quickstart"},
     "mld.__main__": {"mld.cli"},
 }
-LEAVES = {"mld", "mld.core", "mld.metrics"}
 # The same within `mld.fleet`, each after those that it may import; `fleet` and `wiring` may import all others.
 SUBROOMS: dict[str, set[str]] = {
     "values": set(),
@@ -80,7 +92,7 @@ SUBROOMS: dict[str, set[str]] = {
 FLEET_TOP = ["fleet", "wiring"]
 # What each room of the Spark processor may import besides `SPARK_LEAVES`: modules in no room, which import no room.
 # No room imports `testing`.
-SPARK_MAY_USE = ("mld.aws", "mld.core.errors")
+SPARK_MAY_USE = ("mld.aws", "mld.core.errors", "mld.protocol", "mld.properties")
 """Of mld: `processors/spark` writes to buckets with the daemon's own ways to credentials."""
 SPARK_ROOMS: dict[str, set[str]] = {
     "child": {"batch", "catalog", "host", "maintenance", "replay", "session"},
@@ -264,7 +276,9 @@ def modules() -> list[Path]:
 
 
 def name_of(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    """How a module is imported: the folders beside `mld` are packages within it."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts if parts[0] == "mld" else ("mld", *parts)).removesuffix(".__init__")
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -286,49 +300,36 @@ def room_of(module: str) -> str:
 
 
 def test_every_room_of_mld_is_on_the_map():
-    rooms = {room_of(name_of(path)) for path in sorted((ROOT / "mld").rglob("*.py"))}
-    assert rooms - {"mld"} == set(ROOMS)
+    assert {room_of(name_of(path)) for path in modules()} - {"mld"} == set(ROOMS)
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_arrows_point_down(path):
     module = name_of(path)
+    room = room_of(module)
     for imported in imports(path):
-        top = imported.split(".")[0]
-        if top not in TOP or top == module.split(".")[0] != "mld":
+        target = room_of(imported)
+        if imported.partition(".")[0] not in TOP or target in ("mld", room):
             continue
-        match module.split(".")[0]:
-            case "properties" | "protocol":
-                pytest.fail(f"{module} imports {imported}: it imports nothing of ours")
-            case "processors":
-                spark_settings = top == "properties" and module.startswith("processors.spark")
-                of_mld = imported.startswith(SPARK_MAY_USE) and module.startswith("processors.spark")
-                of_mld |= top == "mld" and module.startswith("processors.spark.datasource")
-                assert top == "protocol" or spark_settings or of_mld, f"{module} imports {imported}"
-            case "mld" if top == "mld":
-                assert_allowed_in_mld(module, imported)
-            case "mld":
-                assert top in ("protocol", "properties"), f"{module} imports {imported}"
+        if room == "mld.processors" and module.startswith("mld.processors.spark"):
+            anything = module.startswith("mld.processors.spark.datasource")
+            assert anything or imported.startswith(SPARK_MAY_USE), f"{module} imports {imported}"
+        else:
+            assert target in ROOMS[room] | EVERYONE_MAY - EVERYONE_MAY_NOT.get(room, set()), (
+                f"{module} imports {imported}"
+            )
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "processors/spark").rglob("*.py")), ids=name_of)
 def test_arrows_between_the_rooms_of_spark(path):
     room = spark_room_of(name_of(path))
     assert room in SPARK_LEAVES or room in SPARK_ROOMS or room == "", f"{room} is not on the map"
-    targets = {spark_room_of(imported) for imported in imports(path) if imported.startswith("processors.spark.")}
+    targets = {spark_room_of(imported) for imported in imports(path) if imported.startswith("mld.processors.spark.")}
     assert targets <= SPARK_LEAVES | SPARK_ROOMS.get(room, set()) | {room}, f"no arrow from {room} to {targets}"
 
 
 def spark_room_of(module: str) -> str:
-    return module.removeprefix("processors.spark").removeprefix(".").partition(".")[0]
-
-
-def assert_allowed_in_mld(module: str, imported: str) -> None:
-    room, target = room_of(module), room_of(imported)
-    if target == "mld" or target == room or target in EVERYONE_MAY:
-        return
-    assert room not in LEAVES, f"the leaf {module} imports {imported}"
-    assert target in ROOMS[room], f"{module} imports {imported}: no arrow from {room} to {target}"
+    return module.removeprefix("mld.processors.spark").removeprefix(".").partition(".")[0]
 
 
 def test_every_sub_room_of_the_fleet_is_on_the_map_after_those_it_may_import():
@@ -353,7 +354,7 @@ def test_arrows_point_down_within_the_fleet(path):
 @pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_only_aws_imports_the_sdk(path):
     sdk = {imported for imported in imports(path) if imported.split(".")[0] in {"boto3", "botocore", "aiohttp"}}
-    assert not sdk or name_of(path).startswith(("mld.aws", "processors.samples")), f"{path} imports {sdk}"
+    assert not sdk or name_of(path).startswith(("mld.aws", "mld.processors.samples")), f"{path} imports {sdk}"
 
 
 @pytest.mark.parametrize("file", PURE)

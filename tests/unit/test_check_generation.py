@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mld.check.command import guess
-from protocol.messages import Dialect
+from mld.protocol.messages import Dialect
 from tests.support.fetch_kclpy import LEGACY_VERSION, VERSION, installed
 
 KCLPY = "from amazon_kclpy import kcl\n"

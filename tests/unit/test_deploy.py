@@ -14,7 +14,7 @@ import yaml
 
 from mld.metrics.catalogue import CATALOGUE
 from mld.operating.generated.service_unit import STOP_MARGIN_S
-from properties.loader import LoadedConfiguration, load
+from mld.properties.loader import LoadedConfiguration, load
 from tests.support.locked import LOCKS
 from tests.support.make_deploy_tools import VENV
 from tests.support.servers import require

@@ -20,7 +20,7 @@ from mld.aws.boundary import Surprises
 from mld.core.stream_ids import working_for
 from mld.logging import log_stream, logs
 from mld.logging.lines import INDENT, Guarded, JsonLines, TextFormatter, WithPriority
-from properties.redaction import Scrubber
+from mld.properties.redaction import Scrubber
 from tests.support.patience import PATIENCE_S
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT")

@@ -9,8 +9,8 @@ import pytest
 
 from mld.logging.lines import TextFormatter
 from mld.metrics.declaring import Instant
+from mld.properties.redaction import Scrubber
 from mld.tracking.follower import WantedStream
-from properties.redaction import Scrubber
 from tests.support.many import ManyFleet, in_many_fleet
 
 

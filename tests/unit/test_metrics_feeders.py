@@ -35,12 +35,12 @@ from mld.metrics.operations import (
 )
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.worker import SparkFigures
+from mld.properties.values import MetricsLevel, SchemaMode
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import SchemaRegistry
 from mld.serving.daemon_status import DaemonStatus, StatusParts
 from mld.tracking.follower import WantedStream
 from mld.views.datums import ALL_DIMENSIONS, OPERATION, Wanted, take_datums
-from properties.values import MetricsLevel, SchemaMode
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet
 from tests.support.kpl import User, aggregate, sealed
 from tests.support.many import many_fleet

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mld.check.price import Rates, Units, checkpoint_dollars, units
-from properties.values import HeartbeatSetting
+from mld.properties.values import HeartbeatSetting
 from tests.benchmarks.bill import measure, total
 from tests.support.fleet import settings_of
 from tests.virtual_time import run_virtual

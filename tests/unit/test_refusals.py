@@ -12,10 +12,10 @@ from mld.aws.client_factory import name_rule
 from mld.check.command import print_check
 from mld.check.refusals import refusals
 from mld.daemon.process import run_daemon
-from properties.conversion import STREAM_NAME
-from properties.loader import load
-from properties.remarks import ConfigurationError, Level, Remark
-from properties.settings import Settings
+from mld.properties.conversion import STREAM_NAME
+from mld.properties.loader import load
+from mld.properties.remarks import ConfigurationError, Level, Remark
+from mld.properties.settings import Settings
 
 GOOD = {
     "executableName": "true",

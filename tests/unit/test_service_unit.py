@@ -96,7 +96,7 @@ def directory(tmp_path: Path) -> Path:
 
 def found(
     directory: Path,
-    text: str = "executableName=python3 -m processors.archive",
+    text: str = "executableName=python3 -m mld.processors.archive",
     overrides: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     user: str | None = "mld",
@@ -157,9 +157,7 @@ def test_a_program_on_the_path_of_this_shell_only_is_found_by_the_service_too(di
 
 def test_what_is_written_to_must_be_writable_and_exist(directory: Path) -> None:
     (directory / "archive").mkdir()
-    text = (
-        "executableName=python3 -m processors.archive archive\nmld.poisonAttempts=3\nmld.deadLetter=/var/none/letters"
-    )
+    text = "executableName=python3 -m mld.processors.archive a\nmld.poisonAttempts=3\nmld.deadLetter=/var/none/letters"
     service, remarks = found(directory, text)
     assert service.writable == ("/var/none/letters", str(directory / "archive"))
     assert any("install -d -m 0700 -o mld /var/none/letters" in remark for remark in remarks)
@@ -195,7 +193,7 @@ def test_what_the_file_refers_to_comes_from_systemd(directory: Path) -> None:
 
 def test_several_streams_need_their_list_their_programs_and_what_the_list_refers_to(directory: Path) -> None:
     (directory / "streams.txt").write_text("orders\nclicks\nmld.stream.orders.epoch=${EPOCH}\n")
-    text = "executableName=python3 -m processors.archive\nmld.stream.clicks.executableName=node /srv/clicks.js\n"
+    text = "executableName=python3 -m mld.processors.archive\nmld.stream.clicks.executableName=node /srv/clicks.js\n"
     env = {"EPOCH": "5"}
     service, _ = found(directory, f"{text}mld.streamsFile={directory}/streams.txt", env=env)
     assert (service.stream, service.working_directory, service.makes_code) == ("orders, clicks", None, True)

@@ -13,8 +13,8 @@ from mld.metrics.shard import UNREADABLE_AFTER_S, ShardActivity
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.verdicts import Verdict
+from mld.protocol.messages import Record
 from mld.serving.daemon_status import DaemonStatus, StatusParts
-from protocol.messages import Record
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet, in_fleet, settings_of
 from tests.support.pages import page_with
 from tests.twins.children import Recorder

@@ -22,9 +22,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mld.daemon.unit.rules import WorkerAnswer, why_not_alive, why_not_ready
 from mld.daemon.unit.supervisor import Unit, UnitWorker
+from mld.properties.values import ListenAddress
 from mld.serving.http import HttpAnswer, HttpServer, Question, Route, SharedAnswers, text_answer
 from mld.serving.web_pages import PROBES, log_serving, probed, rule_of
-from properties.values import ListenAddress
 
 WORKER = "worker"
 

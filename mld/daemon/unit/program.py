@@ -15,8 +15,8 @@ from mld.daemon.systemd import claim_supervision
 from mld.daemon.unit.rules import cpus_usable
 from mld.daemon.unit.supervisor import Unit, UnitPlan, unit_place
 from mld.fleet.report.cpu import parse_cpu_max
-from properties.settings import Settings
-from properties.values import ONE_FOR_EACH_CPU
+from mld.properties.settings import Settings
+from mld.properties.values import ONE_FOR_EACH_CPU
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.migrate.versions import Components, FleetView, Readiness
 from mld.fleet.values import ClientVersion, Place
 from mld.metrics.registry import Metrics
-from properties.values import ClientVersionConfig as Configured
+from mld.properties.values import ClientVersionConfig as Configured
 
 log = logging.getLogger(__name__)
 

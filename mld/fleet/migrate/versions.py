@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from mld.fleet.values import ClientVersion
-from properties.values import ClientVersionConfig as Configured
+from mld.properties.values import ClientVersionConfig as Configured
 
 STABLE_S = 600.0  # Java's: the fleet must have been ready that long without a break
 UNASSIGNED_S_MAX = 120.0  # six rounds of the 2.x taker at its defaults: who finds a lease for that long cannot take it

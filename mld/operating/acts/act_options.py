@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mld.core.clock import Clock
     from mld.operating.acts.plan import ActPlan, Outcome, RawTable
     from mld.operating.fleet_reader import FleetReader
-    from properties.settings import Settings
+    from mld.properties.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 REQUEST_TIMEOUT_S = 10.0
@@ -218,7 +218,7 @@ async def perform(
 
 
 def _print_plan(plan: ActPlan) -> None:
-    from properties.redaction import printable
+    from mld.properties.redaction import printable
 
     click.echo(printable(plan.title))
     for change in plan.changes:
@@ -228,7 +228,7 @@ def _print_plan(plan: ActPlan) -> None:
 
 
 def _print_outcome(outcome: Outcome) -> None:
-    from properties.redaction import printable
+    from mld.properties.redaction import printable
 
     why = f": {outcome.why}" if outcome.why else ""
     click.echo(printable(f"  {outcome.change.key}: {outcome.fate.value}{why}"))

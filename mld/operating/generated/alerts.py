@@ -12,9 +12,9 @@ from typing import Any
 from mld.aws.table_calls import THROTTLING_CODES
 from mld.metrics.catalogue import JAVA_BY_NAME
 from mld.metrics.declaring import Dimension
+from mld.properties.settings import Settings
+from mld.properties.values import MetricsLevel, MetricsOutput
 from mld.views.datums import Wanted, dimensions_of
-from properties.settings import Settings
-from properties.values import MetricsLevel, MetricsOutput
 
 OPERATIONS_PAGE = "docs/use/operations.md"
 RETENTION_DEFAULT_S = 86_400

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from properties.settings import Settings
+from mld.properties.settings import Settings
 
 SCHEMA_VERSION = 39  # Grafana 11; newer ones migrate it by themselves
 WIDTH, HEIGHT = 12, 8

@@ -13,9 +13,9 @@ from typing import Any
 
 from mld.core.streams import StreamKind
 from mld.operating.stream_choice import settings_of_one
+from mld.properties.settings import Settings
+from mld.properties.values import DeadLetterKind, MetricsLevel, MetricsOutput, SchemaMode
 from mld.retrieval.stream_adapters import kind_of
-from properties.settings import Settings
-from properties.values import DeadLetterKind, MetricsLevel, MetricsOutput, SchemaMode
 
 OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"
 ANY = "*"

@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 from mld.operating.generated.iam_policy import OWNER_INDEX, quoted
-from properties.settings import Settings
-from properties.values import BillingMode
+from mld.properties.settings import Settings
+from mld.properties.values import BillingMode
 
 KEY, OWNER = "leaseKey", "leaseOwner"
 

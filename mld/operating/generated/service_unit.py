@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from properties.redaction import printable
-from properties.settings import Settings
+from mld.properties.redaction import printable
+from mld.properties.settings import Settings
 
 STOP_MARGIN_S = 15.0
 """After the grace: giving leases back (5 s) and taking down what the last worker leaves (10 s)."""

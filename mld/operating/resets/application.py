@@ -30,12 +30,12 @@ from mld.operating.resets.one_stream_view import in_stream, of_stream, require_f
 from mld.operating.resets.operator_hold import OperatorHold, is_operator, operator_hold
 from mld.operating.resets.owners import Observed, living, owners_of, refusal
 from mld.operating.stream_choice import settings_of_one
+from mld.properties.settings import Settings, StreamSetting
+from mld.properties.values import InitialPositionKind
 from mld.retrieval.stream_adapters import LABELS, kind_of, service_name, streams_port
 from mld.shards.detector import NotListed, ShardDetector
 from mld.shards.graph import oldest_generation, partition_fault
 from mld.shards.identity import foreign_evidence
-from properties.settings import Settings, StreamSetting
-from properties.values import InitialPositionKind
 
 REQUEST_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 5.0

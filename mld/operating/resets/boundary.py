@@ -25,7 +25,7 @@ from mld.core.errors import (
 from mld.core.positions import TRIM_HORIZON, Position
 from mld.core.streams import IteratorType, Page, Shard, StartingPoint, Streams
 from mld.operating.acts.plan import ActRefusedError
-from protocol.framed import FramedRecord, Splitter
+from mld.protocol.framed import FramedRecord, Splitter
 
 READ_INTERVAL_S = 0.3
 """Kinesis allows five reads a second and shard; the rest is for its consumers."""

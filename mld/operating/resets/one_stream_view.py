@@ -14,10 +14,10 @@ from mld.leases import rows
 from mld.leases.table import TableScan
 from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, RawTable
 from mld.operating.stream_choice import is_meant, names_of
+from mld.properties.settings import StreamSetting
 from mld.tracking import stream_list
 from mld.tracking.stream_list import TrackedList
 from mld.tracking.stream_rows import within_stream
-from properties.settings import StreamSetting
 
 
 def of_stream(table: RawTable, stream: str | None) -> RawTable:

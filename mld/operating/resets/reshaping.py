@@ -12,10 +12,10 @@ from mld.operating.resets.one_stream_view import listed, streams_in
 from mld.operating.resets.owners import MARGIN_S, Observed, moved
 from mld.operating.resets.table_forms import Reshaping, TableForm, require_alone
 from mld.operating.stream_choice import is_meant, names_of
+from mld.properties.settings import Settings, StreamSetting
 from mld.shards.identity import foreign_evidence
 from mld.tracking.stream_list import Contradiction, ListedStream, identify
 from mld.tracking.stream_rows import within_stream
-from properties.settings import Settings, StreamSetting
 
 ROUNDS_MAX = 8
 """How often the table is looked at for what is left: three steps, and requests that failed."""

@@ -23,9 +23,9 @@ from mld.operating.resets import requests
 from mld.operating.resets.application import is_of_another_shard
 from mld.operating.resets.one_stream_view import stream_id_in, streams_in
 from mld.operating.resets.target import direction, words_of
+from mld.properties.settings import StreamSetting
 from mld.shards.graph import ShardGraph, id_order
 from mld.tracking.stream_rows import within_stream
-from properties.settings import StreamSetting
 
 NAMED_MAX = 5
 

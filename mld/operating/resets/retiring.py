@@ -15,8 +15,8 @@ from mld.leases import rows
 from mld.operating.acts.backup import backup_name, free_name, save_rows
 from mld.operating.acts.plan import ActRefusedError, RawTable, Row
 from mld.operating.resets.application import Application, Doors, application_of
+from mld.properties.settings import Settings, StreamSetting
 from mld.tracking.stream_list import ENTITY as LIST_ENTITY
-from properties.settings import Settings, StreamSetting
 
 PROTECTED_CODE = "ValidationException"
 GONE_CODE = "ResourceNotFoundException"

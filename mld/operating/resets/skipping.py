@@ -26,9 +26,9 @@ from mld.operating.resets import requests
 from mld.operating.resets.application import Application
 from mld.operating.resets.boundary import ShardWalk
 from mld.operating.resets.owners import Observed
+from mld.protocol.framed import FramedRecord, Splitter
 from mld.retrieval.placement import Placement
 from mld.retrieval.starting_points import lacks_timestamp, starting_point
-from protocol.framed import FramedRecord, Splitter
 
 _PAST = re.compile(r"(?P<sequence>[0-9]{1,129})(?:/(?P<sub>[0-9]{1,19}))?", re.ASCII)
 

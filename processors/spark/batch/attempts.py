@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from processors.spark.high_water_marks import HighWaterMarks, gaps
-from processors.spark.sink_port import Fenced, GoneBack, SinkError, SinkRefused
+from mld.processors.spark.high_water_marks import HighWaterMarks, gaps
+from mld.processors.spark.sink_port import Fenced, GoneBack, SinkError, SinkRefused
 
 log = logging.getLogger("mld.spark")
 

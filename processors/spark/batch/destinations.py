@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from processors.spark.batch.attempts import BACKOFF_MAX_S, Patience, check_continues, pause_s, until_published
-from processors.spark.batch.source import BatchSource
-from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, lowest, spans
-from processors.spark.sink_port import RetiringSink, Sink, SinkError, SinkRefused, StagingSink
+from mld.processors.spark.batch.attempts import BACKOFF_MAX_S, Patience, check_continues, pause_s, until_published
+from mld.processors.spark.batch.source import BatchSource
+from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, lowest, spans
+from mld.processors.spark.sink_port import RetiringSink, Sink, SinkError, SinkRefused, StagingSink
 
 log = logging.getLogger("mld.spark")
 

@@ -23,24 +23,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from processors.spark.batch.attempts import HealthCheck, Patience, bound_fences
-from processors.spark.batch.destinations import Destinations
-from processors.spark.batch.flight import Flight
-from processors.spark.batch.jobs import PIPELINE, Jobs, SinkFailure
-from processors.spark.batch.micro_batch import MicroBatch, Row
-from processors.spark.batch.outcome import BatchOutcome
-from processors.spark.batch.poison import KEPT_BYTES_MAX, POISON_IN_A_ROW_MAX, PoisonSearch
-from processors.spark.batch.source import BatchSource, source_of, source_of_rows
-from processors.spark.batch.spool import Spool, SpoolError
-from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, StreamShard, fresh, lowest
-from processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
-from processors.spark.settings import SparkSettings
-from processors.spark.sink_port import DataRefused, Fenced, GoneBack, JobFailed, Sink, SinkError, SinkRefused
-from processors.spark.spark_errors import first_line
-from properties.spark import OnGap
+from mld.processors.spark.batch.attempts import HealthCheck, Patience, bound_fences
+from mld.processors.spark.batch.destinations import Destinations
+from mld.processors.spark.batch.flight import Flight
+from mld.processors.spark.batch.jobs import PIPELINE, Jobs, SinkFailure
+from mld.processors.spark.batch.micro_batch import MicroBatch, Row
+from mld.processors.spark.batch.outcome import BatchOutcome
+from mld.processors.spark.batch.poison import KEPT_BYTES_MAX, POISON_IN_A_ROW_MAX, PoisonSearch
+from mld.processors.spark.batch.source import BatchSource, source_of, source_of_rows
+from mld.processors.spark.batch.spool import Spool, SpoolError
+from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, StreamShard, fresh, lowest
+from mld.processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
+from mld.processors.spark.settings import SparkSettings
+from mld.processors.spark.sink_port import DataRefused, Fenced, GoneBack, JobFailed, Sink, SinkError, SinkRefused
+from mld.processors.spark.spark_errors import first_line
+from mld.properties.spark import OnGap
 
 if TYPE_CHECKING:
-    from processors.spark.batch.jobs import Frames
+    from mld.processors.spark.batch.jobs import Frames
 
 log = logging.getLogger("mld.spark")
 

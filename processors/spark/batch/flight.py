@@ -14,12 +14,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from processors.spark.batch.micro_batch import MicroBatch
-from processors.spark.batch.outcome import BatchFigures
-from processors.spark.batch.source import BatchSource
-from processors.spark.high_water_marks import ShardSpans
-from processors.spark.session.handover import Handed
-from processors.spark.sink_port import StagedFrame, StagingSink
+from mld.processors.spark.batch.micro_batch import MicroBatch
+from mld.processors.spark.batch.outcome import BatchFigures
+from mld.processors.spark.batch.source import BatchSource
+from mld.processors.spark.high_water_marks import ShardSpans
+from mld.processors.spark.session.handover import Handed
+from mld.processors.spark.sink_port import StagedFrame, StagingSink
 
 IN_FLIGHT_MAX = 2
 

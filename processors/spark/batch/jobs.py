@@ -14,15 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from processors.spark.batch.destinations import Destinations
-from processors.spark.batch.flight import Flight, Stagers
-from processors.spark.batch.micro_batch import MicroBatch
-from processors.spark.batch.outcome import BatchFigures
-from processors.spark.batch.repeats import Repeats
-from processors.spark.batch.source import BatchSource, Rows, source_of
-from processors.spark.batch.spool import Spool
-from processors.spark.batch.suspects import is_worth_it, suspects
-from processors.spark.high_water_marks import (
+from mld.processors.spark.batch.destinations import Destinations
+from mld.processors.spark.batch.flight import Flight, Stagers
+from mld.processors.spark.batch.micro_batch import MicroBatch
+from mld.processors.spark.batch.outcome import BatchFigures
+from mld.processors.spark.batch.repeats import Repeats
+from mld.processors.spark.batch.source import BatchSource, Rows, source_of
+from mld.processors.spark.batch.spool import Spool
+from mld.processors.spark.batch.suspects import is_worth_it, suspects
+from mld.processors.spark.high_water_marks import (
     HighWaterMarks,
     RecordPosition,
     ShardSpan,
@@ -32,11 +32,11 @@ from processors.spark.high_water_marks import (
     fresh,
     spans,
 )
-from processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
-from processors.spark.session.handover import Handed
-from processors.spark.settings import SparkSettings
-from processors.spark.sink_port import Published, Sink, SinkError, StagingSink
-from properties.spark import Format
+from mld.processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
+from mld.processors.spark.session.handover import Handed
+from mld.processors.spark.settings import SparkSettings
+from mld.processors.spark.sink_port import Published, Sink, SinkError, StagingSink
+from mld.properties.spark import Format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, StreamShard, fresh
+from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, StreamShard, fresh
 
 Row = tuple[RecordPosition, bytes]
 """A record as a line, and where it stands."""

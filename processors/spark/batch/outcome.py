@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 
 
 @dataclass(slots=True)

@@ -19,9 +19,9 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from processors.spark.batch import thrift
-from processors.spark.batch.record_lines import HEAD, RECORD_TAIL, SEPARATOR, end_of, names
-from processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.processors.spark.batch import thrift
+from mld.processors.spark.batch.record_lines import HEAD, RECORD_TAIL, SEPARATOR, end_of, names
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 
 GROUP_BYTES = 256 * 1024
 """Of a line, for one group of rows; a record is not divided. The JVM reads each column of a group into one array: with

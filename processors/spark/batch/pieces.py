@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from processors.spark.batch.record_lines import HEAD, RECORD_HEAD, RECORD_TAIL
+from mld.processors.spark.batch.record_lines import HEAD, RECORD_HEAD, RECORD_TAIL
 
 _ARRIVAL = re.compile(rb',"approximateArrivalTimestamp":(\d+)')
 _BETWEEN = re.compile(re.escape(RECORD_TAIL + b"," + RECORD_HEAD))

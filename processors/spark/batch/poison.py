@@ -11,16 +11,16 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from processors.spark.batch.attempts import Patience, bound_fences
-from processors.spark.batch.destinations import Destinations, buried_in
-from processors.spark.batch.jobs import PIPELINE, Jobs, SinkFailure
-from processors.spark.batch.micro_batch import Row
-from processors.spark.batch.source import BatchSource, source_of_rows
-from processors.spark.high_water_marks import StreamShard, spans
-from processors.spark.pipeline import PipelineError, PipelineFailed
-from processors.spark.settings import SparkSettings
-from processors.spark.sink_port import Blameless, DataRefused, Fenced, JobFailed, Sink, SinkRefused
-from properties.spark import OnPoison
+from mld.processors.spark.batch.attempts import Patience, bound_fences
+from mld.processors.spark.batch.destinations import Destinations, buried_in
+from mld.processors.spark.batch.jobs import PIPELINE, Jobs, SinkFailure
+from mld.processors.spark.batch.micro_batch import Row
+from mld.processors.spark.batch.source import BatchSource, source_of_rows
+from mld.processors.spark.high_water_marks import StreamShard, spans
+from mld.processors.spark.pipeline import PipelineError, PipelineFailed
+from mld.processors.spark.settings import SparkSettings
+from mld.processors.spark.sink_port import Blameless, DataRefused, Fenced, JobFailed, Sink, SinkRefused
+from mld.properties.spark import OnPoison
 
 log = logging.getLogger("mld.spark")
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 
 HEAD = b'{"action":"processRecords","records":['
 RECORD_HEAD = b'{"data":"'

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from processors.spark.batch import record_lines
-from processors.spark.batch.micro_batch import MicroBatch, held
-from processors.spark.batch.spool import Spool
-from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard
+from mld.processors.spark.batch import record_lines
+from mld.processors.spark.batch.micro_batch import MicroBatch, held
+from mld.processors.spark.batch.spool import Spool
+from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard
 
 
 class Repeats:

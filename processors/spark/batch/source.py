@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from processors.spark.batch import record_lines
-from processors.spark.batch.micro_batch import MicroBatch, Offer, Row, Slice
-from processors.spark.batch.spool import Spool
-from processors.spark.high_water_marks import (
+from mld.processors.spark.batch import record_lines
+from mld.processors.spark.batch.micro_batch import MicroBatch, Offer, Row, Slice
+from mld.processors.spark.batch.spool import Spool
+from mld.processors.spark.high_water_marks import (
     HighWaterMarks,
     RecordPosition,
     ShardSpan,

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
-from processors.spark.batch import page_file
-from processors.spark.batch.micro_batch import Offer, Row
-from processors.spark.commit.store import local_directory
-from processors.spark.sink_port import SinkRefused
+from mld.processors.spark.batch import page_file
+from mld.processors.spark.batch.micro_batch import Offer, Row
+from mld.processors.spark.commit.store import local_directory
+from mld.processors.spark.sink_port import SinkRefused
 
 LOCK_FILE = ".lock"
 

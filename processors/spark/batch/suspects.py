@@ -12,9 +12,9 @@ from __future__ import annotations
 from binascii import crc32
 from collections.abc import Sequence
 
-from processors.spark.batch import record_lines
-from processors.spark.batch.micro_batch import Row
-from processors.spark.high_water_marks import RecordPosition
+from mld.processors.spark.batch import record_lines
+from mld.processors.spark.batch.micro_batch import Row
+from mld.processors.spark.high_water_marks import RecordPosition
 
 BITS = 1 << 15
 """What Spark's `bitmap_construct_agg` has."""

@@ -11,13 +11,13 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from processors.spark.catalog.table import SERDES, CatalogTableError, Table, ddl, left_out, named
-from processors.spark.commit.journal import Journal
-from processors.spark.commit.store import PosixStore, local_directory
-from processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE
-from processors.spark.sanitized import complain
-from processors.spark.settings import SettingsError, load
-from processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.catalog.table import SERDES, CatalogTableError, Table, ddl, left_out, named
+from mld.processors.spark.commit.journal import Journal
+from mld.processors.spark.commit.store import PosixStore, local_directory
+from mld.processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE
+from mld.processors.spark.sanitized import complain
+from mld.processors.spark.settings import SettingsError, load
+from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
 
 COMMIT = "mld_commit"
 """The directories of a sink without `partitionBy`."""

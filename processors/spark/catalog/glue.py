@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from processors.spark.catalog import table as shapes
-from processors.spark.catalog.table import CatalogTableError, Columns, Table
+from mld.processors.spark.catalog import table as shapes
+from mld.processors.spark.catalog.table import CatalogTableError, Columns, Table
 
 BATCH_MAX = 100
 """Partitions of one BatchCreatePartition, by the AWS API."""

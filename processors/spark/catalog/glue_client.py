@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from mld.aws.client_factory import Access, ClientFactory, ServiceName
-from properties.credentials import CredentialsChain
+from mld.properties.credentials import CredentialsChain
 
 TIMEOUT_S = 10.0
 """Of a request and of a connection; whoever waits for the catalog waits less, and it is asked again."""

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from processors.spark.catalog.table import CatalogTableError, Columns
+from mld.processors.spark.catalog.table import CatalogTableError, Columns
 
 log = logging.getLogger("mld.spark")
 

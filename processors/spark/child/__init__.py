@@ -19,10 +19,10 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from processors.spark import link
-from processors.spark.child.relay import ChildRelay
-from processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError
-from processors.standard import claim_standard_streams
+from mld.processors.spark import link
+from mld.processors.spark.child.relay import ChildRelay
+from mld.processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError
+from mld.processors.standard import claim_standard_streams
 
 USAGE = """usage: mld-spark [APP.properties]          a record processor: executableName of a properties file
        mld-spark --check APP.properties  could it run? Java, PySpark and the pipeline, without a session
@@ -48,23 +48,23 @@ def main() -> NoReturn:
         sys.stdout.write(USAGE)
         sys.exit()
     if sys.argv[1:2] == ["--check"]:
-        from processors.spark.session import preflight
+        from mld.processors.spark.session import preflight
 
         sys.exit(preflight.main(sys.argv[2:]))
     if sys.argv[1:2] == ["--ddl"]:
-        from processors.spark.catalog import ddl
+        from mld.processors.spark.catalog import ddl
 
         sys.exit(ddl.main(sys.argv[2:]))
     if sys.argv[1:2] == ["--replay-dead-letter"]:
-        from processors.spark.replay import program
+        from mld.processors.spark.replay import program
 
         sys.exit(program.main(sys.argv[2:]))
     if sys.argv[1:2] == ["--compact"]:
-        from processors.spark.maintenance import command
+        from mld.processors.spark.maintenance import command
 
         sys.exit(command.main(sys.argv[2:]))
     if sys.argv[1:2] == ["--archive-classes"]:
-        from processors.spark.host import class_training
+        from mld.processors.spark.host import class_training
 
         sys.exit(class_training.main(sys.argv[2:]))
     stdin, stdout = claim_standard_streams()

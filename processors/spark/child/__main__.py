@@ -1,3 +1,3 @@
-from processors.spark.child import main
+from mld.processors.spark.child import main
 
 main()

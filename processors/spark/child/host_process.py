@@ -12,7 +12,8 @@ import socket
 import sys
 from pathlib import Path
 
-from processors.spark.meeting_place import (
+import mld
+from mld.processors.spark.meeting_place import (
     EXIT_CONFIGURATION,
     EXIT_FAILURE,
     LOCK_FILE,
@@ -21,7 +22,7 @@ from processors.spark.meeting_place import (
     run_directory,
 )
 
-_START = "import sys; sys.path.insert(0, {root!r}); from processors.spark.host.program import main; main()"
+_START = "import sys; sys.path.insert(0, {root!r}); from mld.processors.spark.host.program import main; main()"
 
 
 def daemon_pid() -> int:
@@ -65,7 +66,7 @@ def _start_host(directory: Path, pid: int, properties_file: str) -> None:
     """Returns when the host listens. What it prints until then goes to our standard error."""
     import subprocess  # only the first child of a daemon needs it
 
-    root = str(Path(__file__).resolve().parents[3])
+    root = str(Path(mld.__file__).resolve().parents[1])
     ready, told = os.pipe()
     try:
         process = subprocess.Popen(

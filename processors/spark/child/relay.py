@@ -19,14 +19,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from processors.spark import link
-from processors.spark.child.host_process import attach
-from processors.spark.held_answers import HeldAnswers, HoldLimits
-from processors.spark.meeting_place import EXIT_FAILURE, FatalError
-from processors.spark.writer_identity import ARN_VARIABLE, CREATED_VARIABLE, stream_key
+from mld.processors.spark import link
+from mld.processors.spark.child.host_process import attach
+from mld.processors.spark.held_answers import HeldAnswers, HoldLimits
+from mld.processors.spark.meeting_place import EXIT_FAILURE, FatalError
+from mld.processors.spark.writer_identity import ARN_VARIABLE, CREATED_VARIABLE, stream_key
 
 if TYPE_CHECKING:
-    from processors.spark.batch.page_file import PageFile
+    from mld.processors.spark.batch.page_file import PageFile
 
 CHECKPOINT_ATTEMPTS_MAX = 6
 """At the end of a shard; with the delays below some 8 s. In between the next batch is the next attempt."""
@@ -242,7 +242,7 @@ class ChildRelay:
 
     def _offer_pieces(self, host: HostConnection, line: bytes, span_ms: int) -> None:
         """Where shards are kept together: a page may wait for long, so what is committed is checkpointed meanwhile."""
-        from processors.spark.batch.pieces import pieces_of  # few need it
+        from mld.processors.spark.batch.pieces import pieces_of  # few need it
 
         for piece, arrived in pieces_of(line, span_ms):
             host.offer(piece, arrived)
@@ -254,8 +254,8 @@ class ChildRelay:
         """Write what Spark reads as it is, once there is room for it. Raises FatalError."""
         from pathlib import Path
 
-        from processors.spark.batch import page_file  # quiet shards never need it
-        from processors.spark.high_water_marks import StreamShard
+        from mld.processors.spark.batch import page_file  # quiet shards never need it
+        from mld.processors.spark.high_water_marks import StreamShard
 
         room = host.room(len(line))
         file = Path(room["file"])

@@ -23,12 +23,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from processors.spark.commit import ledger
-from processors.spark.commit.ledger import LedgerEntry, UnclaimedMarks
-from processors.spark.commit.retired import retired
-from processors.spark.high_water_marks import QUERY, HighWaterMarks, RecordPosition, ShardSpans, StreamShard, moved
-from processors.spark.sink_port import Fenced, SinkRefused
-from processors.spark.writer_identity import WriterIdentity, key_of_one
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.ledger import LedgerEntry, UnclaimedMarks
+from mld.processors.spark.commit.retired import retired
+from mld.processors.spark.high_water_marks import QUERY, HighWaterMarks, RecordPosition, ShardSpans, StreamShard, moved
+from mld.processors.spark.sink_port import Fenced, SinkRefused
+from mld.processors.spark.writer_identity import WriterIdentity, key_of_one
 
 CLOCKS_APART_MAX = timedelta(minutes=5)
 """How far the clock of a host that wrote an entry may differ from that of AWS, which refuses calls beyond that."""

@@ -32,10 +32,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from processors.spark.commit.small_files import ListedFile
-from processors.spark.processes import boot_id, stat_of
-from processors.spark.sink_port import SinkRefused
-from processors.spark.spark_errors import NO_DATA_NODE
+from mld.processors.spark.commit.small_files import ListedFile
+from mld.processors.spark.processes import boot_id, stat_of
+from mld.processors.spark.sink_port import SinkRefused
+from mld.processors.spark.spark_errors import NO_DATA_NODE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -57,13 +57,13 @@ from functools import cache
 from pathlib import PurePosixPath
 from uuid import uuid4
 
-from processors.spark.commit import ledger
-from processors.spark.commit.admission import Admission
-from processors.spark.commit.ledger import LedgerEntry, Names
-from processors.spark.commit.store import Store, failures
-from processors.spark.commit_stages import stage
-from processors.spark.processes import boot_id
-from processors.spark.sink_port import SinkError, SinkRefused
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.admission import Admission
+from mld.processors.spark.commit.ledger import LedgerEntry, Names
+from mld.processors.spark.commit.store import Store, failures
+from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.processes import boot_id
+from mld.processors.spark.sink_port import SinkError, SinkRefused
 
 HOME = "_mld"
 STAGING, LEDGER, TRASH = f"{HOME}/staging", f"{HOME}/ledger", f"{HOME}/trash"

@@ -24,9 +24,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from processors.spark.commit.retired import decode_retired, encode_retired
-from processors.spark.high_water_marks import ENDED, HighWaterMarks, ShardSpans, advanced, decode_marks, encode_marks
-from processors.spark.writer_identity import WriterIdentity
+from mld.processors.spark.commit.retired import decode_retired, encode_retired
+from mld.processors.spark.high_water_marks import (
+    ENDED,
+    HighWaterMarks,
+    ShardSpans,
+    advanced,
+    decode_marks,
+    encode_marks,
+)
+from mld.processors.spark.writer_identity import WriterIdentity
 
 VERSION = 3
 UNCLAIMED_VERSION = 1

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from processors.spark.commit import hadoop_store
-from processors.spark.commit.store import local_directory
-from processors.spark.sink_port import SinkRefused, SinkSpec
+from mld.processors.spark.commit import hadoop_store
+from mld.processors.spark.commit.store import local_directory
+from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 
 MOUNTS = Path("/proc/self/mountinfo")
 """Linux; elsewhere nothing is found, and nothing refused."""

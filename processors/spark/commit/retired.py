@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-from processors.spark.high_water_marks import ENDED, HighWaterMarks, StreamShard
+from mld.processors.spark.high_water_marks import ENDED, HighWaterMarks, StreamShard
 
 NUMBERED = re.compile(r"shardId-(?P<number>\d{12})", re.ASCII)
 SHARDS_MAX = 1_000_000

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from processors.spark.commit import ledger
-from processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.ledger import LedgerEntry
 
 VERSION = 1
 _TOKEN = re.compile(r"(?P<made>[0-9a-f]{10})-[0-9a-f]{32}", re.ASCII)

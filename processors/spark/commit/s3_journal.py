@@ -36,14 +36,14 @@ from typing import TypeVar
 from uuid import uuid4
 
 from mld.aws.objects import NotMatched, ObjectError, ObjectRefused, SourceGone
-from processors.spark.commit import s3_head
-from processors.spark.commit.journal import DATA, HOME, RACES_MAX, SinkJournal
-from processors.spark.commit.ledger import LedgerEntry
-from processors.spark.commit.s3_head import Head, StagedFile, WriterStep
-from processors.spark.commit.s3_staging import Objects, S3Staging, object_failures
-from processors.spark.commit.store import StagingStore
-from processors.spark.commit_stages import stage
-from processors.spark.sink_port import SinkError, SinkRefused
+from mld.processors.spark.commit import s3_head
+from mld.processors.spark.commit.journal import DATA, HOME, RACES_MAX, SinkJournal
+from mld.processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.commit.s3_head import Head, StagedFile, WriterStep
+from mld.processors.spark.commit.s3_staging import Objects, S3Staging, object_failures
+from mld.processors.spark.commit.store import StagingStore
+from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.sink_port import SinkError, SinkRefused
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from mld.aws.objects import ListedObject, ObjectError, ObjectRefused, StoredObject
-from processors.spark.commit.s3_head import StagedFile
-from processors.spark.commit.store import as_sink_error
-from processors.spark.sink_port import SinkError, SinkRefused
+from mld.processors.spark.commit.s3_head import StagedFile
+from mld.processors.spark.commit.store import as_sink_error
+from mld.processors.spark.sink_port import SinkError, SinkRefused
 
 
 class Objects(Protocol):

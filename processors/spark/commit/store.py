@@ -3,7 +3,7 @@
 What must hold of a file system: names in a directory are linearizable (what one process has created, another that
 looks afterwards sees), `take` creates a name for at most one of several who try, and `move` is atomic. A POSIX file
 system has this (ext4, xfs, tmpfs), and so has HDFS
-(`processors.spark.commit.hadoop_store`). Paths are relative to the root and written with slashes.
+(`mld.processors.spark.commit.hadoop_store`). Paths are relative to the root and written with slashes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from processors.spark.commit import hadoop_store
-from processors.spark.commit.small_files import ListedFile
-from processors.spark.sink_port import SinkError, SinkFull, SinkRefused
+from mld.processors.spark.commit import hadoop_store
+from mld.processors.spark.commit.small_files import ListedFile
+from mld.processors.spark.sink_port import SinkError, SinkFull, SinkRefused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

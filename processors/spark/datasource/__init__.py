@@ -1,6 +1,6 @@
 """`spark.read.format("mld")` and `spark.readStream.format("mld")`: a Kinesis stream as a source of Spark, no jar.
 
-    from processors.spark.datasource import register
+    from mld.processors.spark.datasource import register
     register(spark)
 
 It is a data source in Python (`pyspark.sql.datasource`): the driver plans ranges of sequence numbers, one task reads
@@ -17,6 +17,6 @@ if TYPE_CHECKING:
 
 def register(spark: SparkSession) -> None:
     """Make the format `mld` known to this session. Needs PySpark 4 and pyarrow (the extra `spark-pandas`)."""
-    from processors.spark.datasource.source import MldDataSource
+    from mld.processors.spark.datasource.source import MldDataSource
 
     spark.dataSource.register(MldDataSource)

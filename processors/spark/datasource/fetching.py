@@ -21,12 +21,12 @@ from mld.core.streams import ChildBatch, Shard, StartingPoint, Streams
 from mld.metrics.worker import WorkerMetrics
 from mld.operating.fleet_reader import fleet_reader
 from mld.operating.stream_access import SpanError, SpanReader, streams_of
+from mld.processors.spark.datasource.spans import ReadSpan
+from mld.properties.settings import Settings
 from mld.retrieval.placement import Placement
 from mld.retrieval.rawpage import RawPage
 from mld.schemas.opening import registry_of
 from mld.schemas.preparer import SchemaPreparer
-from processors.spark.datasource.spans import ReadSpan
-from properties.settings import Settings
 
 READ_INTERVAL_S = 0.2
 """Kinesis allows five reads a second and shard, for all who read it."""

@@ -13,9 +13,8 @@ from mld.core.errors import InvalidStreamArgumentError, StreamNotFoundError
 from mld.core.streams import ChildShard, IteratorType, Shard, StartingPoint
 from mld.operating.points import PointKind
 from mld.operating.stream_access import SpanError, SpanReader
-from mld.retrieval.rawpage import RawPage
-from processors.spark.datasource.fetching import DataLossError, Fetcher
-from processors.spark.datasource.offsets import (
+from mld.processors.spark.datasource.fetching import DataLossError, Fetcher
+from mld.processors.spark.datasource.offsets import (
     ShardProgress,
     StreamOffset,
     admitted,
@@ -25,10 +24,17 @@ from processors.spark.datasource.offsets import (
     pruned,
     start_at,
 )
-from processors.spark.datasource.read_options import OnDataLoss, ReadOptions
-from processors.spark.datasource.spans import ReadSpan, checkpoint_spans, missing_shards, spans_between, times_between
-from properties.settings import Settings
-from properties.values import InitialPositionKind
+from mld.processors.spark.datasource.read_options import OnDataLoss, ReadOptions
+from mld.processors.spark.datasource.spans import (
+    ReadSpan,
+    checkpoint_spans,
+    missing_shards,
+    spans_between,
+    times_between,
+)
+from mld.properties.settings import Settings
+from mld.properties.values import InitialPositionKind
+from mld.retrieval.rawpage import RawPage
 
 EMPTY_PAGES_MAX = 10
 """Answers without records, in stretches where nothing was written, after which a shard waits for the next trigger."""

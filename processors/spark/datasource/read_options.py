@@ -12,7 +12,7 @@ from enum import Enum
 
 from mld.core.positions import SHARD_END_NAME, SUB_MAX, TRIM_HORIZON_NAME, Position
 from mld.operating.points import Point, PointError, PointKind, parse_point
-from properties.keys import BY_NAME
+from mld.properties.keys import BY_NAME
 
 MAX_RECORDS_DEFAULT = 10_000
 MAX_BYTES_DEFAULT = 8 * 1024 * 1024

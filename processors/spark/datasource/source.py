@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from mld.core.streams import StreamKind
+from mld.processors.spark.datasource.fetching import Fetcher, Fields
+from mld.processors.spark.datasource.looking import Bounds, Scout, first_offset, plan
+from mld.processors.spark.datasource.offsets import from_json, to_json, to_read
+from mld.processors.spark.datasource.read_options import OnDataLoss, OptionsError, ReadOptions, options_of
+from mld.processors.spark.datasource.spans import ReadSpan, span_of
+from mld.properties.loader import load
+from mld.properties.remarks import ConfigurationError
+from mld.properties.settings import Settings
 from mld.retrieval.stream_adapters import kind_of
-from processors.spark.datasource.fetching import Fetcher, Fields
-from processors.spark.datasource.looking import Bounds, Scout, first_offset, plan
-from processors.spark.datasource.offsets import from_json, to_json, to_read
-from processors.spark.datasource.read_options import OnDataLoss, OptionsError, ReadOptions, options_of
-from processors.spark.datasource.spans import ReadSpan, span_of
-from properties.loader import load
-from properties.remarks import ConfigurationError
-from properties.settings import Settings
 
 if TYPE_CHECKING:
     import pyarrow

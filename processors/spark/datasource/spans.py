@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from mld.core.positions import SUB_MAX, TRIM_HORIZON, Position
 from mld.core.streams import HashRange, IteratorType, Shard, StartingPoint
-from processors.spark.datasource.offsets import ShardProgress
+from mld.processors.spark.datasource.offsets import ShardProgress
 
 PIECES_MAX = 24
 """Spans of one shard. They share its five reads a second, so more of them do not read faster."""

@@ -9,9 +9,9 @@ from mld.consumer.naming import StreamNaming
 from mld.core.clock import LoopClock
 from mld.core.errors import MldError
 from mld.operating.stream_access import streams_of
-from properties.loader import load
-from properties.remarks import ConfigurationError
-from properties.settings import Settings
+from mld.properties.loader import load
+from mld.properties.remarks import ConfigurationError
+from mld.properties.settings import Settings
 
 
 class NamingError(Exception):
@@ -19,7 +19,7 @@ class NamingError(Exception):
 
 
 def stream_variables(file: str, env: Mapping[str, str]) -> Mapping[str, str]:
-    """What `MLD_STREAM_…` variables say (`processors.spark.writer_identity`); empty if Kinesis does not answer. Raises
+    """What `MLD_STREAM_…` variables say (`spark.writer_identity`); empty if Kinesis does not answer. Raises
     NamingError."""
     try:
         settings = load(file, (), env).settings

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from processors.spark.high_water_marks import StreamShard
-from processors.spark.host.alignment import ArrivalSpan, ShardFeed, earliest_to_come, may_feed
-from processors.spark.host.connection import ChildConnection
+from mld.processors.spark.high_water_marks import StreamShard
+from mld.processors.spark.host.alignment import ArrivalSpan, ShardFeed, earliest_to_come, may_feed
+from mld.processors.spark.host.connection import ChildConnection
 
 log = logging.getLogger("mld.spark")
 

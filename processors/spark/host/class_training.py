@@ -18,17 +18,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import processors.samples
-from processors.spark.batch import page_file, record_lines
-from processors.spark.batch.micro_batch import Offer, plan
-from processors.spark.batch.spool import open_spool
-from processors.spark.high_water_marks import StreamShard
-from processors.spark.host import start_up
-from processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE
-from processors.spark.sanitized import complain, log_by
-from processors.spark.session import class_archive, spark_session
-from processors.spark.settings import SettingsError, SparkSettings, load
-from processors.spark.spark_errors import SessionError
+import mld.processors.samples
+from mld.processors.spark.batch import page_file, record_lines
+from mld.processors.spark.batch.micro_batch import Offer, plan
+from mld.processors.spark.batch.spool import open_spool
+from mld.processors.spark.high_water_marks import StreamShard
+from mld.processors.spark.host import start_up
+from mld.processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE
+from mld.processors.spark.sanitized import complain, log_by
+from mld.processors.spark.session import class_archive, spark_session
+from mld.processors.spark.settings import SettingsError, SparkSettings, load
+from mld.processors.spark.spark_errors import SessionError
 
 RECORDS = 200
 EXIT_S = 300.0
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
 def _settings(scratch: Path, archive: Path) -> SparkSettings:
     """Raises SettingsError."""
     file = scratch / "training.properties"
-    sample = Path(processors.samples.__file__).parent / "clicks.py"
+    sample = Path(mld.processors.samples.__file__).parent / "clicks.py"
     values = {"quiet": class_archive.QUIET, "option": class_archive.DUMP, "archive": archive}
     text = PROPERTIES.format(sample=sample, directory=scratch, **values)
     file.write_text(text, "utf-8")

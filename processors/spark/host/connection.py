@@ -8,12 +8,12 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Protocol
 
-from processors.spark import link
-from processors.spark.batch.page_file import PageFile
-from processors.spark.high_water_marks import RecordPosition, StreamShard
-from processors.spark.host.alignment import ArrivalSpan
-from processors.spark.sanitized import Sanitizer
-from properties.redaction import printable
+from mld.processors.spark import link
+from mld.processors.spark.batch.page_file import PageFile
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.processors.spark.host.alignment import ArrivalSpan
+from mld.processors.spark.sanitized import Sanitizer
+from mld.properties.redaction import printable
 
 SAID_BACKLOG_BYTES = 256 * 1024
 """A child that does not read gets no more lines for its standard error."""

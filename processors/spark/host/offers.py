@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from processors.spark.batch.micro_batch import Offer
-from processors.spark.batch.page_file import PageFile
-from processors.spark.batch.record_lines import ShardBatch
-from processors.spark.batch.spool import Spool
-from processors.spark.host.connection import ChildConnection
-from processors.spark.host.trigger_pace import TriggerPace
-from processors.spark.settings import SparkSettings
+from mld.processors.spark.batch.micro_batch import Offer
+from mld.processors.spark.batch.page_file import PageFile
+from mld.processors.spark.batch.record_lines import ShardBatch
+from mld.processors.spark.batch.spool import Spool
+from mld.processors.spark.host.connection import ChildConnection
+from mld.processors.spark.host.trigger_pace import TriggerPace
+from mld.processors.spark.settings import SparkSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from processors.spark.batch.spool import SpoolError
-from processors.spark.host.process_watch import PrintedLines, clear, hold, sweep
-from processors.spark.host.session_host import SessionHost
-from processors.spark.host.start_up import start
-from processors.spark.meeting_place import EXIT_CONFIGURATION, FatalError, scratch_directory
-from processors.spark.sanitized import complain, log_by, sanitizer_of
-from processors.spark.settings import SettingsError, SparkSettings, load
+from mld.processors.spark.batch.spool import SpoolError
+from mld.processors.spark.host.process_watch import PrintedLines, clear, hold, sweep
+from mld.processors.spark.host.session_host import SessionHost
+from mld.processors.spark.host.start_up import start
+from mld.processors.spark.meeting_place import EXIT_CONFIGURATION, FatalError, scratch_directory
+from mld.processors.spark.sanitized import complain, log_by, sanitizer_of
+from mld.processors.spark.settings import SettingsError, SparkSettings, load
 
 
 def main() -> NoReturn:

@@ -21,28 +21,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from processors.spark.batch import attempts, record_lines
-from processors.spark.batch.engine import Engine
-from processors.spark.batch.flight import Flight
-from processors.spark.batch.micro_batch import EMPTY, MicroBatch, Offer, plan
-from processors.spark.batch.outcome import BatchOutcome
-from processors.spark.batch.page_file import PageFile
-from processors.spark.batch.spool import Spool, SpoolError, open_spool
-from processors.spark.held_answers import hold_limits
-from processors.spark.high_water_marks import HighWaterMarks, StreamShard, fresh
-from processors.spark.host.aligned_intake import AlignedIntake
-from processors.spark.host.alignment import ArrivalSpan
-from processors.spark.host.connection import ChildConnection, checkpoint_of
-from processors.spark.host.offers import OfferQueue, Taken
-from processors.spark.host.process_watch import watch_process
-from processors.spark.host.start_up import HostStartError, Started
-from processors.spark.host.status import WRITE_EVERY_S, HostStatus
-from processors.spark.host.trigger_pace import STALLED_S, is_stalled
-from processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE, SOCKET_FILE
-from processors.spark.settings import SparkSettings
-from processors.spark.spark_errors import SessionGone
-from processors.spark.streaming.engine import StreamingEngine
-from processors.spark.writer_identity import PIPELINE_KEY
+from mld.processors.spark.batch import attempts, record_lines
+from mld.processors.spark.batch.engine import Engine
+from mld.processors.spark.batch.flight import Flight
+from mld.processors.spark.batch.micro_batch import EMPTY, MicroBatch, Offer, plan
+from mld.processors.spark.batch.outcome import BatchOutcome
+from mld.processors.spark.batch.page_file import PageFile
+from mld.processors.spark.batch.spool import Spool, SpoolError, open_spool
+from mld.processors.spark.held_answers import hold_limits
+from mld.processors.spark.high_water_marks import HighWaterMarks, StreamShard, fresh
+from mld.processors.spark.host.aligned_intake import AlignedIntake
+from mld.processors.spark.host.alignment import ArrivalSpan
+from mld.processors.spark.host.connection import ChildConnection, checkpoint_of
+from mld.processors.spark.host.offers import OfferQueue, Taken
+from mld.processors.spark.host.process_watch import watch_process
+from mld.processors.spark.host.start_up import HostStartError, Started
+from mld.processors.spark.host.status import WRITE_EVERY_S, HostStatus
+from mld.processors.spark.host.trigger_pace import STALLED_S, is_stalled
+from mld.processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE, SOCKET_FILE
+from mld.processors.spark.settings import SparkSettings
+from mld.processors.spark.spark_errors import SessionGone
+from mld.processors.spark.streaming.engine import StreamingEngine
+from mld.processors.spark.writer_identity import PIPELINE_KEY
 
 log = logging.getLogger("mld.spark")
 

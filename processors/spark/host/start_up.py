@@ -10,21 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from processors.spark import pipeline
-from processors.spark.batch.engine import Engine
-from processors.spark.batch.spool import Spool
-from processors.spark.commit import network_files, small_files
-from processors.spark.maintenance.compactor import Compactor
-from processors.spark.session import cluster, handover, modules, spark_session
-from processors.spark.settings import SparkSettings
-from processors.spark.sink_port import Sink, SinkError, SinkRefused, SinkSpec
-from processors.spark.sinks.factory import compactable_sinks, make_sink
-from processors.spark.sinks.glue_tables import attach
-from processors.spark.spark_errors import SessionError, SessionUnreachable
-from processors.spark.streaming.engine import StreamingEngine
-from processors.spark.streaming.factory import make_engine
-from processors.spark.writer_identity import UNKNOWN
-from properties.spark import Mode
+from mld.processors.spark import pipeline
+from mld.processors.spark.batch.engine import Engine
+from mld.processors.spark.batch.spool import Spool
+from mld.processors.spark.commit import network_files, small_files
+from mld.processors.spark.maintenance.compactor import Compactor
+from mld.processors.spark.session import cluster, handover, modules, spark_session
+from mld.processors.spark.settings import SparkSettings
+from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.factory import compactable_sinks, make_sink
+from mld.processors.spark.sinks.glue_tables import attach
+from mld.processors.spark.spark_errors import SessionError, SessionUnreachable
+from mld.processors.spark.streaming.engine import StreamingEngine
+from mld.processors.spark.streaming.factory import make_engine
+from mld.processors.spark.writer_identity import UNKNOWN
+from mld.properties.spark import Mode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

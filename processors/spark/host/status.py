@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from processors.spark.batch.outcome import BatchFigures
-from processors.spark.processes import started_at
+from mld.processors.spark.batch.outcome import BatchFigures
+from mld.processors.spark.processes import started_at
 
 log = logging.getLogger("mld.spark")
 

@@ -12,15 +12,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from processors.spark.commit import network_files, small_files
-from processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE
-from processors.spark.sanitized import complain, log_by
-from processors.spark.session import spark_session
-from processors.spark.settings import SettingsError, SparkSettings, load
-from processors.spark.sink_port import SinkError, SinkRefused
-from processors.spark.sinks.factory import compactable_sinks
-from processors.spark.sinks.files import FileSink
-from processors.spark.spark_errors import SessionError
+from mld.processors.spark.commit import network_files, small_files
+from mld.processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE
+from mld.processors.spark.sanitized import complain, log_by
+from mld.processors.spark.session import spark_session
+from mld.processors.spark.settings import SettingsError, SparkSettings, load
+from mld.processors.spark.sink_port import SinkError, SinkRefused
+from mld.processors.spark.sinks.factory import compactable_sinks
+from mld.processors.spark.sinks.files import FileSink
+from mld.processors.spark.spark_errors import SessionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

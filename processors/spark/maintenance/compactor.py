@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from processors.spark.commit import small_files
-from processors.spark.commit.small_files import Directories, ListedFile
-from processors.spark.sink_port import SinkError, SinkRefused
-from processors.spark.sinks.compaction import Compacted
+from mld.processors.spark.commit import small_files
+from mld.processors.spark.commit.small_files import Directories, ListedFile
+from mld.processors.spark.sink_port import SinkError, SinkRefused
+from mld.processors.spark.sinks.compaction import Compacted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

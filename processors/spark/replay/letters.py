@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
-from processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)

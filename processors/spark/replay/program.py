@@ -18,24 +18,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from processors.spark.batch.attempts import Stopped
-from processors.spark.batch.engine import Engine
-from processors.spark.batch.spool import SpoolError, open_spool
-from processors.spark.datasource.stream_naming import NamingError, stream_variables
-from processors.spark.high_water_marks import RecordPosition, StreamShard
-from processors.spark.host.process_watch import clear, hold, sweep
-from processors.spark.host.start_up import HostStartError, start
-from processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError, scratch_directory
-from processors.spark.replay.letters import LetterError, SparkLetter, for_us, letters_of, replay_shard
-from processors.spark.sanitized import complain, log_by
-from processors.spark.settings import SettingsError, SparkSettings, load
-from processors.spark.sink_port import SinkError
-from processors.spark.sinks.files import FlatSink
-from processors.spark.sinks.letter_files import LetterFiles
-from processors.spark.sinks.s3_files import S3FileSink
-from processors.spark.spark_errors import SessionGone
-from processors.spark.writer_identity import STREAM_KEY, WriterIdentity
-from properties.spark import Mode
+from mld.processors.spark.batch.attempts import Stopped
+from mld.processors.spark.batch.engine import Engine
+from mld.processors.spark.batch.spool import SpoolError, open_spool
+from mld.processors.spark.datasource.stream_naming import NamingError, stream_variables
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.processors.spark.host.process_watch import clear, hold, sweep
+from mld.processors.spark.host.start_up import HostStartError, start
+from mld.processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError, scratch_directory
+from mld.processors.spark.replay.letters import LetterError, SparkLetter, for_us, letters_of, replay_shard
+from mld.processors.spark.sanitized import complain, log_by
+from mld.processors.spark.settings import SettingsError, SparkSettings, load
+from mld.processors.spark.sink_port import SinkError
+from mld.processors.spark.sinks.files import FlatSink
+from mld.processors.spark.sinks.letter_files import LetterFiles
+from mld.processors.spark.sinks.s3_files import S3FileSink
+from mld.processors.spark.spark_errors import SessionGone
+from mld.processors.spark.writer_identity import STREAM_KEY, WriterIdentity
+from mld.properties.spark import Mode
 
 log = logging.getLogger("mld.spark")
 

@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from processors.spark.settings import SparkSettings
-from processors.spark.spark_errors import SessionError, SessionUnreachable, sentence
+from mld.processors.spark.settings import SparkSettings
+from mld.processors.spark.spark_errors import SessionError, SessionUnreachable, sentence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

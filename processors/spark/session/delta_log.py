@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from processors.spark.spark_errors import SessionError, first_line
+from mld.processors.spark.spark_errors import SessionError, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

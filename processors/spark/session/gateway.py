@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from processors.spark.spark_errors import SessionError
+from mld.processors.spark.spark_errors import SessionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,11 +15,11 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from processors.spark.session.registry import NAMED_MORE, RAW_MORE, SCHEMA_COLUMNS, Definitions
-from processors.spark.session.shared_input import computed_once
-from processors.spark.spark_errors import SessionError
-from processors.spark.writer_identity import WriterIdentity
-from properties.spark import Format
+from mld.processors.spark.session.registry import NAMED_MORE, RAW_MORE, SCHEMA_COLUMNS, Definitions
+from mld.processors.spark.session.shared_input import computed_once
+from mld.processors.spark.spark_errors import SessionError
+from mld.processors.spark.writer_identity import WriterIdentity
+from mld.properties.spark import Format
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession

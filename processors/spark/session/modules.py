@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from processors.spark.settings import SparkSettings
-from processors.spark.spark_errors import SessionError, first_line
+from mld.processors.spark.settings import SparkSettings
+from mld.processors.spark.spark_errors import SessionError, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,12 +13,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from processors.spark import pipeline
-from processors.spark.meeting_place import EXIT_CONFIGURATION
-from processors.spark.sanitized import complain
-from processors.spark.session import lakehouse, modules, spark_session
-from processors.spark.settings import SettingsError, SparkSettings, load
-from processors.spark.spark_errors import SessionError
+from mld.processors.spark import pipeline
+from mld.processors.spark.meeting_place import EXIT_CONFIGURATION
+from mld.processors.spark.sanitized import complain
+from mld.processors.spark.session import lakehouse, modules, spark_session
+from mld.processors.spark.settings import SettingsError, SparkSettings, load
+from mld.processors.spark.spark_errors import SessionError
 
 
 def examine(file: str, env: Mapping[str, str]) -> str:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from processors.spark.session.lakehouse import JARS, PACKAGES
-from processors.spark.sink_port import S3Access, SinkSpec, is_s3
-from properties.credentials import Provider, ProviderKind
+from mld.processors.spark.session.lakehouse import JARS, PACKAGES
+from mld.processors.spark.sink_port import S3Access, SinkSpec, is_s3
+from mld.properties.credentials import Provider, ProviderKind
 
 SDK_OF: Mapping[str, str] = {"3.4.1": "2.24.6", "3.4.2": "2.29.52", "3.5.0": "2.35.4"}
 """The SDK that each Hadoop was released with."""

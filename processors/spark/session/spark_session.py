@@ -20,13 +20,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from processors.spark.session import class_archive, delta_log, gateway, local_files
-from processors.spark.session.cluster import ANSWER_SHARE, addresses, await_answer
-from processors.spark.session.lakehouse import DELTA, PACKAGES, NoRelease, formats_of, lake_settings
-from processors.spark.session.s3a import NoS3A, is_needed, s3a_settings
-from processors.spark.settings import SparkSettings
-from processors.spark.spark_errors import SessionError, SessionGone, first_line
-from properties.spark import Format
+from mld.processors.spark.session import class_archive, delta_log, gateway, local_files
+from mld.processors.spark.session.cluster import ANSWER_SHARE, addresses, await_answer
+from mld.processors.spark.session.lakehouse import DELTA, PACKAGES, NoRelease, formats_of, lake_settings
+from mld.processors.spark.session.s3a import NoS3A, is_needed, s3a_settings
+from mld.processors.spark.settings import SparkSettings
+from mld.processors.spark.spark_errors import SessionError, SessionGone, first_line
+from mld.properties.spark import Format
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

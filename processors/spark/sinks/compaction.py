@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from processors.spark.commit import ledger
-from processors.spark.commit.admission import AdmittedSink
-from processors.spark.commit.journal import Journal, SinkJournal, signature
-from processors.spark.commit.ledger import FileMove, LedgerEntry
-from processors.spark.commit.small_files import ListedFile
-from processors.spark.commit.store import Store, as_sink_error
-from processors.spark.commit_stages import stage
-from processors.spark.sink_port import SinkSpec
-from processors.spark.sinks.spark_rewrite import rewrite
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.admission import AdmittedSink
+from mld.processors.spark.commit.journal import Journal, SinkJournal, signature
+from mld.processors.spark.commit.ledger import FileMove, LedgerEntry
+from mld.processors.spark.commit.small_files import ListedFile
+from mld.processors.spark.commit.store import Store, as_sink_error
+from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.sink_port import SinkSpec
+from mld.processors.spark.sinks.spark_rewrite import rewrite
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from processors.spark.commit import ledger
-from processors.spark.commit.ledger import Columns, ColumnsClash, LedgerEntry
-from processors.spark.high_water_marks import HighWaterMarks
-from processors.spark.sink_port import SinkRefused, SinkSpec
-from processors.spark.sinks.conditional_store import is_conditional
-from processors.spark.sinks.lake_table import APPLICATION, MISSING, LakeSink, LostRace
-from processors.spark.sinks.merge import Merge, merge_of, quoted
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.ledger import Columns, ColumnsClash, LedgerEntry
+from mld.processors.spark.high_water_marks import HighWaterMarks
+from mld.processors.spark.sink_port import SinkRefused, SinkSpec
+from mld.processors.spark.sinks.conditional_store import is_conditional
+from mld.processors.spark.sinks.lake_table import APPLICATION, MISSING, LakeSink, LostRace
+from mld.processors.spark.sinks.merge import Merge, merge_of, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

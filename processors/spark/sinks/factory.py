@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from processors.spark.commit.store import Store, store_at
-from processors.spark.sink_port import Sink, SinkRefused, SinkSpec, is_s3
-from processors.spark.sinks.files import FileSink, FlatSink
-from processors.spark.sinks.generic import GenericSink
-from processors.spark.sinks.partitioned_files import PartitionedSink
-from processors.spark.sinks.s3_access import bucket_of
-from processors.spark.sinks.s3_files import ClusterS3FileSink, S3FileSink, ScratchStore, place_of
-from processors.spark.sinks.spark_rewrite import REWRITTEN
+from mld.processors.spark.commit.store import Store, store_at
+from mld.processors.spark.sink_port import Sink, SinkRefused, SinkSpec, is_s3
+from mld.processors.spark.sinks.files import FileSink, FlatSink
+from mld.processors.spark.sinks.generic import GenericSink
+from mld.processors.spark.sinks.partitioned_files import PartitionedSink
+from mld.processors.spark.sinks.s3_access import bucket_of
+from mld.processors.spark.sinks.s3_files import ClusterS3FileSink, S3FileSink, ScratchStore, place_of
+from mld.processors.spark.sinks.spark_rewrite import REWRITTEN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,10 +100,10 @@ def _ledger_store(spec: SinkSpec, spark: SparkSession) -> Store:
 
 def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
     """The sink of a table by JDBC; None for a database whose statements it does not know."""
-    from processors.spark.commit.journal import Journal
-    from processors.spark.sinks.jdbc import JdbcSink
-    from processors.spark.sinks.jdbc_dialects import DIALECTS, dialect_of
-    from processors.spark.sinks.jdbc_options import checked_options
+    from mld.processors.spark.commit.journal import Journal
+    from mld.processors.spark.sinks.jdbc import JdbcSink
+    from mld.processors.spark.sinks.jdbc_dialects import DIALECTS, dialect_of
+    from mld.processors.spark.sinks.jdbc_options import checked_options
 
     dialect = dialect_of(next((value for name, value in spec.options.items() if name.lower() == "url"), ""))
     if dialect is None and (spec.keys or spec.mode.lower() == "merge"):
@@ -124,9 +124,9 @@ def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
 
 
 def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:
-    from processors.spark.sinks.delta import DeltaSink
-    from processors.spark.sinks.iceberg import IcebergSink
-    from processors.spark.sinks.iceberg_connect import ConnectIcebergSink
+    from mld.processors.spark.sinks.delta import DeltaSink
+    from mld.processors.spark.sinks.iceberg import IcebergSink
+    from mld.processors.spark.sinks.iceberg_connect import ConnectIcebergSink
 
     if spec.format.lower() == "delta":
         return DeltaSink(spec, spark)

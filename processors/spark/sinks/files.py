@@ -29,18 +29,18 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, cast
 
-from processors.spark.commit import ledger
-from processors.spark.commit.admission import admission_of
-from processors.spark.commit.journal import LEDGER, Journal, SinkJournal, signature
-from processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, LedgerEntry
-from processors.spark.commit.store import PosixStore, StagingStore, Store, as_sink_error
-from processors.spark.commit_stages import stage
-from processors.spark.high_water_marks import HighWaterMarks, ShardSpans
-from processors.spark.sink_port import Published, SinkRefused, SinkSpec, StagedFrame
-from processors.spark.sinks.compaction import CompactableFiles
-from processors.spark.sinks.dictionaries import Dictionaries, chunks_of
-from processors.spark.sinks.letter_files import LetterFiles, StoredLetters
-from processors.spark.sinks.spark_write import write
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.admission import admission_of
+from mld.processors.spark.commit.journal import LEDGER, Journal, SinkJournal, signature
+from mld.processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, LedgerEntry
+from mld.processors.spark.commit.store import PosixStore, StagingStore, Store, as_sink_error
+from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
+from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec, StagedFrame
+from mld.processors.spark.sinks.compaction import CompactableFiles
+from mld.processors.spark.sinks.dictionaries import Dictionaries, chunks_of
+from mld.processors.spark.sinks.letter_files import LetterFiles, StoredLetters
+from mld.processors.spark.sinks.spark_write import write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

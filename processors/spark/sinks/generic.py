@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from processors.spark.commit.admission import AdmittedSink, admission_of
-from processors.spark.commit.journal import Journal, signature
-from processors.spark.commit.ledger import LedgerEntry
-from processors.spark.commit.store import Store
-from processors.spark.commit_stages import stage
-from processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
-from processors.spark.sink_port import Published, SinkSpec
-from processors.spark.sinks.spark_write import write
+from mld.processors.spark.commit.admission import AdmittedSink, admission_of
+from mld.processors.spark.commit.journal import Journal, signature
+from mld.processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.commit.store import Store
+from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
+from mld.processors.spark.sink_port import Published, SinkSpec
+from mld.processors.spark.sinks.spark_write import write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

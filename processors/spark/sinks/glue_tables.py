@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from processors.spark.catalog.glue import GlueTable
-from processors.spark.catalog.registrar import Registrar
-from processors.spark.catalog.table import SERDES, CatalogTableError, Table, directories, named, same_place
-from processors.spark.sink_port import Sink, SinkRefused, SinkSpec
-from processors.spark.sinks.files import FileSink, FlatSink
-from properties.credentials import CredentialsChain
+from mld.processors.spark.catalog.glue import GlueTable
+from mld.processors.spark.catalog.registrar import Registrar
+from mld.processors.spark.catalog.table import SERDES, CatalogTableError, Table, directories, named, same_place
+from mld.processors.spark.sink_port import Sink, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.files import FileSink, FlatSink
+from mld.properties.credentials import CredentialsChain
 
 BUCKETS = ("s3://", "s3a://", "s3n://")
 """What a sink in a bucket writes to is not where it stages."""
@@ -33,7 +33,7 @@ def attach(sink: Sink, spec: SinkSpec, credentials: CredentialsChain, region: st
     table = Table(database, name, same_place(location), spec.format.lower(), spec.partition_by)
 
     def client() -> object:
-        from processors.spark.catalog.glue_client import GlueAccess, glue_client  # imports botocore
+        from mld.processors.spark.catalog.glue_client import GlueAccess, glue_client  # imports botocore
 
         return glue_client(GlueAccess(credentials, region, endpoint))
 

@@ -11,13 +11,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from processors.spark.commit import ledger
-from processors.spark.commit.journal import signature
-from processors.spark.commit.ledger import LedgerEntry
-from processors.spark.commit_stages import stage
-from processors.spark.high_water_marks import ShardSpans, advanced
-from processors.spark.sink_port import Fenced, Published, SinkError, SinkRefused, SinkSpec
-from processors.spark.sinks.iceberg_ledger import (
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.journal import signature
+from mld.processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.high_water_marks import ShardSpans, advanced
+from mld.processors.spark.sink_port import Fenced, Published, SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.iceberg_ledger import (
     KEPT_PROPERTY,
     PROPERTY,
     MainWasMoved,
@@ -25,10 +25,10 @@ from processors.spark.sinks.iceberg_ledger import (
     moved_sentence,
     note,
 )
-from processors.spark.sinks.iceberg_table import WAP_PROPERTY, Files, IcebergTable, TableAsRead
-from processors.spark.sinks.lake_table import APPLICATION, RACES_MAX, LakeSink, LostRace
-from processors.spark.sinks.merge import Merge, quoted
-from processors.spark.sinks.table_columns import changes
+from mld.processors.spark.sinks.iceberg_table import WAP_PROPERTY, Files, IcebergTable, TableAsRead
+from mld.processors.spark.sinks.lake_table import APPLICATION, RACES_MAX, LakeSink, LostRace
+from mld.processors.spark.sinks.merge import Merge, quoted
+from mld.processors.spark.sinks.table_columns import changes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,13 +11,13 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from processors.spark.commit import ledger
-from processors.spark.commit.ledger import LedgerEntry
-from processors.spark.commit_stages import stage
-from processors.spark.high_water_marks import HighWaterMarks
-from processors.spark.sink_port import JobFailed, SinkRefused, SinkSpec
-from processors.spark.sinks.iceberg import check_name, make_table
-from processors.spark.sinks.iceberg_ledger import (
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.high_water_marks import HighWaterMarks
+from mld.processors.spark.sink_port import JobFailed, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.iceberg import check_name, make_table
+from mld.processors.spark.sinks.iceberg_ledger import (
     KEPT_PROPERTY,
     PROPERTY,
     Lineage,
@@ -25,8 +25,8 @@ from processors.spark.sinks.iceberg_ledger import (
     head_of,
     moved_sentence,
 )
-from processors.spark.sinks.lake_table import APPLICATION, MISSING, LakeSink, LostRace
-from processors.spark.spark_errors import failure
+from mld.processors.spark.sinks.lake_table import APPLICATION, MISSING, LakeSink, LostRace
+from mld.processors.spark.spark_errors import failure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

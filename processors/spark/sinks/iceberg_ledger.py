@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.commit.ledger import LedgerEntry
 
 PROPERTY = "mld.ledger"
 """Key of the newest entry among the properties of the table, and of the note or entry in a snapshot's summary."""

@@ -15,9 +15,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from processors.spark.commit_stages import stage
-from processors.spark.sinks.iceberg_ledger import PROPERTY, Lineage
-from processors.spark.sinks.lake_table import LostRace
+from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.sinks.iceberg_ledger import PROPERTY, Lineage
+from mld.processors.spark.sinks.lake_table import LostRace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

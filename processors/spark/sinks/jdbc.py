@@ -21,14 +21,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from processors.spark.commit import ledger
-from processors.spark.commit.admission import Admission, AdmittedSink
-from processors.spark.commit.journal import UPGRADE, Journal, signature
-from processors.spark.commit.ledger import LedgerEntry
-from processors.spark.commit_stages import stage
-from processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
-from processors.spark.sink_port import DataRefused, JobFailed, Published, SinkError, SinkRefused, SinkSpec
-from processors.spark.sinks.jdbc_columns import (
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.admission import Admission, AdmittedSink
+from mld.processors.spark.commit.journal import UPGRADE, Journal, signature
+from mld.processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
+from mld.processors.spark.sink_port import DataRefused, JobFailed, Published, SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.jdbc_columns import (
     ColumnsRefused,
     FittedColumns,
     FrameColumn,
@@ -40,9 +40,15 @@ from processors.spark.sinks.jdbc_columns import (
     staging_columns,
     staging_name,
 )
-from processors.spark.sinks.jdbc_connection import DatabaseError, JdbcConnection, NoDriver, connected, database_error
-from processors.spark.sinks.jdbc_options import abandoned, driver_options, stage_name, staging_options
-from processors.spark.sinks.jdbc_statements import (
+from mld.processors.spark.sinks.jdbc_connection import (
+    DatabaseError,
+    JdbcConnection,
+    NoDriver,
+    connected,
+    database_error,
+)
+from mld.processors.spark.sinks.jdbc_options import abandoned, driver_options, stage_name, staging_options
+from mld.processors.spark.sinks.jdbc_statements import (
     LEDGER_TABLE,
     ROW,
     STAGE_PREFIX,
@@ -51,7 +57,7 @@ from processors.spark.sinks.jdbc_statements import (
     TableName,
     table_named,
 )
-from processors.spark.sinks.spark_write import write
+from mld.processors.spark.sinks.spark_write import write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from processors.spark.sinks.jdbc_statements import JdbcDialect, Ordering, StagedColumn
+from mld.processors.spark.sinks.jdbc_statements import JdbcDialect, Ordering, StagedColumn
 
 PLACE = ("sequenceNumber", "subSequenceNumber", "rowNumber")
 """Columns of `records` that say which of two rows of a shard is the newer one."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from processors.spark.spark_errors import first_line
+from mld.processors.spark.spark_errors import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

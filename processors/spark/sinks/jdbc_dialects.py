@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-from processors.spark.sinks.jdbc_statements import (
+from mld.processors.spark.sinks.jdbc_statements import (
     ARRAY,
     DatabaseFault,
     JdbcDialect,

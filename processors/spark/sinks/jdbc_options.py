@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from processors.spark.sink_port import SinkRefused, SinkSpec
-from processors.spark.sinks.jdbc_statements import STAGE_PREFIX, JdbcDialect
+from mld.processors.spark.sink_port import SinkRefused, SinkSpec
+from mld.processors.spark.sinks.jdbc_statements import STAGE_PREFIX, JdbcDialect
 
 ABANDONED_S = 24 * 3600
 """A staging table of that age has no writer any more."""

@@ -13,21 +13,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
-from processors.spark.commit import ledger
-from processors.spark.commit.admission import AdmittedSink, admission_of
-from processors.spark.commit.journal import UPGRADE, signature
-from processors.spark.commit.ledger import LedgerEntry
-from processors.spark.commit_stages import stage
-from processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
-from processors.spark.sink_port import Published, SinkError, SinkRefused, SinkSpec
-from processors.spark.spark_errors import failure
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.admission import AdmittedSink, admission_of
+from mld.processors.spark.commit.journal import UPGRADE, signature
+from mld.processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
+from mld.processors.spark.sink_port import Published, SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.spark_errors import failure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 APPLICATION = "mld"
 """One name for all writers of a table, whoever they are: an entry has the marks of all of them, so two entries of one
-number must not both be there. Whose marks are whose stands in the entry (`processors.spark.commit.admission`)."""
+number must not both be there. Whose marks are whose stands in the entry (`mld.processors.spark.commit.admission`)."""
 RACES_MAX = 20
 """Each lost race costs a write; who loses so many in a row lets its host back off."""
 MISSING = (

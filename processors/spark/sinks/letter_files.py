@@ -10,9 +10,9 @@ from typing import Protocol
 from uuid import uuid4
 
 from mld.aws.objects import NotMatched, ObjectError
-from processors.spark.commit.s3_staging import Objects
-from processors.spark.commit.store import Store, as_sink_error
-from processors.spark.sink_port import SinkError
+from mld.processors.spark.commit.s3_staging import Objects
+from mld.processors.spark.commit.store import Store, as_sink_error
+from mld.processors.spark.sink_port import SinkError
 
 IDENTITY_FILE = "_mld_replay"
 """Beside the files, and not in `_mld`, so that it outlives the ledger as its numbers do; readers skip it."""

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from processors.spark.high_water_marks import SEQUENCE_DIGITS_MAX
-from processors.spark.sink_port import SinkRefused, SinkSpec
+from mld.processors.spark.high_water_marks import SEQUENCE_DIGITS_MAX
+from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from processors.spark.commit import ledger
-from processors.spark.commit.journal import SinkJournal
-from processors.spark.commit.ledger import Columns, FileMove
-from processors.spark.commit.store import StagingStore
-from processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
-from processors.spark.sinks.files import FileSink
-from processors.spark.sinks.spark_write import write
-from processors.spark.spark_errors import failure
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.journal import SinkJournal
+from mld.processors.spark.commit.ledger import Columns, FileMove
+from mld.processors.spark.commit.store import StagingStore
+from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.files import FileSink
+from mld.processors.spark.sinks.spark_write import write
+from mld.processors.spark.spark_errors import failure
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -5,8 +5,8 @@ from __future__ import annotations
 from mld.aws.client_factory import bucket_client
 from mld.aws.objects import S3Bucket
 from mld.core.errors import StartupError
-from processors.spark.commit.s3_journal import AT_ONCE
-from processors.spark.sink_port import S3Access, SinkError
+from mld.processors.spark.commit.s3_journal import AT_ONCE
+from mld.processors.spark.sink_port import S3Access, SinkError
 
 
 class _Late:

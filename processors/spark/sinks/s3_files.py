@@ -14,16 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from processors.spark.commit.s3_journal import AT_ONCE, S3Journal
-from processors.spark.commit.s3_staging import Objects, S3Staging, object_failures
-from processors.spark.commit.store import PosixStore, StagingStore
-from processors.spark.high_water_marks import HighWaterMarks
-from processors.spark.sink_port import JobFailed, SinkError, SinkRefused, SinkSpec
-from processors.spark.sinks.files import OPTIONS
-from processors.spark.sinks.letter_files import LetterFiles, LetterObjects
-from processors.spark.sinks.partitioned_files import PartitionedSink
-from processors.spark.sinks.spark_write import write
-from processors.spark.spark_errors import sentence
+from mld.processors.spark.commit.s3_journal import AT_ONCE, S3Journal
+from mld.processors.spark.commit.s3_staging import Objects, S3Staging, object_failures
+from mld.processors.spark.commit.store import PosixStore, StagingStore
+from mld.processors.spark.high_water_marks import HighWaterMarks
+from mld.processors.spark.sink_port import JobFailed, SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.files import OPTIONS
+from mld.processors.spark.sinks.letter_files import LetterFiles, LetterObjects
+from mld.processors.spark.sinks.partitioned_files import PartitionedSink
+from mld.processors.spark.sinks.spark_write import write
+from mld.processors.spark.spark_errors import sentence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from processors.spark.commit.ledger import Columns
-from processors.spark.sink_port import JobFailed, SinkError, SinkRefused
-from processors.spark.sinks.spark_write import write
-from processors.spark.spark_errors import failure
+from mld.processors.spark.commit.ledger import Columns
+from mld.processors.spark.sink_port import JobFailed, SinkError, SinkRefused
+from mld.processors.spark.sinks.spark_write import write
+from mld.processors.spark.spark_errors import failure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from processors.spark.spark_errors import failure
+from mld.processors.spark.spark_errors import failure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

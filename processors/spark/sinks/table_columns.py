@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from processors.spark.commit.ledger import Columns
-from processors.spark.sink_port import SinkRefused
+from mld.processors.spark.commit.ledger import Columns
+from mld.processors.spark.sink_port import SinkRefused
 
 WHOLE = ("tinyint", "smallint", "int", "bigint")
 FITS = {

@@ -17,20 +17,20 @@ from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
-from processors.spark.batch.attempts import HealthCheck, Patience, check_continues, until_published
-from processors.spark.batch.micro_batch import MicroBatch
-from processors.spark.batch.outcome import BatchFigures, BatchOutcome
-from processors.spark.batch.repeats import Repeats
-from processors.spark.batch.source import BatchSource, source_of
-from processors.spark.batch.spool import Spool
-from processors.spark.commit.ledger import LedgerEntry
-from processors.spark.commit_stages import stage
-from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, spans
-from processors.spark.settings import SparkSettings
-from processors.spark.sink_port import GoneBack, SinkRefused
-from processors.spark.streaming.inbox import NAME, Inbox, check_not_lost
-from processors.spark.streaming.leader import QueryFailed, QueryLeader
-from properties.spark import OnGap
+from mld.processors.spark.batch.attempts import HealthCheck, Patience, check_continues, until_published
+from mld.processors.spark.batch.micro_batch import MicroBatch
+from mld.processors.spark.batch.outcome import BatchFigures, BatchOutcome
+from mld.processors.spark.batch.repeats import Repeats
+from mld.processors.spark.batch.source import BatchSource, source_of
+from mld.processors.spark.batch.spool import Spool
+from mld.processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, spans
+from mld.processors.spark.settings import SparkSettings
+from mld.processors.spark.sink_port import GoneBack, SinkRefused
+from mld.processors.spark.streaming.inbox import NAME, Inbox, check_not_lost
+from mld.processors.spark.streaming.leader import QueryFailed, QueryLeader
+from mld.properties.spark import OnGap
 
 log = logging.getLogger("mld.spark")
 

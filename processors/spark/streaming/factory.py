@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from processors.spark.batch.spool import Spool
-from processors.spark.commit.store import local_directory
-from processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
-from processors.spark.session import spark_session
-from processors.spark.settings import SparkSettings
-from processors.spark.sink_port import Sink, SinkRefused
-from processors.spark.streaming.engine import StreamingEngine
-from processors.spark.streaming.inbox import QUERIES, Inbox, LeadLock
-from processors.spark.streaming.leader import QueryLeader
-from processors.spark.streaming.queries import SparkQueries
+from mld.processors.spark.batch.spool import Spool
+from mld.processors.spark.commit.store import local_directory
+from mld.processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
+from mld.processors.spark.session import spark_session
+from mld.processors.spark.settings import SparkSettings
+from mld.processors.spark.sink_port import Sink, SinkRefused
+from mld.processors.spark.streaming.engine import StreamingEngine
+from mld.processors.spark.streaming.inbox import QUERIES, Inbox, LeadLock
+from mld.processors.spark.streaming.leader import QueryLeader
+from mld.processors.spark.streaming.queries import SparkQueries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,7 +1,7 @@
 """The inbox of the streaming mode: what all workers publish, exactly once, and one query at a time consumes.
 
     <checkpoint>/inbox/<number>.jsonl     one micro-batch of one worker, until every query has committed it
-    <checkpoint>/inbox/_mld/              its ledger: the marks of all shards (`processors.spark.commit.journal`)
+    <checkpoint>/inbox/_mld/              its ledger: the marks of all shards (`mld.processors.spark.commit.journal`)
     <checkpoint>/progress                 the last number that every query has committed
     <checkpoint>/leader                   locked by the one host that runs the queries
     <checkpoint>/queries/<sink>/          Spark's checkpoint of one query
@@ -22,16 +22,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from processors.spark.commit import ledger
-from processors.spark.commit.admission import Admission, AdmittedSink
-from processors.spark.commit.journal import LEDGER, Journal, signature
-from processors.spark.commit.ledger import LedgerEntry
-from processors.spark.commit.store import PosixStore, as_sink_error
-from processors.spark.commit_stages import stage
-from processors.spark.high_water_marks import HighWaterMarks, ShardSpans
-from processors.spark.processes import boot_id, started_at, stat_of
-from processors.spark.sink_port import SinkError, SinkRefused
-from processors.spark.writer_identity import WriterIdentity
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.admission import Admission, AdmittedSink
+from mld.processors.spark.commit.journal import LEDGER, Journal, signature
+from mld.processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.commit.store import PosixStore, as_sink_error
+from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
+from mld.processors.spark.processes import boot_id, started_at, stat_of
+from mld.processors.spark.sink_port import SinkError, SinkRefused
+from mld.processors.spark.writer_identity import WriterIdentity
 
 log = logging.getLogger("mld.spark")
 

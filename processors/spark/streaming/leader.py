@@ -13,12 +13,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from processors.spark.batch.attempts import BACKOFF_MIN_S, pause_s
-from processors.spark.commit_stages import stage
-from processors.spark.pipeline import PipelineError, PipelineFailed
-from processors.spark.sink_port import JobFailed, SinkError, SinkRefused
-from processors.spark.streaming.inbox import Inbox, LeadLock
-from processors.spark.streaming.queries import Queries
+from mld.processors.spark.batch.attempts import BACKOFF_MIN_S, pause_s
+from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.pipeline import PipelineError, PipelineFailed
+from mld.processors.spark.sink_port import JobFailed, SinkError, SinkRefused
+from mld.processors.spark.streaming.inbox import Inbox, LeadLock
+from mld.processors.spark.streaming.queries import Queries
 
 log = logging.getLogger("mld.spark")
 

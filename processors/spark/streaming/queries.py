@@ -16,17 +16,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from processors.spark.batch.attempts import pause_s, until_published
-from processors.spark.commit_stages import stage
-from processors.spark.high_water_marks import QUERY, RecordPosition, ShardSpan, StreamShard, gaps
-from processors.spark.pipeline import Batch, Pipeline, PipelineError
-from processors.spark.session import handover
-from processors.spark.settings import SparkSettings
-from processors.spark.sink_port import JobFailed, Sink, SinkError, SinkRefused
-from processors.spark.spark_errors import failure, first_line
-from processors.spark.streaming import progress, source_log
-from processors.spark.streaming.inbox import QUERIES
-from properties.spark import OnGap
+from mld.processors.spark.batch.attempts import pause_s, until_published
+from mld.processors.spark.commit_stages import stage
+from mld.processors.spark.high_water_marks import QUERY, RecordPosition, ShardSpan, StreamShard, gaps
+from mld.processors.spark.pipeline import Batch, Pipeline, PipelineError
+from mld.processors.spark.session import handover
+from mld.processors.spark.settings import SparkSettings
+from mld.processors.spark.sink_port import JobFailed, Sink, SinkError, SinkRefused
+from mld.processors.spark.spark_errors import failure, first_line
+from mld.processors.spark.streaming import progress, source_log
+from mld.processors.spark.streaming.inbox import QUERIES
+from mld.properties.spark import OnGap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

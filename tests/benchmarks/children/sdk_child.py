@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from processors.sdk import Checkpointer, Record, RecordProcessor, run
+from mld.processors.sdk import Checkpointer, Record, RecordProcessor, run
 from tests.benchmarks.children.marks import mark
 
 CHECKPOINTS = os.environ.get("BENCH_CHECKPOINTS") == "1"

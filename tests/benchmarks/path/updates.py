@@ -23,7 +23,7 @@ from mld.core.positions import Position
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from properties.loader import load
+from mld.properties.loader import load
 from tests.benchmarks.path.records import sequence_number
 from tests.support.servers import REGION
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from mld.core.streams import HashRange, StreamSummary
 from mld.daemon.assembly import SourcePorts, StreamPorts
 from mld.local.kinesis import Kinesis, KinesisError
+from mld.properties.values import InitialPositionKind, InitialPositionSetting
 from mld.tracking.follower import WantedStream
 from mld.tracking.stream_list import ListedStream, account_and_name
-from properties.values import InitialPositionKind, InitialPositionSetting
 from tests.simulation.checkers import SHARD_END, Violation
 from tests.simulation.world.fleet3x import is_lease
 from tests.simulation.world.network import CALM, KinesisDoor

@@ -22,8 +22,8 @@ from mld.local.kinesis import Kinesis, KinesisError, PutEntry
 from mld.local.kinesis.model import StateDelays
 from mld.metrics.registry import Metrics
 from mld.operating.acts.plan import ActRefusedError
-from properties.settings import Settings
-from properties.values import HeartbeatSetting
+from mld.properties.settings import Settings
+from mld.properties.values import HeartbeatSetting
 from tests.simulation.checkers import OPERATOR, SHARD_END, JudgedMoves, Ledger, Violation
 from tests.simulation.fleet_checkers import FleetLedger
 from tests.simulation.liveness import Liveness

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from properties.loader import load
-from properties.settings import Settings
+from mld.properties.loader import load
+from mld.properties.settings import Settings
 
 Configure = Callable[..., Settings]
 

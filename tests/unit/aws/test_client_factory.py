@@ -18,7 +18,7 @@ from botocore.credentials import Credentials
 from mld.aws.client_factory import USER_AGENT_TOKEN, ClientFactory, ServiceName, client_factory
 from mld.aws.credentials import CredentialsUnavailableError
 from mld.core.errors import StartupError
-from properties.settings import Settings
+from mld.properties.settings import Settings
 from tests.support.patience import PATIENCE_S
 from tests.unit.aws.conftest import Configure
 from tests.unit.aws.endpoint import CredentialsEndpoint

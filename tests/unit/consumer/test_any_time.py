@@ -10,7 +10,7 @@ import pytest
 from mld.consumer.processor import Processor
 from mld.core.clock import LoopClock
 from mld.core.positions import Position
-from protocol.messages import Dialect, Initialize
+from mld.protocol.messages import Dialect, Initialize
 from tests.support.fleet import TABLE, fleet, in_fleet
 from tests.twins.children import ChildExit, MemoryChild, Recorder
 from tests.twins.dynamo import Fault

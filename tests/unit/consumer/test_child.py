@@ -28,9 +28,9 @@ from mld.consumer.child import (
 from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.consumer.processor import NOTED_PER_STEP, Processor
 from mld.core.clock import LoopClock
-from protocol.conversation import ProcessorGoneError
-from protocol.lines import LINE_BYTES_MAX
-from protocol.messages import Dialect, Initialize, StreamLabel
+from mld.protocol.conversation import ProcessorGoneError
+from mld.protocol.lines import LINE_BYTES_MAX
+from mld.protocol.messages import Dialect, Initialize, StreamLabel
 from tests.support.patience import PATIENCE_S
 
 STOP_TIMEOUT_S = 0.3  # where the time has to run out

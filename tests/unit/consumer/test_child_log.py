@@ -29,7 +29,7 @@ from mld.consumer.child_log import (
 )
 from mld.consumer.child_logger import ChildLogger
 from mld.logging.lines import JsonLines, TextFormatter
-from properties.redaction import Scrubber
+from mld.properties.redaction import Scrubber
 
 
 def fields_of(line: str) -> ChildEvent:

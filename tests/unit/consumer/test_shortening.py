@@ -14,8 +14,8 @@ from mld.consumer.shortening import (
     RECORDS_SHOWN,
     ShortLine,
 )
-from protocol.codec import encode_action, encode_process_records
-from protocol.messages import Dialect, Initialize, Record
+from mld.protocol.codec import encode_action, encode_process_records
+from mld.protocol.messages import Dialect, Initialize, Record
 
 
 def record(number: int, data: bytes = b"click", key: str = "user") -> Record:

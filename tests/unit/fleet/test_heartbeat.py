@@ -23,7 +23,7 @@ from mld.fleet.values import FleetSnapshot, WorkerReport
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from properties.remarks import ConfigurationError
+from mld.properties.remarks import ConfigurationError
 from tests.support.fleet import TABLE, Fleet, fleet, settings_of
 from tests.twins.dynamo import Fault, lost_reply, lost_request
 from tests.unit.fleet.heartbeat_bed import KeepersAtWork, java_peers_of

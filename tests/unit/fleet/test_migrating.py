@@ -31,7 +31,7 @@ from mld.fleet.migrate.table_migration import LATE_TABLE_PERIOD_S, MigrationComp
 from mld.fleet.migrate.version_machine import START_ATTEMPTS_MAX, VersionMachine
 from mld.fleet.migrate.versions import Components, FleetView
 from mld.fleet.values import ClientVersion, Place, TableStatus
-from properties.values import ClientVersionConfig as Configured
+from mld.properties.values import ClientVersionConfig as Configured
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, throttled
 from tests.virtual_time import run_virtual
 

@@ -18,7 +18,7 @@ from mld.fleet.migrate.versions import (
     warning_about_peers,
 )
 from mld.fleet.values import ClientVersion
-from properties.values import ClientVersionConfig as Configured
+from mld.properties.values import ClientVersionConfig as Configured
 
 INIT = ClientVersion.INIT
 UPGRADE = ClientVersion.UPGRADE_FROM_2X

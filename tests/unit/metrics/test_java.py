@@ -8,7 +8,7 @@ import pytest
 
 from mld.metrics.catalogue import JAVA_METRICS
 from mld.metrics.declaring import Dimension
-from properties.values import MetricsLevel
+from mld.properties.values import MetricsLevel
 from tests.integration.metric_story import recorded
 
 REMOVED_IN_3_5 = {"StaleWorkerMetricsCleanup.Time", "TotalStaleWorkerMetricsEntry"}

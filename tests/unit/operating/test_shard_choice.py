@@ -12,8 +12,8 @@ from mld.operating.acts.plan import ActRefusedError
 from mld.operating.generated.iam_policy import statements_of
 from mld.operating.probing import by_stream
 from mld.operating.shard_choice import chosen_shard, lease_of
-from properties.loader import load
-from properties.settings import Settings
+from mld.properties.loader import load
+from mld.properties.settings import Settings
 
 FILE = """\
 executableName = child

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mld.daemon.reload import LogOptions, Reloader
-from properties.loader import load
-from properties.redaction import Scrubber
+from mld.properties.loader import load
+from mld.properties.redaction import Scrubber
 from tests.unit.properties.conftest import MINIMUM
 
 LOGBACK = '<configuration><logger name="mld.daemon.reload.test" level="{}"/></configuration>'

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mld.daemon.streams_reader import StreamsReader
-from properties.loader import load
-from properties.redaction import Scrubber
+from mld.properties.loader import load
+from mld.properties.redaction import Scrubber
 
 FILE = """\
 executableName = child

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from processors import archive
-from processors.archive import Archive, ArchiveError, ShardFile, encode_line, file_name
-from processors.sdk import Checkpointer, InvalidStateError, Record, StreamLabel, ThrottlingError
+from mld.processors import archive
+from mld.processors.archive import Archive, ArchiveError, ShardFile, encode_line, file_name
+from mld.processors.sdk import Checkpointer, InvalidStateError, Record, StreamLabel, ThrottlingError
 
 SHARD = "shardId-000000000000"
 

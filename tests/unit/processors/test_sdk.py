@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from processors.sdk import (
+from mld.processors.sdk import (
     CHECKPOINT_ATTEMPTS_MAX,
     Checkpointer,
     CheckpointError,
@@ -27,8 +27,8 @@ from processors.sdk import (
     ThrottlingError,
     serve,
 )
-from protocol.codec import encode_action, encode_checkpoint_reply, encode_process_records
-from protocol.messages import (
+from mld.protocol.codec import encode_action, encode_checkpoint_reply, encode_process_records
+from mld.protocol.messages import (
     CheckpointErrorName,
     CheckpointRequest,
     Dialect,
@@ -236,7 +236,7 @@ def test_a_checkpoint_without_a_reply_is_an_error(reply: bytes) -> None:
 
 PROGRAM = """
 import os, subprocess, sys
-from processors.sdk import RecordProcessor, run
+from mld.processors.sdk import RecordProcessor, run
 class Noisy(RecordProcessor):
     def initialize(self, *_):
         print("printed")
@@ -273,6 +273,6 @@ def test_a_failing_processor_ends_with_status_1_and_a_traceback() -> None:
 
 
 def test_importing_the_sdk_imports_nothing_slow() -> None:
-    code = "import sys, processors.sdk; print(*sorted(set(sys.modules) & {'asyncio', 'jsonschema', 'boto3', 'mld'}))"
+    code = "import sys, mld.sdk; print(*sorted(set(sys.modules) & {'asyncio', 'jsonschema', 'boto3', 'mld.core'}))"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True, text=True)
     assert ended.stdout.strip() == ""

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import quote, quote_plus
 
-from properties import keys
-from properties.keytypes import Key, ValueKind
-from properties.redaction import Shown
-from properties.spark import KEYS as SPARK_KEYS
+from mld.properties import keys
+from mld.properties.keytypes import Key, ValueKind
+from mld.properties.redaction import Shown
+from mld.properties.spark import KEYS as SPARK_KEYS
 
 SHOWN_IN_FULL = {
     "mld.schemaRegistry.region",

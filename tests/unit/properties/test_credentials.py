@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from properties.credentials import AssumeRole, CredentialsChain, Provider, ProviderKind, parse_chain
+from mld.properties.credentials import AssumeRole, CredentialsChain, Provider, ProviderKind, parse_chain
 from tests.unit.properties.conftest import Configure, problems, remarks_on
 
 ROLE = "arn:aws:iam::123456789012:role/reader"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mld.check.command import failures_in_words as in_words
-from properties.remarks import Level
-from properties.values import ChildFailurePolicy, DeadLetterKind
+from mld.properties.remarks import Level
+from mld.properties.values import ChildFailurePolicy, DeadLetterKind
 from tests.unit.properties.conftest import Configure, problems, remarks_on
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/letters"

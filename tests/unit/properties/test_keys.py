@@ -8,13 +8,13 @@ import typing
 
 import pytest
 
-from properties import keys, settings
-from properties.key_lines import OBSOLETE
-from properties.keytypes import Effect, ValueKind
-from properties.redaction import Shown
-from properties.settings import Settings
-from properties.stream_keys import STREAMS, STREAMS_FILE
-from properties.validation import display_value
+from mld.properties import keys, settings
+from mld.properties.key_lines import OBSOLETE
+from mld.properties.keytypes import Effect, ValueKind
+from mld.properties.redaction import Shown
+from mld.properties.settings import Settings
+from mld.properties.stream_keys import STREAMS, STREAMS_FILE
+from mld.properties.validation import display_value
 from tests.unit.properties.conftest import Configure
 
 # configuration#one-key-table: the complete list of keys that the Java daemon accepts.

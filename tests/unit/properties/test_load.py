@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import properties
-from properties.loader import load
-from properties.remarks import ConfigurationError, Level
-from properties.values import InitialPositionKind, InitialPositionSetting
+from mld import properties
+from mld.properties.loader import load
+from mld.properties.remarks import ConfigurationError, Level
+from mld.properties.values import InitialPositionKind, InitialPositionSetting
 from tests.unit.properties.conftest import FIRST_LINE_AFTER_MINIMUM, Configure, problems, remarks_on
 
 ARN = "arn:aws:kinesis:eu-central-1:123456789012:stream/orders"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from properties.derive import is_of_aws
-from properties.remarks import ConfigurationError, Level
-from properties.values import MetricsOutput
+from mld.properties.derive import is_of_aws
+from mld.properties.remarks import ConfigurationError, Level
+from mld.properties.values import MetricsOutput
 from tests.unit.properties.conftest import FIRST_LINE_AFTER_MINIMUM, Configure, remarks_on
 
 CLOUDWATCH, PROMETHEUS = MetricsOutput.CLOUDWATCH, MetricsOutput.PROMETHEUS

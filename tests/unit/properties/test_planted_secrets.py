@@ -7,12 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from properties import keys
-from properties.keytypes import Key, ValueKind
-from properties.redaction import Scrubber, Shown, conf_shown, option_shown, redacted, secrets_in, secrets_of_environment
-from properties.reference import tables
-from properties.remarks import ConfigurationError
-from properties.spark import KEYS as SPARK_KEYS
+from mld.properties import keys
+from mld.properties.keytypes import Key, ValueKind
+from mld.properties.redaction import (
+    Scrubber,
+    Shown,
+    conf_shown,
+    option_shown,
+    redacted,
+    secrets_in,
+    secrets_of_environment,
+)
+from mld.properties.reference import tables
+from mld.properties.remarks import ConfigurationError
+from mld.properties.spark import KEYS as SPARK_KEYS
 from tests.unit.properties.conftest import Configure
 from tests.unit.properties.planted import SHOWN_IN_FULL, found, plants, secret
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from properties.remarks import ConfigurationError
-from properties.values import ONE_FOR_EACH_CPU, PROCESSES_MAX
+from mld.properties.remarks import ConfigurationError
+from mld.properties.values import ONE_FOR_EACH_CPU, PROCESSES_MAX
 from tests.unit.properties.conftest import Configure
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from properties.grammar import parse
-from properties.remarks import ConfigurationError, Level
-from properties.spark import Format, Latency, OnPoison, SparkLines, read
-from properties.substitution import Sources
+from mld.properties.grammar import parse
+from mld.properties.remarks import ConfigurationError, Level
+from mld.properties.spark import Format, Latency, OnPoison, SparkLines, read
+from mld.properties.substitution import Sources
 from tests.unit.properties.conftest import FIRST_LINE_AFTER_MINIMUM, Configure, problems
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from properties.changes import changes_between
-from properties.credentials import ProviderKind
-from properties.loader import LoadedConfiguration, read_streams
-from properties.remarks import ConfigurationError, Level
-from properties.values import FormerStreams, InitialPositionKind, InitialPositionSetting
+from mld.properties.changes import changes_between
+from mld.properties.credentials import ProviderKind
+from mld.properties.loader import LoadedConfiguration, read_streams
+from mld.properties.remarks import ConfigurationError, Level
+from mld.properties.values import FormerStreams, InitialPositionKind, InitialPositionSetting
 from tests.unit.properties.conftest import Configure, problems, remarks_on
 
 ARN = "arn:aws:kinesis:eu-west-1:111111111111:stream/orders"

@@ -8,10 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from properties.conversion import BadValue, convert, trim
-from properties.keys import BY_NAME
-from properties.remarks import Level
-from properties.values import ClientVersionConfig, InitialPositionKind, InitialPositionSetting, MetricsLevel, StreamArn
+from mld.properties.conversion import BadValue, convert, trim
+from mld.properties.keys import BY_NAME
+from mld.properties.remarks import Level
+from mld.properties.values import (
+    ClientVersionConfig,
+    InitialPositionKind,
+    InitialPositionSetting,
+    MetricsLevel,
+    StreamArn,
+)
 from tests.unit.properties.conftest import Configure, problems, remarks_on
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol import codec
-from protocol.messages import (
+from mld.protocol import codec
+from mld.protocol.messages import (
     ActionStatus,
     CheckpointErrorName,
     CheckpointRequest,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.conformance import Report, Rule, RuleVerdict, examine, run
+from mld.protocol.conformance import Report, Rule, RuleVerdict, examine, run
 from tests.support.patience import PATIENCE_S
 
 TIMEOUT_S = PATIENCE_S

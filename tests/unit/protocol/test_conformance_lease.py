@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.conformance.lease import ExaminedLease
-from protocol.messages import CheckpointErrorName, CheckpointRequest, Record
+from mld.protocol.conformance.lease import ExaminedLease
+from mld.protocol.messages import CheckpointErrorName, CheckpointRequest, Record
 
 
 def lease_at(sequence: str) -> ExaminedLease:

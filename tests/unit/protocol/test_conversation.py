@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from protocol.conversation import (
+from mld.protocol.conversation import (
     PHASES,
     ActionDone,
     CheckpointAsked,
@@ -18,7 +18,7 @@ from protocol.conversation import (
     ProtocolMisuse,
     StaleAnswer,
 )
-from protocol.messages import (
+from mld.protocol.messages import (
     ActionName,
     CheckpointErrorName,
     CheckpointRequest,

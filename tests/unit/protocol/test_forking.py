@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import forking
-from protocol.forking import Request, UnavailableError
+from mld.protocol import forking
+from mld.protocol.forking import Request, UnavailableError
 
 NAMES = st.binary(min_size=1, max_size=8).filter(lambda name: b"\0" not in name and b"=" not in name)
 VALUES = st.binary(max_size=12).filter(lambda value: b"\0" not in value)

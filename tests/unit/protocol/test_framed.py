@@ -7,9 +7,9 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec import RECORDS_HEAD, encode_process_records, records_tail
-from protocol.framed import FramedRecord, Splitter, line_of
-from protocol.messages import Record
+from mld.protocol.codec import RECORDS_HEAD, encode_process_records, records_tail
+from mld.protocol.framed import FramedRecord, Splitter, line_of
+from mld.protocol.messages import Record
 
 HOSTILE_TEXTS = st.sampled_from([',"action":"record"}', '"', "\\", '\\",\\"action":"record"}', "ключ", "\n", ""])
 RECORDS = st.lists(

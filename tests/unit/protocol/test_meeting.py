@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol import forking, meeting
-from protocol.meeting import MeetingError, find, is_ours_alone, meet, meetings, runtime_places
+from mld.protocol import forking, meeting
+from mld.protocol.meeting import MeetingError, find, is_ours_alone, meet, meetings, runtime_places
 
 GONE = (4194305, 1)
 """No process has this id: the name of its directory cannot be locked."""
@@ -31,7 +31,7 @@ def place():
 
 
 def test_all_children_of_a_daemon_meet_in_one_directory_however_many_come_at_once(me, place):
-    asked = f"from protocol.meeting import meet; print(meet('mld-x', {me}, [{place!r}]))"
+    asked = f"from mld.protocol.meeting import meet; print(meet('mld-x', {me}, [{place!r}]))"
     children = [subprocess.Popen([sys.executable, "-c", asked], stdout=subprocess.PIPE, text=True) for _ in range(8)]
     (found,) = {child.communicate()[0].strip() for child in children}
     assert Path(found).stat().st_mode & 0o777 == 0o700

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import child, codec
-from protocol.conformance.session import flaw, validator
-from protocol.messages import (
+from mld.protocol import child, codec
+from mld.protocol.conformance.session import flaw, validator
+from mld.protocol.messages import (
     ActionName,
     ActionStatus,
     CheckpointErrorName,
@@ -58,7 +58,7 @@ OUT = {Dialect.KCL_1: "daemon-to-child-1", Dialect.KCL_2: "daemon-to-child"}
 IN = {Dialect.KCL_1: "child-to-daemon-1", Dialect.KCL_2: "child-to-daemon"}
 SCHEMAS = sorted(
     file.name.removesuffix(".schema.json")
-    for file in files("protocol").joinpath("schemas").iterdir()
+    for file in files("mld.protocol").joinpath("schemas").iterdir()
     if ".schema" in file.name
 )
 

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-import processors
-import properties
+from mld import processors, properties
+from mld.properties.grammar import parse
+from mld.properties.loader import load
 from mld.quickstart.spark import SparkTour, with_values
-from properties.grammar import parse
-from properties.loader import load
 
 SAMPLE = Path(properties.__file__).parent / "samples" / "spark.properties"
 ENDPOINT = "http://127.0.0.1:4567"

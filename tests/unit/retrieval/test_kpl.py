@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mld.core.positions import LATEST, Position
 from mld.core.streams import HASH_KEY_MAX, HashRange, Misrouted
+from mld.protocol.messages import Record
 from mld.retrieval.kpl import (
     DIGEST_BYTES,
     GROUP_DEPTH_MAX,
@@ -17,7 +18,6 @@ from mld.retrieval.kpl import (
     MalformedAggregateError,
     MisroutedAggregateError,
 )
-from protocol.messages import Record
 from tests.support.kpl import User, aggregate, field, number, sealed, varint
 from tests.support.pages import page_with, records_of, users_of
 

@@ -6,6 +6,7 @@ import pytest
 
 from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
 from mld.core.streams import IteratorType, StartingPoint
+from mld.protocol.messages import Record
 from mld.retrieval.rawpage import RawPage
 from mld.retrieval.starting_points import (
     FIRST_STEP_BACK_S,
@@ -18,7 +19,6 @@ from mld.retrieval.starting_points import (
     started,
     starting_point,
 )
-from protocol.messages import Record
 from tests.support.pages import page_with
 
 INITIAL = InitialPosition(AT_TIMESTAMP, 1_600_000_000.5)

@@ -10,10 +10,10 @@ import pytest
 from mld.core import errors
 from mld.core.positions import LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.core.streams import IteratorType, StartingPoint
+from mld.protocol.messages import Record
 from mld.retrieval import pacing, starting_points, subscribing
 from mld.retrieval.rawpage import RawPage
 from mld.retrieval.subscribing import Course, SubscriptionReaction, Where
-from protocol.messages import Record
 from tests.support.pages import page_with
 
 WALL_S = 1_700_000_000.0

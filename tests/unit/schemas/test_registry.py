@@ -16,11 +16,11 @@ from mld.core.errors import AwsError, AwsUnreachableError, SchemaUnknownError, S
 from mld.core.positions import TRIM_HORIZON
 from mld.core.streams import ChildBatch
 from mld.metrics.instruments import Tally
+from mld.properties.values import SchemaMode
 from mld.retrieval.rawpage import page_of
 from mld.schemas import preparer
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import KEPT_S, NEGATIVE_S, NO_ANSWER_S, SchemaRegistry
-from properties.values import SchemaMode
 from tests.twins.decoding import decode_here
 from tests.twins.streams import VirtualClock
 from tests.virtual_time import virtual

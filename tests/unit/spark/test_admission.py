@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from processors.spark.commit.admission import Admission, admission_of
-from processors.spark.commit.ledger import LedgerEntry, UnclaimedMarks
-from processors.spark.high_water_marks import QUERY, RecordPosition, ShardSpan, StreamShard
-from processors.spark.sink_port import Fenced, SinkRefused
-from processors.spark.sinks.files import FlatSink
-from processors.spark.writer_identity import SEVERAL, WriterIdentity, key_of_one
+from mld.processors.spark.commit.admission import Admission, admission_of
+from mld.processors.spark.commit.ledger import LedgerEntry, UnclaimedMarks
+from mld.processors.spark.high_water_marks import QUERY, RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.sink_port import Fenced, SinkRefused
+from mld.processors.spark.sinks.files import FlatSink
+from mld.processors.spark.writer_identity import SEVERAL, WriterIdentity, key_of_one
 from tests.twins.store import Disk, MemoryStore
 from tests.unit.spark.test_commit_races import Frame, _records, over_memory, read
 

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from processors.spark.batch.pieces import groups, pieces_of
-from processors.spark.batch.record_lines import split
-from processors.spark.high_water_marks import StreamShard
-from processors.spark.host.aligned_intake import AlignedIntake
-from processors.spark.host.alignment import ArrivalSpan, ShardFeed, earliest_to_come, may_feed
-from protocol.codec import encode_process_records
-from protocol.messages import Record
+from mld.processors.spark.batch.pieces import groups, pieces_of
+from mld.processors.spark.batch.record_lines import split
+from mld.processors.spark.high_water_marks import StreamShard
+from mld.processors.spark.host.aligned_intake import AlignedIntake
+from mld.processors.spark.host.alignment import ArrivalSpan, ShardFeed, earliest_to_come, may_feed
+from mld.protocol.codec import encode_process_records
+from mld.protocol.messages import Record
 
 NOW, IDLE_S, ALIGN_MS = 1_000.0, 30.0, 100
 

@@ -6,17 +6,17 @@ import threading
 
 import pytest
 
-from processors.spark.catalog import ddl
-from processors.spark.catalog import table as shapes
-from processors.spark.catalog.registrar import Registrar
-from processors.spark.catalog.table import CatalogTableError, Table
-from processors.spark.commit.ledger import LedgerEntry
-from processors.spark.commit.store import PosixStore
-from processors.spark.settings import SDK_CREDENTIALS
-from processors.spark.sink_port import SinkRefused, SinkSpec
-from processors.spark.sinks.files import FlatSink
-from processors.spark.sinks.glue_tables import attach
-from processors.spark.sinks.partitioned_files import PartitionedSink
+from mld.processors.spark.catalog import ddl
+from mld.processors.spark.catalog import table as shapes
+from mld.processors.spark.catalog.registrar import Registrar
+from mld.processors.spark.catalog.table import CatalogTableError, Table
+from mld.processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.commit.store import PosixStore
+from mld.processors.spark.settings import SDK_CREDENTIALS
+from mld.processors.spark.sink_port import SinkRefused, SinkSpec
+from mld.processors.spark.sinks.files import FlatSink
+from mld.processors.spark.sinks.glue_tables import attach
+from mld.processors.spark.sinks.partitioned_files import PartitionedSink
 from tests.support.patience import PATIENCE_S
 
 DAYS = Table("lake", "clicks", "s3://b/clicks", "parquet", ("day", "Hour"))
@@ -170,7 +170,7 @@ def test_a_catalog_that_fails_holds_no_commit_and_is_told_later(caplog):
 
 
 def test_partitions_beyond_the_bound_are_said_and_forgotten(monkeypatch, caplog):
-    monkeypatch.setattr("processors.spark.catalog.registrar.PENDING_MAX", 2)
+    monkeypatch.setattr("mld.processors.spark.catalog.registrar.PENDING_MAX", 2)
     one = Registrar(MemoryCatalog(), wait_s=0.0)
     one.tell(COLUMNS, ["day=1", "day=2", "day=3"])
     assert "run MSCK REPAIR TABLE lake.clicks" in caplog.text

@@ -8,12 +8,12 @@ import socket
 
 import pytest
 
-from processors.spark.batch.spool import LOCK_FILE, SpoolError, open_spool
-from processors.spark.host.start_up import HostStartError, start, way_of
-from processors.spark.session.cluster import Starved, addresses, await_answer, check_spool
-from processors.spark.session.handover import PART_BYTES, Way, parts_of
-from processors.spark.session.spark_session import OF_SQL, check_extra, configuration, environment
-from processors.spark.spark_errors import SessionError, SessionUnreachable
+from mld.processors.spark.batch.spool import LOCK_FILE, SpoolError, open_spool
+from mld.processors.spark.host.start_up import HostStartError, start, way_of
+from mld.processors.spark.session.cluster import Starved, addresses, await_answer, check_spool
+from mld.processors.spark.session.handover import PART_BYTES, Way, parts_of
+from mld.processors.spark.session.spark_session import OF_SQL, check_extra, configuration, environment
+from mld.processors.spark.spark_errors import SessionError, SessionUnreachable
 from tests.unit.spark.twins import settings_of
 
 
@@ -81,8 +81,8 @@ def test_a_cluster_that_does_not_gets_a_sentence():
 @pytest.mark.parametrize("key", ["master = spark://127.0.0.1:{}", "remote = sc://127.0.0.1:{}/;token=hush"])
 def test_no_session_is_started_where_nobody_answers(tmp_path, key, monkeypatch):
     pytest.importorskip("pyspark")
-    monkeypatch.setattr("processors.spark.session.spark_session.check_extra", lambda *, remote: None)
-    monkeypatch.setattr("processors.spark.session.spark_session.environment", lambda settings: tmp_path)
+    monkeypatch.setattr("mld.processors.spark.session.spark_session.check_extra", lambda *, remote: None)
+    monkeypatch.setattr("mld.processors.spark.session.spark_session.environment", lambda settings: tmp_path)
     with socket.socket() as taken:  # bound and not listening: refused for certain
         taken.bind(("127.0.0.1", 0))
         (tmp_path / "p.sql").write_text("SELECT * FROM records")
@@ -206,7 +206,7 @@ def test_a_connect_server_gets_the_users_settings_only(tmp_path):
 
 
 def test_the_address_of_this_machine_is_the_users_affair_on_a_cluster(monkeypatch, tmp_path):
-    monkeypatch.setattr("processors.spark.session.spark_session.java_home", lambda *_: tmp_path)
+    monkeypatch.setattr("mld.processors.spark.session.spark_session.java_home", lambda *_: tmp_path)
     monkeypatch.setattr("os.environ", dict(os.environ) | {"SPARK_LOCAL_IP": "10.0.0.5", "SPARK_HOME": "/old"})
     environment(settings_of("mld.spark.master = spark://h:7077", "mld.spark.conf.spark.pyspark.python = /py"))
     assert (os.environ["SPARK_LOCAL_IP"], os.environ["PYSPARK_PYTHON"]) == ("10.0.0.5", "/py")
@@ -228,6 +228,6 @@ def test_the_address_of_this_machine_is_the_users_affair_on_a_cluster(monkeypatc
     ],
 )
 def test_the_part_of_pyspark_that_is_missing(monkeypatch, there, remote, said):
-    monkeypatch.setattr("processors.spark.session.spark_session._there", lambda name: name in there)
+    monkeypatch.setattr("mld.processors.spark.session.spark_session._there", lambda name: name in there)
     with pytest.raises(SessionError, match=said):
         check_extra(remote=remote)

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from processors.spark.commit import ledger
-from processors.spark.commit.journal import ABANDONED_S, LEDGER, STAGING, TRASH, Journal
-from processors.spark.high_water_marks import (
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.journal import ABANDONED_S, LEDGER, STAGING, TRASH, Journal
+from mld.processors.spark.high_water_marks import (
     HighWaterMarks,
     RecordPosition,
     ShardSpan,
@@ -31,10 +31,10 @@ from processors.spark.high_water_marks import (
     encode_marks,
     spans,
 )
-from processors.spark.sink_port import Fenced, SinkError, SinkRefused, SinkSpec
-from processors.spark.sinks.files import FileSink, FlatSink
-from processors.spark.sinks.partitioned_files import PartitionedSink
-from processors.spark.writer_identity import SEVERAL, WriterIdentity, key_of_one
+from mld.processors.spark.sink_port import Fenced, SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.files import FileSink, FlatSink
+from mld.processors.spark.sinks.partitioned_files import PartitionedSink
+from mld.processors.spark.writer_identity import SEVERAL, WriterIdentity, key_of_one
 from tests.support.patience import PATIENCE_S
 from tests.twins.store import Disk, MemoryStore
 from tests.unit.spark.renaming import OrderedDisk, RenamingStore

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from processors.spark.commit import ledger
-from processors.spark.commit.journal import ENTRY_FILE, LEDGER, STAGING, Journal
-from processors.spark.high_water_marks import RecordPosition, StreamShard, spans
-from processors.spark.sink_port import Fenced, SinkError, SinkRefused
-from processors.spark.sinks.files import COPIES, FileSink, FlatSink
-from processors.spark.sinks.partitioned_files import PartitionedSink
-from processors.spark.writer_identity import WriterIdentity
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.journal import ENTRY_FILE, LEDGER, STAGING, Journal
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, spans
+from mld.processors.spark.sink_port import Fenced, SinkError, SinkRefused
+from mld.processors.spark.sinks.files import COPIES, FileSink, FlatSink
+from mld.processors.spark.sinks.partitioned_files import PartitionedSink
+from mld.processors.spark.writer_identity import WriterIdentity
 from tests.twins.store import Disk, MemoryStore
 from tests.unit.spark.test_commit_races import (
     RECORDS,

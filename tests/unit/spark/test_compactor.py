@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from processors.spark.commit.journal import STAGING, Journal
-from processors.spark.commit.small_files import QUIET_S
-from processors.spark.high_water_marks import RecordPosition, spans
-from processors.spark.maintenance.compactor import BACKOFF_MIN_S, Compactor
-from processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
-from processors.spark.sinks.factory import compactable_sinks, make_sink
-from processors.spark.sinks.files import FileSink, FlatSink
-from processors.spark.sinks.partitioned_files import PartitionedSink
+from mld.processors.spark.commit.journal import STAGING, Journal
+from mld.processors.spark.commit.small_files import QUIET_S
+from mld.processors.spark.high_water_marks import RecordPosition, spans
+from mld.processors.spark.maintenance.compactor import BACKOFF_MIN_S, Compactor
+from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.factory import compactable_sinks, make_sink
+from mld.processors.spark.sinks.files import FileSink, FlatSink
+from mld.processors.spark.sinks.partitioned_files import PartitionedSink
 from tests.support.patience import PATIENCE_S
 from tests.twins.store import Disk, MemoryStore
 from tests.unit.spark.test_commit_races import SHARDS, Frame, _records, over_memory, read

@@ -6,7 +6,7 @@ import pytest
 
 from mld.core.positions import SHARD_END, SUB_MAX, TRIM_HORIZON, Position
 from mld.core.streams import ChildShard, HashRange, IteratorType, Shard
-from processors.spark.datasource.offsets import (
+from mld.processors.spark.datasource.offsets import (
     OffsetError,
     ShardProgress,
     StreamOffset,
@@ -20,8 +20,8 @@ from processors.spark.datasource.offsets import (
     to_json,
     to_read,
 )
-from processors.spark.datasource.read_options import OnDataLoss, OptionsError, options_of, parse_checkpoints
-from processors.spark.datasource.spans import (
+from mld.processors.spark.datasource.read_options import OnDataLoss, OptionsError, options_of, parse_checkpoints
+from mld.processors.spark.datasource.spans import (
     PIECES_MAX,
     checkpoint_spans,
     last_before,

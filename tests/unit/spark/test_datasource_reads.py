@@ -12,12 +12,12 @@ import pytest
 from mld.core.clock import Clock
 from mld.core.streams import HashRange
 from mld.local.kinesis import Kinesis, PutEntry
-from processors.spark.datasource.fetching import DataLossError, Fetcher
-from processors.spark.datasource.looking import Bounds, Scout, first_offset, plan
-from processors.spark.datasource.offsets import StreamOffset, from_json, to_json, to_read
-from processors.spark.datasource.read_options import OnDataLoss, OptionsError, ReadOptions, options_of
-from processors.spark.datasource.spans import span_of
-from properties.loader import load
+from mld.processors.spark.datasource.fetching import DataLossError, Fetcher
+from mld.processors.spark.datasource.looking import Bounds, Scout, first_offset, plan
+from mld.processors.spark.datasource.offsets import StreamOffset, from_json, to_json, to_read
+from mld.processors.spark.datasource.read_options import OnDataLoss, OptionsError, ReadOptions, options_of
+from mld.processors.spark.datasource.spans import span_of
+from mld.properties.loader import load
 from tests.support.kpl import User, aggregate
 from tests.twins.kinesis_model import ModelStreams
 
@@ -276,7 +276,7 @@ def test_a_range_of_time_is_read_once_however_it_is_split(bench, split_minutes):
 )
 def test_settings_that_cannot_be_used_are_named(given, sentence):
     pytest.importorskip("pyspark.sql.datasource")
-    from processors.spark.datasource.source import settings_of
+    from mld.processors.spark.datasource.source import settings_of
 
     with pytest.raises(OptionsError, match=sentence):
         settings_of(options_of(given, START_S, is_stream=False))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from processors.spark.session.delta_log import CLASS, log_settings
-from processors.spark.sinks.delta import one_driver_refusal
+from mld.processors.spark.session.delta_log import CLASS, log_settings
+from mld.processors.spark.sinks.delta import one_driver_refusal
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])

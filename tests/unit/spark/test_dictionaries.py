@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from processors.spark.sinks.dictionaries import KEY, ROWS_MIN, ColumnChunk, Dictionaries, unrepeated
+from mld.processors.spark.sinks.dictionaries import KEY, ROWS_MIN, ColumnChunk, Dictionaries, unrepeated
 
 
 def chunk(path: str, uses: bool, values: int = ROWS_MIN) -> ColumnChunk:

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processors.spark.batch.attempts import Stopped
-from processors.spark.batch.jobs import PIPELINE
-from processors.spark.batch.poison import NEIGHBOURS_MAX, POISON_IN_A_ROW_MAX
-from processors.spark.batch.spool import SpoolError
-from processors.spark.high_water_marks import RecordPosition, StreamShard
-from processors.spark.sink_port import Blameless, DataRefused, JobFailed, SinkError, SinkRefused
-from processors.spark.spark_errors import SessionGone
+from mld.processors.spark.batch.attempts import Stopped
+from mld.processors.spark.batch.jobs import PIPELINE
+from mld.processors.spark.batch.poison import NEIGHBOURS_MAX, POISON_IN_A_ROW_MAX
+from mld.processors.spark.batch.spool import SpoolError
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.processors.spark.sink_port import Blameless, DataRefused, JobFailed, SinkError, SinkRefused
+from mld.processors.spark.spark_errors import SessionGone
 from tests.unit.spark.twins import Bed, MemorySink, StagingMemorySink, settings_of
 
 A = StreamShard("s", "a")

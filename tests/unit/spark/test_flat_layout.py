@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from processors.spark.commit import ledger
-from processors.spark.high_water_marks import RecordPosition, spans
-from processors.spark.sink_port import SinkRefused, SinkSpec
-from processors.spark.sinks.files import COPIES, COPIES_SWEPT_FROM, FlatSink
-from processors.spark.writer_identity import WriterIdentity
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.high_water_marks import RecordPosition, spans
+from mld.processors.spark.sink_port import SinkRefused, SinkSpec
+from mld.processors.spark.sinks.files import COPIES, COPIES_SWEPT_FROM, FlatSink
+from mld.processors.spark.writer_identity import WriterIdentity
 from tests.twins.store import Disk, MemoryStore
 from tests.unit.spark.test_commit_races import SHARDS, Frame, Killed, _records, over_memory, read, write_version_1
 

@@ -8,9 +8,9 @@ import shlex
 
 import pytest
 
-from processors.spark.session import gateway
-from processors.spark.session.gateway import ARGUMENTS, FILE, arguments, encode
-from processors.spark.spark_errors import SessionError
+from mld.processors.spark.session import gateway
+from mld.processors.spark.session.gateway import ARGUMENTS, FILE, arguments, encode
+from mld.processors.spark.spark_errors import SessionError
 
 CONF = {"spark.hadoop.fs.s3a.secret.key": "s3cret=", "spark.app.name": " a:b\\c\n#é\U0001f600"}
 

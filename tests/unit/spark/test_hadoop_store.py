@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from processors.spark.commit import hadoop_store
-from processors.spark.commit.hadoop_store import lives, os_error, split
-from processors.spark.commit.store import as_sink_error
-from processors.spark.sink_port import SinkError, SinkFull, SinkRefused
-from processors.spark.spark_errors import failure
+from mld.processors.spark.commit import hadoop_store
+from mld.processors.spark.commit.hadoop_store import lives, os_error, split
+from mld.processors.spark.commit.store import as_sink_error
+from mld.processors.spark.sink_port import SinkError, SinkFull, SinkRefused
+from mld.processors.spark.spark_errors import failure
 
 REMOTE = "org.apache.hadoop.ipc.RemoteException"
 HDFS = "org.apache.hadoop.hdfs"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processors.spark.high_water_marks import (
+from mld.processors.spark.high_water_marks import (
     RecordPosition,
     ShardSpan,
     StreamShard,

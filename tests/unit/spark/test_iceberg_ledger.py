@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from processors.spark.commit import ledger
-from processors.spark.commit.ledger import LedgerEntry
-from processors.spark.high_water_marks import RecordPosition, StreamShard
-from processors.spark.sink_port import SinkRefused
-from processors.spark.sinks.iceberg_ledger import Lineage, MainWasMoved, head_of, note
-from processors.spark.sinks.table_columns import changes
-from processors.spark.writer_identity import WriterIdentity
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.processors.spark.sink_port import SinkRefused
+from mld.processors.spark.sinks.iceberg_ledger import Lineage, MainWasMoved, head_of, note
+from mld.processors.spark.sinks.table_columns import changes
+from mld.processors.spark.writer_identity import WriterIdentity
 
 NOBODY = WriterIdentity()
 

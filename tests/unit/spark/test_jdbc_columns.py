@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from processors.spark.sink_port import SinkRefused, SinkSpec
-from processors.spark.sinks.jdbc_columns import (
+from mld.processors.spark.sink_port import SinkRefused, SinkSpec
+from mld.processors.spark.sinks.jdbc_columns import (
     ColumnsRefused,
     FrameColumn,
     TableColumn,
@@ -15,9 +15,15 @@ from processors.spark.sinks.jdbc_columns import (
     newest,
     staging_columns,
 )
-from processors.spark.sinks.jdbc_dialects import DIALECTS
-from processors.spark.sinks.jdbc_options import abandoned, checked_options, driver_options, stage_name, staging_options
-from processors.spark.sinks.jdbc_statements import Ordering, StagedColumn
+from mld.processors.spark.sinks.jdbc_dialects import DIALECTS
+from mld.processors.spark.sinks.jdbc_options import (
+    abandoned,
+    checked_options,
+    driver_options,
+    stage_name,
+    staging_options,
+)
+from mld.processors.spark.sinks.jdbc_statements import Ordering, StagedColumn
 
 POSTGRES, MARIADB, MYSQL, SQL_SERVER = DIALECTS
 ID, NAME = FrameColumn("id", "bigint"), FrameColumn("Name", "string")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from processors.spark.sinks.jdbc_dialects import DIALECTS, dialect_of
-from processors.spark.sinks.jdbc_statements import DatabaseFault, Ordering, StagedColumn, TableName, table_named
+from mld.processors.spark.sinks.jdbc_dialects import DIALECTS, dialect_of
+from mld.processors.spark.sinks.jdbc_statements import DatabaseFault, Ordering, StagedColumn, TableName, table_named
 
 POSTGRES, MARIADB, MYSQL, SQL_SERVER = DIALECTS
 TARGET, STAGE = TableName(("lake", 'odd "name')), TableName(("lake", "mld_stage_1_ab"))

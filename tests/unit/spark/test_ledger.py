@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from processors.spark.commit import ledger
-from processors.spark.commit.ledger import (
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.ledger import (
     ENTRIES_KEPT,
     ENTRIES_SWEPT_FROM,
     ColumnsClash,
@@ -14,8 +14,8 @@ from processors.spark.commit.ledger import (
     Names,
     UnclaimedMarks,
 )
-from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
-from processors.spark.writer_identity import WriterIdentity
+from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.writer_identity import WriterIdentity
 
 A, B = StreamShard("clicks", "shardId-0"), StreamShard("clicks", "shardId-1")
 ONE = WriterIdentity("app", "main", "clicks", "arn:aws:kinesis:eu-west-1:1:stream/clicks", "2026-01-02T03:04:05.000Z")

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processors.spark.batch import record_lines
-from processors.spark.commit.store import PosixStore
-from processors.spark.high_water_marks import RecordPosition
-from processors.spark.replay.letters import LetterError, for_us, letters_of, replay_shard
-from processors.spark.replay.program import LetterReplay, ReplayError, said, settings_of
-from processors.spark.sink_port import DataRefused, SinkError
-from processors.spark.sinks.letter_files import LetterObjects, StoredLetters
-from processors.spark.writer_identity import WriterIdentity
+from mld.processors.spark.batch import record_lines
+from mld.processors.spark.commit.store import PosixStore
+from mld.processors.spark.high_water_marks import RecordPosition
+from mld.processors.spark.replay.letters import LetterError, for_us, letters_of, replay_shard
+from mld.processors.spark.replay.program import LetterReplay, ReplayError, said, settings_of
+from mld.processors.spark.sink_port import DataRefused, SinkError
+from mld.processors.spark.sinks.letter_files import LetterObjects, StoredLetters
+from mld.processors.spark.writer_identity import WriterIdentity
 from tests.twins.bucket import BucketInMemory, MemoryObjects
 from tests.unit.spark.test_engine import two_sinks
 from tests.unit.spark.twins import Bed, MemorySink

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from processors.spark.sink_port import SinkRefused, SinkSpec
-from processors.spark.sinks.factory import make_sink
-from processors.spark.sinks.merge import Merge, merge_of
+from mld.processors.spark.sink_port import SinkRefused, SinkSpec
+from mld.processors.spark.sinks.factory import make_sink
+from mld.processors.spark.sinks.merge import Merge, merge_of
 
 COLUMNS = ("id", "name", "sequenceNumber")
 

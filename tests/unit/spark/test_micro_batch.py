@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processors.spark.batch.micro_batch import Offer, held, plan
-from processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.processors.spark.batch.micro_batch import Offer, held, plan
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 
 A, B = StreamShard("s", "a"), StreamShard("s", "b")
 

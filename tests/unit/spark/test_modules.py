@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from processors.spark.session import modules
-from processors.spark.session.modules import Listed, Parcels, TooMuch, bounded, descends, is_elsewhere, twins
-from processors.spark.spark_errors import SessionError
+from mld.processors.spark.session import modules
+from mld.processors.spark.session.modules import Listed, Parcels, TooMuch, bounded, descends, is_elsewhere, twins
+from mld.processors.spark.spark_errors import SessionError
 from tests.unit.spark.twins import settings_of
 
 

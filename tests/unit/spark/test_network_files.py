@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from processors.spark.commit import network_files
-from processors.spark.commit.network_files import Mount, is_network, mount_of, mounts, places
-from processors.spark.sink_port import SinkRefused, SinkSpec
+from mld.processors.spark.commit import network_files
+from mld.processors.spark.commit.network_files import Mount, is_network, mount_of, mounts, places
+from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 
 TABLE = r"""
 22 27 0:21 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

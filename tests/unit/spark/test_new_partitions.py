@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from processors.spark.sinks.partitioned_files import HOUR_S, NewPartitions, directory_of
+from mld.processors.spark.sinks.partitioned_files import HOUR_S, NewPartitions, directory_of
 
 
 class Disk:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processors.spark.batch import page_file, thrift
-from processors.spark.batch.page_file import Irregular
-from processors.spark.batch.record_lines import split
-from processors.spark.high_water_marks import RecordPosition, StreamShard
-from protocol.codec import encode_process_records
-from protocol.messages import Record
+from mld.processors.spark.batch import page_file, thrift
+from mld.processors.spark.batch.page_file import Irregular
+from mld.processors.spark.batch.record_lines import split
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.protocol.codec import encode_process_records
+from mld.protocol.messages import Record
 from tests.unit.spark.test_record_lines import SHARD, as_seen, batches
 
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
-from processors.spark.pipeline import Batch, PipelineError, PipelineFailed, assigned, load
+from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.pipeline import Batch, PipelineError, PipelineFailed, assigned, load
 
 
 class Frame:

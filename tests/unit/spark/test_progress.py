@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from processors.spark.session import handover
-from processors.spark.streaming import progress
+from mld.processors.spark.session import handover
+from mld.processors.spark.streaming import progress
 
 NOTHING: dict[str, object] = {"batchId": 3, "stateOperators": [], "eventTime": {}, "observedMetrics": {}}
 

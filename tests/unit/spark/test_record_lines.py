@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processors.spark.batch import record_lines
-from processors.spark.batch.record_lines import LineError, position_of, rows, split
-from processors.spark.high_water_marks import RecordPosition, StreamShard
-from protocol.codec import encode_process_records
-from protocol.messages import ProcessRecords, Record
+from mld.processors.spark.batch import record_lines
+from mld.processors.spark.batch.record_lines import LineError, position_of, rows, split
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.protocol.codec import encode_process_records
+from mld.protocol.messages import ProcessRecords, Record
 
 SHARD = StreamShard("clicks", "shardId-000000000007")
 TRICKY = ['"},{"data":"', ',"action":"record"}', '"sequenceNumber":"1"', "\\", '\\"', "\n", "\u2028", "é", ""]

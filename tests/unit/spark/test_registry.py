@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from processors.spark.batch.record_lines import split
-from processors.spark.high_water_marks import StreamShard
-from processors.spark.session.registry import Definitions, files_of_versions
+from mld.processors.spark.batch.record_lines import split
+from mld.processors.spark.high_water_marks import StreamShard
+from mld.processors.spark.session.registry import Definitions, files_of_versions
 
 ONE, OTHER = "00112233-4455-6677-8899-aabbccddeeff", "00112233-4455-6677-8899-aabbccddee00"
 

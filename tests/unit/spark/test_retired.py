@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processors.spark.commit import ledger
-from processors.spark.commit.admission import admission_of
-from processors.spark.commit.ledger import LedgerEntry
-from processors.spark.commit.retired import SHARDS_MAX, decode_retired, encode_retired, retired
-from processors.spark.high_water_marks import ENDED, RecordPosition, ShardSpan, StreamShard, lowest, spans
-from processors.spark.sink_port import Fenced
-from processors.spark.writer_identity import WriterIdentity
+from mld.processors.spark.commit import ledger
+from mld.processors.spark.commit.admission import admission_of
+from mld.processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.commit.retired import SHARDS_MAX, decode_retired, encode_retired, retired
+from mld.processors.spark.high_water_marks import ENDED, RecordPosition, ShardSpan, StreamShard, lowest, spans
+from mld.processors.spark.sink_port import Fenced
+from mld.processors.spark.writer_identity import WriterIdentity
 
 ONE = WriterIdentity("app", "main", "clicks", "arn:aws:kinesis:eu-west-1:1:stream/clicks", "2026-01-02T03:04:05.000Z")
 TWO = ONE._replace(application="other")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from processors.spark.commit import s3_head
-from processors.spark.commit.ledger import FileMove, LedgerEntry
-from processors.spark.commit.s3_head import Head, StagedFile, WriterStep, next_step
+from mld.processors.spark.commit import s3_head
+from mld.processors.spark.commit.ledger import FileMove, LedgerEntry
+from mld.processors.spark.commit.s3_head import Head, StagedFile, WriterStep, next_step
 
 MINE, THEIRS, OLD = (s3_head.new_token(made, f"{digit}" * 32) for made, digit in ((2_000, 1), (2_000, 2), (900, 3)))
 MOVES = (FileMove("data/a.parquet", "c000000000001-a.parquet"),)

@@ -17,13 +17,13 @@ from uuid import uuid4
 
 import pytest
 
-from processors.spark.commit import s3_journal
-from processors.spark.commit.s3_journal import HEAD_KEY, STAGING_KEY, S3Journal
-from processors.spark.high_water_marks import RecordPosition, StreamShard, spans
-from processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
-from processors.spark.sinks.files import FileSink
-from processors.spark.sinks.partitioned_files import PartitionedSink
-from processors.spark.writer_identity import WriterIdentity
+from mld.processors.spark.commit import s3_journal
+from mld.processors.spark.commit.s3_journal import HEAD_KEY, STAGING_KEY, S3Journal
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, spans
+from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.files import FileSink
+from mld.processors.spark.sinks.partitioned_files import PartitionedSink
+from mld.processors.spark.writer_identity import WriterIdentity
 from tests.twins.bucket import BucketInMemory, Fault, MemoryObjects
 from tests.twins.store import Disk, MemoryStore
 from tests.unit.spark.test_commit_races import NOBODY, RECORDS, SEEDS, SHARDS, Frame, World, _records

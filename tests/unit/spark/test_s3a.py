@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from processors.spark.session.s3a import EXCLUDES, HADOOP, PACKAGES, PROVIDERS, NoS3A, is_needed, s3a_settings
-from processors.spark.settings import SDK_CREDENTIALS
-from processors.spark.sink_port import S3Access, SinkSpec
-from properties.credentials import parse_chain
+from mld.processors.spark.session.s3a import EXCLUDES, HADOOP, PACKAGES, PROVIDERS, NoS3A, is_needed, s3a_settings
+from mld.processors.spark.settings import SDK_CREDENTIALS
+from mld.processors.spark.sink_port import S3Access, SinkSpec
+from mld.properties.credentials import parse_chain
 
 ROLE = "arn:aws:iam::123456789012:role/lake"
 FILES, TABLE, LOCAL = (

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from processors.spark import link
-from processors.spark.host.connection import ChildConnection
-from processors.spark.host.status import HostStatus
-from processors.spark.sanitized import SanitizedLines, sanitizer_of
-from processors.spark.settings import load
+from mld.processors.spark import link
+from mld.processors.spark.host.connection import ChildConnection
+from mld.processors.spark.host.status import HostStatus
+from mld.processors.spark.sanitized import SanitizedLines, sanitizer_of
+from mld.processors.spark.settings import load
 
 SECRET = "pl4nted-s3cret"
 FILE = f"""\
@@ -70,8 +70,8 @@ class _Transport(asyncio.Transport):
 
 PRINTING = """
 import asyncio, os, sys, time
-from processors.spark.sanitized import sanitizer_of
-from processors.spark.host.process_watch import PrintedLines
+from mld.processors.spark.sanitized import sanitizer_of
+from mld.processors.spark.host.process_watch import PrintedLines
 out = os.dup(1)
 said = []
 async def main():

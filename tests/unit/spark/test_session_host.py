@@ -17,21 +17,21 @@ from typing import ClassVar
 import pytest
 
 from mld.core import sparkhosts
-from processors.spark import link
-from processors.spark.batch import page_file
-from processors.spark.child import properties_file
-from processors.spark.child.relay import ChildRelay
-from processors.spark.high_water_marks import RecordPosition, StreamShard
-from processors.spark.host import session_host, trigger_pace
-from processors.spark.host.process_watch import clear, hold, sweep, watch_process
-from processors.spark.host.session_host import SessionHost
-from processors.spark.host.start_up import HostStartError
-from processors.spark.host.status import STATUS_FILE
-from processors.spark.meeting_place import FatalError, run_directory, scratch_directory
-from processors.spark.processes import started_at
-from processors.spark.sink_port import JobFailed, SinkRefused
-from protocol.codec import encode_process_records
-from protocol.messages import Record
+from mld.processors.spark import link
+from mld.processors.spark.batch import page_file
+from mld.processors.spark.child import properties_file
+from mld.processors.spark.child.relay import ChildRelay
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
+from mld.processors.spark.host import session_host, trigger_pace
+from mld.processors.spark.host.process_watch import clear, hold, sweep, watch_process
+from mld.processors.spark.host.session_host import SessionHost
+from mld.processors.spark.host.start_up import HostStartError
+from mld.processors.spark.host.status import STATUS_FILE
+from mld.processors.spark.meeting_place import FatalError, run_directory, scratch_directory
+from mld.processors.spark.processes import started_at
+from mld.processors.spark.sink_port import JobFailed, SinkRefused
+from mld.protocol.codec import encode_process_records
+from mld.protocol.messages import Record
 from tests.support.patience import PATIENCE_S
 from tests.unit.spark.twins import DAEMON, STREAM, Bed, MemorySink, StagingMemorySink, line_of, settings_of
 

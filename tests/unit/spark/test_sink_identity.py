@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from processors.spark.commit.store import PosixStore
-from processors.spark.high_water_marks import ENDED, HighWaterMarks, RecordPosition, ShardSpan, StreamShard
-from processors.spark.host.start_up import DEAD_LETTER
-from processors.spark.sink_port import SinkRefused, SinkSpec
-from processors.spark.sinks.files import FlatSink
-from processors.spark.sinks.generic import GenericSink
-from processors.spark.sinks.partitioned_files import PartitionedSink
-from processors.spark.streaming.inbox import Inbox
-from processors.spark.writer_identity import WriterIdentity
+from mld.processors.spark.commit.store import PosixStore
+from mld.processors.spark.high_water_marks import ENDED, HighWaterMarks, RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.host.start_up import DEAD_LETTER
+from mld.processors.spark.sink_port import SinkRefused, SinkSpec
+from mld.processors.spark.sinks.files import FlatSink
+from mld.processors.spark.sinks.generic import GenericSink
+from mld.processors.spark.sinks.partitioned_files import PartitionedSink
+from mld.processors.spark.streaming.inbox import Inbox
+from mld.processors.spark.writer_identity import WriterIdentity
 
 A = StreamShard("s", "shardId-000000000000")
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/s"

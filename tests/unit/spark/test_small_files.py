@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from processors.spark.commit.small_files import (
+from mld.processors.spark.commit.small_files import (
     ALONE_BYTES,
     FILES_MAX,
     FILES_MIN,

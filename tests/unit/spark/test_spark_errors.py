@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from processors.spark.sink_port import Blameless, JobFailed, SinkError, SinkRefused
-from processors.spark.spark_errors import failure, first_line, sentence
+from mld.processors.spark.sink_port import Blameless, JobFailed, SinkError, SinkRefused
+from mld.processors.spark.spark_errors import failure, first_line, sentence
 
 PYTHON = """\
 An exception was thrown from the Python worker: Traceback (most recent call last):

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from processors.spark.session.spark_session import (
+from mld.processors.spark.session.spark_session import (
     AVRO_LIMITS,
     JVM_OPTIONS,
     check_extra,
@@ -17,7 +17,7 @@ from processors.spark.session.spark_session import (
     java_home,
     local_cores,
 )
-from processors.spark.spark_errors import SessionError
+from mld.processors.spark.spark_errors import SessionError
 from tests.unit.spark.twins import settings_of
 
 
@@ -94,7 +94,7 @@ def test_lengths_in_avro_are_bounded_in_every_jvm(tmp_path, master):
 
 @pytest.mark.parametrize(("there", "wanted"), [(("pandas", "pyarrow"), None), (("pandas",), "false"), ((), "false")])
 def test_arrow_for_python_functions_is_off_where_it_cannot_be(tmp_path, monkeypatch, there, wanted):
-    monkeypatch.setattr("processors.spark.session.spark_session._there", lambda module: module in there)
+    monkeypatch.setattr("mld.processors.spark.session.spark_session._there", lambda module: module in there)
     name = "spark.sql.execution.pythonUDF.arrow.enabled"
     assert configuration(settings_of(), tmp_path).get(name) == wanted
     assert configuration(settings_of(f"mld.spark.conf.{name} = true"), tmp_path)[name] == "true"
@@ -109,13 +109,13 @@ def test_cores(master, cores):
 
 def test_a_child_is_thin():
     heavy = ["pyspark", "py4j", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing_extensions"]
-    code = "import processors.spark.child, sys; print(sorted(set(sys.argv[1:]) & set(sys.modules)))"
+    code = "import mld.processors.spark.child, sys; print(sorted(set(sys.argv[1:]) & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 
 
 def mld_spark(*arguments):
-    command = [sys.executable, "-m", "processors.spark.child", *arguments]
+    command = [sys.executable, "-m", "mld.processors.spark.child", *arguments]
     return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
 

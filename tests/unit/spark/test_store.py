@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from processors.spark.commit.store import PosixStore, as_sink_error, local_directory
-from processors.spark.settings import SDK_CREDENTIALS
-from processors.spark.sink_port import S3Access, SinkError, SinkFull, SinkRefused, SinkSpec
-from processors.spark.sinks.factory import make_sink
-from processors.spark.sinks.s3_files import place_of
+from mld.processors.spark.commit.store import PosixStore, as_sink_error, local_directory
+from mld.processors.spark.settings import SDK_CREDENTIALS
+from mld.processors.spark.sink_port import S3Access, SinkError, SinkFull, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.factory import make_sink
+from mld.processors.spark.sinks.s3_files import place_of
 from tests.twins.store import Disk, MemoryStore
 
 
@@ -82,7 +82,7 @@ def test_a_lock_ends_with_its_process(tmp_path):
     code = f"""
 import sys, time
 from pathlib import Path
-from processors.spark.commit.store import PosixStore
+from mld.processors.spark.commit.store import PosixStore
 release = PosixStore(Path({str(tmp_path)!r})).hold("owner")
 print("held", flush=True)
 time.sleep(60)

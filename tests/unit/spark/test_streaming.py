@@ -10,14 +10,14 @@ import threading
 
 import pytest
 
-from processors.spark.batch.spool import Spool
-from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
-from processors.spark.sink_port import JobFailed, SinkError, SinkRefused
-from processors.spark.streaming import source_log
-from processors.spark.streaming.engine import StreamingEngine
-from processors.spark.streaming.inbox import Inbox, LeadLock
-from processors.spark.streaming.leader import QueryLeader
-from processors.spark.streaming.queries import QUERY, SparkQueries
+from mld.processors.spark.batch.spool import Spool
+from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+from mld.processors.spark.sink_port import JobFailed, SinkError, SinkRefused
+from mld.processors.spark.streaming import source_log
+from mld.processors.spark.streaming.engine import StreamingEngine
+from mld.processors.spark.streaming.inbox import Inbox, LeadLock
+from mld.processors.spark.streaming.leader import QueryLeader
+from mld.processors.spark.streaming.queries import QUERY, SparkQueries
 from tests.support.patience import PATIENCE_S
 from tests.unit.spark.twins import Bed, Frame, MemoryHealth, MemorySink, settings_of
 

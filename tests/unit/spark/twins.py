@@ -11,25 +11,25 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from processors.spark.batch import page_file
-from processors.spark.batch.engine import Engine
-from processors.spark.batch.micro_batch import MicroBatch, Offer, plan
-from processors.spark.batch.outcome import BatchOutcome
-from processors.spark.batch.record_lines import split
-from processors.spark.batch.spool import Spool
-from processors.spark.batch.suspects import BITS, bit_of
-from processors.spark.high_water_marks import RecordPosition, StreamShard, advanced, fresh, moved
-from processors.spark.pipeline import Pipeline
-from processors.spark.session.handover import Counted, Handed
-from processors.spark.settings import SparkSettings, make
-from processors.spark.sink_port import Fenced, JobFailed, Published, SinkSpec, StagedFrame
-from processors.spark.spark_errors import SessionGone
-from processors.spark.streaming.engine import StreamingEngine
-from properties.grammar import parse
-from properties.spark import read
-from properties.substitution import Sources
-from protocol.codec import encode_process_records
-from protocol.messages import Record
+from mld.processors.spark.batch import page_file
+from mld.processors.spark.batch.engine import Engine
+from mld.processors.spark.batch.micro_batch import MicroBatch, Offer, plan
+from mld.processors.spark.batch.outcome import BatchOutcome
+from mld.processors.spark.batch.record_lines import split
+from mld.processors.spark.batch.spool import Spool
+from mld.processors.spark.batch.suspects import BITS, bit_of
+from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, advanced, fresh, moved
+from mld.processors.spark.pipeline import Pipeline
+from mld.processors.spark.session.handover import Counted, Handed
+from mld.processors.spark.settings import SparkSettings, make
+from mld.processors.spark.sink_port import Fenced, JobFailed, Published, SinkSpec, StagedFrame
+from mld.processors.spark.spark_errors import SessionGone
+from mld.processors.spark.streaming.engine import StreamingEngine
+from mld.properties.grammar import parse
+from mld.properties.spark import read
+from mld.properties.substitution import Sources
+from mld.protocol.codec import encode_process_records
+from mld.protocol.messages import Record
 
 STREAM = "s"
 ARN = f"arn:aws:kinesis:us-east-1:000000000000:stream/{STREAM}"

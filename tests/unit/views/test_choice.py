@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from mld.properties.remarks import Level
 from mld.views.choice import missing_extras, sends_metrics
-from properties.remarks import Level
 from tests.support.fleet import settings_of
 
 

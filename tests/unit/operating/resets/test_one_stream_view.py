@@ -18,10 +18,10 @@ from mld.operating.resets.application import Application, application_with
 from mld.operating.resets.one_stream_view import in_stream, of_stream, require_form, stream_id_in, within
 from mld.operating.resets.resetting import resolve
 from mld.operating.resets.restoring import Saved, saved_of
+from mld.properties.settings import StreamSetting
+from mld.properties.values import StreamArn
 from mld.tracking import stream_list
 from mld.tracking.stream_list import ListedStream, TrackedList
-from properties.settings import StreamSetting
-from properties.values import StreamArn
 from tests.support.fleet import TABLE, settings_of
 from tests.support.many import ManyFleet, in_many_fleet
 from tests.twins.kinesis_model import ModelFanOut

@@ -13,7 +13,7 @@ from mld.leases.rows import new_row
 from mld.operating.acts.plan import ActRefusedError, raw_table
 from mld.operating.resets.application import application_with
 from mld.operating.resets.retiring import possessions, require_lease_rows, require_unprotected, take_down
-from properties.settings import Settings
+from mld.properties.settings import Settings
 from tests.support.fleet import TABLE, settings_of
 from tests.twins.dynamo import MemoryDynamo
 from tests.twins.streams import ARN, MemoryStreams

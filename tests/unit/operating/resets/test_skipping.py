@@ -20,7 +20,7 @@ from mld.operating.resets.skipping import (
     records_at,
     saved_line,
 )
-from protocol.framed import FramedRecord
+from mld.protocol.framed import FramedRecord
 from tests.support.fleet import settings_of
 from tests.support.kpl import User, aggregate
 from tests.twins.dynamo import MemoryDynamo
