@@ -24,6 +24,7 @@ from mld.fleet.migrate.states import CLIENT_VERSION, StateRow
 from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import ClientVersion, Place, WorkerReport
+from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.retrieval.rawpage import page_of
@@ -71,6 +72,7 @@ VALUES: dict[str, Any] = {
     "value": "2",
     "version": "1",
     "worker": "w",
+    "write": writes.create(Lease("a", TRIM_HORIZON)),
     "written_until_s": 1,
 }
 """An argument for each name of a parameter; a new method of a port may need one more."""
