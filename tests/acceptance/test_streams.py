@@ -24,7 +24,7 @@ WITHIN_S = 90.0
 """What is promised is 60 s of a line; a machine under load gets more."""
 CHILD = """
 import json, os, sys
-from mld.processors.sdk import RecordProcessor, run
+from mld.sdk import RecordProcessor, run
 
 class Child(RecordProcessor):
     def initialize(self, shard_id, sequence_number, sub_sequence_number):

@@ -18,7 +18,7 @@ ECHO = ROOT / "tests" / "conformance" / "children" / "echo_v3.py"
 WITHIN_S = 60.0  # what is promised of a line that comes or goes
 CHILD = """
 import json, os, sys
-from mld.processors.sdk import RecordProcessor, run
+from mld.sdk import RecordProcessor, run
 
 def say(**fields):
     print(json.dumps(fields), file=sys.stderr, flush=True)

@@ -29,7 +29,7 @@ FOLDER = f"mld-schemas-{os.getuid()}"
 NOBODYS = "00112233-4455-6677-8899-aabbccddeeff"
 CHILD = """
 import base64, json, sys, zlib
-from mld.processors.sdk import RecordProcessor, run
+from mld.sdk import RecordProcessor, run
 
 class Child(RecordProcessor):
     def initialize(self, shard_id, sequence_number, sub_sequence_number):

@@ -26,7 +26,7 @@ TAKEN_S = READ_S + 15.0
 
 CHILD = """
 import json, os, sys
-from mld.processors.sdk import RecordProcessor, run
+from mld.sdk import RecordProcessor, run
 
 class Child(RecordProcessor):
     def initialize(self, shard_id, sequence_number, sub_sequence_number):

@@ -236,7 +236,7 @@ def test_a_checkpoint_without_a_reply_is_an_error(reply: bytes) -> None:
 
 PROGRAM = """
 import os, subprocess, sys
-from mld.processors.sdk import RecordProcessor, run
+from mld.sdk import RecordProcessor, run
 class Noisy(RecordProcessor):
     def initialize(self, *_):
         print("printed")
@@ -276,3 +276,10 @@ def test_importing_the_sdk_imports_nothing_slow() -> None:
     code = "import sys, mld.sdk; print(*sorted(set(sys.modules) & {'asyncio', 'jsonschema', 'boto3', 'mld.core'}))"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True, text=True)
     assert ended.stdout.strip() == ""
+
+
+def test_the_name_of_before_works_on_with_a_warning_that_says_the_new_one() -> None:
+    code = "from processors.sdk import RecordProcessor, run; print(RecordProcessor.__module__, run.__name__)"
+    ended = subprocess.run([sys.executable, "-W", "always", "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "processors.sdk run\n"), ended.stderr
+    assert "DeprecationWarning: import mld.sdk" in ended.stderr
