@@ -6,15 +6,6 @@ clients share what is known of AWS's clock (`servicetime`).
 
 Importing this module is cheap, creating the first client is not (it imports botocore and reads service models: about
 0.3 s together). `create_client` blocks and may be called from several threads.
-
-What botocore keeps of its own data files: service models, endpoints. Without what no client of mld needs.
-
-As botocore reads them they take 11 MB of the 60 that a daemon has at rest: all services in all regions, and the
-documentation of every operation and shape.
-
-The services of a daemon: botocore's client in a few threads, before it the lean one if that is wanted.
-
-Services beside Kinesis and DynamoDB, asked now and then: dead letters, schemas.
 """
 
 from __future__ import annotations
@@ -38,149 +29,6 @@ if TYPE_CHECKING:
     from botocore.session import Session
 
     from mld.aws.credentials import CredentialsResolver, ResolvedCredentials
-
-
-import gzip
-import json
-import re
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from botocore.loaders import JSONFileLoader, Loader
-
-from mld.aws.client import BotoService, keep_raw_body
-from mld.aws.wire.client import WireService
-
-if TYPE_CHECKING:
-    from botocore.client import BaseClient
-
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from botocore.client import BaseClient
-
-
-def beside_service(
-    factory: ClientFactory,
-    name: BesideName,
-    region: str | None,
-    endpoint: str | None,
-    *,
-    label: str,
-    timeout_s: float,
-    threads_max: int,
-) -> BotoService:
-    """A service with the credentials of Kinesis, not open yet, and in its region unless there is another."""
-
-    def client() -> BaseClient:
-        return factory.create_beside(name, region=region, endpoint_url=endpoint, timeout_s=timeout_s)
-
-    return BotoService(client, threads_max=threads_max, name=label)
-
-
-AwsService = BotoService | WireService
-
-
-def service_of(
-    factory: ClientFactory,
-    name: ServiceName,
-    *,
-    label: str,
-    lean: bool,
-    threads_max: int,
-    calls_max: int,
-    read_timeout_s: float,
-    connect_timeout_s: float,
-) -> AwsService:
-    """A service that is not open yet; `label` is for threads and messages. Does no I/O.
-
-    The lean client has up to `calls_max` calls under way, few of which need a thread.
-    """
-
-    def client() -> BaseClient:
-        made = factory.create_client(
-            name,
-            read_timeout_s=read_timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            pool_connections_max=threads_max,
-        )
-        if name in ("kinesis", "dynamodbstreams"):
-            keep_raw_body(made, "GetRecords")
-        return made
-
-    plain = BotoService(client, threads_max=threads_max, name=label)
-    if not lean:
-        return plain
-    return WireService(
-        plain,
-        credentials=lambda: factory.credentials_of(name),
-        ca_bundle=lambda: factory.ca_bundle_of(name),
-        threads_max=threads_max,
-        calls_max=calls_max,
-        name=label,
-        read_timeout_s=read_timeout_s,
-        connect_timeout_s=connect_timeout_s,
-        service_time=factory.service_time,
-    )
-
-
-CLIENTS = frozenset({"dynamodb", "glue", "kinesis", "monitoring", "s3", "sqs", "streams.dynamodb"})
-"""By the prefix of their endpoints."""
-SERVICES = CLIENTS | {"oidc", "portal.sso", "signin", "sts"}
-"""With those that credentials come from."""
-ENDPOINTS = "endpoints"
-
-
-class LeanFileLoader(JSONFileLoader):
-    """Reads what botocore's own reads."""
-
-    def load_file(self, file_path: str) -> Any:
-        """The data in a file, whose path comes without its ending; None if there is no file."""
-        for path, opened in ((Path(f"{file_path}.json"), open), (Path(f"{file_path}.json.gz"), gzip.open)):
-            if path.is_file():
-                with opened(path, "rb") as file:
-                    return _lean(path, json.loads(file.read(), object_hook=_without_documentation))
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class NameRule:
-    """Which names a service takes."""
-
-    least: int
-    most: int
-    pattern: str
-
-    def allows(self, name: str) -> bool:
-        return self.least <= len(name) <= self.most and re.fullmatch(self.pattern, name, re.ASCII) is not None
-
-    def __str__(self) -> str:
-        return f"{self.least} to {self.most} characters that match {self.pattern}"
-
-
-def name_rule(service: str, shape: str) -> NameRule:
-    """The rule for names of this shape in the model of a service; blocks for some milliseconds."""
-    loader = Loader()
-    loader.file_loader = LeanFileLoader()
-    found = loader.load_service_model(service, "service-2")["shapes"][shape]
-    return NameRule(found["min"], found["max"], found["pattern"])
-
-
-def _lean(path: Path, data: Any) -> Any:
-    if path.name.startswith(f"{ENDPOINTS}."):
-        for partition in data["partitions"]:
-            services = partition["services"].items()
-            partition["services"] = {name: endpoints for name, endpoints in services if name in SERVICES}
-    return data
-
-
-def _without_documentation(found: dict[str, Any]) -> dict[str, Any]:
-    """Empty, not absent: botocore asks for some of it. A shape may have a member of that name, which is no text."""
-    if isinstance(found.get("documentation"), str):
-        found["documentation"] = ""
-    return found
-
 
 logger = logging.getLogger(__name__)
 
@@ -386,6 +234,8 @@ class ClientFactory:
     def _new_session(self, profile: str | None) -> Session:
         """A session for `profile`; all share one loader, which keeps the service models it has read."""
         from botocore.session import Session
+
+        from mld.aws.service_data import LeanFileLoader
 
         session = Session(profile=profile)
         self.service_time.attach(session)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from mld.aws.client_factory import AwsService
 from mld.aws.service import FrameSource
 from mld.aws.table_calls import REFUSED_CODE
 from mld.aws.wire.client import WireService
+from mld.aws.wire_or_boto import AwsService
 from mld.core.errors import AwsError, MldError
 from mld.metrics.worker import WorkerMetrics
 

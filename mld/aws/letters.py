@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, urlsplit
 
+from mld.aws.beside import beside_service
 from mld.aws.client import BotoService
-from mld.aws.client_factory import BesideName, ClientFactory, beside_service
+from mld.aws.client_factory import BesideName, ClientFactory
 from mld.aws.pool import DaemonPool
 from mld.core.errors import AwsError, AwsUnreachableError, DeadLetterError
 from mld.properties.settings import Settings

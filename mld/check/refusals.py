@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from mld.aws.client_factory import NameRule, name_rule
+from mld.aws.service_data import NameRule, name_rule
 from mld.consumer.child import find_executable
 from mld.properties.redaction import Shown, redacted
 from mld.properties.remarks import Level, Remark

@@ -17,10 +17,11 @@ from contextlib import asynccontextmanager
 from pathlib import PurePath
 from random import Random
 
-from mld.aws.client_factory import ClientFactory, client_factory, service_of
+from mld.aws.client_factory import ClientFactory, client_factory
 from mld.aws.counted import CountedService
 from mld.aws.letters import LetterBox, letter_box_of
 from mld.aws.service import Service
+from mld.aws.wire_or_boto import service_of
 from mld.check.refusals import refusals
 from mld.consumer.child import ChildCommand, PipeHost, runnable
 from mld.consumer.naming import StreamNaming

@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from mld.aws.client_factory import client_factory, service_of
+from mld.aws.client_factory import client_factory
 from mld.aws.service import Service
+from mld.aws.wire_or_boto import service_of
 from mld.core.clock import Clock, LoopClock
 from mld.core.errors import TableError, TableMissingError
 from mld.core.steps import Steps

@@ -142,7 +142,8 @@ def _relative_words(words: Sequence[str], spark: Mapping[str, str]) -> Iterator[
     for before, word in zip(["", *words], words, strict=False):
         if before == "-m":
             module = word.split(".")[0]
-            yield from (module, f"{module}.py")
+            if module != "mld":  # ours are installed
+                yield from (module, f"{module}.py")
         elif not word.startswith(("/", "-")) and (before or "/" in word):
             yield word
     for name in _SPARK_PATHS:

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from mld.aws.client_factory import client_factory, service_of
+from mld.aws.client_factory import client_factory
+from mld.aws.wire_or_boto import service_of
 from mld.core.clock import Clock, LoopClock
 from mld.core.errors import (
     InvalidStreamArgumentError,

@@ -7,7 +7,8 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from mld.aws.client_factory import ClientFactory, beside_service
+from mld.aws.beside import beside_service
+from mld.aws.client_factory import ClientFactory
 from mld.aws.counted import CountedService
 from mld.core.clock import Clock
 from mld.metrics.worker import WorkerMetrics

@@ -10,8 +10,9 @@ import asyncio
 import logging
 
 from mld.aws.client import BotoService
-from mld.aws.client_factory import ClientFactory, service_of
+from mld.aws.client_factory import ClientFactory
 from mld.aws.service import Service
+from mld.aws.wire_or_boto import service_of
 from mld.core.errors import AwsError, AwsUnreachableError, MetricsError, MldError
 from mld.core.turns import in_turns
 from mld.views.datums import DATUMS_PER_REQUEST_MAX, Datum, DatumQueue, Stamped, packed, request_of

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mld.aws.client_factory import client_factory, service_of
+from mld.aws.client_factory import client_factory
 from mld.aws.wire.client import WireService
+from mld.aws.wire_or_boto import service_of
 from mld.core.errors import AwsError, AwsUnreachableError
 from mld.local.eventstream import initial_response
 from mld.properties.loader import load

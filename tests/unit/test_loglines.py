@@ -190,7 +190,7 @@ def test_a_reader_that_stops_holds_up_nobody_and_hears_what_it_missed() -> None:
 
 TALKS = """
 import logging, sys
-from mld import logs
+from mld.logging import logs
 logs.configure("text", "info", sys.argv[1] or None, {})
 for number in range(5_000):
     logging.getLogger("mld.test").info("%s of many", number)
@@ -211,7 +211,7 @@ def test_the_end_of_the_process_waits_for_a_reader_but_not_for_ever(stream: str,
 
 CRASH = """
 import asyncio, gc, logging, os, sys, threading, warnings
-from mld import logs
+from mld.logging import logs
 from mld.aws.boundary import Surprises
 logs.configure({format!r}, "debug", None, {{"MY_PASSWORD": {secret!r}}})
 foul = {forged!r} + " " + {secret!r}
@@ -270,7 +270,7 @@ def test_each_line_for_the_journal_begins_with_its_priority(level: int, priority
 
 def test_priorities_are_written_only_if_standard_error_is_the_journal() -> None:
     script = (
-        "import logging, os, sys; from mld import logs; status = os.fstat(2); "
+        "import logging, os, sys; from mld.logging import logs; status = os.fstat(2); "
         "stream = f'{status.st_dev}:{status.st_ino + int(sys.argv[1])}'; "
         "logs.configure(sys.argv[2], 'info', None, {'JOURNAL_STREAM': stream}); logging.getLogger('mld').error('told')"
     )

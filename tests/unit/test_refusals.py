@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.aws.client_factory import name_rule
+from mld.aws.service_data import name_rule
 from mld.check.command import print_check
 from mld.check.refusals import refusals
 from mld.daemon.process import run_daemon

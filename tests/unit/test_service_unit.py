@@ -157,7 +157,8 @@ def test_a_program_on_the_path_of_this_shell_only_is_found_by_the_service_too(di
 
 def test_what_is_written_to_must_be_writable_and_exist(directory: Path) -> None:
     (directory / "archive").mkdir()
-    text = "executableName=python3 -m mld.processors.archive a\nmld.poisonAttempts=3\nmld.deadLetter=/var/none/letters"
+    text = "executableName=python3 -m mld.processors.archive archive\nmld.poisonAttempts=3\n"
+    text += "mld.deadLetter=/var/none/letters"
     service, remarks = found(directory, text)
     assert service.writable == ("/var/none/letters", str(directory / "archive"))
     assert any("install -d -m 0700 -o mld /var/none/letters" in remark for remark in remarks)

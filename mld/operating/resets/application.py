@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from random import Random
 
-from mld.aws.client_factory import client_factory, service_of
+from mld.aws.client_factory import client_factory
 from mld.aws.service import Service
 from mld.aws.table_calls import TableCalls
+from mld.aws.wire_or_boto import service_of
 from mld.core.clock import Clock, LoopClock
 from mld.core.errors import TableError, TableMissingError
 from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition

@@ -14,9 +14,10 @@ from botocore.credentials import Credentials, DeferredRefreshableCredentials, Re
 from botocore.utils import ContainerMetadataFetcher
 
 from mld.aws import keptcredentials
-from mld.aws.client_factory import client_factory, service_of
+from mld.aws.client_factory import client_factory
 from mld.aws.keptcredentials import PAUSE_S, RENEW_BEFORE_S, CredentialsExpiredError, KeptCredentials, kept
 from mld.aws.servicetime import ServiceTime
+from mld.aws.wire_or_boto import service_of
 from mld.core.errors import AwsUnreachableError
 from tests.support.strict_aws import StrictAws
 from tests.unit.aws.conftest import Configure

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from mld.aws.client_factory import AwsService, ClientFactory, client_factory, service_of
+from mld.aws.client_factory import ClientFactory, client_factory
 from mld.aws.servicetime import SKEW_MIN_S, ServiceTime
 from mld.aws.wire.client import WireService
+from mld.aws.wire_or_boto import AwsService, service_of
 from mld.core.errors import AwsError
 from mld.local.eventstream import initial_response
 from tests.support.strict_aws import StrictAws
