@@ -43,6 +43,10 @@ class Interruption:
             self._task.cancel()
 
 
+def _nothing() -> None:
+    """What a closed timer calls."""
+
+
 class LazyTimer:
     """Calls `on_due` when a wait lasts longer than it may; for one wait at a time, nearly all of which end sooner.
 
@@ -61,7 +65,7 @@ class LazyTimer:
         loop = asyncio.get_running_loop()
         self._due_s = loop.time() + seconds
         if self._timer is not None and self._timer.when() > self._due_s:
-            self.close()
+            self._cancel()
         if self._timer is None:
             self._timer = loop.call_at(self._due_s, self._look)
 
@@ -70,7 +74,11 @@ class LazyTimer:
         self._due_s = None
 
     def close(self) -> None:
-        """There will be no more waits, or the loop's timer is to be set anew."""
+        """There will be no more waits. Lets go of who is called, which mostly holds this: no cycle is left."""
+        self._cancel()
+        self._on_due = _nothing
+
+    def _cancel(self) -> None:
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()

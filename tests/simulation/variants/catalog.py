@@ -60,7 +60,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
             "            raise\n        finally",
         ),
         (
-            "worker",
+            "daemon.worker",
             'kept_running(self._parts.keeper.run, "keeping leases", self._parts.clock)',
             "self._parts.keeper.run()",
         ),
@@ -91,7 +91,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
     _variant(
         "exception_is_passed_on",
         "loops survive nothing but our own errors",
-        ("surviving", "    if is_broken_invariant(error):\n        raise error\n", "    raise error\n"),
+        ("core.surviving", "    if is_broken_invariant(error):\n        raise error\n", "    raise error\n"),
     ),
     # --- leases ---
     _variant(
@@ -307,7 +307,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "misrouted_aggregate_delivered",
         "an aggregate that was built for another shard is delivered",
         (
-            "consumer.batches",
+            "consumer.parts",
             "    batch = page.after(delivered, hash_range)\n",
             "    batch = page.after(delivered)\n",
         ),
@@ -353,7 +353,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
     _variant(
         "children_do_not_wait",
         "a child shard is read before its parents are finished",
-        ("shard_coordinator", "        if blocking is None:\n", "        if True:\n"),
+        ("tracking.shard_coordinator", "        if blocking is None:\n", "        if True:\n"),
     ),
     _variant(
         "merge_child_with_one_parent",
@@ -391,7 +391,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "unknown_stream_is_end",
         "a shard that nobody knows any more is finished even if the whole stream is gone",
         (
-            "shard_coordinator",
+            "tracking.shard_coordinator",
             "                return MissingVerdict.UNKNOWN\n",
             "                return MissingVerdict.OVER\n",
         ),
@@ -410,12 +410,12 @@ VARIANTS_2X: tuple[Variant, ...] = (
     _variant(
         "loss_goes_unheard",
         "a consumer is not told that its lease is lost",
-        ("worker", "                running.consumer.lose_lease()\n", "                pass\n"),
+        ("daemon.worker", "                running.consumer.lose_lease()\n", "                pass\n"),
     ),
     _variant(
         "finished_token_forgotten",
         "a finished consumer of a lease that is still held is started again and again",
-        ("worker", "        self._finished_tokens.add(consumer.token)\n", "        pass\n"),
+        ("daemon.worker", "        self._finished_tokens.add(consumer.token)\n", "        pass\n"),
     ),
     _variant(
         "old_child_left_running",

@@ -61,7 +61,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "transferred_at_once",
         "a lease is transferred while its processor goes on",
         (
-            "worker",
+            "daemon.worker",
             "                running.consumer.hand_off()\n",
             "                asyncio.ensure_future(self._parts.keeper.transfer(key, held[key].token))\n",
         ),

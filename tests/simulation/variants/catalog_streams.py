@@ -99,7 +99,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         "completed_leases_of_former_streams_are_kept",
         "the lease of a shard that has ended is renewed on, although its stream is a former one",
         (
-            "worker",
+            "daemon.worker",
             "                self._give_back(holding)  # else it would be renewed",
             "                pass  # it is renewed",
         ),

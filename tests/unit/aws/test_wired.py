@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import ssl
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -123,6 +125,27 @@ async def test_a_large_answer_is_read_on_by_a_thread_and_the_connection_comes_ba
         await other.say(answer(b"small"))
         small = await asked
         assert isinstance(small, Answer) and small.body == b"small"
+
+
+async def test_what_was_read_of_an_answer_is_free_without_a_collection(other: Peer) -> None:
+    gc.disable()
+    try:
+        asked = other.ask()
+        await other.hears()
+        sending = asyncio.create_task(other.say(answer(b"y" * 3 * BODY_BYTES_MAX)))
+        found = await asked
+        assert isinstance(found, Incoming)
+        was = weakref.ref(other.line)
+        connection = other.line.release()
+        await asyncio.to_thread(connection.receive, found)
+        await sending
+        connection.let_go()
+        other.line = Wired(connection, partial(other.lost.put_nowait, connection))
+        del asked, found
+        await asyncio.sleep(0)
+        assert was() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_connection_that_breaks_in_a_threads_hands_is_not_taken_back(other: Peer) -> None:
