@@ -103,9 +103,10 @@ class Lives:
             await stopping
             return
         has_begun, pauses, told_at = worker.signals.initialized.is_set(), machine.pauses, self._world.now()
+        hears = not machine.paused
         await stopping
         took_s, most = self._world.now() - told_at, STOPS_MAX_S if has_begun else START_STOPS_MAX_S
-        if not process.dead and machine.pauses == pauses and not machine.paused and took_s > most:
+        if hears and not process.dead and machine.pauses == pauses and not machine.paused and took_s > most:
             when = "" if has_begun else " in its start"
             self._fail(15, f"{process.name} needs {took_s:.1f} s to stop{when}")
 
