@@ -71,6 +71,13 @@ def test_a_command_of_an_earlier_version_says_what_to_use(good: Path) -> None:
     assert "there is no `mld top` any more: use `mld lag --watch`" in result.stderr
 
 
+def test_a_command_with_a_slip_of_the_finger_is_guessed_and_a_file_is_none(good: Path, tmp_path: Path) -> None:
+    result = mld("stauts", good)
+    assert (result.returncode, "did you mean `mld status`?" in result.stderr) == (2, True)
+    (tmp_path / "stauts").write_text("")
+    assert "did you mean" not in mld("stauts", cwd=tmp_path).stderr
+
+
 def test_a_time_without_its_condition_is_refused(good: Path) -> None:
     result = mld("run", good, "--max-time", "5m")
     assert result.returncode == 2
