@@ -3,10 +3,6 @@
 It changes nothing: reads are real and small, and writes have a condition that no row can meet, so that DynamoDB refuses
 them after it has looked at the permission. What cannot be tried without an effect is named as not tried. Nothing that
 depends on a failed step is tried after it.
-
-Where the calls of a client go, and whether they get there: name, connection and TLS, each with its own sentence.
-
-What `mld doctor` finds of the stream of a DynamoDB table, read as the daemon reads it.
 """
 
 from __future__ import annotations
@@ -14,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import socket
-import ssl
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -24,7 +18,6 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
-from urllib.parse import urlsplit
 
 from mld.aws.client import BotoService
 from mld.aws.client_factory import ClientFactory, ServiceName, client_factory
@@ -32,7 +25,7 @@ from mld.aws.wire.botocore_side import proxies_of
 from mld.check.refusals import faults_of
 from mld.consumer.child import find_executable, runnable
 from mld.core.errors import AwsError, MldError, StartupError, StreamError, TableError
-from mld.core.streams import STREAM_DISABLED, IteratorType, Shard, StartingPoint, StreamKind
+from mld.core.streams import Shard, StreamKind
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import REPORTS_TABLE_KEY, Place, WorkerReport
 from mld.leases.owner_index import INDEX_NAME
@@ -40,8 +33,10 @@ from mld.leases.rows import KEY
 from mld.operating import findings
 from mld.operating.findings import Diagnosis, fail, ok, refusal, warn
 from mld.operating.fleet_reader import fleet_reader, view_rules
+from mld.operating.network_probe import endpoint_findings, endpoints_of
 from mld.operating.stream_access import streams_of
 from mld.operating.stream_choice import settings_of_one
+from mld.operating.table_stream import examine_table_stream
 from mld.properties.redaction import Scrubber
 from mld.properties.settings import Settings
 from mld.properties.spark import PROGRAM
@@ -49,96 +44,6 @@ from mld.properties.values import ClientVersionConfig, DeadLetterKind, MetricsLe
 from mld.protocol.command import split_command
 from mld.retrieval.stream_adapters import kind_of
 from mld.tracking.stream_rows import within_stream
-
-NO_TABLE_STREAM = "check streamArn: the table's LatestStreamArn, which changes when the stream is switched off and on"
-SWITCH_ON = "its records last 24 hours; to go on, switch the stream on and set streamArn to its new ARN"
-
-
-async def examine_table_stream(settings: Settings) -> tuple[list[Diagnosis], tuple[Shard, ...] | None]:
-    """What was found, and the shards; None if they could not be listed."""
-    operation = "DescribeStream"
-    shards: tuple[Shard, ...] | None = None
-    try:
-        async with streams_of(settings) as streams:
-            summary = await streams.describe()
-            shards = (await streams.list_shards(None, None)).shards
-            if shards:
-                operation = "GetShardIterator"
-                start = StartingPoint(IteratorType.TRIM_HORIZON)
-                iterator = await streams.shard_iterator(shards[-1].shard_id, start)
-                operation = "GetRecords"
-                await streams.get_records(iterator, 1)
-    except StreamError as error:
-        said = error.__cause__ if isinstance(error.__cause__, AwsError) else error
-        return [refusal("stream", f"dynamodb:{operation}", said, NO_TABLE_STREAM)], shards
-    words = f"{summary.status}, {len(shards)} shards"
-    if summary.status == STREAM_DISABLED:
-        stream = warn("stream", f"{words}: no change is recorded any more", SWITCH_ON)
-    else:
-        stream = ok("stream", words)
-    allowed = "DescribeStream, GetShardIterator and GetRecords are allowed"
-    return [stream, ok("reading", allowed if shards else "DescribeStream is allowed; there is no shard yet")], shards
-
-
-CONNECT_TIMEOUT_S = 5.0
-_PORTS = {"http": 80, "https": 443}
-
-
-def endpoints_of(client: Any, stream_arn: str | None = None) -> list[str]:
-    """Where the calls of a client go; with the ARN of a stream of Kinesis, first those that look, then those that read.
-
-    botocore resolves that ARN into hosts of the stream's account, and tables into one of the credentials' account.
-    """
-    calls: dict[str, dict[str, str]] = {}
-    if stream_arn is not None:
-        reading = {"StreamARN": stream_arn, "ShardIterator": "none"}
-        calls = {"describe_stream_summary": {"StreamARN": stream_arn}, "get_records": reading}
-    elif client.meta.service_model.service_name == "dynamodb":
-        calls = {"describe_table": {"TableName": "none"}}
-    addresses = [client.generate_presigned_url(name, params).partition("?")[0] for name, params in calls.items()]
-    return list(dict.fromkeys(addresses)) or [client.meta.endpoint_url]
-
-
-async def endpoint_findings(about: str, url: str, proxy: str | None, ca_bundle: str | None) -> list[Diagnosis]:
-    """What is found at `url`, or at the proxy (``host:port``) that leads there."""
-    address = urlsplit(url)
-    host, port = str(address.hostname), address.port or _PORTS.get(address.scheme, 443)
-    shown = f"{host}:{port}"
-    if proxy is not None:
-        host, _, number = proxy.rpartition(":")
-        host, port = host.strip("[]"), int(number)
-    through = "" if proxy is None else f" through the proxy {proxy}"
-    name = "the proxy" if proxy is not None else "the endpoint"
-    try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            await asyncio.get_running_loop().getaddrinfo(host, port)
-    except (OSError, TimeoutError, UnicodeError) as error:
-        remedy = "check the region and endpoint in the file, and the name server of this machine"
-        return [fail(about, f"{host}, the name of {name}, is not found: {_why(error)}", remedy)]
-    context = ssl.create_default_context(cafile=ca_bundle) if address.scheme == "https" and proxy is None else None
-    try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _, writer = await asyncio.open_connection(host, port, ssl=context)
-    except ssl.SSLError as error:
-        remedy = "a proxy may stand between: give its certificate by AWS_CA_BUNDLE; and check the clock"
-        return [fail(about, f"no trusted TLS with {shown}: {_why(error)}", remedy)]
-    except (OSError, TimeoutError) as error:
-        remedy = "check port, firewall, security group and VPC endpoint, or set a proxy"
-        return [fail(about, f"no connection to {host}:{port}: {_why(error)}", remedy)]
-    version = None if context is None else writer.get_extra_info("ssl_object").version()
-    writer.close()
-    return [ok(about, f"{shown} answers{through}{'' if version is None else f', {version}'}")]
-
-
-def _why(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return f"no answer within {CONNECT_TIMEOUT_S:g} s"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return error.verify_message
-    if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno is not None:
-        return os.strerror(error.errno)
-    return getattr(error, "strerror", None) or str(error)
-
 
 TIMEOUT_S = 10.0
 SPARK_CHECK_TIMEOUT_S = 120.0

@@ -1,0 +1,85 @@
+"""The ends of a child's pipes on the event loop: writes that wait for room, and reads that call back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable
+from typing import IO
+
+PIPE_BYTES = 256 * 1024  # of stdin: fewer process switches; Linux allows a user 64 MiB, then pipes stay at 64 KiB
+F_SETPIPE_SZ = 1031
+
+
+class ChildInput:
+    """stdin: pieces go straight into the pipe, without a buffer of ours; `write` returns when the pipe has them."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+        os.set_blocking(pipe.fileno(), False)
+        with contextlib.suppress(OSError):  # beyond what one user may have in pipes, or not Linux: any size will do
+            fcntl.fcntl(pipe, F_SETPIPE_SZ, PIPE_BYTES)
+
+    def write_now(self, piece: bytes) -> memoryview:
+        """What the pipe has no room for, without waiting; all of the piece if it is closed, which `write` reports."""
+        rest = memoryview(piece)
+        if self._waiter is None and not self._pipe.closed:
+            with contextlib.suppress(OSError):
+                rest = rest[os.write(self._pipe.fileno(), rest) :]
+        return rest
+
+    async def write(self, piece: bytes | memoryview) -> None:
+        """One writer at a time. Raises BrokenPipeError if the child, or `close`, has closed it."""
+        rest = memoryview(piece)
+        while True:
+            if self._pipe.closed:
+                raise BrokenPipeError("the child's stdin is closed")
+            with contextlib.suppress(BlockingIOError):
+                rest = rest[os.write(self._pipe.fileno(), rest) :]
+            if not rest:
+                return
+            await self._room()
+
+    async def _room(self) -> None:
+        """Wait until the pipe takes more, or is closed."""
+        assert self._waiter is None, "one writer at a time"
+        waiter = self._waiter = self._loop.create_future()
+        self._loop.add_writer(self._pipe, _wake, waiter)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if not self._pipe.closed:
+                self._loop.remove_writer(self._pipe)
+
+    def close(self) -> None:
+        """End of input for the child, which can still read what is in the pipe. Idempotent."""
+        if self._pipe.closed:
+            return
+        if self._waiter is not None:
+            self._loop.remove_writer(self._pipe)
+            _wake(self._waiter)
+        self._pipe.close()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class ChildOutput(asyncio.Protocol):
+    """Passes bytes and the end to two callbacks."""
+
+    def __init__(self, on_bytes: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
+        self._on_bytes = on_bytes
+        self._on_end = on_end
+
+    def data_received(self, data: bytes) -> None:
+        self._on_bytes(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._on_end()
