@@ -5,7 +5,7 @@ configuration#region-choice, configuration#initial-position, configuration#worke
 configuration#choice-of-retrieval. A `Derivation` collects values and remarks; `settings` is made only when no remark is
 an error.
 
-Which endpoints are AWS's own, and not a stand-in on somebody's machine. Pure.
+Also here: which endpoints are AWS's own, and not a stand-in on somebody's machine.
 """
 
 from __future__ import annotations

@@ -1,31 +1,24 @@
-"""Decides how much of a configured value may be shown: what its key declares, and nothing of an undeclared key.
+"""What may be shown, and how: values of the configuration, secrets in foreign text, characters that steer a terminal.
 
-Rules: configuration#hidden-values. Secrets cannot be recognized, so nothing here guesses: each key of the table
-declares how it is shown, free-form keys are hidden unless `harmless` names them, and text that may contain a secret is
-shown only in the parts with a known meaning. The one guess is on the safe side: a key with a telling name is always
-hidden.
+Rules: configuration#hidden-values. Pure.
 
-Secrets that other users of the machine can read: on a command line, or in a properties file open to them.
+Configured values (`redacted`). Secrets cannot be recognized, so nothing is guessed: each key of the table declares how
+it is shown, and text that may contain a secret is shown only in the parts with a known meaning. Free-form keys
+(settings of Spark, options of its sinks) belong to other programs, and any may carry a password: they are hidden but
+for those listed here, whose meaning leaves no room for one. The one guess is on the safe side: a key with a telling
+name is always hidden.
 
-Every user sees the command lines of all processes. Nothing is refused, as the machine may have one user only; each
-place is named, with the remedy, and never the value. Pure: the reader of the file says who owns it.
+Secrets that other users of the machine can read (`remarks_on_exposure`): on a command line, or in a properties file
+open to them. Nothing is refused, as the machine may have one user only; each place is named, with the remedy, and never
+the value.
 
-Removes secrets from text that others wrote: an exception, an answer, a line of a child.
+Foreign text (`Scrubber`): an exception, an answer, a line of a child. Secrets of the configuration are known: they are
+looked for as they are, and in the forms in which programs pass them on. Unknown ones, such as a password in the
+environment's proxy, are recognized by their place: before the @ of a URL, after `password=`, after `Bearer`. The work
+is linear in the text, whatever it is.
 
-There are two nets. Secrets of the configuration are known: they are looked for as they are, and in the forms in which
-programs pass them on. Unknown secrets, such as a password in the environment's proxy or in a URL of the user's own
-code, are recognized by their place: before the @ of a URL, after `password=`, after `Bearer`. Our own messages need
-neither: what they show of the configuration has passed `redaction`. The work is linear in the text, whatever it is.
-
-Free-form keys whose values may be shown: settings of Spark and options of its sinks. All others are hidden.
-
-Such keys belong to other programs, and any of them may carry a password. Listed here are those that an operator looks
-for and whose meaning leaves no room for one; even their values pass through `redaction`. Pure.
-
-Makes foreign text fit for a log or a terminal: nothing in it ends a line, moves the cursor or reverses text.
-
-What a child prints, what AWS answers, what a file holds: all may contain line breaks (Unicode has seven), escape
-sequences, bidirectional overrides or half a surrogate pair. Pure; the one rule for all of them.
+Characters (`printable`): nothing in foreign text ends a line, moves the cursor or reverses text. It may contain line
+breaks (Unicode has seven), escape sequences, bidirectional overrides or half a surrogate pair.
 """
 
 from __future__ import annotations
@@ -41,6 +34,8 @@ from urllib.parse import quote, quote_plus, unquote
 
 from mld.properties.remarks import OVERRIDE_PLACE, Level, Remark
 from mld.properties.substitution import has_file, has_reference
+
+# --- characters -------------------------------------------------------------------------------------------------------
 
 _BEYOND_ASCII = re.compile(r"[^\x20-\x7e]+")
 
@@ -64,6 +59,8 @@ def _escaped(match: re.Match[str]) -> str:
 def _escaped_character(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
 
+
+# --- free-form keys ---------------------------------------------------------------------------------------------------
 
 _CONF_EXACT = frozenset(
     {
@@ -180,6 +177,8 @@ def option_shown(name: str) -> Shown:
     return Shown.PLACE if name.lower() in _OPTIONS else Shown.HIDDEN
 
 
+# --- foreign text -----------------------------------------------------------------------------------------------------
+
 SECRET_CHARACTERS_MIN = 6  # shorter ones would be found in half of all words; `true` and `false` are among them
 ENVIRONMENT_PLACES = ("_FILE", "_URI", "_PATH", "_DIR")  # variables with telling names that say where something is
 DIRECTORIES = ("PWD", "OLDPWD")  # shells set them; a password in them would be one of a path
@@ -295,6 +294,8 @@ def _without_user(match: re.Match[str]) -> str:
     return token if address is None or at < address.end() else f"{token[: address.end()]}{HIDDEN}{token[at:]}"
 
 
+# --- where others can read --------------------------------------------------------------------------------------------
+
 ON_COMMAND_LINE = "holds a secret and is given on the command line, which every user of this machine can read"
 IN_THE_FILE = "keep it in the file (mode 0600), or write ${NAME} there and set the variable in the daemon's environment"
 PASSED_ON = "puts a secret on the command line of {whose}, which every user of this machine can read"
@@ -345,6 +346,8 @@ def _is_secret(name: str, raw: str) -> bool:
         return False
     return _STATIC in raw if _PROVIDER.search(name) else is_secret_key(name)
 
+
+# --- configured values ------------------------------------------------------------------------------------------------
 
 HIDDEN = "***"
 SHOWN_CHARACTERS_MAX = 400  # a value longer than this is somebody's mistake; it must not flood the log

@@ -2,8 +2,6 @@
 
 One field per key of `keys` that has an effect, in the same order, and a few that are derived (named at the end). Units
 are in the names, as in the keys. Defaults live in the table of `keys`, not here; `loader.load` makes this object.
-
-`StreamSetting`: what the configuration says about one of several streams.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
 """`KinesisFanOut`: the `FanOut` port over the Kinesis API, for one stream.
 
 Rules: retrieval#consumer-registration (calls), retrieval#subscription-starting-point, retrieval#event-frames
-(exceptions inside the stream). Frames are taken apart by `mld.aws.fanout`, which checks both their checksums; the
-payload of an event then goes the way of a GetRecords body, to an injected page maker. Small events are read on the
-loop, large ones in a thread.
+(exceptions inside the stream). The payload of an event goes the way of a GetRecords body, to an injected page maker.
+Small events are read on the loop, large ones in a thread.
 
-From a whole frame of an event stream to the message in it.
-
-Rules: retrieval#event-frames. botocore's parser is the reference (`message_of`), and is what reads small frames
-and everything unusual. It copies a frame three times, so a large event is taken apart here: its checksums are computed
-over the pieces in which it came, and its payload stays in pieces. What is not in order there goes to the parser, which
-says what is wrong. A payload comes out only after both checksums of its frame were right.
+botocore's parser is the reference for what is in a frame (`message_of`), and reads small ones and everything unusual.
+It copies a frame three times, so a large event is taken apart here: its checksums are computed over the pieces in which
+it came, and its payload stays in pieces. What is not in order there goes to the parser, which says what is wrong. A
+payload comes out only after both checksums of its frame were right.
 """
 
 from __future__ import annotations

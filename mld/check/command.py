@@ -1,12 +1,8 @@
 """`mld check`: prints what a properties file means (configuration#effective-values).
 
-The decisions are all in `properties`.
-
-Guesses which generation of the child protocol a record processor speaks, by its files; nothing is run.
-
-A wrong `mld.protocolVersion` shows late: a program for KCL 1.x works until a shard ends or a lease is lost.
-
-The part of `mld check` that says which streams an application reads, where it reads several.
+The decisions are all in `properties`, but for one: which generation of the child protocol a record processor speaks is
+guessed by its files, as a wrong `mld.protocolVersion` shows late. A program for KCL 1.x works until a shard ends or a
+lease is lost.
 """
 
 from __future__ import annotations

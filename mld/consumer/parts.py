@@ -1,8 +1,7 @@
-"""Takes batches apart into records, and makes batches of some of them, in the search for one that kills (`bisecting`).
+"""Makes of a page what a child gets: the records that are new to it, without what others put around them.
 
-Nothing else looks into a batch. It is framed once more for this, in pieces, with a turn of the loop after each.
-
-What a child gets of a page: the records that are new to it, without what others put around them.
+In the search for a record that kills (`bisecting`), takes batches apart into records, and makes batches of some of
+them. Nothing else looks into a batch. It is framed once more for this, in pieces, with a turn of the loop after each.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ speak the same bytes.
 `consumer` may not import `shards`: it asks the shard coordinator, through `ShardCare`, for what must happen in the
 lease table when a shard begins and ends.
 
-Dead letters: a record that kills its processor, and what is known about it, for a `LetterBox`. Pure.
+A dead letter is a record that kills its processor, and what is known about it, for a `LetterBox`.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from mld.core.positions import LATEST
 from mld.leases import rows, writes
 from mld.leases.expressions import request_of
 from mld.leases.lease import Lease
+from mld.leases.own_attributes import Row
 from mld.leases.owner_index import FORBIDDEN_CODES, OwnerIndex
 from mld.leases.rows import CorruptRowError
 from mld.leases.table import AnswerT, LeaseWrite, Refusal, TableScan
@@ -313,9 +314,9 @@ class _Found:
 
     leases: list[Lease] = field(default_factory=list)
     corrupt: list[tuple[str, str]] = field(default_factory=list)
-    others: list[rows.Row] = field(default_factory=list)
+    others: list[Row] = field(default_factory=list)
 
-    def note(self, row: rows.Row) -> None:
+    def note(self, row: Row) -> None:
         try:
             lease = rows.parse_row(row)
         except CorruptRowError as error:
@@ -327,7 +328,7 @@ class _Found:
             self.leases.append(lease)
 
 
-async def _parse_page(page: Sequence[rows.Row], found: _Found) -> None:
+async def _parse_page(page: Sequence[Row], found: _Found) -> None:
     for start in range(0, len(page), ROWS_PER_SLICE):
         for row in page[start : start + ROWS_PER_SLICE]:
             found.note(row)

@@ -1,7 +1,8 @@
 """`LeaseKeeper`: what this worker holds. Renews, checkpoints, gives away, and stops believing in time.
 
 Rules: leases#holding-tokens, leases#send-time-validity, leases#renewal-rhythm, leases#local-expiry,
-leases#lost-replies, leases#retries-inside-the-lease, leases#handoff-on-the-owner-side, leases#handoff-deadline.
+leases#lost-replies, leases#retries-inside-the-lease, leases#handoff-on-the-owner-side, leases#handoff-deadline,
+leases#release-on-stop.
 
 A *holding* is one uninterrupted possession of a lease under one token. It ends by a refused write, by local expiry, by
 giving it away, by `drop`, or by a new adoption of the same key. All writes of a holding go one by one through its lock.
@@ -16,12 +17,9 @@ take it. `Validity` decides how long a lease is believed, and when its row is wr
 
 What must never happen here: a write for a token that is not current, or a belief that outlives the lease duration.
 
-How a holder gives its row away: it completes a pending handoff, hands the lease over by name, or releases it.
-
-Rules: leases#handoff-on-the-owner-side, leases#handoff-deadline, leases#release-on-stop. These writes are conditional
-on the owners, not on the counter, so that they also work right after a renewal whose reply was lost. Whose turn it is,
-and that nothing else is written meanwhile, is the keeper's business. A refusal means that somebody else has moved the
-row: then there is nothing left to give.
+A holder gives its row away by completing a pending handoff, by handing the lease over by name, or by releasing it.
+These writes are conditional on the owners, not on the counter, so that they also work right after a renewal whose reply
+was lost. A refusal means that somebody else has moved the row: then there is nothing left to give.
 """
 
 from __future__ import annotations

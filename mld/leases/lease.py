@@ -1,11 +1,9 @@
-"""A lease in memory: the values of one lease row. Rules: leases#row-attributes.
+"""A lease in memory: the values of one lease row. Rules: leases#row-attributes, metrics#lease-throughput.
 
 Values only. What a row looks like in DynamoDB is `rows`, what may be written is `writes`, who holds what is `keeper`.
 
-How fast a lease's shard delivers: the value of `throughputKBps`. Pure arithmetic.
-
-Rules: metrics#lease-throughput. One sample per renewal: the bytes since the previous one over the renewal interval,
-smoothed with an exponential moving average.
+`throughputKBps` says how fast the shard delivers. It has one sample per renewal: the bytes since the previous one over
+the renewal interval, smoothed with an exponential moving average.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
-Value: TypeAlias = Mapping[str, Any]
-Row: TypeAlias = Mapping[str, Value]
+Row: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""A row as DynamoDB gives it: a value by its type, by the name of the attribute."""
 T = TypeVar("T")
 
 ITEM_BYTES_MAX = 400 * 1024  # DynamoDB's; for texts that are compared with what we wrote, and not shown

@@ -7,7 +7,7 @@ a partial update in `writes`.
 Anybody may have written anything that DynamoDB takes into a row: any type, 38 digits, exponents up to 125, 400 KB of
 text. What is not in bounds makes the row corrupt, or is ignored where nothing depends on it.
 
-How large DynamoDB takes an item to be, from above, and what still fits into the write units that it costs. Pure.
+Also here: how large DynamoDB takes an item to be, from above, and what still fits into the write units that it costs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from mld.core.positions import SHARD_END, SUB_MAX, TRIM_HORIZON, Position
 from mld.core.stream_ids import parse_stream_id, stream_of_key
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.leases.lease import Failing, Lease, PendingCheckpoint, ShardStatus
-from mld.leases.own_attributes import OwnAttribute, integer, some_text, words
-from mld.leases.own_attributes import Row as Row
+from mld.leases.own_attributes import OwnAttribute, Row, integer, some_text, words
 
 WRITE_UNIT_BYTES = 1024
 CONTAINER_BYTES = 3

@@ -16,8 +16,8 @@ from enum import Enum
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from mld.leases.lease import Lease
+from mld.leases.own_attributes import Row
 
-Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 AnswerT = TypeVar("AnswerT")
 
 

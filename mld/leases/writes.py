@@ -32,6 +32,7 @@ from mld.core.positions import SHARD_END_NAME, Position
 from mld.core.streams import HashRange
 from mld.leases import rows
 from mld.leases.lease import Failing, Lease, ShardStatus
+from mld.leases.own_attributes import Row
 from mld.leases.table import (
     Absent,
     AnswerT,
@@ -43,7 +44,6 @@ from mld.leases.table import (
     LeaseWrite,
     Present,
     Refusal,
-    Row,
     Value,
 )
 

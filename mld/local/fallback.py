@@ -9,10 +9,8 @@ What a request does to tables with a stream is told to the model of DynamoDB Str
 moto is imported in the background after the start; meanwhile Kinesis answers. It comes with the extra ``mld[local]``;
 without it these services answer with an error that says so.
 
-Rewrites DeleteItem's old `Expected` argument as a ConditionExpression.
-
-moto ignores `Expected` on DeleteItem and deletes the item; Java workers of a mixed fleet use it. Rules: the DynamoDB
-API reference, legacy conditional parameters. Pure.
+moto ignores DeleteItem's old argument `Expected` and deletes the item; Java workers of a mixed fleet use it. It is
+rewritten as a ConditionExpression (DynamoDB API reference, legacy conditional parameters).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The commands that look into a stream and at a processor: `mld peek`, `mld replay`, `mld doctor`. Printing only.
 
 None of them takes a lease, and none writes to a table.
-
-Shows records of a shard without a lease: the shell of `mld peek`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How a shard is, in one word, and why: the one table from which pages, commands and probes take it. Pure.
 
-What to do about an error of AWS that ends a command, in a sentence. Pure.
+Also here: what to do about an error of AWS that ends a command, in a sentence.
 """
 
 from __future__ import annotations

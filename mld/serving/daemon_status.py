@@ -3,7 +3,8 @@
 Nothing here changes anything, and nothing here is needed: an answer that fails costs nobody but who asked. Liveness
 asks the loops of this process only. The tables are read at most every few seconds, and only while somebody looks.
 
-Whether a worker can reach its lease table, for readiness. It costs a read only where nothing else is heard of it.
+For readiness it also says whether the worker can reach its lease table. That costs a read only where nothing else is
+heard of it.
 """
 
 from __future__ import annotations

@@ -5,10 +5,9 @@ Joins the rooms that may not know each other: it answers the consumers' `ShardCa
 
 Rules: shards#preparing-the-end, shards#parents-before-children, shards#missing-shards, shards#cleanup-schedule.
 
-May a shard start? Not before every parent that still has a row is at SHARD_END (shards#parents-before-children).
-
-A parent without a row never blocks: it was cleaned up, or nobody wants it. Reads are strongly consistent, so that a
-child cannot slip past a parent row that was created a moment ago.
+A shard may not start before every parent that still has a row is at SHARD_END. A parent without a row never blocks: it
+was cleaned up, or nobody wants it. Reads are strongly consistent, so that a child cannot slip past a parent row that
+was created a moment ago.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""One conversation of an examination: a child, the daemon's half of the protocol, and notes on what the child did.
-
-The JSON Schemas of the messages, loaded from the package.
-"""
+"""One conversation of an examination: a child, the daemon's half of the protocol, and notes on what the child did."""
 
 from __future__ import annotations
 

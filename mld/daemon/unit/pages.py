@@ -3,9 +3,8 @@
 `/` is the page of a worker that runs (the fleet looks the same from each), `/2/` that of worker 2, with what only that
 one knows of its shards. Workers are asked over their sockets, with the same requests and answers.
 
-The metrics of all workers of a unit as one exposition: each value with the worker that it is of. Pure.
-
-Only what `prometheus_client` (extra `metrics`) is there for is imported with it.
+`/metrics` has the metrics of all of them, each value with the worker that it is of. `prometheus_client` (extra
+`metrics`) is imported only for that.
 """
 
 from __future__ import annotations

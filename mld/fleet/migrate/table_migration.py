@@ -3,10 +3,9 @@
 Rules: coordination#table-layout, coordination#table-migration-steps, coordination#moving-rows; decisions in
 `single_table`. Every write is conditional on the state that was read; what an error leaves open is read again.
 
-`RowMover`: moves the rows of the legacy coordinator table into the lease table (coordination#moving-rows).
-
-Each transaction is fenced by the lock in the legacy table, and moves a row only as it was read. A row that may not
-stand in the lease table stays where it is and is named in the log: it holds up the migration until somebody deletes it.
+`RowMover` moves the rows of the legacy coordinator table into the lease table. Each transaction is fenced by the lock
+in the legacy table, and moves a row only as it was read. A row that may not stand in the lease table stays where it is
+and is named in the log: it holds up the migration until somebody deletes it.
 """
 
 from __future__ import annotations

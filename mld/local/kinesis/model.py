@@ -3,7 +3,7 @@
 Times are epoch seconds, passed to each operation as `now`. Streams are named by name or ARN. Refusals are
 `errors.KinesisError`. Limits of throughput are enforced only if asked; limits of form always.
 
-Enhanced fan-out: the registered consumers and their subscriptions (retrieval#service-limits).
+Registered consumers and their subscriptions are here, too (retrieval#service-limits).
 """
 
 from __future__ import annotations

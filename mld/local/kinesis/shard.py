@@ -1,8 +1,7 @@
 """One shard: its hash range, lifetime, parents, children and records.
 
-The records of one shard, in columns, so that a page of them is two bisects and a slice.
-
-The JSON text of each record is made once, when it is put; reading joins ready pieces and never looks inside.
+Records stand in columns, so that a page of them is two bisects and a slice. The JSON text of each is made once, when it
+is put; reading joins ready pieces and never looks inside.
 """
 
 from __future__ import annotations
