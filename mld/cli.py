@@ -50,8 +50,8 @@ class _Commands(click.Group):
         if args and args[0] in _REMOVED:
             raise click.UsageError(f"there is no `mld {args[0]}` any more: {_REMOVED[args[0]]}")
         if args and args[0] not in self.list_commands(ctx) and args[0] not in _GROUP_OPTIONS:
-            near = [] if Path(args[0]).exists() else get_close_matches(args[0], self.list_commands(ctx), 1, 0.7)
-            if near:
+            near = get_close_matches(args[0], self.list_commands(ctx), 1, 0.7)
+            if near and not Path(args[0]).exists():
                 raise click.UsageError(f"there is no command {args[0]!r}: did you mean `mld {near[0]}`?")
             args = ["run", *args]
         return super().parse_args(ctx, args)

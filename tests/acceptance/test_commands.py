@@ -78,6 +78,13 @@ def test_a_command_with_a_slip_of_the_finger_is_guessed_and_a_file_is_none(good:
     assert "did you mean" not in mld("stauts", cwd=tmp_path).stderr
 
 
+@pytest.mark.parametrize("word", ["x" * 5000, "no\x1bsuch.properties"])
+def test_a_word_that_is_neither_a_command_nor_a_file_ends_in_a_sentence(word: str) -> None:
+    result = mld(word)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr and "\x1b" not in result.stderr
+
+
 def test_a_time_without_its_condition_is_refused(good: Path) -> None:
     result = mld("run", good, "--max-time", "5m")
     assert result.returncode == 2
