@@ -151,7 +151,6 @@ PURE = (
     "properties/derive.py",
     "mld/operating/daemon_listing.py",
     "mld/views/status_line.py",
-    "mld/operating/generated/service_unit.py",
     "mld/operating/fleet_status.py",
     "mld/serving/status.py",
     "mld/operating/findings.py",

@@ -8,12 +8,23 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from mld.cli import commands
 from mld.metrics.catalogue import CATALOGUE, JAVA_METRICS
 from mld.metrics.declaring import MetricKind
-from mld.operating.generated import alerts, dashboard, iam_policy, lease_table
+from mld.operating.generate import (
+    cloudformation_alarms,
+    grafana_dashboard,
+    lease_table,
+    prometheus_rules,
+    resource_name,
+    unseen,
+)
+from mld.operating.iam_policy import policy
 from tests.support.fleet import settings_of
 
+DAY_S = 86_400
 METRIC = re.compile(r"\bmld_[a-z_]+")
 STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/clicks"
 
@@ -37,8 +48,8 @@ def labels_of(name: str) -> set[str]:
 
 def expressions() -> list[str]:
     settings = settings_of()
-    rules = re.findall(r"^        expr: (.*)$", alerts.prometheus_rules(settings), re.MULTILINE)
-    panels = json.loads(dashboard.dashboard(settings))["panels"]
+    rules = re.findall(r"^        expr: (.*)$", prometheus_rules(settings, DAY_S), re.MULTILINE)
+    panels = json.loads(grafana_dashboard(settings))["panels"]
     return [json.loads(rule) for rule in rules] + [target["expr"] for panel in panels for target in panel["targets"]]
 
 
@@ -56,14 +67,21 @@ def test_an_expression_names_published_metrics_of_this_application(expression: s
 
 def test_alarms_name_metrics_of_kcl_that_are_sent() -> None:
     sent = {(metric.operation, metric.name) for metric in JAVA_METRICS if metric.is_sent}
-    assert {(alarm.operation, alarm.metric) for alarm in alerts.alarms_of()} <= sent
-    template = json.loads(alerts.cloudformation_alarms(settings_of()))
+    template = json.loads(cloudformation_alarms(settings_of(), DAY_S))
+    named = {
+        (dimension["Value"], one["Properties"]["MetricName"])
+        for one in template["Resources"].values()
+        for dimension in one["Properties"]["Dimensions"]
+        if dimension["Name"] == "Operation"
+    }
+    assert len(named) == 4
+    assert named <= sent
     assert {one["Properties"]["Namespace"] for one in template["Resources"].values()} == {"app"}
 
 
 def test_alarms_of_several_streams_leave_out_what_bears_the_identifier_of_each() -> None:
     def metrics(**keys: str) -> set[str]:
-        template = json.loads(alerts.cloudformation_alarms(settings_of(**keys)))
+        template = json.loads(cloudformation_alarms(settings_of(**keys), DAY_S))
         return {one["Properties"]["MetricName"] for one in template["Resources"].values()}
 
     several = {"streamName": "", "mld__streams": "orders,clicks"}
@@ -72,7 +90,7 @@ def test_alarms_of_several_streams_leave_out_what_bears_the_identifier_of_each()
 
 
 def alarm_of(metric: str, **keys: str) -> dict[str, Any]:
-    resources = json.loads(alerts.cloudformation_alarms(settings_of(**keys)))["Resources"]
+    resources = json.loads(cloudformation_alarms(settings_of(**keys), DAY_S))["Resources"]
     found: dict[str, Any] = next(
         one["Properties"] for one in resources.values() if one["Properties"]["MetricName"] == metric
     )
@@ -104,15 +122,15 @@ def test_an_alarm_has_the_dimensions_with_which_its_metric_is_sent() -> None:
 def test_who_generates_alerts_is_told_if_they_would_see_nothing(
     keys: dict[str, str], by_cloudwatch: bool, seen: bool
 ) -> None:
-    assert (alerts.unseen(settings_of(**keys), by_cloudwatch=by_cloudwatch) == "") is seen
+    assert (unseen(settings_of(**keys), by_cloudwatch=by_cloudwatch) == "") is seen
 
 
 def test_bounds_follow_the_retention() -> None:
-    assert "> 151200" in alerts.prometheus_rules(settings_of(), retention_s=7 * 86_400)
+    assert "> 151200" in prometheus_rules(settings_of(), 7 * DAY_S)
 
 
 def actions(**keys: str) -> dict[str, list[str]]:
-    document = iam_policy.policy(settings_of(**keys))
+    document = policy(settings_of(**keys))
     return {statement["Sid"]: statement["Action"] for statement in document["Statement"]}
 
 
@@ -125,9 +143,7 @@ def test_polling_and_fan_out_ask_for_what_they_call_only() -> None:
 
 
 def test_an_arn_tells_account_and_partition_and_the_tables_stay_the_caller_s() -> None:
-    document = iam_policy.policy(
-        settings_of(streamArn=STREAM.replace("aws:", "aws-cn:").replace("eu-west", "cn-north"))
-    )
+    document = policy(settings_of(streamArn=STREAM.replace("aws:", "aws-cn:").replace("eu-west", "cn-north")))
     resources = {s["Sid"]: s["Resource"] for s in document["Statement"]}
     assert resources["ReadStream"] == ["arn:aws-cn:kinesis:cn-north-1:123456789012:stream/clicks"]
     assert resources["LeaseRows"] == ["arn:aws-cn:dynamodb:us-east-1:*:table/app"]
@@ -138,9 +154,9 @@ def test_nothing_may_be_deleted_or_published_that_need_not() -> None:
     assert not any("DeleteTable" in action for group in plain.values() for action in group)
     assert "Metrics" not in actions(metricsLevel="NONE")
     assert "Metrics" not in actions(mld__metrics="prometheus")
-    operator = iam_policy.policy(settings_of(), operate=True)
+    operator = policy(settings_of(), operate=True)
     assert any("dynamodb:DeleteTable" in statement["Action"] for statement in operator["Statement"])
-    fixed = iam_policy.policy(settings_of(), create=False)
+    fixed = policy(settings_of(), create=False)
     assert not any("dynamodb:CreateTable" in statement["Action"] for statement in fixed["Statement"])
 
 
@@ -158,14 +174,14 @@ def test_nothing_may_be_deleted_or_published_that_need_not() -> None:
     ids=["bucket", "stream", "queue"],
 )
 def test_dead_letters_may_be_written_and_nothing_else(place: str, action: str, resource: str) -> None:
-    document = iam_policy.policy(settings_of(mld__deadLetter=place, mld__poisonAttempts="3"))
+    document = policy(settings_of(mld__deadLetter=place, mld__poisonAttempts="3"))
     (letters,) = (statement for statement in document["Statement"] if statement["Sid"] == "DeadLetters")
     assert (letters["Action"], letters["Resource"]) == ([action], [resource])
 
 
 def test_the_table_has_the_owner_index() -> None:
-    text = lease_table.terraform(settings_of())
-    template = json.loads(lease_table.cloudformation(settings_of()))["Resources"]["LeaseTable"]["Properties"]
+    text = lease_table(settings_of(), "lease-table.tf")
+    template = json.loads(lease_table(settings_of(), "lease-table.json"))["Resources"]["LeaseTable"]["Properties"]
     assert "LeaseOwnerToLeaseKeyIndex" in text
     assert template["BillingMode"] == "PAY_PER_REQUEST"
     assert [index["IndexName"] for index in template["GlobalSecondaryIndexes"]] == ["LeaseOwnerToLeaseKeyIndex"]
@@ -174,7 +190,7 @@ def test_the_table_has_the_owner_index() -> None:
 @pytest.mark.parametrize("keys", [{}, {"mld__leaseTableTags": "team=a,cost-centre=b", "leaseTablePitrEnabled": "true"}])
 def test_neighbouring_values_are_aligned_as_terraform_fmt_does(keys: dict[str, str]) -> None:
     runs: list[set[int]] = [set()]
-    for line in lease_table.terraform(settings_of(**keys)).splitlines():
+    for line in lease_table(settings_of(**keys), "lease-table.tf").splitlines():
         if " = " in line and not line.endswith("{"):
             runs[-1].add(line.index(" = "))
         else:
@@ -186,7 +202,7 @@ def test_neighbouring_values_are_aligned_as_terraform_fmt_does(keys: dict[str, s
     ("application", "name"), [("clicks", "clicks"), ("1st.app", "_1st_app"), ("a/b c", "a_b_c")], ids=str
 )
 def test_resource_names_are_those_terraform_takes(application: str, name: str) -> None:
-    assert lease_table.resource_name(application) == name
+    assert resource_name(application) == name
 
 
 HOSTILE = '${file("/etc/passwd")} %{if true} "\n}\n'
@@ -199,18 +215,21 @@ def test_a_value_is_never_more_than_a_value_in_what_is_generated(name: str) -> N
 
     def made(value: str) -> list[str]:
         settings = replace(settings_of(retrievalMode="FANOUT"), **{name: value})
-        policy = iam_policy.policy(settings, create=True, operate=True)
         return [
-            iam_policy.as_terraform(lease_table.resource_name(settings.application_name), policy),
-            iam_policy.as_json(policy),
-            lease_table.terraform(settings),
-            lease_table.cloudformation(settings),
-            alerts.prometheus_rules(settings, 86_400),
-            alerts.cloudformation_alarms(settings, 86_400),
-            dashboard.dashboard(settings),
+            json.dumps(policy(settings, create=True, operate=True), indent=2),
+            lease_table(settings, "lease-table.tf"),
+            lease_table(settings, "lease-table.json"),
+            prometheus_rules(settings, DAY_S),
+            cloudformation_alarms(settings, DAY_S),
+            grafana_dashboard(settings),
         ]
 
     for plain, hostile in zip(made("plain"), made(HOSTILE), strict=True):
         assert len(hostile.splitlines()) == len(plain.splitlines()), hostile
-    for terraform in (made(HOSTILE)[0], made(HOSTILE)[2]):
-        assert not re.search(r"(?<!\$)\$\{|(?<!%)%\{", terraform)
+    assert not re.search(r"(?<!\$)\$\{|(?<!%)%\{", made(HOSTILE)[1])
+
+
+@pytest.mark.parametrize("option", ["--terraform", "--json"])
+def test_an_option_of_an_earlier_version_is_refused_with_what_to_do(option: str) -> None:
+    said = CliRunner().invoke(commands, ["iam-policy", "app.properties", option])
+    assert (said.exit_code, f"there is no {option} any more: " in said.stderr) == (2, True)

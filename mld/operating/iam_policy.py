@@ -7,7 +7,7 @@ partitions that the file does not tell are `*`; an ARN in the file tells both.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -189,37 +189,6 @@ def _partition(region: str) -> str:
         if region.startswith(prefix):
             return partition
     return "aws"
-
-
-def as_json(document: dict[str, Any]) -> str:
-    return json.dumps(document, indent=2)
-
-
-def as_terraform(name: str, document: dict[str, Any]) -> str:
-    """The policy as an `aws_iam_policy_document` data source of Terraform."""
-    lines = [f'data "aws_iam_policy_document" "{name}" {{']
-    for statement in document["Statement"]:
-        lines += [
-            "  statement {",
-            f'    sid       = "{statement["Sid"]}"',
-            f"    actions   = {_list(statement['Action'])}",
-        ]
-        lines.append(f"    resources = {_list(statement['Resource'])}")
-        for test, variables in statement.get("Condition", {}).items():
-            for variable, value in variables.items():
-                lines += [
-                    "    condition {",
-                    f'      test     = "{test}"',
-                    f'      variable = "{variable}"',
-                    f"      values   = {_list([value])}",
-                    "    }",
-                ]
-        lines.append("  }")
-    return "\n".join([*lines, "}"])
-
-
-def _list(values: Sequence[str]) -> str:
-    return f"[{', '.join(map(quoted, values))}]"
 
 
 def quoted(text: str) -> str:

@@ -1,7 +1,13 @@
-"""Finds out how `mld` runs here, for a unit that runs it in the same way: program, paths, what the file refers to."""
+"""A unit of systemd that runs the daemon with no more rights than it needs, as it is installed here.
+
+What each line of `templates/mld.service` closes, and what it leaves open, is in docs/use/running.md. Stops are the
+daemon's own affair: only its main process gets the signal, and the children are told over the protocol, so that they
+checkpoint.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import stat
@@ -11,14 +17,21 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 import mld
-from mld.operating.generated.service_unit import SERVICE_PATH, ServiceFacts, UnitRefused, service_name
+from mld.operating.generate import Value, filled
 from mld.properties.loader import LoadedConfiguration, entries_of, load
-from mld.properties.redaction import SECRET_CHARACTERS_MIN, is_secret_key
+from mld.properties.redaction import SECRET_CHARACTERS_MIN, is_secret_key, printable
+from mld.properties.settings import Settings
 from mld.properties.spark import PREFIX, PROGRAM, SINK_PREFIX
 from mld.properties.substitution import has_reference
 from mld.properties.values import DeadLetterKind
 from mld.protocol.command import split_command
 
+STOP_MARGIN_S = 15.0
+"""After the grace: giving leases back (5 s) and taking down what the last worker leaves (10 s)."""
+SERVICE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""The search path that systemd gives to a service."""
+_ODD = re.compile(r"[^A-Za-z0-9_.-]+")
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
 CREDENTIALS_DIRECTORY = "CREDENTIALS_DIRECTORY"
 _NO_JIT = re.compile(r"python[0-9.]*|mld-zygote|.*\.py|perl[0-9.]*|ruby[0-9.]*|bash|sh|dash")
 _HOMES = ("/home", "/root", "/run/user")
@@ -27,6 +40,88 @@ _VARIABLE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _CREDENTIAL = re.compile(r"\$\{file:\$\{CREDENTIALS_DIRECTORY\}/([^/${}]+)\}", re.ASCII)
 _SPARK_DIRECTORIES = ("checkpoint", "deadLetter", "ledger", "spool")
 _SPARK_PATHS = ("pipeline", "pyFiles", "files")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceFacts:
+    """What the unit is for. Paths are absolute; None where there is nothing to say."""
+
+    name: str
+    """As in ``systemctl status NAME``."""
+    stream: str
+    command: tuple[str, ...]
+    """Starts the daemon, the properties file and overrides included."""
+    grace_s: float
+    child_stop_s: float
+    """How long a child gets between the steps that end it."""
+    user: str | None = None
+    """An account that exists; None: one that systemd makes up as long as the service runs."""
+    group: str | None = None
+    working_directory: str | None = None
+    """None: the state directory."""
+    search_path: str | None = None
+    python_path: str | None = None
+    writable: tuple[str, ...] = ()
+    is_in_home: bool = False
+    """Something of the above is below /home, /root or /run/user."""
+    makes_code: bool = False
+    """The children compile while they run: a JVM, Node.js and the like, or nobody knows."""
+    is_spark: bool = False
+    variables: tuple[str, ...] = ()
+    """Variables that the properties file refers to, and that nobody else sets."""
+    credentials: tuple[str, ...] = ()
+    """Names of the files that it takes from $CREDENTIALS_DIRECTORY."""
+
+
+def service_name(settings: Settings) -> str:
+    """What the service of an application is called."""
+    return f"mld-{_ODD.sub('-', settings.application_name).strip('-.') or 'application'}"
+
+
+class UnitRefused(Exception):
+    """The unit cannot be written; one sentence with the remedy."""
+
+
+def unit(service: ServiceFacts) -> str:
+    """Return the text of ``NAME.service``. Raises UnitRefused for a name that would begin or join lines of it."""
+    directory = service.working_directory
+    values: dict[str, Value] = {
+        "name": service.name,
+        "stream": _literal(service.stream),
+        "command": " ".join(_word(word).replace("$", "$$") for word in service.command),
+        "user": service.user and _literal(service.user),
+        "group": service.user and _literal(service.group or service.user),
+        "directory": f"%S/{service.name}" if directory is None else _literal(directory),
+        "path": service.search_path and _word(f"PATH={service.search_path}"),
+        "python_path": service.python_path and _word(f"PYTHONPATH={service.python_path}"),
+        "is_spark": service.is_spark,
+        "variables": ", ".join(service.variables),
+        "credentials": tuple(_word(f"{name}:/etc/mld/{name}") for name in service.credentials),
+        "grace": f"{service.grace_s:g}",
+        "stop": str(math.ceil(service.grace_s + 2 * service.child_stop_s + STOP_MARGIN_S)),
+        "writable": " ".join(map(_word, service.writable)),
+        "is_in_home": service.is_in_home,
+        "makes_code": service.makes_code,
+    }
+    lines = list(filled("mld.service", values))
+    for line in lines:
+        if not line.isprintable() or line.endswith("\\"):
+            raise UnitRefused(f"{printable(line)} has a sign that cannot stand in a unit; give it another name")
+    return "\n".join(lines) + "\n"
+
+
+def _literal(text: str) -> str:
+    """Without specifiers."""
+    return text.replace("%", "%%")
+
+
+def _word(text: str) -> str:
+    """One word of a list, without specifiers and quotes of systemd's."""
+    plain = _literal(text)
+    return plain if _PLAIN.fullmatch(text) else '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+# --- how mld runs here ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
