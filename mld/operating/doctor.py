@@ -33,9 +33,9 @@ from mld.leases.rows import KEY
 from mld.operating import findings
 from mld.operating.findings import Diagnosis, fail, ok, refusal, warn
 from mld.operating.fleet_reader import fleet_reader, view_rules
+from mld.operating.naming import settings_of_one
 from mld.operating.network_probe import endpoint_findings, endpoints_of
 from mld.operating.stream_access import streams_of
-from mld.operating.stream_choice import settings_of_one
 from mld.operating.table_stream import examine_table_stream
 from mld.properties.redaction import Scrubber
 from mld.properties.settings import Settings

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mld.core.streams import StreamKind
-from mld.operating.stream_choice import settings_of_one
+from mld.operating.naming import settings_of_one
 from mld.properties.settings import Settings
 from mld.properties.values import DeadLetterKind, MetricsLevel, MetricsOutput, SchemaMode
 from mld.retrieval.stream_adapters import kind_of

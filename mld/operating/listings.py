@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -15,6 +15,17 @@ from mld.operating.verdicts import RANKS, Verdict, duration
 NOBODY = "nobody"
 CHECKPOINT_DIGITS = 12
 """Shown of a sequence number: its end, where two of one shard differ."""
+ERROR_CHARACTERS_MAX = 80
+DAEMON_COLUMNS = (
+    ("shard", False),
+    ("state", False),
+    ("behind", True),
+    ("busy", True),
+    ("records", True),
+    ("last checkpoint", True),
+    ("restarts", True),
+    ("last error", False),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +42,7 @@ class Listing:
 
 
 def leases_listing(status: FleetStatus, shards: Sequence[ShardView]) -> Listing:
-    """One row for each of `shards`, the worst first, and what is wrong with the table as a whole."""
+    """Return one row for each of `shards`, the worst first, and what is wrong with the table as a whole."""
     return Listing(
         "",
         (
@@ -73,7 +84,7 @@ def _lease_row(shard: ShardView) -> tuple[str, ...]:
 
 
 def note(shard: ShardView) -> str:
-    """What an operator should know about a shard, in a few words; empty for most."""
+    """Say what an operator should know about a shard, in a few words; nothing for most."""
     parts = []
     if shard.lease.handoff_to is not None:
         parts.append(f"goes to {shard.lease.handoff_to}")
@@ -89,7 +100,7 @@ def note(shard: ShardView) -> str:
 
 
 def worst_first(shards: Iterable[ShardView]) -> list[ShardView]:
-    """By verdict, then the furthest behind; those that are alike stay in their order."""
+    """Sort by verdict, then the furthest behind; those that are alike stay in their order."""
     return sorted(shards, key=lambda shard: (RANKS[shard.verdict.value], -(shard.behind_s or 0.0)))
 
 
@@ -112,7 +123,7 @@ def _faults(status: FleetStatus) -> list[str]:
 
 
 def streams_listing(status: FleetStatus) -> Listing:
-    """One row for each of several streams: shards by verdict, how far behind, and holes."""
+    """Return one row for each of several streams: shards by verdict, how far behind, and holes."""
     rows = []
     ids = {shard.label: shard.lease.stream for shard in status.shards}
     for label, shards in groupby(status.shards, key=lambda shard: shard.label):
@@ -144,7 +155,7 @@ def streams_listing(status: FleetStatus) -> Listing:
 
 
 def shares_listing(status: FleetStatus, by: str, hosts: dict[str, str] | None = None) -> Listing:
-    """How the open shards are shared out, by worker or by host."""
+    """Return how the open shards are shared out, by worker or by host."""
     living = (one.worker for one in status.workers if one.is_alive and one.drained is None)
     owners = Counter(dict.fromkeys((_name_of(worker, by, hosts or {}) for worker in living), 0))
     owners.update(_holder(shard, by, hosts or {}) for shard in status.open_shards)
@@ -167,7 +178,7 @@ def _name_of(worker: str, by: str, hosts: dict[str, str]) -> str:
 
 
 def host_of(worker: str) -> str:
-    """The host in a worker's id as KCL makes them, ``host:uuid``; else the id itself."""
+    """Return the host in a worker's id as KCL makes them, ``host:uuid``; else the id itself."""
     return worker.rsplit(":", 1)[0] if ":" in worker else worker
 
 
@@ -177,7 +188,7 @@ def _sum_kbps(status: FleetStatus, name: str, by: str, hosts: dict[str, str]) ->
 
 
 def workers_listing(status: FleetStatus) -> Listing:
-    """One row for each worker."""
+    """Return one row for each worker."""
     columns = (
         ("worker", False),
         ("kind", False),
@@ -218,7 +229,7 @@ def _worker_row(worker: WorkerView) -> tuple[str, ...]:
 
 
 def lag_listing(status: FleetStatus) -> Listing:
-    """The open shards with their verdicts, the worst first."""
+    """Return the open shards with their verdicts, the worst first."""
     rows = tuple(
         (
             *_stream_cell(status, shard),
@@ -242,7 +253,7 @@ def lag_listing(status: FleetStatus) -> Listing:
 
 
 def short(position: Position) -> str:
-    """A position in a few characters."""
+    """Return a position in a few characters."""
     if position.is_sentinel:
         return position.sequence
     sub = f"/{position.sub}" if position.sub else ""
@@ -253,11 +264,66 @@ def _number(shard_id: str) -> str:
     return shard_id.rsplit("-", 1)[-1].lstrip("0") or "0"
 
 
+def daemon_listing(value: Mapping[str, Any]) -> Listing:
+    """Return one row for each shard of a daemon, from its answer to `mld status`."""
+    has_several = any(shard.get("stream") for shard in value["shards"])
+    columns = (("stream", False), *DAEMON_COLUMNS) if has_several else DAEMON_COLUMNS
+    rows = tuple(
+        ((shard.get("stream") or "", *_daemon_row(shard)) if has_several else _daemon_row(shard))
+        for shard in value["shards"]
+    )
+    return Listing("", columns, rows, tuple(_daemon_notes(value)))
+
+
+def daemon_headline(value: Mapping[str, Any]) -> str:
+    """Say who the daemon is."""
+    leader = ", leader" if value["isLeader"] else ""
+    stream = value["stream"] or "several streams"
+    return (
+        f"{value['application']} on {stream}: worker {value['worker']}{leader}, pid {value['pid']}, "
+        f"mld {value['version']}, mode {value['mode']}, up {duration(value['upSeconds'])}"
+    )
+
+
+def _daemon_row(shard: Mapping[str, Any]) -> tuple[str, ...]:
+    since = shard["checkpointSecondsAgo"]
+    return (
+        shard["shard"],
+        shard["state"],
+        duration(shard["behindSeconds"]),
+        "" if shard["busySeconds"] is None else duration(shard["busySeconds"]),
+        f"{shard['records']:,}",
+        "none yet" if since is None else f"{duration(since)} ago",
+        str(shard["restarts"]),
+        _cut(shard["why"] or shard["lastError"] or ""),
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= ERROR_CHARACTERS_MAX else text[: ERROR_CHARACTERS_MAX - 1] + "…"
+
+
+def _daemon_notes(value: Mapping[str, Any]) -> list[str]:
+    count = len(value["shards"])
+    notes = [
+        f"{count} shard{'' if count == 1 else 's'}; furthest behind: {duration(value['behindSeconds'])}"
+        if count
+        else "no shard"
+    ]
+    if not value["isReady"]:
+        notes.append(f"not ready: {value['whyNotReady']}")
+    if not value["isAlive"]:
+        notes.append(f"not alive: {value['whyNotAlive']}")
+    if value["unexpectedErrors"]:
+        notes.append(f"{value['unexpectedErrors']} unexpected errors: see the log")
+    return notes
+
+
 # --- for machines -----------------------------------------------------------------------------------------------------
 
 
 def shard_value(shard: ShardView) -> dict[str, Any]:
-    """One shard, in plain values; times in seconds, None for what is unknown."""
+    """Return one shard, in plain values; times in seconds, None for what is unknown."""
     share = shard.share
     return {
         "shard": shard.lease.shard_id,
@@ -285,7 +351,7 @@ def shard_value(shard: ShardView) -> dict[str, Any]:
 
 
 def worker_value(worker: WorkerView) -> dict[str, Any]:
-    """One worker, in plain values."""
+    """Return one worker, in plain values."""
     return {
         "worker": worker.worker,
         "kind": worker.kind,
@@ -302,7 +368,7 @@ def worker_value(worker: WorkerView) -> dict[str, Any]:
 
 
 def fleet_value(status: FleetStatus, shards: Iterable[ShardView] | None = None) -> dict[str, Any]:
-    """The whole fleet, in plain values; `shards` if not all of them are wanted."""
+    """Return the whole fleet, in plain values; `shards` if not all of them are wanted."""
     return {
         "takenAt": status.taken_s,
         "leader": status.leader,

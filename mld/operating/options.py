@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+import time
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
@@ -25,6 +26,7 @@ from mld.core.terminal import (
     say,
     settings_of,
 )
+from mld.operating.points import ALL_KINDS, Point, PointError, PointKind, parse_point
 
 if TYPE_CHECKING:
     from mld.properties.settings import Settings
@@ -113,6 +115,23 @@ def removed_option(name: str, instead: str) -> Callable[[F], F]:
             raise click.UsageError(f"there is no {name} any more: {instead}")
 
     return click.option(name, is_flag=True, hidden=True, expose_value=False, callback=refuse)
+
+
+class PointType(click.ParamType[Point]):
+    """``trim-horizon``, ``latest``, ``checkpoint``, a time or a sequence number, as far as `kinds` allow."""
+
+    name = "place"
+
+    def __init__(self, kinds: Collection[PointKind] = ALL_KINDS) -> None:
+        self._kinds = kinds
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Point:
+        if isinstance(value, Point):
+            return value
+        try:
+            return parse_point(str(value), time.time(), self._kinds)
+        except PointError as error:
+            self.fail(str(error), param, ctx)
 
 
 def show(output: str, lines: Sequence[str], value: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from mld.operating.acts.act_options import file_and_words
+from mld.operating.options import file_and_words
 
 FILE = "app.properties"
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.operating.acts.backup import BackupError, BackupHeader, backup_name, read_backup, write_backup
+from mld.operating.backup import BackupError, BackupHeader, backup_name, read_backup, write_backup
 
 HEADER = BackupHeader("clicks", "clicks-leases", "click-stream", "2026-11-23T04:00:00+00:00", "mld export")
 NAMES = st.text(min_size=1, max_size=8)

@@ -7,7 +7,8 @@ import pytest
 from mld.core.positions import TRIM_HORIZON
 from mld.leases import rows
 from mld.leases.lease import Lease
-from mld.operating.acts.plan import ActRefusedError, full_key, raw_table
+from mld.operating.naming import full_key
+from mld.operating.plan import ActRefusedError, raw_table
 
 KEYS = ("shardId-000000000001", "shardId-000000000002", "shardId-000000000012")
 

@@ -11,8 +11,9 @@ from mld.core.positions import SHARD_END, TRIM_HORIZON
 from mld.fleet.leader.lock import LockRow
 from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, REPORTS_TABLE_KEY, Place, WorkerReport
 from mld.leases.lease import Lease
-from mld.operating.acts.plan import ActPlan, ActRefusedError
-from mld.operating.acts.steering import (
+from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
+from mld.operating.plan import ActPlan, ActRefusedError
+from mld.operating.steering import (
     PIN_S,
     plan_drain,
     plan_move,
@@ -22,7 +23,7 @@ from mld.operating.acts.steering import (
     plan_undrain,
     shards_of,
 )
-from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
+from tests.support.changes import request_for
 
 NOW = 1_763_000_000
 RULES = ViewRules(lease_duration_s=10.0)
@@ -60,13 +61,13 @@ def test_a_living_owner_hands_the_shard_over_and_it_is_pinned() -> None:
     plan = plan_move(fleet(lease(1, "a")), "1", "b", is_3x=True, now_s=NOW + 0.5)
     (change,) = plan.changes
     assert change.words == "handed by a to b"
-    assert change.request["UpdateExpression"] == (
+    assert request_for(change)["UpdateExpression"] == (
         "SET #mldPinnedUntil = :pinnedUntil, #leaseOwner = :nextOwner, #checkpointOwner = :owner"
     )
-    assert change.request["ConditionExpression"] == (
+    assert request_for(change)["ConditionExpression"] == (
         "#leaseKey = :key AND #leaseOwner = :owner AND attribute_not_exists(#checkpointOwner)"
     )
-    assert change.request["ExpressionAttributeValues"][":pinnedUntil"] == {"N": str(NOW + PIN_S)}
+    assert request_for(change)["ExpressionAttributeValues"][":pinnedUntil"] == {"N": str(NOW + PIN_S)}
 
 
 @pytest.mark.parametrize(("owner", "words"), [(None, "nobody's, given to b"), ("d", "of d, which is dead, given to b")])
@@ -74,7 +75,7 @@ def test_a_shard_that_nobody_works_on_is_given(owner: str | None, words: str) ->
     seen = fleet(lease(1, owner), reports=(report("b"), report("d", age_s=500)))
     (change,) = plan_move(seen, "1", "b", is_3x=True, now_s=NOW).changes
     assert change.words == words
-    assert "#leaseCounter = :seen" in change.request["ConditionExpression"]
+    assert "#leaseCounter = :seen" in request_for(change)["ConditionExpression"]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_a_drained_worker_is_marked_first_and_its_shards_are_dealt_out() -> None
         "03": "handed by a to b",
     }
     assert plan.notes == ("shardId-000000000004 is on its way to c already",)
-    assert plan.changes[0].table is None
+    assert plan.changes[0].place is None
 
 
 def test_what_no_other_worker_has_room_for_stays_with_a_drained_one() -> None:
@@ -162,7 +163,7 @@ def test_a_release_that_nobody_has_room_for_is_refused() -> None:
 
 def test_a_report_of_the_legacy_table_is_marked_there() -> None:
     (change,) = plan_drain(fleet(), "a", LEGACY, "by me", LEASES_MAX, is_3x=True).changes
-    assert (change.table, change.request["Key"]) == (LEGACY.table, {"wid": {"S": "a"}})
+    assert (change.place, request_for(change)["Key"]) == (LEGACY, {"wid": {"S": "a"}})
 
 
 def test_asked_again_a_drain_gives_away_what_came_since() -> None:
@@ -179,7 +180,7 @@ def test_the_last_worker_is_not_drained(owned: bool) -> None:
 def test_a_drain_is_undone() -> None:
     seen = fleet(reports=(report("a", drain="by me"), report("b")))
     (change,) = plan_undrain(seen, "a", BESIDE).changes
-    assert change.request["UpdateExpression"] == "REMOVE #mldDrain"
+    assert request_for(change)["UpdateExpression"] == "REMOVE #mldDrain"
     assert "worker b is not drained" in refused(lambda: plan_undrain(seen, "b", BESIDE))
 
 
@@ -188,8 +189,8 @@ def test_a_drain_is_undone() -> None:
 
 def test_a_pause_leaves_counter_and_owners_alone() -> None:
     (change,) = plan_pause(fleet(lease(1, "a")), "1", "by me: it burns").changes
-    assert change.request["UpdateExpression"] == "SET #mldPaused = :words"
-    assert change.request["ExpressionAttributeValues"] == {
+    assert request_for(change)["UpdateExpression"] == "SET #mldPaused = :words"
+    assert request_for(change)["ExpressionAttributeValues"] == {
         ":key": {"S": "shardId-000000000001"},
         ":words": {"S": "by me: it burns"},
         ":owner": {"S": "a"},

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from mld.core.positions import SUB_MAX, Position
-from mld.operating.acts.backup import free_name, saved_file
-from mld.operating.acts.plan import ActRefusedError
-from mld.operating.resets.skipping import SkipRange, parse_past
+from mld.operating.backup import free_name, saved_file
+from mld.operating.plan import ActRefusedError
+from mld.operating.skipping import SkipRange, parse_past
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from mld.core.errors import TableError
 from mld.core.positions import TRIM_HORIZON, InitialPosition
 from mld.leases.lease import Lease
 from mld.leases.rows import OWNER
-from mld.operating.acts.plan import ActPlan, ActRefusedError, Fate, RawTable
+from mld.operating.application import Application, application_with
+from mld.operating.operator_hold import OPERATOR_PREFIX, operator_hold
+from mld.operating.plan import ActPlan, ActRefusedError, Fate, RawTable
 from mld.operating.points import Point, PointKind
-from mld.operating.resets.application import Application, application_with
-from mld.operating.resets.operator_hold import OPERATOR_PREFIX, operator_hold
-from mld.operating.resets.resetting import resolve
-from mld.operating.resets.skipping import SkipRange, skip
+from mld.operating.resetting import resolve
+from mld.operating.skipping import SkipRange, skip
 from tests.support.fleet import STREAM, TABLE, Fleet, in_fleet, settings_of
 from tests.twins.dynamo import Fault, lost_reply, lost_request
 from tests.twins.kinesis_model import ModelFanOut
@@ -78,7 +78,7 @@ async def test_no_worker_reads_while_the_rows_are_written(world: Fleet) -> None:
         world.start(f"w{number}", seed=number, clientVersionConfig=MODES[0])
     await processed(world)
     app = application(world)
-    async with operator_hold(app.leases, app.calls, app.clock, app.lease_duration_s) as hold:
+    async with operator_hold(app.leases, app.clock, app.lease_duration_s) as hold:
         await hold.take((await app.look()).table.scan.leases, by_force=True)
         await world.advance(app.lease_duration_s)
         world.recorder.deliveries.clear()
@@ -101,7 +101,7 @@ async def test_leases_whose_rows_move_faster_than_the_table_answers_are_taken(wo
     await world.advance(1)
     assert all(_counter(world, lease.key) > lease.counter + 2 for lease in seen.table.scan.leases), "a busy fleet"
 
-    async with operator_hold(app.leases, app.calls, app.clock, app.lease_duration_s) as hold:
+    async with operator_hold(app.leases, app.clock, app.lease_duration_s) as hold:
         await hold.take((await app.look()).table.scan.leases, by_force=True)
         assert _owners(world) == {hold.me}
         await hold.until_noticed()
@@ -148,7 +148,7 @@ async def test_two_operators_are_not_at_work_at_once(world: Fleet) -> None:
     assert {lease.checkpoint for lease in _leases(world)} == {TRIM_HORIZON}
 
     app = application(world)
-    async with operator_hold(app.leases, app.calls, app.clock, app.lease_duration_s) as hold:
+    async with operator_hold(app.leases, app.clock, app.lease_duration_s) as hold:
         await hold.take((await app.look()).table.scan.leases, by_force=False)
         with pytest.raises(ActRefusedError, match="another operator is at work on this table"):
             await app.require_no_operators(await app.look())

@@ -10,18 +10,18 @@ import pytest
 from mld.core.positions import TRIM_HORIZON, Position
 from mld.leases.lease import Lease
 from mld.leases.rows import new_row
-from mld.operating.acts.backup import BackupHeader
-from mld.operating.acts.plan import ActPlan, ActRefusedError, RawTable, raw_table
+from mld.operating.application import Application, application_with
+from mld.operating.backup import BackupHeader
+from mld.operating.naming import in_stream, of_stream, require_form, stream_id_in, within
+from mld.operating.plan import ActPlan, ActRefusedError, Change, RawTable, create, raw_table, remove, rewrite
 from mld.operating.points import Point, PointKind
-from mld.operating.resets import requests
-from mld.operating.resets.application import Application, application_with
-from mld.operating.resets.one_stream_view import in_stream, of_stream, require_form, stream_id_in, within
-from mld.operating.resets.resetting import resolve
-from mld.operating.resets.restoring import Saved, saved_of
+from mld.operating.resetting import resolve
+from mld.operating.restoring import Saved, saved_of
 from mld.properties.settings import StreamSetting
 from mld.properties.values import StreamArn
 from mld.tracking import stream_list
 from mld.tracking.stream_list import ListedStream, TrackedList
+from tests.support.changes import request_for
 from tests.support.fleet import TABLE, settings_of
 from tests.support.many import ManyFleet, in_many_fleet
 from tests.twins.kinesis_model import ModelFanOut
@@ -56,15 +56,15 @@ def test_only_the_leases_of_the_stream_are_seen_and_by_the_shards_own_names() ->
 def test_what_is_planned_is_written_to_the_rows_of_the_stream() -> None:
     new = Lease(SHARD_1, TRIM_HORIZON)
     changes = (
-        requests.create(new, "me", "new"),
-        requests.rewrite(lease(None), Lease(SHARD_0, TRIM_HORIZON), "me", "back"),
-        requests.remove(SHARD_0, "me", "gone"),
+        Change("new", create(new, "me")),
+        Change("back", rewrite(lease(None), Lease(SHARD_0, TRIM_HORIZON), "me")),
+        Change("gone", remove(SHARD_0, "me")),
     )
     put, update, delete = in_stream(ActPlan("", changes), ORDERS).changes
-    assert put.request["Item"]["leaseKey"] == {"S": f"{ORDERS}:{SHARD_1}"}
-    assert put.request["Item"]["streamName"] == {"S": ORDERS}
-    assert put.request["Item"]["shardId"] == {"S": SHARD_1}
-    assert update.request["Key"] == delete.request["Key"] == {"leaseKey": {"S": f"{ORDERS}:{SHARD_0}"}}
+    assert request_for(put)["Item"]["leaseKey"] == {"S": f"{ORDERS}:{SHARD_1}"}
+    assert request_for(put)["Item"]["streamName"] == {"S": ORDERS}
+    assert request_for(put)["Item"]["shardId"] == {"S": SHARD_1}
+    assert request_for(update)["Key"] == request_for(delete)["Key"] == {"leaseKey": {"S": f"{ORDERS}:{SHARD_0}"}}
     assert [one.key for one in (put, update, delete)] == [f"{ORDERS}:{SHARD_1}", *[f"{ORDERS}:{SHARD_0}"] * 2]
 
 
@@ -122,7 +122,7 @@ def application(world: ManyFleet, name: str) -> Application:
     streams = ModelFanOut(world.kinesis, name, world.clock)
     settings = settings_of(streamName=name)
     made = application_with(settings, world.dynamo.client("operator"), streams, world.clock)
-    return replace(made, stream=world.stream_id(name), stream_label=name)
+    return replace(made, stream=world.stream_id(name), is_several=True)
 
 
 @in_many_fleet("orders", "clicks", shard_count=2)

@@ -6,10 +6,10 @@ import pytest
 
 from mld.core.positions import LATEST, TRIM_HORIZON, Position
 from mld.core.streams import HashRange, Shard, ShardFilter, ShardFilterType, ShardsPage, StreamKind
-from mld.operating.acts.plan import ActRefusedError
+from mld.operating.application import Application, application_with
+from mld.operating.plan import ActRefusedError
 from mld.operating.points import Point, PointKind
-from mld.operating.resets.application import Application, application_with
-from mld.operating.resets.resetting import resolve
+from mld.operating.resetting import resolve
 from tests.support.fleet import settings_of
 from tests.twins.dynamo import MemoryDynamo
 from tests.twins.streams import MemoryStreams

@@ -12,10 +12,11 @@ import pytest
 from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.leases.lease import Lease
 from mld.leases.rows import new_row
-from mld.operating.acts.backup import BackupHeader, write_backup
-from mld.operating.acts.plan import ActRefusedError, WriteKind, raw_table
-from mld.operating.resets.restoring import Restoration, Saved, read_saved, require_same_table
+from mld.operating.backup import BackupHeader, write_backup
+from mld.operating.plan import ActRefusedError, raw_table
+from mld.operating.restoring import Restoration, Saved, read_saved, require_same_table
 from mld.shards.graph import ShardGraph
+from tests.support.changes import operation_of, request_for
 from tests.unit.shards.twins import GRAPH_S, done, row, sid
 
 HEADER = BackupHeader("app", "app", "clicks", "2026-01-31T00:00:00+00:00", "export")
@@ -31,21 +32,21 @@ def saved(*leases: Lease) -> Saved:
     return Saved(HEADER, leases, {lease.key: stored(lease) for lease in leases})
 
 
-def planned(file: Saved, *leases: Lease, may_skip: bool = False) -> dict[str, tuple[WriteKind, str]]:
+def planned(file: Saved, *leases: Lease, may_skip: bool = False) -> dict[str, tuple[str, str]]:
     table = raw_table([stored(lease) for lease in leases])
     plan = Restoration(file, ShardGraph(GRAPH_S), may_skip).plan(table, "me")
-    return {change.key: (change.kind, change.words) for change in plan.changes}
+    return {change.key: (operation_of(change), change.words) for change in plan.changes}
 
 
 def test_a_checkpoint_goes_back_and_an_equal_one_stays():
     changes = planned(saved(row(0, 11), row(3, 12)), row(0, 15), row(3, 12))
-    assert changes == {sid(0): (WriteKind.UPDATE, "from 15/0 back to 11/0")}
+    assert changes == {sid(0): ("UpdateItem", "from 15/0 back to 11/0")}
 
 
 def test_rows_below_a_shard_that_is_unfinished_in_the_file_are_read_again():
     changes = planned(saved(row(0, 11), row(3, 12)), done(0, children=(1, 2)), row(1, 25), row(2, 25), row(3, 12))
-    assert changes[sid(0)] == (WriteKind.UPDATE, "from SHARD_END back to 11/0")
-    assert {key for key, (kind, _) in changes.items() if kind is WriteKind.DELETE} == {sid(1), sid(2)}
+    assert changes[sid(0)] == ("UpdateItem", "from SHARD_END back to 11/0")
+    assert {key for key, (kind, _) in changes.items() if kind == "DeleteItem"} == {sid(1), sid(2)}
     assert list(changes) == [sid(0), sid(1), sid(2)]
 
 
@@ -79,8 +80,8 @@ def test_a_missing_row_is_put_back_as_it_was_without_its_owners():
     )
     plan = Restoration(Saved(HEADER, (lease,), {lease.key: old}), ShardGraph(GRAPH_S)).plan(raw_table([]), "me")
     (change,) = plan.changes
-    assert change.request["ConditionExpression"] == "attribute_not_exists(#leaseKey)"
-    assert change.request["Item"] == stored(
+    assert request_for(change)["ConditionExpression"] == "attribute_not_exists(#leaseKey)"
+    assert request_for(change)["Item"] == stored(
         lease, leaseOwner={"S": "me"}, throughputKBps={"N": "1.5"}, unknown={"BOOL": True}
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,9 @@ from mld.core.errors import AwsError, StreamNotFoundError
 from mld.core.positions import TRIM_HORIZON
 from mld.leases.lease import Lease
 from mld.leases.rows import new_row
-from mld.operating.acts.plan import ActRefusedError, raw_table
-from mld.operating.resets.application import application_with
-from mld.operating.resets.retiring import possessions, require_lease_rows, require_unprotected, take_down
+from mld.operating.application import application_with
+from mld.operating.plan import ActRefusedError, raw_table
+from mld.operating.retiring import possessions, require_lease_rows, require_unprotected, take_down
 from mld.properties.settings import Settings
 from tests.support.fleet import TABLE, settings_of
 from tests.twins.dynamo import MemoryDynamo
@@ -46,7 +47,8 @@ class Owned:
         self.streams = MemoryStreams()
         self.dynamo = MemoryDynamo(self.streams.clock)
         self.kinesis = Consumers(*consumers)
-        self.app = application_with(self.settings, self.dynamo, self.streams, self.streams.clock)
+        app = application_with(self.settings, self.dynamo, self.streams, self.streams.clock)
+        self.app = replace(app, kinesis=self.kinesis)
 
     async def create(self, name: str, key: str, **more: Any) -> None:
         params = {
@@ -58,7 +60,7 @@ class Owned:
         await self.dynamo.call("CreateTable", params | more)
 
     async def found(self) -> Any:
-        return await possessions(self.app, self.settings, self.dynamo, self.kinesis)
+        return await possessions(self.app)
 
 
 @virtual
@@ -75,7 +77,7 @@ async def test_tables_of_both_layouts_and_the_own_consumer_are_found_and_deleted
         (f"{TABLE}-CoordinatorState", 0),
         (f"{TABLE}-WorkerMetricStats", 0),
     ]
-    outcomes = dict(await take_down(found, owned.dynamo, owned.kinesis))
+    outcomes = dict(await take_down(found, owned.app))
 
     assert set(outcomes.values()) == {"deleted", "deregistered"}
     assert not owned.dynamo.has_table(TABLE)
@@ -120,7 +122,7 @@ async def test_a_failure_is_said_and_does_not_stop_the_rest() -> None:
     await owned.create(TABLE, "leaseKey")
     found = await owned.found()
     owned.dynamo.forbidden.add("DeleteTable")
-    outcomes = dict(await take_down(found, owned.dynamo, owned.kinesis))
+    outcomes = dict(await take_down(found, owned.app))
     assert outcomes[TABLE].startswith("failed: ")
     assert outcomes[found.consumer] == "deregistered"
 

@@ -8,12 +8,13 @@ import pytest
 
 from mld.core.errors import TableError
 from mld.leases import rows
-from mld.operating.acts.plan import ActRefusedError, RawTable, Row, WriteKind, raw_table
-from mld.operating.resets.application import Application, application_with
-from mld.operating.resets.reshaping import reshape, to_one, to_several
-from mld.operating.resets.table_forms import Reshaping, TableForm
+from mld.operating.application import Application, application_with
+from mld.operating.plan import ActRefusedError, RawTable, Row, raw_table
+from mld.operating.reshaping import reshape, to_one, to_several
+from mld.operating.table_forms import Reshaping, TableForm
 from mld.tracking import stream_list
 from mld.tracking.stream_list import ListedStream, TrackedList
+from tests.support.changes import operation_of, request_for
 from tests.support.fleet import STREAM, TABLE, Fleet, in_fleet, settings_of
 from tests.twins.dynamo import lost_reply, lost_request
 from tests.twins.kinesis_model import ModelFanOut
@@ -68,21 +69,21 @@ def table(*found: Row) -> RawTable:
 
 def test_a_copy_has_all_but_what_is_said_of_the_holder() -> None:
     (copy,) = SEVERAL.next_step(table(row(**FULL, **OF_THE_HOLDER))).changes
-    assert copy.kind is WriteKind.PUT
-    assert copy.request["ConditionExpression"] == "attribute_not_exists(#leaseKey)"
-    assert copy.request["Item"] == row(stream=ID, **FULL)
+    assert operation_of(copy) == "PutItem"
+    assert request_for(copy)["ConditionExpression"] == "attribute_not_exists(#leaseKey)"
+    assert request_for(copy)["Item"] == row(stream=ID, **FULL)
 
 
 def test_the_way_back_gives_the_row_of_before() -> None:
     (copy,) = ONE.next_step(table(row(stream=ID, **FULL, **OF_THE_HOLDER))).changes
-    assert copy.request["Item"] == row(**FULL)
+    assert request_for(copy)["Item"] == row(**FULL)
 
 
 def test_a_number_is_kept_as_it_is_written() -> None:
     long = "49590338271490256608559692538361571095921575989136588898"
     (copy,) = SEVERAL.next_step(table(row(checkpoint=long, throughputKBps={"N": "1.250E+2"}))).changes
-    assert copy.request["Item"]["checkpoint"] == {"S": long}
-    assert copy.request["Item"]["throughputKBps"] == {"N": "1.250E+2"}
+    assert request_for(copy)["Item"]["checkpoint"] == {"S": long}
+    assert request_for(copy)["Item"]["throughputKBps"] == {"N": "1.250E+2"}
 
 
 def test_first_all_copies_then_the_list_then_the_old_rows_go() -> None:
@@ -97,7 +98,7 @@ def test_first_all_copies_then_the_list_then_the_old_rows_go() -> None:
         SEVERAL.next_step(table(old[1], *new, listed)),
         SEVERAL.next_step(table(*new, listed)),
     ]
-    assert [[(one.kind.value, one.key) for one in step.changes] for step in steps] == [
+    assert [[(operation_of(one), one.key) for one in step.changes] for step in steps] == [
         [("PutItem", f"{ID}:{SHARD_0}"), ("PutItem", f"{ID}:{SHARD_1}")],
         [("PutItem", f"{ID}:{SHARD_1}")],
         [("PutItem", "mldStreams")],
@@ -111,7 +112,7 @@ def test_back_the_list_goes_last() -> None:
     old, new = row(stream=ID), row()
     listed = _list_row(TrackedList(4, (ORDERS,)))
     steps = [ONE.next_step(table(*found)) for found in ([old, listed], [old, new, listed], [new, listed], [new])]
-    assert [[(one.kind.value, one.key) for one in step.changes] for step in steps] == [
+    assert [[(operation_of(one), one.key) for one in step.changes] for step in steps] == [
         [("PutItem", SHARD_0)],
         [("DeleteItem", f"{ID}:{SHARD_0}")],
         [("DeleteItem", "mldStreams")],
@@ -122,7 +123,7 @@ def test_back_the_list_goes_last() -> None:
 def test_an_old_row_goes_only_as_it_was_read() -> None:
     listed = _list_row(TrackedList(1, (ORDERS,)))
     (gone,) = SEVERAL.next_step(table(row(leaseOwner={"S": "w1"}), row(stream=ID), listed)).changes
-    condition, values = gone.request["ConditionExpression"], gone.request["ExpressionAttributeValues"]
+    condition, values = request_for(gone)["ConditionExpression"], request_for(gone)["ExpressionAttributeValues"]
     for name in ("leaseCounter", "checkpoint", "checkpointSubSequenceNumber", "leaseOwner"):
         assert f"#{name} = :{name}" in condition
     for name in ("checkpointOwner", "pendingCheckpoint", "streamName"):
@@ -138,7 +139,7 @@ def test_an_old_row_goes_only_as_it_was_read() -> None:
 def test_a_copy_that_is_not_after_the_old_row_counts(old: str, new: str) -> None:
     listed = _list_row(TrackedList(1, (ORDERS,)))
     step = SEVERAL.next_step(table(row(checkpoint=old), row(checkpoint=new, stream=ID), listed))
-    assert [(one.kind, one.key) for one in step.changes] == [(WriteKind.DELETE, SHARD_0)]
+    assert [(operation_of(one), one.key) for one in step.changes] == [("DeleteItem", SHARD_0)]
 
 
 @pytest.mark.parametrize(
@@ -177,9 +178,9 @@ def test_the_list_keeps_other_streams_and_takes_this_one_back() -> None:
     former = ListedStream(ID, "orders", ARN, None, former_since_s=7)
     before = _list_row(TrackedList(4, (clicks, former)))
     (write,) = SEVERAL.next_step(table(row(), row(stream=ID), before)).changes
-    after = stream_list.parse(write.request["Item"])
+    after = stream_list.parse(request_for(write)["Item"])
     assert after == TrackedList(5, (clicks, ORDERS))
-    assert write.request["ExpressionAttributeValues"] == {f":{name}": before[name] for name in stream_list.FIELDS}
+    assert request_for(write)["ExpressionAttributeValues"] == {f":{name}": before[name] for name in stream_list.FIELDS}
 
 
 def test_the_way_back_says_which_listed_streams_are_forgotten() -> None:

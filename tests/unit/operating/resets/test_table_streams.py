@@ -11,10 +11,10 @@ from mld.core.streams import HashRange, StreamKind
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
+from mld.operating.application import Application, application_with
 from mld.operating.points import Point, PointKind
-from mld.operating.resets.application import Application, application_with
-from mld.operating.resets.resetting import resolve
-from mld.operating.resets.reshaping import reshape, to_one, to_several
+from mld.operating.resetting import resolve
+from mld.operating.reshaping import reshape, to_one, to_several
 from mld.retrieval.rawpage import page_of
 from tests.support.fleet import TABLE, settings_of
 from tests.twins.dynamo import MemoryDynamo

@@ -8,8 +8,7 @@ Java workers of KCL 3.x. By the rules of KCL 2.x workers take leases themselves,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from mld.core.positions import SUB_MAX, Position
 from mld.fleet.report import reports
@@ -19,8 +18,10 @@ from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.room import loads_of
 from mld.leases.rows import LEFT_OUT_MAX
-from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, change_by, full_key, update
+from mld.leases.table import Absent, Condition, Present, Value
 from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ShardView, WorkerView
+from mld.operating.naming import full_key
+from mld.operating.plan import ActPlan, ActRefusedError, Change, yes_or_no
 from mld.operating.verdicts import Verdict
 
 PIN_S = 3_600
@@ -53,7 +54,7 @@ def plan_release(fleet: FleetStatus, shards: Iterable[str], leases_max: int, *, 
     if not owned:
         raise ActRefusedError("nobody owns " + ", ".join(view.key for view in views))
     if not is_3x:
-        changes = [change_by(writes.release(lease), f"taken from {lease.actual_owner}, for nobody") for lease in owned]
+        changes = [Change(f"taken from {lease.actual_owner}, for nobody", writes.release(lease)) for lease in owned]
         note = "the first worker that looks for leases takes it, perhaps the same one"
         return ActPlan(_title("release", owned), tuple(changes), (note,))
     changes, notes = _spread(fleet, owned, leases_max)
@@ -80,7 +81,9 @@ def plan_drain(
     leases = [view.lease for view in fleet.open_shards if view.owner == name]
     changes, notes = _spread(fleet, leases, leases_max) if leases else ([], _need_others(fleet, {name}))
     if worker.drained is None:
-        changes.insert(0, _mark(worker, report_place, words))
+        mark = ((reports.DRAIN, Value(":words", {"S": words})),)
+        what = "gets no more leases while others have room"
+        changes.insert(0, _on_report(name, report_place, what, Absent(reports.DRAIN), sets=mark))
     if worker.kind in (JAVA, UNREPORTED):
         notes = (*notes, "a Java worker gives away what it has now; a leader of Java does not know the mark")
     return ActPlan(f"drain {name}: it has {len(leases)} open shards", tuple(changes), notes)
@@ -91,11 +94,9 @@ def plan_undrain(fleet: FleetStatus, name: str, report_place: Place) -> ActPlan:
     worker = _known(fleet, name)
     if worker.drained is None:
         raise ActRefusedError(f"worker {name} is not drained")
-    request = _on_report(name, report_place, f"attribute_exists(#{reports.DRAIN})", f"REMOVE #{reports.DRAIN}", {})
-    words = "may have leases again"
-    changes = (Change(name, words, update(name, words, request).kind, request, _table(report_place)),)
+    change = _on_report(name, report_place, "may have leases again", Present(reports.DRAIN), removes=(reports.DRAIN,))
     return ActPlan(
-        f"end the drain of {name} ({worker.drained})", changes, ("leaders give it leases in their next runs",)
+        f"end the drain of {name} ({worker.drained})", (change,), ("leaders give it leases in their next runs",)
     )
 
 
@@ -106,7 +107,7 @@ def plan_pause(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
         raise ActRefusedError(f"{view.key} is paused already: {view.lease.paused}")
     _must_not_be_javas(fleet, view, "cannot pause")
     what = "nothing more is delivered after the batch in its child's hands"
-    change = change_by(writes.pause(view.lease, words), what)
+    change = Change(what, writes.pause(view.lease, words))
     return ActPlan(f"pause {view.key}", (change,), ("the lease stays held; it is seen with the next renewal",))
 
 
@@ -115,7 +116,7 @@ def plan_resume(fleet: FleetStatus, shard: str) -> ActPlan:
     view = _shard(fleet, shard)
     if view.lease.paused is None:
         raise ActRefusedError(f"{view.key} is not paused")
-    change = change_by(writes.resume(view.lease), f"goes on ({view.lease.paused})")
+    change = Change(f"goes on ({view.lease.paused})", writes.resume(view.lease))
     return ActPlan(f"resume {view.key}", (change,))
 
 
@@ -126,7 +127,7 @@ def plan_restart(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
         raise ActRefusedError(f"nobody owns {view.key}: whoever takes it starts a child")
     _must_not_be_javas(fleet, view, "cannot be asked for that")
     what = f"{view.owner} kills its child and starts another one at the checkpoint"
-    change = change_by(writes.ask_restart(view.lease, words), what)
+    change = Change(what, writes.ask_restart(view.lease, words))
     return ActPlan(f"restart the child of {view.key}", (change,), ("it is seen with the next renewal",))
 
 
@@ -149,7 +150,7 @@ def plan_leave_out(fleet: FleetStatus, shard: str, record: str) -> ActPlan:
             "more at once with --past"
         )
     words = "is not delivered; what comes before and after it is"
-    change = change_by(writes.leave_out(lease, kept | {record}), f"{record} {words}")
+    change = Change(f"{record} {words}", writes.leave_out(lease, kept | {record}))
     note = "it is seen with the next renewal; a child that hangs in the record needs `mld restart-child` as well"
     return ActPlan(f"leave {record} out of {view.key}", (change,), (note,))
 
@@ -242,30 +243,14 @@ def _to(fleet: FleetStatus, lease: Lease, target: str, pinned_until_s: int | Non
     else:
         whose = "nobody's" if lease.owner is None else f"of {lease.owner}, which is dead"
         words, write = f"{whose}, given to {target}", writes.assign_expired(lease, target)
-    return change_by(write if pinned_until_s is None else writes.pinned(write, pinned_until_s), words)
+    return Change(words, write if pinned_until_s is None else writes.pinned(write, pinned_until_s))
 
 
 def _title(verb: str, leases: Sequence[Lease]) -> str:
     return f"{verb} {leases[0].key}" if len(leases) == 1 else f"{verb} {len(leases)} shards"
 
 
-def _mark(worker: WorkerView, place: Place, words: str) -> Change:
-    condition = f"attribute_not_exists(#{reports.DRAIN})"
-    request = _on_report(worker.worker, place, condition, f"SET #{reports.DRAIN} = :words", {":words": {"S": words}})
-    what = "gets no more leases while others have room"
-    return Change(worker.worker, what, update(worker.worker, what, request).kind, request, _table(place))
-
-
-def _table(place: Place) -> str | None:
-    return None if place.key == LEASE_TABLE_KEY else place.table
-
-
-def _on_report(worker: str, place: Place, condition: str, expression: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A write of a worker's report, if it is there."""
-    request: dict[str, Any] = {
-        "Key": {place.key: {"S": worker}},
-        "ConditionExpression": f"attribute_exists(#{reports.UPDATED_AT}) AND {condition}",
-        "UpdateExpression": expression,
-        "ExpressionAttributeNames": {f"#{name}": name for name in (reports.UPDATED_AT, reports.DRAIN)},
-    }
-    return request | ({"ExpressionAttributeValues": dict(values)} if values else {})
+def _on_report(name: str, place: Place, words: str, condition: Condition, **more: object) -> Change:
+    """Write a worker's report, if it is there."""
+    write = yes_or_no("drain", name, (Present(reports.UPDATED_AT), condition), **more)
+    return Change(words, write, None if place.key == LEASE_TABLE_KEY else place)

@@ -20,14 +20,25 @@ from mld.core.positions import TRIM_HORIZON, Position
 from mld.core.stream_ids import StreamId, stream_of_key
 from mld.leases import rows
 from mld.leases.lease import Lease
-from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, RawTable, Row, WriteKind
-from mld.operating.resets.one_stream_view import listed, streams_in
+from mld.operating.naming import listed, names_of, streams_in
+from mld.operating.plan import (
+    OF_HOLDER,
+    ActPlan,
+    ActRefusedError,
+    Change,
+    RawTable,
+    Row,
+    put,
+    remove_as_read,
+    unchanged,
+    yes_or_no,
+)
 from mld.shards.graph import id_order
 from mld.tracking import stream_list
 from mld.tracking.stream_list import ListedStream
 
 NAMED_MAX = 3
-_NOT_COPIED = frozenset({rows.OWNER, rows.CHECKPOINT_OWNER, rows.HEARTBEAT, rows.STREAM, rows.SHARD, *rows.STATUS})
+_NOT_COPIED = frozenset({*OF_HOLDER, rows.STREAM, rows.SHARD})
 """What a row says of its holder, and of its form."""
 _GUARDED = (
     rows.COUNTER,
@@ -80,9 +91,9 @@ class Reshaping:
             there = seen.get(self.target(key))
             if there is None:
                 words = f"becomes {self.target(key)}, at {_place(row)}"
-                changes.append(replace(self._copy(key, row), key=key, words=words))
+                changes.append(replace(self._copy(key, row), name=key, words=words))
                 continue
-            changes.append(_removed(key, row, f"its row goes; {there.key} is there, at {there.checkpoint}"))
+            changes.append(_removed(row, f"its row goes; {there.key} is there, at {there.checkpoint}"))
             if there.checkpoint != seen[key].checkpoint:
                 notes.append(f"{there.key} is before {key}: the records between are delivered again")
         changes += self._list(table)
@@ -109,11 +120,11 @@ class Reshaping:
         # Back, the list goes last: until then the table is known by it to hold several streams.
         if follows and (self.to is TableForm.SEVERAL or not sources):
             return ActPlan(self.title, follows)
-        return ActPlan(self.title, tuple(_removed(key, row, "its row goes") for key, row in sources.items()))
+        return ActPlan(self.title, tuple(_removed(row, "its row goes") for row in sources.values()))
 
     def deletes(self, step: ActPlan) -> bool:
         """Whether a step takes rows of the old form away."""
-        return any(change.kind is WriteKind.DELETE and change.key != stream_list.KEY for change in step.changes)
+        return any(change.write.deletes and change.key != stream_list.KEY for change in step.changes)
 
     def require_still(self, first: Mapping[str, Row], table: RawTable) -> None:
         """Raises ActRefusedError if rows of the old form are other ones than at `first`: somebody is at work."""
@@ -141,61 +152,39 @@ class Reshaping:
         item[rows.KEY] = {"S": self.target(key)}
         if self.to is TableForm.SEVERAL:
             item |= {rows.STREAM: {"S": self.stream.stream}, rows.SHARD: {"S": key}}
-        request = {
-            "Item": item,
-            "ConditionExpression": "attribute_not_exists(#leaseKey)",
-            "ExpressionAttributeNames": {"#leaseKey": rows.KEY},
-        }
-        return Change(self.target(key), f"created, at {_place(row)}", WriteKind.PUT, request)
+        return Change(f"created, at {_place(row)}", put(item))
 
     def _list(self, table: RawTable) -> list[Change]:
         before = listed(table)
         if self.to is TableForm.ONE:
             if table.row(stream_list.KEY) is None:
                 return []
-            request = {"Key": {rows.KEY: {"S": stream_list.KEY}}, **stream_list.unchanged(before.seen)}
-            return [Change(stream_list.KEY, "the list of streams goes", WriteKind.DELETE, request)]
+            write = yes_or_no("remove", stream_list.KEY, unchanged(before.seen, stream_list.FIELDS))
+            return [Change("the list of streams goes", write)]
         if not self.sources(table):
             return []
         if any(one.stream == self.stream.stream and one.former_since_s is None for one in before.streams):
             return []
         others = tuple(one for one in before.streams if one.stream != self.stream.stream)
         after = before.followed_by(sorted((*others, self.stream), key=lambda one: one.stream))
-        request = {
-            "Item": {rows.KEY: {"S": stream_list.KEY}, **stream_list.values_of(after)},
-            **stream_list.unchanged(before.seen),
-        }
-        return [Change(stream_list.KEY, f"the list of streams has {self.stream.label}", WriteKind.PUT, request)]
+        item = {rows.KEY: {"S": stream_list.KEY}, **stream_list.values_of(after)}
+        write = put(item, unchanged(before.seen, stream_list.FIELDS))
+        return [Change(f"the list of streams has {self.stream.label}", write)]
 
 
 def require_alone(table: RawTable, stream: StreamId) -> None:
     """Raises ActRefusedError if the table has leases of other streams, which a table of one cannot keep."""
-    others = [str(one) for one in streams_in(table) if one != stream]
+    others = [one for one in streams_in(table.scan.leases) if one != stream]
     if others:
-        more = f" and {len(others) - NAMED_MAX} more" if len(others) > NAMED_MAX else ""
         raise ActRefusedError(
-            f"the table also holds leases of {', '.join(others[:NAMED_MAX])}{more}, and a table of one stream has no "
-            "place for them: let mld.formerStreams = delete take them away first, or stay with several streams"
+            f"the table also holds leases of {names_of(others, NAMED_MAX)}, and a table of one stream has no place for "
+            "them: let mld.formerStreams = delete take them away first, or stay with several streams"
         )
 
 
-def _removed(key: str, row: Row, words: str) -> Change:
+def _removed(row: Row, words: str) -> Change:
     """Delete the row, if it is as it was read."""
-    conditions, names, values = ["#leaseKey = :leaseKey"], {"#leaseKey": rows.KEY}, {":leaseKey": {"S": key}}
-    for name in _GUARDED:
-        names[f"#{name}"] = name
-        if name in row:
-            conditions.append(f"#{name} = :{name}")
-            values[f":{name}"] = dict(row[name])
-        else:
-            conditions.append(f"attribute_not_exists(#{name})")
-    request = {
-        "Key": {rows.KEY: {"S": key}},
-        "ConditionExpression": " AND ".join(conditions),
-        "ExpressionAttributeNames": names,
-        "ExpressionAttributeValues": values,
-    }
-    return Change(key, words, WriteKind.DELETE, request)
+    return Change(words, remove_as_read(row, _GUARDED))
 
 
 def _is_not_after(new: Position, old: Position) -> bool:

@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from mld.operating.acts.plan import ActRefusedError, Row
+from mld.operating.plan import ActRefusedError, Row
+from mld.properties.settings import Settings
 
 FORMAT = "mld-rows"
 VERSION = 1
@@ -103,12 +104,14 @@ def free_name(path: Path) -> Path:
 
 
 def save_rows(
-    by: str, application: str, table: str, stream: str, rows: Iterable[Row], now_s: float, path: Path | None
+    by: str, settings: Settings, rows: Iterable[Row], now_s: float, path: Path | str | None, table: str | None = None
 ) -> Path:
-    """Save the rows of a table in a new file, which is returned. Raises BackupError."""
-    file = path or free_name(Path(backup_name(application, now_s)))
+    """Save the rows of a table, by default the lease table, in a new file; the file. Raises BackupError."""
+    application = settings.application_name
+    file = free_name(Path(backup_name(application, now_s))) if path is None else Path(path)
     written_at = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds")
-    write_backup(file, BackupHeader(application, table, stream, written_at, by), rows)
+    header = BackupHeader(application, table or settings.table_name, settings.stream_name, written_at, by)
+    write_backup(file, header, rows)
     return file
 
 

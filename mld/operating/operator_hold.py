@@ -1,4 +1,7 @@
-"""Leases held by an operator for as long as an act takes, so that no worker reads or moves them meanwhile.
+"""Who holds an application's leases while an operator's command works: nobody alive, or the operator.
+
+No row carries a time that decides anything, so a dead worker's lease is known by standing still for its duration. A
+worker is alive if one of its leases moves, or its report does, which carries the heartbeats of `mld.heartbeat=worker`.
 
 To a fleet, Java's too, an operator is a worker that owns leases and renews them: its id begins with ``mld-operator-``.
 Taking a lease ends its former owner's checkpoints at once, because each is conditional on the counter or the owner. If
@@ -19,25 +22,31 @@ import asyncio
 import contextlib
 import getpass
 import uuid
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 
-from mld.aws.table_calls import TableCalls
 from mld.core.clock import Clock
 from mld.core.errors import TableError
 from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.positions import Position
 from mld.core.turns import a_few_at_a_time
-from mld.leases import writes
+from mld.leases import rows, writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
-from mld.operating.acts.execution import write_change
-from mld.operating.acts.plan import ActRefusedError, Change, Fate, Outcome, WriteKind
+from mld.operating.acting import write_change
+from mld.operating.naming import names_of
+from mld.operating.plan import ActRefusedError, Change, Fate, Outcome, RawTable, Row
 
 OPERATOR_PREFIX = "mld-operator-"
 TRIES_MAX = 6
 """How often a lease is taken that changes hands at the same moment, and a request is sent."""
 PAUSE_S = 0.2
+LOOKS_PER_LEASE = 5
+MARGIN_S = 1.0
+RECENT_REPORTS = 4
+"""Reports that a worker may have missed, or its clock be behind by, and still be watched for the next one."""
+OWNERS_NAMED_MAX = 3
 
 
 def operator_id() -> str:
@@ -60,7 +69,6 @@ class OperatorHold:
     def __init__(
         self,
         table: LeaseTable,
-        calls: TableCalls,
         clock: Clock,
         me: str,
         lease_duration_s: float,
@@ -69,7 +77,6 @@ class OperatorHold:
         self.me = me
         self._dead = dead
         self._table = table
-        self._calls = calls
         self._clock = clock
         self._duration_s = lease_duration_s
         self._held: dict[str, Lease] = {}
@@ -130,48 +137,47 @@ class OperatorHold:
             raise ActRefusedError(_moved(lease))
 
     async def write(self, change: Change) -> Outcome:
-        """Write a change of `requests` that does not depend on what the row says; may be sent more than once.
+        """Write a change that does not depend on what the row says; it may be sent more than once.
 
         A lease that was stolen meanwhile is taken back first. Raises ActRefusedError, TableError.
         """
         for _ in range(TRIES_MAX):
-            outcome = await write_change(change, self._calls, self._clock)
-            row = await self._row(change.key)
+            outcome = await write_change(change, self._table, self._clock)
             if outcome.fate is Fate.REFUSED:
-                outcome = await self._after_refusal(outcome, row)
-            elif outcome.fate is Fate.DONE and row is not None and row.actual_owner == self.me:
-                self._held[change.key] = row
+                outcome = await self._after_refusal(outcome, await self._row(change.key))
             if outcome.fate is Fate.DONE:
+                self._wrote(change.key, outcome.row)
                 break
-        if outcome.fate is Fate.DONE and change.kind is WriteKind.DELETE:
-            self._held.pop(change.key, None)
         return outcome
 
-    async def _after_refusal(self, outcome: Outcome, row: Lease | None) -> Outcome:
-        """An earlier attempt without an answer may have been applied; or somebody else has the lease now."""
-        change = outcome.change
-        if row is None and change.kind is WriteKind.DELETE:
-            return Outcome(change, Fate.DONE)
+    def _wrote(self, key: str, row: Lease | None) -> None:
         if row is None:
-            return outcome
+            self._held.pop(key, None)
+        else:
+            self._held[key] = row
+
+    async def _after_refusal(self, outcome: Outcome, row: Lease | None) -> Outcome:
+        """Find out whether an earlier attempt without an answer was applied, or somebody else has the lease now."""
+        write = outcome.change.write
+        if row is None:
+            return replace(outcome, fate=Fate.DONE, why="", row=None) if write.deletes else outcome
         if row.actual_owner != self.me:
-            self._held.pop(change.key, None)
+            self._held.pop(row.key, None)
             await self._take(row, by_force=True)
-            return outcome if change.kind is not WriteKind.PUT else Outcome(change, Fate.DONE)
-        if change.kind is WriteKind.PUT:
-            self._held[change.key] = row
-            return Outcome(change, Fate.DONE)
+            row = self._held.get(row.key)
+        if write.puts and row is not None:
+            return replace(outcome, fate=Fate.DONE, why="", row=row)
         return outcome
 
     async def advance(self, change: Change, position: Position) -> Outcome:
         """Write a change that was made from the row as it is and moves it to `position`: once, or not at all."""
         for _ in range(TRIES_MAX):
-            outcome = await write_change(change, self._calls, self._clock)
+            outcome = await write_change(change, self._table, self._clock)
             if outcome.fate is Fate.DONE:
                 break
             row = await self._row(change.key)
             if row is not None and row.actual_owner == self.me and row.checkpoint == position:
-                return Outcome(change, Fate.DONE)
+                return Outcome(change, Fate.DONE, row=row)
             if outcome.fate is Fate.REFUSED:
                 break
         return outcome
@@ -241,7 +247,6 @@ def _moved(lease: Lease) -> str:
 @asynccontextmanager
 async def operator_hold(
     table: LeaseTable,
-    calls: TableCalls,
     clock: Clock,
     lease_duration_s: float,
     *,
@@ -251,7 +256,7 @@ async def operator_hold(
 
     `dead` are operators whose commands are known to have ended without giving back what they held.
     """
-    hold = OperatorHold(table, calls, clock, operator_id(), lease_duration_s, dead)
+    hold = OperatorHold(table, clock, operator_id(), lease_duration_s, dead)
     keeping = asyncio.create_task(hold.keep())
     try:
         yield hold
@@ -262,3 +267,100 @@ async def operator_hold(
             keeping.cancel()
             await asyncio.wait({keeping})
             await hold.give_back()
+
+
+# --- who is alive -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One look: the lease table, and the rows of the report table that fleets of KCL 3.0 to 3.4 have."""
+
+    table: RawTable
+    reports: tuple[Row, ...] = ()
+
+
+Look = Callable[[], Awaitable[Observed]]
+
+
+def owners_of(seen: Observed) -> dict[str, list[str]]:
+    """Return the leases by actual owner."""
+    owners: dict[str, list[str]] = {}
+    for lease in seen.table.scan.leases:
+        if lease.actual_owner is not None:
+            owners.setdefault(lease.actual_owner, []).append(lease.key)
+    return owners
+
+
+def moved(before: Observed, after: Observed) -> set[str]:
+    """Return the workers that wrote a row between two looks: owners of leases that moved, and whose reports changed.
+
+    A lease that is new counts as moved, with its owner.
+    """
+    old = {lease.key: lease for lease in before.table.scan.leases}
+    found = set()
+    for lease in after.table.scan.leases:
+        one = old.get(lease.key)
+        if lease.actual_owner is not None and (
+            one is None or (one.counter, one.actual_owner) != (lease.counter, lease.actual_owner)
+        ):
+            found.add(lease.actual_owner)
+    reports, now = _reports(before), _reports(after)
+    return found | {worker for worker, row in now.items() if reports.get(worker) != row}
+
+
+def _reports(seen: Observed) -> dict[str, Row]:
+    found = {}
+    for row in (*seen.table.scan.others, *seen.reports):
+        name = row.get("wid", row.get(rows.KEY, {})).get("S")
+        if isinstance(name, str) and ("lut" in row or row.get(rows.ENTITY_TYPE, {}).get("S") == "WORKER_METRIC_STATS"):
+            found[name] = row
+    return found
+
+
+def _reporting(seen: Observed, now_s: float, age_max_s: float) -> set[str]:
+    """Return the workers whose reports are not older than that, by their own clocks; one without a time counts."""
+    found = set()
+    for worker, row in _reports(seen).items():
+        text = row.get("lut", {}).get("N", "")
+        told_s = int(text) if text.isascii() and text.isdigit() else now_s
+        if now_s - told_s <= age_max_s:
+            found.add(worker)
+    return found
+
+
+async def living(
+    look: Look,
+    first: Observed,
+    clock: Clock,
+    lease_duration_s: float,
+    *,
+    idle_report_s: float | None = None,
+    whom: Callable[[str], bool] = lambda _: True,
+) -> set[str]:
+    """Return the workers that are alive, as soon as one is seen to be, else none after one lease duration.
+
+    Of all workers only `whom` count, and those without leases only with `idle_report_s`, the time between two of their
+    reports: then it takes that long where a report is not older than a few of these times. Raises TableError.
+    """
+    owners = owners_of(first)
+    recent = set() if idle_report_s is None else _reporting(first, clock.wall(), RECENT_REPORTS * idle_report_s)
+    watched = {one for one in owners.keys() | recent if whom(one)}
+    watch_s = max(lease_duration_s, (idle_report_s or 0.0) if recent else 0.0)
+    deadline_s = clock.monotonic() + watch_s + MARGIN_S
+    while watched and clock.monotonic() < deadline_s:
+        await clock.sleep(lease_duration_s / LOOKS_PER_LEASE)
+        now = await look()
+        alive = {one for one in moved(first, now) if one in watched or (one in owners_of(now) and whom(one))}
+        if alive:
+            return alive
+    return set()
+
+
+def refusal(alive: set[str], owners: Mapping[str, list[str]], remedy: str) -> str:
+    """Say why a command must not go on beside these workers."""
+    operators = sorted(one for one in alive if is_operator(one))
+    if operators:
+        return f"another operator is at work on this table ({operators[0]}): wait until that command has ended"
+    named = [f"{worker} ({len(owners.get(worker, ()))} leases)" for worker in sorted(alive)]
+    return f"workers are alive: {names_of(named, OWNERS_NAMED_MAX)}; {remedy}"

@@ -1,46 +1,44 @@
-"""What acts on a whole application have at hand: its rows, its stream, and a hold on its leases while they write.
+"""What commands on a whole application have at hand: its rows, its stream, and a hold on its leases while they write.
 
-Each act runs alike: look, refuse what must not be done, print the plan; with --execute save the rows, take the leases
-as an operator, look again, write, give the leases back.
+Each runs alike: look, refuse what must not be done, print the plan; with --execute save the rows, take the leases as an
+operator, look again, write, give the leases back.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
+from pathlib import Path
 from random import Random
+from typing import NoReturn, TypeAlias
 
-from mld.aws.client_factory import client_factory
 from mld.aws.service import Service
 from mld.aws.table_calls import TableCalls
-from mld.aws.wire_or_boto import service_of
 from mld.core.clock import Clock, LoopClock
 from mld.core.errors import TableError, TableMissingError
-from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
+from mld.core.stream_ids import stream_of_key
 from mld.core.streams import Shard, ShardFilter, StreamKind, Streams
 from mld.core.turns import in_turns
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable
-from mld.operating.acts.execution import read_table
-from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, Fate, Outcome, RawTable, Row
-from mld.operating.fleet_reader import dynamo_of
-from mld.operating.resets.one_stream_view import in_stream, of_stream, require_form, stream_id_in, within
-from mld.operating.resets.operator_hold import OperatorHold, is_operator, operator_hold
-from mld.operating.resets.owners import Observed, living, owners_of, refusal
-from mld.operating.stream_choice import settings_of_one
+from mld.operating.acting import INTERRUPTED, Report, perform, read_table
+from mld.operating.backup import save_rows
+from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, dynamo_of, with_stream
+from mld.operating.naming import in_stream, of_stream, only_stream, require_form, settings_of_one, stream_id_in, within
+from mld.operating.operator_hold import Observed, OperatorHold, is_operator, living, operator_hold, owners_of, refusal
+from mld.operating.options import Asked, finish
+from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, Outcome, RawTable, Row
+from mld.operating.stream_access import stream_service
 from mld.properties.settings import Settings, StreamSetting
-from mld.properties.values import InitialPositionKind
-from mld.retrieval.stream_adapters import LABELS, kind_of, service_name, streams_port
+from mld.retrieval.stream_adapters import kind_of, streams_port
 from mld.shards.detector import NotListed, ShardDetector
 from mld.shards.graph import oldest_generation, partition_fault
 from mld.shards.identity import foreign_evidence
 
-REQUEST_TIMEOUT_S = 10.0
-CONNECT_TIMEOUT_S = 5.0
-THREADS = 8
 LISTINGS_MAX = 3
 LISTING_SPACING_S = 1.0
 LOOK_AGAIN_S = (0.5, 1.0, 2.0)
@@ -49,40 +47,60 @@ ROUNDS_MAX = 4
 """How often the table is looked at again after writing, for rows that moved or came meanwhile."""
 
 NOT_RECREATED = " (which this stream was not: nothing says that it is younger than the table)"
+STOP_REMEDY = "stop them, or let --stop-fleet take their leases while this works"
 
-Report = Callable[[Outcome], None]
-Planner = Callable[[RawTable, str], ActPlan]
+Planner: TypeAlias = Callable[[RawTable, str], ActPlan]
 """(the table as it is now, the operator) -> what is left to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The application of a properties file. `legacy_reports` is the report table of KCL 3.0 to 3.4."""
+    """The application of a properties file, and the services behind it."""
 
-    name: str
-    stream_name: str
-    lease_duration_s: float
-    report_period_s: float
-    calls: TableCalls
-    legacy_reports: TableCalls
+    settings: Settings
+    dynamo: Service
     leases: LeaseTable
     streams: Streams
     clock: Clock
+    kinesis: Service | None = None
+    """What `streams` asks."""
+    setting: StreamSetting | None = None
+    """The one of several streams that this is about; then the settings are those of it alone."""
     stream: str | None = None
-    """The identifier of the one of several streams that this is about: of the leases only its own are seen."""
+    """Its identifier: of the leases only its own are seen."""
+    is_several: bool = False
+    """Whether the file names several streams."""
     kind: StreamKind = StreamKind.KINESIS
-    stream_label: str | None = None
-    """What the file calls that stream; None if the file is one of a single stream."""
 
     @property
-    def table_name(self) -> str:
-        return self.calls.table_name
+    def calls(self) -> TableCalls:
+        """The lease table, for raw requests."""
+        return self.table(self.settings.table_name)
+
+    @property
+    def lease_duration_s(self) -> float:
+        return self.settings.failover_time_millis / 1000
+
+    def table(self, name: str) -> TableCalls:
+        """Return a table of the application, for raw requests."""
+        return TableCalls(self.dynamo, name, REQUEST_TIMEOUT_S)
+
+    async def of_stream(self, name: str | None = None) -> Application:
+        """Return it as what sees and writes the leases of its one stream only; as it is if the file names one.
+
+        Raises ActRefusedError if the stream has no leases, TableError.
+        """
+        if self.setting is None:
+            return self
+        seen = await self.require_table()
+        return replace(self, stream=stream_id_in(seen.table, self.setting, name))
 
     async def look(self) -> Observed:
-        """The rows as they are now. Raises TableError, after some tries unless there is no table."""
+        """Look at the rows as they are now. Raises TableError, after some tries unless there is no table."""
         for pause_s in (*LOOK_AGAIN_S, None):
             try:
-                return Observed(of_stream(await read_table(self.calls), self.stream), await self._reports())
+                table = of_stream(await read_table(self.calls), self.stream)
+                return Observed(table, await self.rows_of(self.settings.worker_metrics_table_name))
             except TableMissingError:
                 raise
             except TableError:
@@ -91,32 +109,31 @@ class Application:
                 await self.clock.sleep(pause_s)
         raise AssertionError("unreachable")
 
-    async def _reports(self) -> tuple[Row, ...]:
+    async def rows_of(self, table: str) -> tuple[Row, ...]:
+        """Return the rows of a table that only fleets of KCL 3.0 to 3.4 have. Raises TableError."""
         try:
-            return (await read_table(self.legacy_reports)).rows
+            return (await read_table(self.table(table))).rows
         except TableMissingError:
             return ()
 
-    def own(self, table: RawTable) -> RawTable:
-        """The table with the shards' own names as keys, as acts on one stream plan it."""
-        return within(table)
-
     async def require_table(self, *, any_form: bool = False) -> Observed:
-        """The rows. Raises ActRefusedError if there is no table, a row cannot be read, or, unless `any_form`, the table
-        is not of the form that the file has; TableError."""
+        """Return the rows. Raises ActRefusedError if there is no table, a row cannot be read, or, unless `any_form`,
+        the table is not of the form that the file has; TableError."""
         try:
             seen = await self.look()
         except TableMissingError as error:
-            raise ActRefusedError(f"application {self.name} has no lease table: {error}") from error
+            raise ActRefusedError(
+                f"application {self.settings.application_name} has no lease table: {error}"
+            ) from error
         if seen.table.scan.corrupt:
             key, why = seen.table.scan.corrupt[0]
             raise ActRefusedError(f"lease row {key} cannot be read: {why}; repair or delete the row first")
         if not any_form:
-            require_form(seen.table, is_several=self.stream_label is not None)
+            require_form(seen.table, is_several=self.is_several)
         return seen
 
     async def table_or_none(self) -> Observed | None:
-        """The rows; None if there is no table. Raises ActRefusedError for a row that cannot be read; TableError."""
+        """Return the rows; None if there is no table. Raises ActRefusedError for an unreadable row; TableError."""
         try:
             await self.calls.send("DescribeTable", {})
         except TableMissingError:
@@ -124,27 +141,32 @@ class Application:
         return await self.require_table()
 
     async def require_stream_of(self, seen: Observed) -> None:
-        """Raises ActRefusedError if the rows are of another stream than the one that is configured, if there is one."""
+        """Raise ActRefusedError if the rows are of another stream than the one that is configured, if there is one."""
         if await self.stream_exists():
             await self.shards(seen.table)
 
+    async def require_nobody(self, seen: Observed, *, stop_fleet: bool) -> None:
+        """Raise ActRefusedError if an owner is alive, with `stop_fleet` if it is another operator."""
+        if stop_fleet:
+            await self.require_no_operators(seen)
+        else:
+            await self.require_no_owners(seen, STOP_REMEDY)
+
     async def require_no_operators(self, seen: Observed) -> None:
-        """Raises ActRefusedError if another operator is at work, after one lease duration at most; TableError."""
-        owners = owners_of(seen)
-        alive = await living(self.look, seen, self.clock, self.lease_duration_s, whom=is_operator)
-        if alive:
-            raise ActRefusedError(refusal(alive, owners, ""))
+        """Raise ActRefusedError if another operator is at work, after one lease duration at most; TableError."""
+        self._refuse(await living(self.look, seen, self.clock, self.lease_duration_s, whom=is_operator), seen, "")
 
     async def require_no_owners(self, seen: Observed, remedy: str) -> None:
-        """Raises ActRefusedError if an owner is alive, after one lease duration at most. Raises TableError."""
-        await self._require_nobody(seen, remedy, None)
+        """Raise ActRefusedError if an owner is alive, after one lease duration at most. Raises TableError."""
+        self._refuse(await living(self.look, seen, self.clock, self.lease_duration_s), seen, remedy)
 
     async def require_no_workers(self, seen: Observed, remedy: str) -> None:
-        """As `require_no_owners`, of workers without a lease too: after the time between two reports at most."""
-        await self._require_nobody(seen, remedy, self.report_period_s)
+        """Do as `require_no_owners`, of workers without a lease too: after the time between two reports at most."""
+        period_s = self.settings.worker_metrics_reporter_freq_in_millis / 1000
+        alive = await living(self.look, seen, self.clock, self.lease_duration_s, idle_report_s=period_s)
+        self._refuse(alive, seen, remedy)
 
-    async def _require_nobody(self, seen: Observed, remedy: str, idle_report_s: float | None) -> None:
-        alive = await living(self.look, seen, self.clock, self.lease_duration_s, idle_report_s=idle_report_s)
+    def _refuse(self, alive: set[str], seen: Observed, remedy: str) -> None:
         if alive:
             raise ActRefusedError(refusal(alive, owners_of(seen), remedy))
 
@@ -160,7 +182,7 @@ class Application:
         was made in its place is younger than the table; an older one is a stream that was named by mistake.
         """
         shards = await self._list(None)
-        foreign = None if seen is None else await in_turns(foreign_evidence(shards, self.own(seen).scan.leases))
+        foreign = None if seen is None else await in_turns(foreign_evidence(shards, within(seen).scan.leases))
         if foreign is None or (are_replaced and await self._is_younger_than_table()):
             return shards
         raise ActRefusedError(foreign + (NOT_RECREATED if are_replaced else ""))
@@ -189,9 +211,11 @@ class Application:
     async def _list(self, place: ShardFilter | None) -> tuple[Shard, ...]:
         listing = await self._detector().list_all(place)
         if isinstance(listing, NotListed):
-            raise ActRefusedError(f"the shards of stream {self.stream_name} cannot be listed: {listing.reason}")
+            raise ActRefusedError(
+                f"the shards of stream {self.settings.stream_name} cannot be listed: {listing.reason}"
+            )
         if not listing.shards:
-            raise ActRefusedError(f"ListShards names no shard of stream {self.stream_name}")
+            raise ActRefusedError(f"ListShards names no shard of stream {self.settings.stream_name}")
         return listing.shards
 
     async def stream_exists(self) -> bool:
@@ -202,7 +226,7 @@ class Application:
     def hold(self, seen: Observed) -> AbstractAsyncContextManager[OperatorHold]:
         """A hold on leases; operators that were seen, and did not move a lease while they were watched, are dead."""
         dead = frozenset(owner for owner in owners_of(seen) if is_operator(owner))
-        return operator_hold(self.leases, self.calls, self.clock, self.lease_duration_s, dead=dead)
+        return operator_hold(self.leases, self.clock, self.lease_duration_s, dead=dead)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -228,7 +252,7 @@ class Application:
         outcomes: dict[str, Outcome] = {}
         for _ in range(ROUNDS_MAX):
             await self._take_newcomers(hold, stop_fleet=stop_fleet)
-            plan = in_stream(planner(self.own((await self.look()).table), hold.me), self.stream)
+            plan = in_stream(planner(within((await self.look()).table), hold.me), self.stream)
             if not plan.changes:
                 return list(outcomes.values())
             for change in plan.changes:
@@ -273,82 +297,71 @@ def is_of_another_shard(row: Lease, target: Lease) -> bool:
     return row.hash_range not in (None, target.hash_range)
 
 
-@dataclass(frozen=True, slots=True)
-class Doors:
-    """The application, and the services behind it."""
+def save_before(app: Application, command: str, seen: Observed, asked: Asked) -> Path:
+    """Save the rows before they are changed; the file."""
+    return save_rows(command, app.settings, seen.table.rows, app.clock.wall(), asked.backup_file)
 
-    app: Application
-    settings: Settings
-    dynamo: Service
-    kinesis: Service
-    stream: StreamSetting | None = None
-    """The one of several streams that this is about; then the settings are those of it alone."""
+
+async def act_on(
+    app: Application, command: str, asked: Asked, planner: Planner, seen: Observed, *, stop_fleet: bool
+) -> int:
+    """Do what `planner` wants, or only show it; the exit code."""
+    plan = planner(within(seen.table), "")
+    if app.setting is not None:
+        plan = replace(plan, title=f"stream {app.setting.name}: {plan.title}")
+
+    async def write(report: Report) -> tuple[Sequence[Outcome], bool]:
+        outcomes = await app.carry_out(planner, report, seen, stop_fleet=stop_fleet)
+        return outcomes, all(one.fate is Fate.DONE for one in outcomes)
+
+    save = partial(save_before, app, command, seen, asked)
+    return await perform(plan, asked, save, write, partial(app.require_nobody, seen, stop_fleet=stop_fleet))
 
 
 @asynccontextmanager
-async def application_of(settings: Settings, stream: StreamSetting | None = None) -> AsyncIterator[Doors]:
-    """The application of a properties file, with its credentials and endpoints. Of a file with several streams it is
-    one for acts on the table only, or for one `stream`.
+async def application_of(settings: Settings, setting: StreamSetting | None = None) -> AsyncIterator[Application]:
+    """Open the application of a properties file, with its credentials and endpoints. Of a file with several streams it
+    is one for commands on the table only, or for one of them.
 
     Raises errors of `mld.core.errors`.
     """
-    clock = LoopClock()
-    label = stream.name if stream is not None else "" if settings.is_multi_stream else None
-    if stream is not None:
-        settings = settings_of_one(settings, stream)
+    clock, is_several = LoopClock(), settings.is_multi_stream
+    if setting is not None:
+        settings = settings_of_one(settings, setting)
     async with AsyncExitStack() as stack:
         dynamo = await stack.enter_async_context(dynamo_of(settings))
-        kind = kind_of(settings.stream_arn)
-        kinesis = service_of(
-            client_factory(settings),
-            service_name(kind),
-            label=LABELS[kind],
-            lean=False,
-            threads_max=THREADS,
-            calls_max=THREADS,
-            read_timeout_s=REQUEST_TIMEOUT_S,
-            connect_timeout_s=CONNECT_TIMEOUT_S,
-        )
-        await kinesis.open()
-        stack.push_async_callback(kinesis.close)
+        kinesis = await stack.enter_async_context(stream_service(settings))
         streams = streams_port(kinesis, clock, settings.stream_name, settings.stream_arn)
-        app = replace(application_with(settings, dynamo, streams, clock), kind=kind, stream_label=label)
-        yield Doors(app, settings, dynamo, kinesis, stream)
-
-
-async def for_stream(doors: Doors, name: str | None = None) -> Doors:
-    """The doors for acts that see and write the leases of that one of several streams only; as they are without one.
-
-    Raises ActRefusedError if the stream has no leases.
-    """
-    if doors.stream is None:
-        return doors
-    seen = await doors.app.require_table()
-    return replace(doors, app=replace(doors.app, stream=stream_id_in(seen.table, doors.stream, name)))
-
-
-def initial_of(settings: Settings) -> InitialPosition:
-    """Where leases without a number begin."""
-    configured = settings.initial_position
-    sentinel = {
-        InitialPositionKind.LATEST: LATEST,
-        InitialPositionKind.TRIM_HORIZON: TRIM_HORIZON,
-        InitialPositionKind.AT_TIMESTAMP: AT_TIMESTAMP,
-    }[configured.kind]
-    return InitialPosition(sentinel, configured.timestamp_s)
+        app = application_with(settings, dynamo, streams, clock)
+        yield replace(app, kinesis=kinesis, setting=setting, is_several=is_several)
 
 
 def application_with(settings: Settings, dynamo: Service, streams: Streams, clock: Clock) -> Application:
-    """The application behind these ports."""
-    return Application(
-        name=settings.application_name,
-        stream_name=settings.stream_name,
-        lease_duration_s=settings.failover_time_millis / 1000,
-        report_period_s=settings.worker_metrics_reporter_freq_in_millis / 1000,
-        calls=TableCalls(dynamo, settings.table_name, REQUEST_TIMEOUT_S),
-        legacy_reports=TableCalls(dynamo, settings.worker_metrics_table_name, REQUEST_TIMEOUT_S),
-        leases=DynamoLeaseTable(dynamo, clock, table_name=settings.table_name, request_timeout_s=REQUEST_TIMEOUT_S),
-        streams=streams,
-        clock=clock,
-        kind=kind_of(settings.stream_arn),
-    )
+    """Return the application behind these ports."""
+    leases = DynamoLeaseTable(dynamo, clock, table_name=settings.table_name, request_timeout_s=REQUEST_TIMEOUT_S)
+    return Application(settings, dynamo, leases, streams, clock, kind=kind_of(settings.stream_arn))
+
+
+def run_on(
+    asked: Asked,
+    work: Callable[[Application], Awaitable[int]],
+    *,
+    stream: str | None = None,
+    shard: str | None = None,
+    of_whole: bool = False,
+) -> NoReturn:
+    """Run `work` on the application of a properties file, and exit with what it gives.
+
+    If the file names several streams, `stream` says which one is meant, or `shard` if only one has such a shard; unless
+    it is about the table as a whole.
+    """
+    settings = asked.settings()
+
+    async def running() -> int:
+        name = stream
+        if settings.is_multi_stream and name is None and shard is not None:
+            name = stream_of_key(await with_stream(settings, shard))
+        async with application_of(settings, None if of_whole else only_stream(settings, name)) as app:
+            return await work(app)
+
+    finish(running, interrupted=INTERRUPTED)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mld.aws.service import Service
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.core.errors import AwsError, MldError, StreamNotFoundError, TableMissingError
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY
 from mld.leases import rows
-from mld.operating.acts.backup import backup_name, free_name, save_rows
-from mld.operating.acts.plan import ActRefusedError, RawTable, Row
-from mld.operating.resets.application import Application, Doors, application_of
+from mld.operating.acting import read_table
+from mld.operating.application import Application, application_of
+from mld.operating.backup import backup_name, free_name, save_rows
+from mld.operating.options import Asked, show
+from mld.operating.plan import ActRefusedError, RawTable, Row
 from mld.properties.settings import Settings, StreamSetting
 from mld.tracking.stream_list import ENTITY as LIST_ENTITY
 
@@ -59,28 +61,25 @@ class Possessions:
         return (*((self.consumer,) if self.consumer else ()), *(arn for _, arn in self.more_consumers))
 
 
-async def possessions(app: Application, settings: Settings, dynamo: Service, kinesis: Service) -> Possessions:
+async def possessions(app: Application) -> Possessions:
     """Look for everything. Raises ActRefusedError for a table of something else; TableError, StreamError."""
+    settings = app.settings
     wanted = (
         (settings.table_name, LEASE_TABLE_KEY, "lease table"),
         (settings.coordinator_state_table_name, COORDINATOR_TABLE_KEY, "coordinator states of KCL 3.0 to 3.4"),
         (settings.worker_metrics_table_name, REPORTS_TABLE_KEY, "worker reports of KCL 3.0 to 3.4"),
     )
-    found = []
-    for name, key, what in wanted:
-        table = await _table(app, TableCalls(dynamo, name, 10.0), key, what)
-        if table is not None:
-            found.append(table)
-    consumer = None if settings.is_multi_stream else await own_consumer(app, settings, kinesis)
-    return Possessions(tuple(found), consumer)
+    found = [await _table(app.table(name), key, what) for name, key, what in wanted]
+    consumer = None if settings.is_multi_stream else await own_consumer(app)
+    return Possessions(tuple(table for table in found if table is not None), consumer)
 
 
 async def consumers_of_all(settings: Settings) -> tuple[tuple[StreamSetting, str], ...]:
-    """The consumers that the application has registered with its streams. Raises StreamError, AwsError."""
+    """Return the consumers that the application has registered with its streams. Raises StreamError, AwsError."""
     found = []
     for setting in settings.streams:
-        async with application_of(settings, setting) as doors:
-            arn = await own_consumer(doors.app, doors.settings, doors.kinesis)
+        async with application_of(settings, setting) as app:
+            arn = await own_consumer(app)
         if arn is not None:
             found.append((setting, arn))
     return tuple(found)
@@ -92,20 +91,18 @@ async def deregister_all(
     """Deregister them; what became of each. A failure does not stop the others."""
     outcomes = []
     for setting, arn in consumers:
-        async with application_of(settings, setting) as doors:
-            outcomes.append((arn, await _deregister(arn, doors.kinesis)))
+        async with application_of(settings, setting) as app:
+            outcomes.append((arn, await _deregister(arn, app)))
     return outcomes
 
 
-async def _table(app: Application, calls: TableCalls, key: str, what: str) -> FoundTable | None:
-    from mld.operating.acts.execution import read_table
-
+async def _table(calls: TableCalls, key: str, what: str) -> FoundTable | None:
     try:
         described = (await calls.send("DescribeTable", {}))["Table"]
     except TableMissingError:
         return None
     require_key(calls.table_name, described, key)
-    table: RawTable = await read_table(calls)
+    table = await read_table(calls)
     if what == "lease table":
         require_lease_rows(calls.table_name, table)
     return FoundTable(
@@ -140,17 +137,18 @@ def require_lease_rows(name: str, table: RawTable) -> None:
             )
 
 
-async def own_consumer(app: Application, settings: Settings, kinesis: Service) -> str | None:
-    """The ARN of the consumer that this application registers; one that is configured is somebody else's."""
-    if settings.fanout_consumer_arn is not None:
+async def own_consumer(app: Application) -> str | None:
+    """Return the ARN of the consumer that this application registers; one that is configured is somebody else's."""
+    if app.settings.fanout_consumer_arn is not None:
         return None
+    assert app.kinesis is not None, "opened with the application"
     try:
         arn = (await app.streams.describe()).arn
     except StreamNotFoundError:
         return None
-    params = {"StreamARN": arn, "ConsumerName": settings.fanout_consumer_name}
+    params = {"StreamARN": arn, "ConsumerName": app.settings.fanout_consumer_name}
     try:
-        answer = await kinesis.call("DescribeStreamConsumer", params)
+        answer = await app.kinesis.call("DescribeStreamConsumer", params)
     except AwsError as error:
         if error.code == GONE_CODE:
             return None
@@ -168,19 +166,20 @@ def require_unprotected(found: Possessions) -> None:
             )
 
 
-async def take_down(found: Possessions, dynamo: Service, kinesis: Service) -> Sequence[tuple[str, str]]:
+async def take_down(found: Possessions, app: Application) -> Sequence[tuple[str, str]]:
     """Delete all of it, the lease table last; what became of each. A failure does not stop the others."""
     outcomes = []
     if found.consumer is not None:
-        outcomes.append((found.consumer, await _deregister(found.consumer, kinesis)))
+        outcomes.append((found.consumer, await _deregister(found.consumer, app)))
     for table in reversed(found.tables):
-        outcomes.append((table.name, await _delete(TableCalls(dynamo, table.name, 10.0))))
+        outcomes.append((table.name, await _delete(app.table(table.name))))
     return outcomes
 
 
-async def _deregister(arn: str, kinesis: Service) -> str:
+async def _deregister(arn: str, app: Application) -> str:
+    assert app.kinesis is not None, "opened with the application"
     try:
-        await kinesis.call("DeregisterStreamConsumer", {"ConsumerARN": arn})
+        await app.kinesis.call("DeregisterStreamConsumer", {"ConsumerARN": arn})
     except AwsError as error:
         return "gone already" if error.code == GONE_CODE else f"failed: {error}"
     except MldError as error:
@@ -198,15 +197,66 @@ async def _delete(calls: TableCalls) -> str:
     return "deleted"
 
 
+# --- the commands -----------------------------------------------------------------------------------------------------
+
+
+async def export_tables(app: Application, output: str, path: Path | None) -> int:
+    """Save all rows, also those of the tables of KCL 3.0 to 3.4; the exit code. Raises BackupError, TableError."""
+    settings = app.settings
+    tables: dict[str, Sequence[Row]] = {settings.table_name: (await read_table(app.calls)).rows}
+    for name in (settings.coordinator_state_table_name, settings.worker_metrics_table_name):
+        if found := await app.rows_of(name):
+            tables[name] = found
+    written = exported_tables(app, path, tables)
+    lines = [f"{count} rows of {name} are saved in {file}" for name, file, count in written]
+    show(output, lines, [{"table": name, "file": str(file), "rows": count} for name, file, count in written])
+    return EXIT_OK
+
+
 def exported_tables(
-    doors: Doors, path: Path | None, tables: Mapping[str, Sequence[Row]]
+    app: Application, path: Path | None, tables: Mapping[str, Sequence[Row]]
 ) -> list[tuple[str, Path, int]]:
     """Save each table in a file of its own: (table, file, rows). Raises BackupError."""
-    app = doors.app
-    first = path or free_name(Path(backup_name(app.name, app.clock.wall())))
+    settings, now_s = app.settings, app.clock.wall()
+    first = path or free_name(Path(backup_name(settings.application_name, now_s)))
     written = []
     for name, found in tables.items():
-        file = first if name == app.table_name else first.with_name(f"{first.stem}-{name}{first.suffix}")
-        save_rows("export", app.name, name, app.stream_name, found, app.clock.wall(), file)
-        written.append((name, file, len(found)))
+        file = first if name == settings.table_name else first.with_name(f"{first.stem}-{name}{first.suffix}")
+        written.append((name, save_rows("export", settings, found, now_s, file, name), len(found)))
     return written
+
+
+async def tear_down(app: Application, asked: Asked) -> int:
+    """Delete what the application has, or list it; the exit code. Raises ActRefusedError, BackupError, MldError."""
+    settings, found = app.settings, await possessions(app)
+    if settings.is_multi_stream:
+        found = replace(found, more_consumers=await consumers_of_all(settings))
+    lines = [f"application {settings.application_name} has:"]
+    lines += [f"  table {one.name}: {one.words}" for one in found.tables]
+    lines += [f"  fan-out consumer {arn}" for arn in found.consumers]
+    value: dict[str, Any] = {
+        "tables": [{"name": one.name, "what": one.what, "rows": len(one.rows)} for one in found.tables],
+        "consumer": found.consumer,
+        **({"consumers": list(found.consumers)} if settings.is_multi_stream else {}),
+    }
+    if not found.tables and not found.consumers:
+        lines = [f"application {settings.application_name} has no table and no consumer", "nothing to do"]
+        show(asked.output, lines, value)
+        return EXIT_OK
+    require_unprotected(found)
+    seen = await app.table_or_none()
+    if seen is not None:
+        if not settings.is_multi_stream:
+            await app.require_stream_of(seen)
+        await app.require_no_workers(seen, "stop them first")
+    if not asked.execute:
+        show(asked.output, [*lines, "nothing was done; --execute deletes it"], value)
+        return EXIT_OK
+    backup = None if asked.backup_file is None else Path(asked.backup_file)
+    written = exported_tables(app, backup, {one.name: one.rows for one in found.tables})
+    lines += [f"{count} rows of {name} are saved in {file}" for name, file, count in written]
+    outcomes = [*await deregister_all(settings, found.more_consumers), *await take_down(found, app)]
+    lines += [f"{name}: {what}" for name, what in outcomes]
+    value |= {"saved": [str(file) for _, file, _ in written], "outcomes": dict(outcomes)}
+    show(asked.output, lines, value)
+    return EXIT_FAILURE if any(what.startswith("failed") for _, what in outcomes) else EXIT_OK

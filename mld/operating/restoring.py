@@ -10,24 +10,23 @@ skipped, which is done only if it was asked for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mld.core.steps import finish
 from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
-from mld.operating.acts.backup import BackupHeader, read_backup
-from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, RawTable, Row
-from mld.operating.resets import requests
-from mld.operating.resets.application import is_of_another_shard
-from mld.operating.resets.one_stream_view import stream_id_in, streams_in
-from mld.operating.resets.target import direction, words_of
+from mld.operating.application import Application, act_on, is_of_another_shard
+from mld.operating.backup import BackupHeader, read_backup
+from mld.operating.naming import names_of, stream_id_in, streams_in
+from mld.operating.options import Asked
+from mld.operating.plan import ActPlan, ActRefusedError, Change, RawTable, Row, put_back, remove, rewrite
+from mld.operating.target import direction, words_of
 from mld.properties.settings import StreamSetting
 from mld.shards.graph import ShardGraph, id_order
+from mld.shards.identity import foreign_evidence
 from mld.tracking.stream_rows import within_stream
-
-NAMED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +62,10 @@ def saved_of(saved: Saved, setting: StreamSetting | None, name: str | None) -> t
     """
     table = RawTable((), TableScan(saved.leases))
     if setting is None:
-        if streams_in(table):
+        if streams_in(saved.leases):
             raise ActRefusedError("the file holds leases of several streams, and the properties file names one")
         return saved, None
-    if not streams_in(table):
+    if not streams_in(saved.leases):
         raise ActRefusedError(
             "the file holds leases of one stream, and the properties file names several: restore it with the file of "
             "that time, then turn the table with mld migrate-streams"
@@ -103,20 +102,20 @@ class Restoration:
         for lease in sorted(self.saved.leases, key=lambda one: id_order(one.key)):
             row = seen.get(lease.key)
             if row is None:
-                changes.append(requests.put_back(self.saved.rows[lease.key], me, f"put back at {lease.checkpoint}"))
+                change = put_back(self.saved.rows[lease.key], me)
+                changes.append(Change(f"put back at {lease.checkpoint}", change))
             elif row.checkpoint != lease.checkpoint or is_of_another_shard(row, lease):
-                changes.append(requests.rewrite(row, as_new(lease), me, words_of(lease, row)))
+                changes.append(Change(words_of(lease, row), rewrite(row, as_new(lease), me)))
                 if direction(row.checkpoint, lease.checkpoint) != "back":
                     forward.append(lease.key)
         if forward and not self.may_skip:
             raise ActRefusedError(
-                f"the file is ahead of the table for {_some(forward)}: records between the two would be skipped; "
+                f"the file is ahead of the table for {names_of(forward)}: records between the two would be skipped; "
                 "--skip-forward restores these as well"
             )
         gone, kept = self._newer(seen)
-        changes += [
-            requests.remove(key, me, f"its row goes, at {seen[key].checkpoint}; it is read again") for key in gone
-        ]
+        for key in gone:
+            changes.append(Change(f"its row goes, at {seen[key].checkpoint}; it is read again", remove(key, me)))
         return ActPlan(
             f"{len(self.saved.leases)} leases of {self.saved.header.written_at}",
             tuple(changes),
@@ -133,11 +132,11 @@ class Restoration:
     def _notes(self, forward: Sequence[str], kept: Sequence[str]) -> Iterable[str]:
         trimmed = [lease.key for lease in self.saved.leases if lease.key not in self.graph.shards]
         if forward:
-            yield f"records are skipped in {_some(forward)}"
+            yield f"records are skipped in {names_of(forward)}"
         if trimmed:
-            yield f"of {_some(trimmed)} Kinesis has no records any more"
+            yield f"of {names_of(trimmed)} Kinesis has no records any more"
         if kept:
-            yield f"not in the file and left alone: {_some(kept)}"
+            yield f"not in the file and left alone: {names_of(kept)}"
 
 
 def as_new(lease: Lease) -> Lease:
@@ -147,6 +146,32 @@ def as_new(lease: Lease) -> Lease:
     )
 
 
-def _some(keys: Sequence[str]) -> str:
-    more = f" and {len(keys) - NAMED_MAX} more" if len(keys) > NAMED_MAX else ""
-    return ", ".join(keys[:NAMED_MAX]) + more
+async def restore_from(
+    app: Application,
+    asked: Asked,
+    path: Path,
+    stream: str | None,
+    *,
+    from_another: bool,
+    may_skip: bool,
+    stop_fleet: bool,
+) -> int:
+    """Put the leases of a file back; the exit code. Raises ActRefusedError, BackupError, TableError."""
+    saved, settings = read_saved(path), app.settings
+    if not from_another:
+        require_same_table(saved, settings.application_name, settings.table_name)
+    saved, id_ = saved_of(saved, app.setting, stream)
+    app = replace(app, stream=id_)
+    seen = await app.table_or_none()
+    shards = await app.shards()  # rows of another stream in the table give way to those of the file
+    foreign = finish(foreign_evidence(shards, saved.leases))
+    if foreign is not None:
+        raise ActRefusedError(foreign.replace("the lease table", f"the file {path}", 1))
+    if seen is None:
+        if not asked.execute:
+            name = settings.table_name
+            raise ActRefusedError(f"table {name} does not exist; --execute creates it and restores there")
+        await app.leases.ensure()
+        seen = await app.require_table()
+    restoration = Restoration(saved, ShardGraph(shards), may_skip)
+    return await act_on(app, "restore", asked, restoration.plan, seen, stop_fleet=stop_fleet)

@@ -23,7 +23,7 @@ from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.core.steps import Steps
 from mld.core.streams import Shard
 from mld.leases.lease import Lease
-from mld.operating.acts.plan import ActRefusedError
+from mld.operating.plan import ActRefusedError
 from mld.shards.graph import ShardGraph, id_order, in_order, new_lease
 
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from mld.core.stream_ids import StreamId
+from mld.core.terminal import EXIT_OK
 from mld.core.turns import in_turns
 from mld.fleet.leader.lock import LOCK_KEY
-from mld.operating.acts.execution import carry_out
-from mld.operating.acts.plan import ActRefusedError, RawTable
-from mld.operating.resets.application import Application, Report
-from mld.operating.resets.one_stream_view import listed, streams_in
-from mld.operating.resets.owners import MARGIN_S, Observed, moved
-from mld.operating.resets.table_forms import Reshaping, TableForm, require_alone
-from mld.operating.stream_choice import is_meant, names_of
+from mld.operating.acting import Report, carry_out, perform
+from mld.operating.application import Application, save_before
+from mld.operating.naming import is_meant, listed, names_of, streams_in
+from mld.operating.operator_hold import MARGIN_S, Observed, moved
+from mld.operating.options import Asked, show
+from mld.operating.plan import ActRefusedError, Outcome, RawTable
+from mld.operating.table_forms import Reshaping, TableForm, require_alone
 from mld.properties.settings import Settings, StreamSetting
 from mld.shards.identity import foreign_evidence
 from mld.tracking.stream_list import Contradiction, ListedStream, identify
 from mld.tracking.stream_rows import within_stream
 
+STOP_FIRST = "stop them first: a worker makes the rows of its own form anew"
 ROUNDS_MAX = 8
 """How often the table is looked at for what is left: three steps, and requests that failed."""
 
@@ -34,7 +39,7 @@ async def to_several(app: Application, table: RawTable, label: str, epoch: int |
         answer.created_ms,
         epoch=epoch,
         listed=known.current().get(label),
-        in_table=streams_in(table),
+        in_table=streams_in(table.scan.leases),
     )
     if isinstance(found, Contradiction):
         raise ActRefusedError(found.reason)
@@ -48,7 +53,7 @@ async def to_one(app: Application, table: RawTable, wanted: Settings | StreamSet
     `wanted` is the file of one stream, or the stream of a file of several. Raises ActRefusedError, StreamError.
     """
     known = listed(table)
-    ids = streams_in(table)
+    ids = streams_in(table.scan.leases)
     if not ids and known.streams:
         ids = (known.streams[0].id,)  # all leases are turned, and the list is left
     if not ids:
@@ -56,16 +61,16 @@ async def to_one(app: Application, table: RawTable, wanted: Settings | StreamSet
     mine = [one for one in ids if _is_wanted(one, wanted)]
     if not mine:
         raise ActRefusedError(
-            f"the table holds leases of {names_of([str(one) for one in ids])}, and the file names stream "
+            f"the table holds leases of {names_of(ids)}, and the file names stream "
             f"{_name_of(wanted)}: name the stream whose leases are to be kept"
         )
     if len(mine) > 1:
         raise ActRefusedError(
-            f"the table holds leases of several streams of that name ({names_of([str(one) for one in mine])}), as the "
+            f"the table holds leases of several streams of that name ({names_of(mine)}), as the "
             "stream was deleted and made again: let mld.formerStreams = delete take the old ones away first"
         )
     require_alone(table, mine[0])
-    if streams_in(table):
+    if streams_in(table.scan.leases):
         await _require_own(app, table, str(mine[0]))
     return Reshaping(TableForm.ONE, ListedStream(str(mine[0]), mine[0].name, ""))
 
@@ -105,7 +110,7 @@ async def reshape(app: Application, wanted: Reshaping, first: RawTable, report: 
         if not is_settled and wanted.deletes(plan):
             await _require_settled(app, wanted, seen)
             is_settled = True
-        await carry_out(plan, lambda _: app.calls, app.clock, on_outcome=report)
+        await carry_out(plan, lambda _: app.leases, app.clock, report=report)
     return False
 
 
@@ -126,3 +131,32 @@ async def _require_settled(app: Application, wanted: Reshaping, seen: Observed) 
             f"a worker has started meanwhile ({names_of(workers)}), and nothing was taken away from it: stop it, and "
             "ask again; until then no other worker starts, because the table has rows of both forms"
         )
+
+
+async def migrate(app: Application, asked: Asked, form: TableForm) -> int:
+    """Turn the table into the form, or show what that would do; the exit code. Raises ActRefusedError, TableError."""
+    seen = await app.require_table(any_form=True)
+    if form is TableForm.ONE:
+        reshaping = await to_one(app, seen.table, app.settings if app.setting is None else app.setting)
+    else:
+        label, epoch = (
+            (app.settings.stream_name, None) if app.setting is None else (app.setting.name, app.setting.epoch)
+        )
+        reshaping = await to_several(app, seen.table, label, epoch)
+    if reshaping is None:
+        show(asked.output, ["the table has the form of one stream already", "nothing to do"], {"changes": []})
+        return EXIT_OK
+    wanted, written = reshaping, dict[tuple[str, str], Outcome]()
+
+    async def write(report: Report) -> tuple[Sequence[Outcome], bool]:
+        def note(outcome: Outcome) -> None:
+            written[outcome.change.key, outcome.change.words] = outcome
+            report(outcome)
+
+        is_done = await reshape(app, wanted, seen.table, note)
+        return tuple(written.values()), is_done
+
+    save = partial(save_before, app, "migrate-streams", seen, asked)
+    return await perform(
+        wanted.whole(seen.table), asked, save, write, partial(app.require_no_workers, seen, STOP_FIRST)
+    )

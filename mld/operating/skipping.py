@@ -12,24 +12,30 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from mld.core.positions import LATEST_NAME, SUB_MAX, InitialPosition, Position
-from mld.core.streams import HashRange, IteratorType, Page, StartingPoint
+from mld.core.streams import IteratorType, Page, StartingPoint
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK
 from mld.leases.lease import Lease
-from mld.operating.acts.backup import forget, saved_file
-from mld.operating.acts.plan import ActRefusedError, Fate, Outcome
-from mld.operating.resets import requests
-from mld.operating.resets.application import Application
-from mld.operating.resets.boundary import ShardWalk
-from mld.operating.resets.owners import Observed
-from mld.protocol.framed import FramedRecord, Splitter
+from mld.operating.acting import PlanInput
+from mld.operating.application import Application, application_of, save_before
+from mld.operating.backup import forget, require_new, saved_file
+from mld.operating.naming import full_key, only_stream
+from mld.operating.operator_hold import Observed
+from mld.operating.options import Asked, show
+from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, Outcome, advance
+from mld.operating.steering import plan_leave_out
+from mld.operating.stream_access import SpanReader, framed_records, initial_of
+from mld.protocol.framed import FramedRecord
 from mld.retrieval.placement import Placement
 from mld.retrieval.starting_points import lacks_timestamp, starting_point
 
+RECORDS_SHOWN = 20
 _PAST = re.compile(r"(?P<sequence>[0-9]{1,129})(?:/(?P<sub>[0-9]{1,19}))?", re.ASCII)
 
 
@@ -86,9 +92,9 @@ async def records_at(app: Application, lease: Lease, wanted: SkipRange) -> list[
     """The one user record, or all of one aggregate, that ends `wanted`. Raises ActRefusedError if it is not there."""
     assert wanted.past is not None
     start = StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=wanted.past.sequence)
-    page = await ShardWalk(app.streams, app.clock, lease.shard_id, start).page_with_records()
+    page = await SpanReader(app.streams, app.clock, lease.shard_id, start).page_with_records()
     hash_range = await Placement(app.streams, app.clock).range_of(lease.hash_range)
-    found = [] if page is None else _for_child(page, lease.checkpoint, hash_range)
+    found = [] if page is None else framed_records(page, lease.checkpoint, hash_range)
     names_it = [one for one in found if one.sequence == wanted.past.sequence]
     kept = [one for one in names_it if not wanted.names_user_record or one.sub == wanted.past.sub]
     if not kept:
@@ -105,12 +111,12 @@ async def pass_records(
     """Read what follows the checkpoint, as far as it is to be skipped, and hand it to `keep`. Raises ActRefusedError
     if there is less, or something else, than was asked for; StreamError."""
     _require_readable(lease, wanted, initial)
-    walk = ShardWalk(app.streams, app.clock, lease.shard_id, starting_point(lease.checkpoint, initial))
+    walk = SpanReader(app.streams, app.clock, lease.shard_id, starting_point(lease.checkpoint, initial))
     hash_range = await Placement(app.streams, app.clock).range_of(lease.hash_range)
     count, first, last = 0, None, None
     is_complete = False
     while not is_complete and (page := await walk.page_with_records()) is not None:
-        for record in _for_child(page, lease.checkpoint, hash_range):
+        for record in framed_records(page, lease.checkpoint, hash_range):
             if not wanted.covers(record, count):
                 is_complete = True
                 break
@@ -150,25 +156,12 @@ def _too_few(lease: Lease, wanted: SkipRange, last: Position | None, count: int)
     return f"shard {lease.key} has no record {str(wanted).removeprefix('up to ')} after its checkpoint; {ends}"
 
 
-def _for_child(page: Page, after: Position, hash_range: HashRange | None) -> list[FramedRecord]:
-    splitter = Splitter()
-    batch = page.after(after, hash_range)
-    return [record for piece in batch.line() for record in splitter.feed(piece)]
-
-
 def saved_line(lease: Lease, record: FramedRecord) -> str:
-    """A record in the file: the fields that a record processor gets, and the shard, of which stream too. Pure."""
-    fields: Mapping[str, Any] = record.fields()
-    value = {
-        **({} if lease.stream is None else {"streamId": lease.stream}),
-        "shardId": lease.shard_id,
-        "sequenceNumber": fields["sequenceNumber"],
-        "subSequenceNumber": fields["subSequenceNumber"],
-        "partitionKey": fields["partitionKey"],
-        "approximateArrivalTimestamp": fields["approximateArrivalTimestamp"],
-        "data": fields["data"],
-    }
-    return json.dumps(value) + "\n"
+    """Return the line of a record in the file: what a record processor gets, and the shard, of which stream too."""
+    fields: dict[str, Any] = dict(record.fields())
+    names = ("sequenceNumber", "subSequenceNumber", "partitionKey", "approximateArrivalTimestamp", "data")
+    stream = {} if lease.stream is None else {"streamId": lease.stream}
+    return json.dumps(stream | {"shardId": lease.shard_id} | {name: fields[name] for name in names}) + "\n"
 
 
 async def skip(
@@ -187,8 +180,63 @@ async def skip(
                 file.write(saved_line(lease, record))
 
             passed = await pass_records(app, held, wanted, initial, keep)
-        change = requests.advance(held, replace(held, checkpoint=passed.last), hold.me, f"to {passed.last}")
+        change = Change(f"to {passed.last}", advance(held, passed.last, hold.me))
         outcome = await hold.advance(change, passed.last)
         if outcome.fate is Fate.REFUSED:
             forget(path)
         return passed, outcome
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+async def skip_in(app: Application, asked: Asked, wanted: SkipRange, stream: str | None, shard: str, path: Path) -> int:
+    """Skip records of a shard, or say which would be skipped; the exit code. Raises ActRefusedError, MldError."""
+    app = await app.of_stream(stream)
+    seen = await app.require_table()
+    leases = {lease.key: lease for lease in seen.table.scan.leases}
+    lease = leases[full_key(leases, shard)]
+    await app.shards(seen.table)
+    initial = initial_of(app.settings)
+    require_new(path)
+    await app.require_no_operators(seen)
+    found: list[str] = []
+    passed = await pass_records(app, lease, wanted, initial, lambda one: found.append(_short(one)))
+    value = {"shard": lease.key, "records": passed.count, "first": str(passed.first), "last": str(passed.last)}
+    if not asked.execute:
+        lines = [f"{lease.key}: {passed.count} records after {lease.checkpoint} would be skipped:"]
+        lines += found[:RECORDS_SHOWN]
+        lines += [f"  … and {len(found) - RECORDS_SHOWN} more"] if len(found) > RECORDS_SHOWN else []
+        show(asked.output, [*lines, "nothing was done; --execute does it"], value | {"outcome": "planned"})
+        return EXIT_OK
+    saved = save_before(app, "skip", seen, asked)
+    passed, outcome = await skip(app, seen, lease, wanted, initial, path)
+    value = {"shard": lease.key, "records": passed.count, "first": str(passed.first), "last": str(passed.last)}
+    lines = [
+        f"the rows are saved in {saved}",
+        f"{passed.count} records of {lease.key} are saved in {path}: {passed.first} to {passed.last}",
+        f"checkpoint to {passed.last}: {outcome.fate.value}{f': {outcome.why}' if outcome.why else ''}",
+    ]
+    show(asked.output, lines, value | {"outcome": outcome.fate.value, "saved": str(saved), "file": str(path)})
+    return EXIT_OK if outcome.fate is Fate.DONE else EXIT_FAILURE
+
+
+async def leave_out(seen: PlanInput, shard: str, only: str, path: Path | None) -> ActPlan:
+    """Plan to leave one record out, which is saved in `path` first. Raises ActRefusedError, MldError."""
+    wanted, fleet, settings = parse_past(only), await seen.reader.look(), seen.reader.settings
+    planned = plan_leave_out(fleet, shard, str(wanted).removeprefix("up to "))
+    leases = {view.key: view.lease for view in fleet.shards}
+    lease = leases[full_key(leases, shard, fleet.labels)]
+    label = None if lease.stream is None else fleet.labels.get(lease.stream, lease.stream)
+    async with application_of(settings, only_stream(settings, label)) as app:
+        found = await records_at(app, lease, wanted)
+    if path is not None and planned.changes:
+        with saved_file(path) as file:
+            file.writelines(saved_line(lease, record) for record in found)
+    return replace(planned, notes=(*map(_short, found), *planned.notes))
+
+
+def _short(record: FramedRecord) -> str:
+    arrived = datetime.fromtimestamp(int(str(record.fields()["approximateArrivalTimestamp"])) / 1000, UTC)
+    sub = f"/{record.sub}" if record.sub else ""
+    return f"  {record.sequence}{sub}  {arrived.isoformat(timespec='milliseconds')}  {record.data_bytes} bytes"
