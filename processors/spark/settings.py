@@ -145,13 +145,13 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
 
 
 def _uses_aws(lines: SparkLines) -> bool:
-    """Whether files or tables of a sink are at AWS."""
+    """Return whether files or tables of a sink are at AWS."""
     places = (*(sink.values.get("path") for sink in lines.sinks), str(lines.values["deadLetter"]))
     return any(map(is_s3, places)) or any(sink.values.get("glueTable") for sink in lines.sinks)
 
 
 def _credentials(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> CredentialsChain:
-    """The daemon's own; those of the SDK where it names none. Raises SettingsError."""
+    """Return the daemon's own; those of the SDK where it names none. Raises SettingsError."""
     try:
         found = load_some(file, (CREDENTIALS,), overrides, env).get(CREDENTIALS)
     except ConfigurationError as error:
@@ -160,13 +160,13 @@ def _credentials(file: str, overrides: Sequence[str], env: Mapping[str, str]) ->
 
 
 def _reply_timeout_s(plain: Mapping[str, str]) -> float | None:
-    """Without it, or if the daemon will refuse it, there is none."""
+    """Return the daemon's limit for a reply. Without it, or if the daemon will refuse it, there is none."""
     text = plain.get("timeoutInSeconds", "")
     return float(text) if text.isdecimal() and int(text) > 0 else None
 
 
 def _stream(plain: Mapping[str, str], env: Mapping[str, str]) -> str:
-    """As our daemon says it; under another daemon, as the file says."""
+    """Return the stream as our daemon says it; under another daemon, as the file says."""
     told = env.get("MLD_STREAM_NAME")
     return told or plain.get("streamArn", "").rpartition("/")[2] or plain.get("streamName", "")
 
@@ -181,7 +181,9 @@ def make(
     credentials: CredentialsChain = SDK_CREDENTIALS,
     region: str | None = None,
 ) -> SparkSettings:
-    """Lines without errors -> settings. `env` says which stream this is; the last two are for buckets and catalogs."""
+    """Return lines without errors -> settings. `env` says which stream this is; the last two are for buckets and
+    catalogs.
+    """
     value = lines.values.__getitem__
 
     def text(name: str) -> str | None:
@@ -283,7 +285,7 @@ def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity, s3: S3Ac
 
 
 def _merges_by_order(sink: SinkLines) -> bool:
-    """Whether of several rows of a key it takes the last one of the frame: rows of pages are in no order."""
+    """Return whether of several rows of a key it takes the last one of the frame: rows of pages are in no order."""
     return sink.values.get("format", "").lower() == JDBC and sink.values.get("mode", "").lower() == "merge"
 
 

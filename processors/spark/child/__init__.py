@@ -34,7 +34,7 @@ USAGE = """usage: mld-spark [APP.properties]          a record processor: execut
 
 
 def properties_file(arguments: list[str]) -> str:
-    """The file that the daemon read. Raises FatalError if nobody says which."""
+    """Return the file that the daemon read. Raises FatalError if nobody says which."""
     if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
         raise FatalError(f"{' '.join(arguments)}: not understood\n{USAGE}".rstrip(), EXIT_CONFIGURATION)
     file = arguments[0] if arguments else os.environ.get("MLD_PROPERTIES_FILE")

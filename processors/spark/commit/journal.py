@@ -103,19 +103,19 @@ class SinkJournal(ABC):
 
     @abstractmethod
     def head(self) -> LedgerEntry | None:
-        """The newest entry, as it is now."""
+        """Return the newest entry, as it is now."""
 
     @abstractmethod
     def stage(self) -> str:
-        """A new staging area; its token."""
+        """Return a new staging area; its token."""
 
     @abstractmethod
     def data(self, token: str) -> str:
-        """Where the data of a staging area stand, as a path of the store that Spark writes to."""
+        """Return where the data of a staging area stand, as a path of the store that Spark writes to."""
 
     @abstractmethod
     def check_owned(self, token: str) -> None:
-        """Raises SinkError if somebody has taken the staging area away."""
+        """Raise SinkError if somebody has taken the staging area away."""
 
     @abstractmethod
     def discard(self, token: str) -> None:
@@ -128,8 +128,10 @@ class SinkJournal(ABC):
         `follow` gives the entry after a head, or raises; it may be asked several times, once for each lost race."""
 
     def claim(self, head: LedgerEntry | None, admission: Admission) -> LedgerEntry | None:
-        """The head, once the writer owns those marks of version 1 that are its own: by a commit without files, so that
-        nobody drops a record by marks that another may claim. Raises SinkRefused if the writer may not write here."""
+        """Return the head, once the writer owns those marks of version 1 that are its own: by a commit without files,
+        so that nobody drops a record by marks that another may claim. Raises SinkRefused if the writer may not write
+        here.
+        """
 
         def follow(head: LedgerEntry | None) -> LedgerEntry:
             admission.marks(head)
@@ -156,7 +158,7 @@ class SinkJournal(ABC):
 
     @contextmanager
     def staged(self, token: str | None = None) -> Iterator[str]:
-        """A staging area to commit, or this one; it is discarded if that raises anything."""
+        """Give a staging area to commit, or this one; it is discarded if that raises anything."""
         token = self.stage() if token is None else token
         try:
             yield token
@@ -273,7 +275,7 @@ class Journal(SinkJournal):
         )
 
     def _is_ours(self, target: str, token: str) -> bool:
-        """A network file system may repeat what it has done if the answer was lost, and then refuse it."""
+        """Return a network file system may repeat what it has done if the answer was lost, and then refuse it."""
         with suppress(FileNotFoundError):
             return ledger.decode(self._store.read(target)).token == token
         return False
@@ -311,7 +313,7 @@ class Journal(SinkJournal):
             raise SinkError(f"sink {self._name}: its ledger moves on faster than it can be read; it is tried again")
 
     def entries_after(self, number: int) -> list[LedgerEntry]:
-        """The entries above a number that are still kept, in order."""
+        """Return the entries above a number that are still kept, in order."""
         found = []
         with failures(f"sink {self._name}: reading its ledger"):
             for one in self._names().taken:
@@ -326,7 +328,9 @@ class Journal(SinkJournal):
             self._store.mark(f"{STAGING}/{token}/{COMPACTING_FILE}")
 
     def is_being_compacted(self) -> bool:
-        """Whether a worker that may live is at it. Advice only: what fences compactions is the number of an entry."""
+        """Return whether a worker that may live is at it. Advice only: what fences compactions is the number of an
+        entry.
+        """
         with failures(f"sink {self._name}: looking for compactions"):
             return any(
                 self._store.exists(f"{STAGING}/{token}/{COMPACTING_FILE}")
@@ -354,7 +358,7 @@ class Journal(SinkJournal):
                 self._store.remove(f"{STAGING}/{entry.token}")
 
     def _move_all(self, entry: LedgerEntry) -> bool:
-        """False if another process has finished the whole entry meanwhile."""
+        """Return false if another process has finished the whole entry meanwhile."""
         if not entry.removals:
             return self._move(entry, entry.moves)
         # A copy of the entry comes first: without its files it says what was being taken away.
@@ -461,17 +465,17 @@ class Journal(SinkJournal):
 
 
 def signature() -> dict[str, str]:
-    """Which process writes an entry, and when: for people."""
+    """Return which process writes an entry, and when: for people."""
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     return {"writer": f"{socket.gethostname()} pid {os.getpid()}", "at": at}
 
 
 def _token() -> str:
-    """Unique, and says on which machine its writer runs."""
+    """Return a token that is unique and says on which machine its writer runs."""
     return f"{_machine()}{uuid4().hex}"
 
 
 @cache
 def _machine() -> str:
-    """This boot of this machine, whose locks its processes can ask each other about."""
+    """Return this boot of this machine, whose locks its processes can ask each other about."""
     return f"{boot_id() or uuid4()}."  # if it is not known, nobody else can tell: left alone for a day

@@ -75,7 +75,9 @@ class UnclaimedMarks:
     batch_id: str = ""
 
     def without(self, taken: HighWaterMarks) -> UnclaimedMarks:
-        """What is left for others. Once one writer took a part, the last batch's name says nothing of the rest."""
+        """Return what is left for others. Once one writer took a part, the last batch's name says nothing of the
+        rest.
+        """
         left = {shard: mark for shard, mark in self.marks.items() if shard not in taken}
         return self if len(left) == len(self.marks) else UnclaimedMarks(left, self.at) if left else UnclaimedMarks()
 
@@ -147,13 +149,13 @@ def done_name(number: int) -> str:
 
 
 def commit_of(name: str) -> int | None:
-    """The number of the commit that has published a file, by its name; None if it is another file."""
+    """Return the number of the commit that has published a file, by its name; None if it is another file."""
     found = _PUBLISHED.fullmatch(name)
     return int(found["number"]) if found else None
 
 
 def number_of(name: str, suffix: str) -> int | None:
-    """The number in a name of the ledger's directory; None if it is another file."""
+    """Return the number in a name of the ledger's directory; None if it is another file."""
     digits = name.removesuffix(suffix)
     if digits == name or len(digits) < NUMBER_DIGITS or not (digits.isascii() and digits.isdigit()):
         return None
@@ -169,7 +171,7 @@ def following(
     /,
     **said: Any,
 ) -> LedgerEntry:
-    """The entry that follows `head` with this batch; to be asked only if none of its shards has moved.
+    """Return the entry that follows `head` with this batch; to be asked only if none of its shards has moved.
 
     `marks` are the writer's before it: those in `head`, or what it takes over of the unclaimed ones."""
     writers = head.writers if head else {}
@@ -186,7 +188,7 @@ def following(
 def compacting(
     head: LedgerEntry, token: str, moves: tuple[FileMove, ...], removals: tuple[str, ...], /, **said: Any
 ) -> LedgerEntry:
-    """The entry that follows `head` with other files for the same records."""
+    """Return the entry that follows `head` with other files for the same records."""
     return replace(
         head,
         number=head.number + 1,
@@ -200,7 +202,7 @@ def compacting(
 
 
 def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
-    """One JSON object on one line, in ASCII (a name that is no UTF-8 survives as escapes)."""
+    """Return one JSON object on one line, in ASCII (a name that is no UTF-8 survives as escapes)."""
     value: dict[str, Any] = {
         "application": application,
         "version": REMOVING_VERSION if entry.removals else VERSION,
@@ -226,7 +228,7 @@ def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
 
 
 def decode(data: bytes) -> LedgerEntry:
-    """Raises ValueError that says what is wrong with the entry."""
+    """Raise ValueError that says what is wrong with the entry."""
     try:
         value = json.loads(data)
         if value["version"] not in VERSIONS:
@@ -259,7 +261,7 @@ def _encode_shards(marks: HighWaterMarks) -> dict[str, Any]:
 
 
 def _decode_writers(value: dict[str, Any]) -> dict[WriterIdentity, HighWaterMarks]:
-    """Up to version 2 every shard has a mark."""
+    """Decode the writers' marks. Up to version 2 every shard has a mark."""
     none: dict[str, Any] = {"ended": {}} if value["version"] < VERSION else {}
     return {
         WriterIdentity.decode(writer): {**decode_marks(writer["marks"]), **decode_retired((none | writer)["ended"])}
@@ -276,7 +278,7 @@ class ColumnsClash(Exception):
 
 
 def widened(have: Columns, new: Columns, *, by_place: bool) -> Columns:
-    """The columns of the sink once a frame with the columns `new` is in it. Raises ColumnsClash.
+    """Return the columns of the sink once a frame with the columns `new` is in it. Raises ColumnsClash.
 
     A column keeps its type for good, since readers of all files together would fail. New columns are added at the
     end, and may be absent later; where files are read `by_place` (csv) all have to be the same, in the same order."""
@@ -312,7 +314,7 @@ def _string(value: object) -> str:
 
 
 def _inside(value: object) -> str:
-    """A path below the sink; an entry must never move anything elsewhere."""
+    """Return a path below the sink; an entry must never move anything elsewhere."""
     path = _string(value)
     if not path or path.startswith("/") or ".." in path.split("/"):
         raise ValueError(f"a path that leaves the sink: {path!r}")
@@ -320,7 +322,7 @@ def _inside(value: object) -> str:
 
 
 def _removable(value: object) -> str:
-    """A file that a commit of the sink has published: nothing else is ever taken away."""
+    """Return a file that a commit of the sink has published: nothing else is ever taken away."""
     path = _inside(value)
     if path.startswith("_") or not _PUBLISHED.fullmatch(path.rpartition("/")[2]):
         raise ValueError(f"no file of a commit: {path!r}")

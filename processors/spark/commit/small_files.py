@@ -45,7 +45,7 @@ def to_compact(
     *,
     all_small: bool = False,
 ) -> tuple[str, ...]:
-    """The files that become one now, oldest first; none if it is not worth it.
+    """Return the files that become one now, oldest first; none if it is not worth it.
 
     `files` are those of commits, `target_bytes` is about the most that is read. `all_small`: somebody wants few files,
     whatever it costs."""
@@ -58,7 +58,7 @@ def to_compact(
 
 
 def missing(files: Iterable[ListedFile], files_min: int, target_bytes: int = TARGET_BYTES) -> int:
-    """How many more files make `to_compact` worth another look; 1 at least."""
+    """Return how many more files make `to_compact` worth another look; 1 at least."""
     small = _small(files, target_bytes)
     return max(1, files_min - max((len(group) for group in _by_size(small)), default=0))
 
@@ -98,24 +98,24 @@ Directories = Mapping[str, Watched]
 
 
 def with_added(known: Directories, added: Mapping[str, int], now: float) -> Directories:
-    """What is known once commits have added files."""
+    """Return what is known once commits have added files."""
     fresh = {path: known.get(path, Watched(0, now)) for path in added}
     return {**known, **{path: Watched(one.added + added[path], now, one.missing) for path, one in fresh.items()}}
 
 
 def looked(known: Directories, path: str, missing_now: int, now: float) -> Directories:
-    """What is known once a directory was looked at and left as it is. One that was quiet then is forgotten."""
+    """Return what is known once a directory was looked at and left as it is. One that was quiet then is forgotten."""
     one = known[path]
     rest = {name: other for name, other in known.items() if name != path}
     return rest if now - one.at >= QUIET_S else {**rest, path: Watched(0, one.at, missing_now)}
 
 
 def due(known: Directories, now: float) -> str | None:
-    """The directory to look at now: of those that have enough, the one with the most new files."""
+    """Return the directory to look at now: of those that have enough, the one with the most new files."""
     full = [path for path, one in known.items() if one.added >= one.missing or now - one.at >= QUIET_S]
     return max(full, key=lambda path: (known[path].added, path), default=None)
 
 
 def next_quiet_s(known: Directories, now: float) -> float | None:
-    """Seconds until a directory may have become quiet; None if none is watched."""
+    """Return seconds until a directory may have become quiet; None if none is watched."""
     return min((max(0.0, one.at + QUIET_S - now) for one in known.values()), default=None)

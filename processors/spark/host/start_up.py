@@ -54,12 +54,12 @@ class Started:
     compactor: Compactor | None = None
 
     def triggered(self) -> None:
-        """A micro-batch has ended; the next one may be in flight."""
+        """Note that a micro-batch has ended; the next one may be in flight."""
         if self.compactor is not None:
             self.compactor.triggered()
 
     def close(self) -> None:
-        """The user's last hook, then the end of the session."""
+        """Run the user's last hook, then the end of the session."""
         if self.compactor is not None:
             self.compactor.stop()
         try:
@@ -71,7 +71,7 @@ class Started:
 
 
 def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
-    """Raises HostStartError."""
+    """Raise HostStartError."""
     if settings.writer is None:
         raise HostStartError(UNKNOWN)
     try:
@@ -122,7 +122,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
 
 
 def _compactor(settings: SparkSettings, spark: SparkSession) -> Compactor | None:
-    """What puts small files together, started; None if no sink has such files."""
+    """Return what puts small files together, started; None if no sink has such files."""
     sinks, _ = compactable_sinks(settings.sinks, spark)
     if not sinks:
         return None
@@ -143,7 +143,7 @@ def _places(settings: SparkSettings) -> Iterator[tuple[str, str]]:
 
 
 def make_sinks(settings: SparkSettings, spark: SparkSession, scratch: Path | None = None) -> list[Sink]:
-    """The sinks of the settings, with their tables in Glue. Raises SinkRefused."""
+    """Return the sinks of the settings, with their tables in Glue. Raises SinkRefused."""
     sinks = [make_sink(spec, spark, scratch) for spec in settings.sinks]
     for sink, spec in zip(sinks, settings.sinks, strict=True):
         attach(sink, spec, settings.credentials, settings.glue_region, settings.glue_endpoint)
@@ -151,7 +151,7 @@ def make_sinks(settings: SparkSettings, spark: SparkSession, scratch: Path | Non
 
 
 def _dead_letter(settings: SparkSettings) -> SinkSpec:
-    """Every letter names its stream and shard, so that several writers may put theirs into one directory.
+    """Return every letter names its stream and shard, so that several writers may put theirs into one directory.
 
     Letters are raw data that nobody has looked at, so they are for this user alone; executors may be other users."""
     assert settings.writer is not None
@@ -174,7 +174,7 @@ def engine_of(
     dead: Sink | None,
     spool: Spool,
 ) -> Engine | StreamingEngine:
-    """The engine of the mode, not started. Raises SinkRefused and PipelineError."""
+    """Return the engine of the mode, not started. Raises SinkRefused and PipelineError."""
     if settings.mode is Mode.STREAMING:
         return make_engine(spark, settings, loaded, sinks, dead, spool)
     frames = handover.Handover(
@@ -190,7 +190,7 @@ def engine_of(
 
 
 def way_of(settings: SparkSettings) -> handover.Way:
-    """How records get to the executors."""
+    """Return how records get to the executors."""
     if settings.is_local or settings.spool is not None:
         return handover.Way.FILES
     return handover.Way.JVM if settings.remote is None else handover.Way.CLIENT

@@ -80,7 +80,7 @@ class Compactor:
         self._thread.start()
 
     def triggered(self) -> None:
-        """A micro-batch has ended, and the next one is not due yet."""
+        """Note that a micro-batch has ended, and the next one is not due yet."""
         self._woken.set()
 
     def stop(self) -> None:
@@ -99,7 +99,7 @@ class Compactor:
             self._stopping.wait(max(REST_MIN_S, REST * (self._clock() - started)))
 
     def wait_s(self) -> float | None:
-        """How long to wait for a trigger before a look at directories that have become quiet; None: for ever."""
+        """Return how long to wait for a trigger before a look at directories that have become quiet; None: for ever."""
         now = self._clock()
         waits = [
             max(quiet_s, watch.not_before - now)
@@ -140,7 +140,7 @@ class Compactor:
         return None
 
     def _compact(self, watch: _Watch, path: str) -> tuple[Compacted | None, int]:
-        """What was done, and how many more files make the directory worth another look."""
+        """Return what was done, and how many more files make the directory worth another look."""
         missing = self._files_min
 
         def choose(files: list[ListedFile]) -> tuple[str, ...]:

@@ -87,7 +87,8 @@ class CompactableFiles(AdmittedSink):
             return None
 
     def added_since(self, number: int) -> tuple[int, dict[str, int]]:
-        """How many files the entries above a number have added, by directory, and the number of the newest of them.
+        """Return how many files the entries above a number have added, by directory, and the number of the newest of
+        them.
 
         Old entries are removed, so what was added long ago may not be known."""
         assert isinstance(self._journal, Journal)
@@ -100,12 +101,12 @@ class CompactableFiles(AdmittedSink):
         return number, dict(added)
 
     def is_being_compacted(self) -> bool:
-        """Whether another worker is at it, as far as can be told."""
+        """Return whether another worker is at it, as far as can be told."""
         assert isinstance(self._journal, Journal)
         return self._journal.is_being_compacted()
 
     def directories(self) -> list[str]:
-        """Every directory that may have files of commits: the sink's own, or those of its partitions."""
+        """Return every directory that may have files of commits: the sink's own, or those of its partitions."""
         found = [""]
         try:
             for _ in self._spec.partition_by:
@@ -120,7 +121,7 @@ class CompactableFiles(AdmittedSink):
         return []
 
     def files_of(self, directory: str) -> list[ListedFile]:
-        """The files of commits in one directory."""
+        """Return the files of commits in one directory."""
         try:
             listed = self._store.listed(directory, time.time())
         except OSError as error:
@@ -167,5 +168,5 @@ class CompactableFiles(AdmittedSink):
         )
 
     def _is_compactable(self, head: LedgerEntry) -> bool:
-        """Whether the files of this layout can be put together."""
+        """Return whether the files of this layout can be put together."""
         return True

@@ -27,7 +27,7 @@ LAKE_FORMATS = frozenset(("delta", "iceberg"))
 
 
 def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) -> Sink:
-    """The sink of a spec. Nothing is touched before its `open`. Raises SinkRefused that names the key.
+    """Return the sink of a spec. Nothing is touched before its `open`. Raises SinkRefused that names the key.
 
     `scratch`: a directory of this machine that Spark writes to as well, with room for a batch; None if there is none,
     as its executors are elsewhere."""
@@ -55,7 +55,8 @@ def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) 
 def compactable_sinks(
     specs: Iterable[SinkSpec], spark: SparkSession, *, by_hand: bool = False
 ) -> tuple[list[FileSink], list[str]]:
-    """Sinks, apart from those that are written to, whose small files become large ones; and why the others are not.
+    """Return sinks, apart from those that are written to, whose small files become large ones; and why the others are
+    not.
 
     `by_hand`: also those of which the settings say that it is not to happen by itself."""
     sinks: list[FileSink] = []
@@ -72,7 +73,7 @@ def compactable_sinks(
 
 
 def _not_compactable(spec: SinkSpec) -> str | None:
-    """Why the small files of a sink cannot be put together; None if they can be."""
+    """Return why the small files of a sink cannot be put together; None if they can be."""
     format = spec.format.lower()
     if format in LAKE_FORMATS:
         return f"tables of {format} are compacted by their own maintenance"
@@ -93,13 +94,13 @@ def _check_compact(spec: SinkSpec) -> None:
 
 
 def _ledger_store(spec: SinkSpec, spark: SparkSession) -> Store:
-    """Where a sink that keeps no ledger of its own has one."""
+    """Return where a sink that keeps no ledger of its own has one."""
     assert spec.ledger is not None
     return store_at(f"{spec.ledger.rstrip('/')}/{quote(spec.name, safe='')}", "mld.spark.ledger", spark)
 
 
 def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
-    """The sink of a table by JDBC; None for a database whose statements it does not know."""
+    """Return the sink of a table by JDBC; None for a database whose statements it does not know."""
     from mld.processors.spark.commit.journal import Journal
     from mld.processors.spark.sinks.jdbc import JdbcSink
     from mld.processors.spark.sinks.jdbc_dialects import DIALECTS, dialect_of

@@ -72,7 +72,9 @@ class FileSink(CompactableFiles):
     def __init__(
         self, spec: SinkSpec, store: StagingStore, journal: SinkJournal | None = None, place: str | None = None
     ) -> None:
-        """Spark writes to `store`; `journal` publishes from there, by default within it. `place` is for people."""
+        """Open a sink: Spark writes to `store`; `journal` publishes from there, by default within it. `place` is for
+        people.
+        """
         self._spec = spec
         self.name = spec.name
         self._store = cast("Store", store)  # a sink with a journal of its own looks at it as a StagingStore only
@@ -93,7 +95,7 @@ class FileSink(CompactableFiles):
         return self._admission.marks(self._journal.claim(head, self._admission))
 
     def newest(self) -> int:
-        """The number of the newest commit, which is complete then; 0 if there is none. Raises SinkError."""
+        """Return the number of the newest commit, which is complete then; 0 if there is none. Raises SinkError."""
         head = self._journal.open()
         return head.number if head else 0
 
@@ -205,7 +207,7 @@ class FileSink(CompactableFiles):
         return columns
 
     def _check(self, head: LedgerEntry | None, batch: ShardSpans, columns: Columns) -> None:
-        """Whether the batch may follow this head."""
+        """Check whether the batch may follow this head."""
         self._check_layout(head)
         self._admission.check(head, batch)
         self._widened(head, columns)
@@ -218,7 +220,7 @@ class FileSink(CompactableFiles):
             )
 
     def _layout_after(self, head: LedgerEntry | None) -> str:
-        """The layout of the commit that follows a head."""
+        """Return the layout of the commit that follows a head."""
         return self._layout
 
     def _widened(self, head: LedgerEntry | None, columns: Columns) -> Columns:
@@ -237,13 +239,13 @@ class FileSink(CompactableFiles):
         raise NotImplementedError
 
     def _accompany(self, entry: LedgerEntry, token: str) -> None:
-        """What is staged beside the data once the entry is known."""
+        """Return what is staged beside the data once the entry is known."""
 
     def _committed(self, entry: LedgerEntry) -> None:
-        """What may be cleared away after a commit."""
+        """Return what may be cleared away after a commit."""
 
     def _lost_ledger(self) -> LedgerEntry | None:
-        """The newest entry that is found outside of an empty ledger."""
+        """Return the newest entry that is found outside of an empty ledger."""
         return None
 
 
@@ -258,7 +260,7 @@ class FlatSink(FileSink):
         self._in_directories, self._layout = self._layout, IN_FILES.format(self._layout)
 
     def letters(self) -> LetterFiles:
-        """The files of a dead letter."""
+        """Return the files of a dead letter."""
         return StoredLetters(self._store)
 
     def _is_compactable(self, head: LedgerEntry) -> bool:
@@ -320,7 +322,9 @@ class FlatSink(FileSink):
             self._store.remove(f"{COPIES}/{ledger.entry_name(number)}")
 
     def _lost_ledger(self) -> LedgerEntry | None:
-        """Whoever removes `_mld` and keeps the data has only lost the newest copy's number of empty batches."""
+        """Begin a ledger anew. Whoever removes `_mld` and keeps the data has only lost the newest copy's number of
+        empty batches.
+        """
         try:
             names, copies = self._store.names(""), self._copies()
             if self._journal.head() is not None:
@@ -338,7 +342,9 @@ class FlatSink(FileSink):
             raise as_sink_error(error, f"sink {self.name}: looking for its lost ledger") from error
 
     def _check_removals(self, copy: str, names: list[str]) -> None:
-        """A compaction whose file has not come must not have taken any away. What cannot be read was none's."""
+        """Check the removals: a compaction whose file has not come must not have taken any away. What cannot be read
+        was none's.
+        """
         with suppress(ValueError):
             gone = set(ledger.decode(self._store.read(copy)).removals) - set(names)
             if gone:
@@ -369,11 +375,11 @@ class FlatSink(FileSink):
 
 
 def _suffixes(name: str) -> str:
-    """What says how a file is to be read, such as `.snappy.parquet`."""
+    """Return what says how a file is to be read, such as `.snappy.parquet`."""
     _, dot, rest = PurePosixPath(name).name.partition(".")
     return f"{dot}{rest}"
 
 
 def _hidden(name: str) -> bool:
-    """As Spark's readers see it: `_x` and `.x` are no data, `_x=1` is a partition."""
+    """Hide what Spark's readers see it: `_x` and `.x` are no data, `_x=1` is a partition."""
     return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in PurePosixPath(name).parts)

@@ -63,7 +63,7 @@ def rewrite(
 
 
 def _rows_in(frame: DataFrame) -> int | None:
-    """The rows, if those of each file have the numbers from 0 on, each once; else None."""
+    """Return the rows, if those of each file have the numbers from 0 on, each once; else None."""
     from pyspark.sql.functions import col, count, lit, max
 
     counted = frame.select(col("_metadata.file_path").alias("file"), col("_metadata.row_index").alias("row"))
@@ -79,7 +79,7 @@ def _count(frame: DataFrame, sink: str) -> int:
 
 
 def _check_columns(sink: str, found: Columns, columns: Columns) -> None:
-    """Every column of the files is one of the sink's, with its type."""
+    """Check that every column of the files is one of the sink's, with its type."""
     known = {name.lower(): kind for name, kind in columns}
     for name, kind in found:
         if known.get(name.lower()) != kind:
