@@ -34,8 +34,8 @@ from mld.properties.substitution import Sources
 
 CREDENTIALS = "AwsCredentialsProvider"
 SDK_CREDENTIALS = CredentialsChain((Provider(ProviderKind.DEFAULT),))
-ONE_FILE, ON_OFF = {"one": True, "many": False}, {"on": True, "off": False}
-"""Texts of keys of sinks; None where nothing is said."""
+ONE_FILE = {"one": True, "many": False}
+"""Texts of a sink's key `files`; None where nothing is said."""
 GATHER_S, GATHER_QUIET_S, LOW_S = 30.0, 120.0, 1.0
 """From one micro-batch to the next: adaptive, adaptive while little waits, and with low latency."""
 
@@ -84,8 +84,6 @@ class SparkSettings:
     output_modes: Mapping[str, str]
     """Output modes of streaming queries, by sink; append where none is given."""
     conf: Mapping[str, str] = field(repr=False)
-    compact_files: int
-    """So many small files of a directory of a sink are put together."""
     sinks: tuple[SinkSpec, ...]
     s3: S3Access = field(repr=False)
     catalogs: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
@@ -246,7 +244,6 @@ def make(
         align_ms=_number(value("alignMillis")) if mode is Mode.STREAMING else 0,
         output_modes={sink.name: mode for sink in lines.sinks if (mode := sink.values.get("outputMode"))},
         conf=lines.conf,
-        compact_files=_number(value("compactFiles")),
         sinks=tuple(_sink(sink, text("ledger"), writer or WriterIdentity(), s3) for sink in lines.sinks),
         s3=s3,
         catalogs=lines.catalogs,
@@ -279,7 +276,6 @@ def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity, s3: S3Ac
         glue_table=lines.values.get("glueTable"),
         shared=lines.values.get("writers") == "shared",
         one_file=ONE_FILE.get(lines.values.get("files", "")),
-        compact=ON_OFF.get(lines.values.get("compact", "")),
         s3=s3,
     )
 

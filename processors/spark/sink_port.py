@@ -214,6 +214,4 @@ class SinkSpec:
     """Whether its files are for this user alone; else the umask says for whom."""
     one_file: bool | None = None
     """Without partitions: whether a commit is one file; None: on S3 only (`mld.spark.sink.<name>.files`)."""
-    compact: bool | None = None
-    """Whether small files become large ones; None: where they can (`mld.spark.sink.<name>.compact`)."""
     s3: S3Access | None = field(default=None, repr=False)

@@ -32,7 +32,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mld.processors.spark.commit.small_files import ListedFile
 from mld.processors.spark.processes import boot_id, stat_of
 from mld.processors.spark.sink_port import SinkRefused
 from mld.processors.spark.spark_errors import NO_DATA_NODE
@@ -192,21 +191,6 @@ class HadoopStore:
                 name = split(str(status.getPath().toString()))[1]
                 found.append((name.removeprefix(above), int(status.getLen())))
         return sorted(found)
-
-    def listed(self, path: str, now: float) -> list[ListedFile]:
-        try:
-            with self._at(path) as (java, where):
-                every = [status for status in java.util.listStatus(where) if status.isFile()]
-                return [
-                    ListedFile(
-                        str(status.getPath().getName()),
-                        int(status.getLen()),
-                        now - int(status.getModificationTime()) / 1000,
-                    )
-                    for status in every
-                ]
-        except FileNotFoundError:
-            return []
 
     def sync(self, path: str) -> None:
         with self._at(path) as (java, where):

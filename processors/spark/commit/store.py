@@ -13,12 +13,10 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mld.processors.spark.commit import hadoop_store
-from mld.processors.spark.commit.small_files import ListedFile
 from mld.processors.spark.sink_port import SinkError, SinkFull, SinkRefused
 
 if TYPE_CHECKING:
@@ -84,9 +82,6 @@ class Store(StagingStore, Protocol):
 
     def age_s(self, path: str, now: float) -> float:
         """Return how long ago a directory was last changed."""
-
-    def listed(self, path: str, now: float) -> list[ListedFile]:
-        """Return the files of one directory, in any order; nothing if there is none. `now` as time.time()."""
 
 
 class PosixStore:
@@ -186,16 +181,6 @@ class PosixStore:
     def files(self, path: str) -> list[tuple[str, int]]:
         top = self.root / path
         return sorted((str(file.relative_to(top)), file.stat().st_size) for file in _walk(top) if not file.is_dir())
-
-    def listed(self, path: str, now: float) -> list[ListedFile]:
-        found = []
-        with suppress(FileNotFoundError), os.scandir(self.root / path) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):  # it may go meanwhile
-                    if entry.is_file():
-                        status = entry.stat()
-                        found.append(ListedFile(entry.name, status.st_size, now - status.st_mtime))
-        return found
 
     def sync(self, path: str) -> None:
         _sync(self.root / path)

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 from mld.processors.spark import pipeline
 from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.spool import Spool
-from mld.processors.spark.commit import network_files, small_files
-from mld.processors.spark.maintenance.compactor import Compactor
+from mld.processors.spark.commit import network_files
 from mld.processors.spark.session import cluster, handover, modules, spark_session
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.factory import compactable_sinks, make_sink
+from mld.processors.spark.sinks.factory import make_sink
 from mld.processors.spark.sinks.glue_tables import attach
 from mld.processors.spark.spark_errors import SessionError, SessionUnreachable
 from mld.processors.spark.streaming.engine import StreamingEngine
@@ -51,17 +50,9 @@ class Started:
     jvm_pid: int | None
     about: Mapping[str, object]
     """What `mld check` shows: the address of the UI and the like."""
-    compactor: Compactor | None = None
-
-    def triggered(self) -> None:
-        """Note that a micro-batch has ended; the next one may be in flight."""
-        if self.compactor is not None:
-            self.compactor.triggered()
 
     def close(self) -> None:
         """Run the user's last hook, then the end of the session."""
-        if self.compactor is not None:
-            self.compactor.stop()
         try:
             self.pipeline.teardown(self.spark)
         except pipeline.PipelineError as error:
@@ -118,19 +109,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         "applicationId": None if settings.remote else spark.sparkContext.applicationId,
         "ui": address,
     }
-    return Started(engine, dead, spark, loaded, spark_session.jvm_pid(spark), about, _compactor(settings, spark))
-
-
-def _compactor(settings: SparkSettings, spark: SparkSession) -> Compactor | None:
-    """Return what puts small files together, started; None if no sink has such files."""
-    sinks, _ = compactable_sinks(settings.sinks, spark)
-    if not sinks:
-        return None
-    alone = settings.is_local and spark_session.local_cores(settings.master) == 1
-    most = small_files.ALONE_BYTES if alone else small_files.TARGET_BYTES
-    compactor = Compactor(sinks, spark, settings.compact_files, most)
-    compactor.start()
-    return compactor
+    return Started(engine, dead, spark, loaded, spark_session.jvm_pid(spark), about)
 
 
 def _places(settings: SparkSettings) -> Iterator[tuple[str, str]]:
