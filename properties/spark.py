@@ -164,8 +164,6 @@ KEYS: tuple[Key, ...] = (
     _key("networkFileSystem", CHOICE, "Whether sinks, dead letters, ledger and checkpoint may be on NFS, SMB or "
          "another network file system: refuse, or trust it to have atomic renames, exclusive names and locks.",
          NetworkFiles.REFUSE, choices=NetworkFiles),
-    _key("compactFiles", INT, "So many small files of one size in a directory of a sink are put together into one.", 32,
-         minimum=2, maximum=256),
     _key("alignMillis", LONG, "With mld.spark.mode = streaming: how far the records of one shard may be ahead of "
          "those of the slowest other one, by their arrival in Kinesis; 0: as they come.", 0, minimum=0,
          maximum=86_400_000),
@@ -202,9 +200,6 @@ KEYS: tuple[Key, ...] = (
          "(rows that have changed) or complete (all rows).", "append"),
     _key("sink.<name>.files", TEXT, "Without partitionBy: `one` file a commit, so that readers see whole commits; "
          "`many`: as many as Spark's tasks make.", default_text="one on S3, else many"),
-    _key("sink.<name>.compact", TEXT, "`on`: put small files of the sink together into large ones; `off`: leave them, "
-         "as is needed where others remember which files they have read.",
-         default_text="on for parquet and orc outside of S3"),
     _key("sink.<name>.glueTable", TEXT, "`database.table` of Glue that is made over the files of a sink, and told of "
          "its columns and partitions."),
     _key("sink.<name>.options.<option>", TEXT, "An option of the format."),
@@ -226,8 +221,19 @@ _SINK_KEY = re.compile(
     re.ASCII,
 )
 OUTPUT_MODE, OUTPUT_MODES = "outputMode", ("append", "update", "complete")
-CHOICES = {OUTPUT_MODE: OUTPUT_MODES, "writers": ("one", "shared"), "files": ("one", "many"), "compact": ("on", "off")}
+CHOICES = {OUTPUT_MODE: OUTPUT_MODES, "writers": ("one", "shared"), "files": ("one", "many")}
 """Properties of a sink that have few values; the first of each is the default."""
+
+
+COMPACTION_REMEDY = (
+    "rewrite plain files with a job of Spark into a new directory, choose a longer mld.spark.triggerIntervalMillis, or "
+    "write a table: CALL <catalog>.system.rewrite_data_files (Iceberg) and OPTIMIZE (Delta) compact"
+)
+REMOVED: Mapping[str, tuple[Level, str]] = {
+    "compactFiles": (Level.WARNING, COMPACTION_REMEDY),
+    "sink.<name>.compact": (Level.WARNING, COMPACTION_REMEDY),
+}
+"""Keys of mld 0.2, by the name after `mld.spark.`: whether the start is refused or they are ignored, and the remedy."""
 
 
 @dataclass(slots=True)
@@ -349,7 +355,11 @@ def _put(sinks: dict[str, SinkLines], name: str, value: str, place: str) -> None
 
 
 def _unknown(name: str, place: str) -> Remark:
-    """A misspelled key of the processor is an error: its sink would run without it."""
+    """Remark on a name that is no key. A misspelled key is an error: its sink would run without it."""
+    if removed := REMOVED.get(re.sub(r"^sink\.[^.]+", "sink.<name>", name.removeprefix(PREFIX))):
+        level, remedy = removed
+        said = "is a key of mld 0.2 and is ignored" if level is Level.WARNING else "is a key of mld 0.2"
+        return Remark(level, name, place, said, remedy)
     if name.startswith(SINK_PREFIX):
         remedy = f"a sink has {', '.join(_SINK_PROPERTIES)}: write {SINK_PREFIX}<name>.<one of these>"
     elif name.startswith(TABLE_PREFIX):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
+pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
 from mld.processors.spark.catalog.ddl import statements
 from mld.processors.spark.testing import session

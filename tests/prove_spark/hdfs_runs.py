@@ -26,7 +26,6 @@ class HdfsRun(Run):
         self._cluster = cluster
         self._home = f"/prove/{time.time_ns()}"
         self._partitioned = self._rng.random() < 0.5
-        self._compacts = True
         self._kinds = (*ROUNDS, "namenode")
         cluster.make(self._home)
 

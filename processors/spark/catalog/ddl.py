@@ -24,7 +24,7 @@ COMMIT = "mld_commit"
 
 
 def statements(file: str, env: Mapping[str, str]) -> Iterator[str]:
-    """One text for each sink. Raises SettingsError, SinkError and CatalogTableError."""
+    """Yield one text for each sink. Raises SettingsError, SinkError and CatalogTableError."""
     for spec in load(file, (), env).sinks:
         yield _of_sink(spec)
 

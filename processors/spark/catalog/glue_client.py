@@ -22,7 +22,7 @@ class GlueAccess:
 
 
 def glue_client(how: GlueAccess) -> Any:
-    """Does I/O: credentials are looked for. Raises StartupError."""
+    """Do I/O: credentials are looked for. Raises StartupError."""
     access = Access(how.credentials, how.region, None, False, False, None)
     factory = ClientFactory(dict.fromkeys(get_args(ServiceName), access), region_name=how.region)
     return factory.create_beside("glue", region=how.region, endpoint_url=how.endpoint, timeout_s=TIMEOUT_S)

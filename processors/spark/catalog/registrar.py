@@ -61,7 +61,7 @@ class Registrar:
         self._thread: threading.Thread | None = None
 
     def tell(self, columns: Columns, directories: Sequence[str]) -> bool:
-        """What a commit is about to bring. Whether the catalog knows it now; never raises."""
+        """Return what a commit is about to bring. Whether the catalog knows it now; never raises."""
         with self._changed:
             fresh = set(directories) - self._known
             if tuple(columns) == tuple(self._shaped) and not fresh:

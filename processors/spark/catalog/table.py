@@ -72,7 +72,7 @@ class Table:
 
 
 def named(text: str) -> tuple[str, str]:
-    """Database and table of `db.table`. Raises CatalogTableError."""
+    """Return database and table of `db.table`. Raises CatalogTableError."""
     database, dot, name = text.strip().partition(".")
     if not dot or not NAME.fullmatch(database) or not NAME.fullmatch(name):
         raise CatalogTableError(f"{text!r} names no table; write database.table")
@@ -80,7 +80,7 @@ def named(text: str) -> tuple[str, str]:
 
 
 def hive_type(spark: str) -> str | None:
-    """The type in Hive; None if it has none."""
+    """Return the type in Hive; None if it has none."""
     if _UNKNOWN_TYPES.search(spark):
         return None
     text = _FIELD_QUOTES.sub(lambda found: found[1].lower(), spark)
@@ -88,8 +88,9 @@ def hive_type(spark: str) -> str | None:
 
 
 def split_columns(columns: Columns, keys: Iterable[str]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Columns of the files, and those of the partitions in the order of the keys, with Hive's names and types. Columns
-    of a type that Hive does not know are left out. Raises CatalogTableError if a key has no such type."""
+    """Return columns of the files, and those of the partitions in the order of the keys, with Hive's names and types.
+    Columns of a type that Hive does not know are left out. Raises CatalogTableError if a key has no such type.
+    """
     found = {name.lower(): type for name, text in columns if (type := hive_type(text)) is not None}
     wanted = [key.lower() for key in keys]
     if missing := [key for key in wanted if key not in found]:
@@ -99,12 +100,12 @@ def split_columns(columns: Columns, keys: Iterable[str]) -> tuple[list[tuple[str
 
 
 def left_out(columns: Columns) -> list[str]:
-    """Names of columns that Hive has no type for."""
+    """Return names of columns that Hive has no type for."""
     return [name for name, text in columns if hive_type(text) is None]
 
 
 def table_input(table: Table, columns: Columns) -> dict[str, Any]:
-    """What CreateTable is given. Raises CatalogTableError."""
+    """Return what CreateTable is given. Raises CatalogTableError."""
     data, keys = split_columns(columns, table.partition_keys)
     return {
         "Name": table.name,
@@ -116,7 +117,7 @@ def table_input(table: Table, columns: Columns) -> dict[str, Any]:
 
 
 def storage(table: Table, described: list[dict[str, str]], location: str) -> dict[str, Any]:
-    """A StorageDescriptor, of the table or of one partition."""
+    """Return a StorageDescriptor, of the table or of one partition."""
     serde = SERDES[table.format]
     return {
         "Columns": described,
@@ -128,7 +129,7 @@ def storage(table: Table, described: list[dict[str, str]], location: str) -> dic
 
 
 def check_existing(table: Table, existing: Mapping[str, Any]) -> None:
-    """Whether a table that is there may be ours. Raises CatalogTableError."""
+    """Check whether a table that is there may be ours. Raises CatalogTableError."""
     place = f"{table.database}.{table.name}"
     there = str(existing.get("StorageDescriptor", {}).get("Location", ""))
     if same_place(there) != same_place(table.location):
@@ -144,7 +145,7 @@ def check_existing(table: Table, existing: Mapping[str, Any]) -> None:
 
 
 def widened(existing: Mapping[str, Any], table: Table, columns: Columns) -> dict[str, Any] | None:
-    """What UpdateTable is given, if the frame has columns that the table has not; None otherwise."""
+    """Return what UpdateTable is given, if the frame has columns that the table has not; None otherwise."""
     data, _ = split_columns(columns, table.partition_keys)
     have = existing["StorageDescriptor"].get("Columns") or []
     known = {column["Name"].lower() for column in have}
@@ -170,29 +171,31 @@ KEPT = (
 
 
 def partition_input(table: Table, described: list[dict[str, str]], directory: str) -> dict[str, Any]:
-    """What CreatePartition is given for a directory of the sink, such as `day=2026-01-01/hour=5`."""
+    """Return what CreatePartition is given for a directory of the sink, such as `day=2026-01-01/hour=5`."""
     location = f"{table.location.rstrip('/')}/{directory}/"
     return {"Values": values_of(directory), "StorageDescriptor": storage(table, described, location)}
 
 
 def values_of(directory: str) -> list[str]:
-    """The values in the name of a partition's directory, as they were before they became a path."""
+    """Return the values in the name of a partition's directory, as they were before they became a path."""
     return [unquote(part.partition("=")[2]) for part in directory.split("/")]
 
 
 def directories(files: Iterable[str]) -> tuple[str, ...]:
-    """The partitions that files are in; none for files of a table without partitions."""
+    """Return the partitions that files are in; none for files of a table without partitions."""
     found = {file.rpartition("/")[0] for file in files}
     return tuple(sorted(name for name in found if name and all("=" in part for part in name.split("/"))))
 
 
 def same_place(location: str) -> str:
-    """Locations that differ only in their spelling are equal by this."""
+    """Return locations that differ only in their spelling are equal by this."""
     return re.sub(r"^s3[an]://", "s3://", location).rstrip("/")
 
 
 def ddl(table: Table, columns: Columns) -> str:
-    """Statements of Hive, Spark SQL (with Hive's catalog) and Athena that make the table. Raises CatalogTableError."""
+    """Return statements of Hive, Spark SQL (with Hive's catalog) and Athena that make the table. Raises
+    CatalogTableError.
+    """
     data, keys = split_columns(columns, table.partition_keys)
     name = f"{_quoted(table.database)}.{_quoted(table.name)}"
     partitioned = f"PARTITIONED BY (\n{_listed(keys)}\n)\n" if keys else ""

@@ -5,7 +5,6 @@
     mld-spark --check app.properties                                        (for people: could it run?)
     mld-spark --ddl app.properties                                          (for people: tables over its sinks)
     mld-spark --replay-dead-letter [--dry-run] app.properties               (for people: once more, please)
-    mld-spark --compact app.properties                                      (for people: small files into large ones)
     mld-spark --archive-classes                                             (for people: sessions start faster)
 
 It imports no pyspark, and little else: a child must start in no time.
@@ -28,13 +27,12 @@ USAGE = """usage: mld-spark [APP.properties]          a record processor: execut
        mld-spark --check APP.properties  could it run? Java, PySpark and the pipeline, without a session
        mld-spark --ddl APP.properties    statements that make tables over its sinks
        mld-spark --replay-dead-letter [--dry-run] APP.properties    its letters once more through the pipeline
-       mld-spark --compact APP.properties    small files of its sinks become large ones
        mld-spark --archive-classes       once in each environment: sessions start faster from then on
 """
 
 
 def properties_file(arguments: list[str]) -> str:
-    """The file that the daemon read. Raises FatalError if nobody says which."""
+    """Return the file that the daemon read. Raises FatalError if nobody says which."""
     if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
         raise FatalError(f"{' '.join(arguments)}: not understood\n{USAGE}".rstrip(), EXIT_CONFIGURATION)
     file = arguments[0] if arguments else os.environ.get("MLD_PROPERTIES_FILE")
@@ -60,9 +58,10 @@ def main() -> NoReturn:
 
         sys.exit(program.main(sys.argv[2:]))
     if sys.argv[1:2] == ["--compact"]:
-        from mld.processors.spark.maintenance import command
+        from mld.properties.spark import COMPACTION_REMEDY
 
-        sys.exit(command.main(sys.argv[2:]))
+        sys.stderr.write(f"mld-spark: --compact is no longer there: {COMPACTION_REMEDY}\n")
+        sys.exit(EXIT_CONFIGURATION)
     if sys.argv[1:2] == ["--archive-classes"]:
         from mld.processors.spark.host import class_training
 

@@ -32,7 +32,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mld.processors.spark.commit.small_files import ListedFile
 from mld.processors.spark.processes import boot_id, stat_of
 from mld.processors.spark.sink_port import SinkRefused
 from mld.processors.spark.spark_errors import NO_DATA_NODE
@@ -79,7 +78,7 @@ sink are unique, and the same whichever way its URI is written."""
 
 
 def named(path: str) -> bool:
-    """Whether a path of the settings is one of HDFS."""
+    """Return whether a path of the settings is one of HDFS."""
     return path.lower().startswith(f"{SCHEME}:/")
 
 
@@ -87,7 +86,9 @@ class HadoopStore:
     """A directory of HDFS. Nothing is asked of the name node before the first operation."""
 
     def __init__(self, session: SparkSession, uri: str, key: str) -> None:
-        """`uri` is what the setting `key` says. Raises SinkRefused if there is no JVM of ours, or no name node."""
+        """Open the store; `uri` is what the setting `key` says. Raises SinkRefused if there is no JVM of ours, or no
+        name node.
+        """
         # The client of Spark Connect has no JVM, and says so by an exception.
         jvm: Any = getattr(session, "_jvm", None)
         if jvm is None:
@@ -131,7 +132,7 @@ class HadoopStore:
                 stream.close()
 
     def write(self, path: str, data: bytes) -> None:
-        """One rename over what is there, and the draft has no name that anybody looks for."""
+        """Write by one rename over what is there, and the draft has no name that anybody looks for."""
         draft = posixpath.join(posixpath.dirname(path), f".{posixpath.basename(path)}.draft")
         self._create(draft, data)
         self._rename(draft, path, overwrite=True)
@@ -191,27 +192,12 @@ class HadoopStore:
                 found.append((name.removeprefix(above), int(status.getLen())))
         return sorted(found)
 
-    def listed(self, path: str, now: float) -> list[ListedFile]:
-        try:
-            with self._at(path) as (java, where):
-                every = [status for status in java.util.listStatus(where) if status.isFile()]
-                return [
-                    ListedFile(
-                        str(status.getPath().getName()),
-                        int(status.getLen()),
-                        now - int(status.getModificationTime()) / 1000,
-                    )
-                    for status in every
-                ]
-        except FileNotFoundError:
-            return []
-
     def sync(self, path: str) -> None:
         with self._at(path) as (java, where):
             java.context.setTimes(where, int(time.time() * 1000), -1)
 
     def sync_below(self, path: str) -> None:
-        """Names only: see above for what the data nodes do."""
+        """Sync names only: see above for what the data nodes do."""
         self.sync(path)
 
     def _absolute(self, path: str) -> str:
@@ -239,13 +225,13 @@ class HadoopStore:
 
     @contextmanager
     def _at(self, path: str) -> Iterator[tuple[_Java, Any]]:
-        """The JVM, and the path as it knows it; exceptions of Java are those of `_calls`."""
+        """Give the JVM, and the path as it knows it; exceptions of Java are those of `_calls`."""
         java = self._java
         with _calls(self.uri(path)):
             yield java, java.path(self.uri(path))
 
     def _configuration(self) -> Any:
-        """A copy of the session's."""
+        """Return a copy of the session's."""
         return self._session._jsparkSession.sessionState().newHadoopConf()
 
     @cached_property
@@ -287,7 +273,9 @@ class _Java:
 
 
 def split(uri: str) -> tuple[str, str]:
-    """Authority (may be empty) and absolute path of a URI of HDFS; nothing in it is escaped, as Hadoop takes it."""
+    """Return authority (may be empty) and absolute path of a URI of HDFS; nothing in it is escaped, as Hadoop
+    takes it.
+    """
     rest = uri.partition(":")[2]
     authority, path = "", rest
     if rest.startswith("//"):
@@ -296,7 +284,8 @@ def split(uri: str) -> tuple[str, str]:
 
 
 def os_error(causes: Sequence[tuple[str, str]], path: str) -> OSError:
-    """The error of the operating system that an exception of Java is; `causes` are class and message, outermost first.
+    """Return the error of the operating system that an exception of Java is; `causes` are class and message, outermost
+    first.
 
     Pure."""
     for name, message in causes:
@@ -311,7 +300,7 @@ def os_error(causes: Sequence[tuple[str, str]], path: str) -> OSError:
 
 
 def _words(message: str) -> str:
-    """The first line, without the address of a page that explains it."""
+    """Return the first line, without the address of a page that explains it."""
     return message.strip().split("\n")[0].partition("; For more details")[0][:WORDS_MAX].strip()
 
 
@@ -321,7 +310,9 @@ def _simple(name: str) -> str:
 
 @contextmanager
 def _calls(path: str) -> Iterator[None]:
-    """Exceptions of Java as OSError. If the JVM is gone, too: whoever hears of it asks whether the session lives."""
+    """Turn exceptions of Java as OSError. If the JVM is gone, too: whoever hears of it asks whether the session
+    lives.
+    """
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
     try:
@@ -346,7 +337,7 @@ def _causes(exception: Any) -> list[tuple[str, str]]:
 
 
 def lives(said: str) -> bool | None:
-    """Whether the process that an owner file names runs; None if that cannot be told from here."""
+    """Return whether the process that an owner file names runs; None if that cannot be told from here."""
     fields = said.split()
     place = _place()
     if len(fields) != 3 or place is None or fields[0] != place or not fields[1].isdigit():
@@ -364,14 +355,14 @@ def lives(said: str) -> bool | None:
 
 
 def _said(pid: int) -> str:
-    """Names a process for good: its number is given again, but not on the same boot with the same start."""
+    """Return names a process for good: its number is given again, but not on the same boot with the same start."""
     found = stat_of(pid)
     return f"{_place() or 'nowhere'} {pid} {found.started if found else 'unknown'}"
 
 
 @cache
 def _place() -> str | None:
-    """Where process numbers mean what they mean here: this boot of this machine, and this container."""
+    """Return where process numbers mean what they mean here: this boot of this machine, and this container."""
     try:
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}" if (boot := boot_id()) else None
     except OSError:

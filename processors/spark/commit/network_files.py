@@ -38,7 +38,7 @@ class Mount:
 
 
 def mounts(table: str) -> Iterator[Mount]:
-    """The lines of Linux's `mountinfo`, in their order; what is no such line is left out."""
+    """Yield the lines of Linux's `mountinfo`, in their order; what is no such line is left out."""
     for line in table.splitlines():
         before, dash, after = line.partition(" - ")
         fields = before.split(" ")
@@ -47,7 +47,7 @@ def mounts(table: str) -> Iterator[Mount]:
 
 
 def mount_of(path: str, table: Iterable[Mount]) -> Mount | None:
-    """The mount that an absolute path without links is on: the longest, and of several at one point the last."""
+    """Return the mount that an absolute path without links is on: the longest, and of several at one point the last."""
     found = None
     for mount in table:
         inside = path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
@@ -57,14 +57,14 @@ def mount_of(path: str, table: Iterable[Mount]) -> Mount | None:
 
 
 def is_network(type: str) -> bool:
-    """Whether files of this type are on another machine."""
+    """Return whether files of this type are on another machine."""
     return type in NETWORK or FUSE_NETWORK.fullmatch(type) is not None
 
 
 def places(
     sinks: Iterable[SinkSpec], *, dead_letter: str | None, ledger: str | None, checkpoint: str | None
 ) -> Iterator[tuple[str, str]]:
-    """Key and path of everything in the settings that commits stand on."""
+    """Return key and path of everything in the settings that commits stand on."""
     for sink in sinks:
         if sink.path:
             yield f"mld.spark.sink.{sink.name}.path", sink.path
@@ -73,7 +73,7 @@ def places(
 
 
 def check(every: Iterable[tuple[str, str]], table: Path = MOUNTS) -> None:
-    """Raises SinkRefused for the first place that is on a network file system."""
+    """Raise SinkRefused for the first place that is on a network file system."""
     for key, path in every:
         if hadoop_store.named(path) or _is_elsewhere(path):
             continue
@@ -91,13 +91,13 @@ def check(every: Iterable[tuple[str, str]], table: Path = MOUNTS) -> None:
 
 
 def _is_elsewhere(path: str) -> bool:
-    """A URI of another file system, or a name in a catalog; others refuse it or know what to do with it."""
+    """Return a URI of another file system, or a name in a catalog; others refuse it or know what to do with it."""
     scheme, colon, rest = path.partition(":")
     return bool(colon) and "/" not in scheme and scheme != "file" and rest.startswith("/")
 
 
 def _existing(path: Path) -> Path:
-    """The nearest directory that is there, without links. To look at it has an automounter mount it."""
+    """Return the nearest directory that is there, without links. To look at it has an automounter mount it."""
     for one in (path, *path.parents):
         try:
             os.listdir(one)  # noqa: PTH208 - only that it is done counts

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 from mld.processors.spark import pipeline
 from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.spool import Spool
-from mld.processors.spark.commit import network_files, small_files
-from mld.processors.spark.maintenance.compactor import Compactor
+from mld.processors.spark.commit import network_files
 from mld.processors.spark.session import cluster, handover, modules, spark_session
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.factory import compactable_sinks, make_sink
+from mld.processors.spark.sinks.factory import make_sink
 from mld.processors.spark.sinks.glue_tables import attach
 from mld.processors.spark.spark_errors import SessionError, SessionUnreachable
 from mld.processors.spark.streaming.engine import StreamingEngine
@@ -51,17 +50,9 @@ class Started:
     jvm_pid: int | None
     about: Mapping[str, object]
     """What `mld check` shows: the address of the UI and the like."""
-    compactor: Compactor | None = None
-
-    def triggered(self) -> None:
-        """A micro-batch has ended; the next one may be in flight."""
-        if self.compactor is not None:
-            self.compactor.triggered()
 
     def close(self) -> None:
-        """The user's last hook, then the end of the session."""
-        if self.compactor is not None:
-            self.compactor.stop()
+        """Run the user's last hook, then the end of the session."""
         try:
             self.pipeline.teardown(self.spark)
         except pipeline.PipelineError as error:
@@ -71,7 +62,7 @@ class Started:
 
 
 def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
-    """Raises HostStartError."""
+    """Raise HostStartError."""
     if settings.writer is None:
         raise HostStartError(UNKNOWN)
     try:
@@ -118,19 +109,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         "applicationId": None if settings.remote else spark.sparkContext.applicationId,
         "ui": address,
     }
-    return Started(engine, dead, spark, loaded, spark_session.jvm_pid(spark), about, _compactor(settings, spark))
-
-
-def _compactor(settings: SparkSettings, spark: SparkSession) -> Compactor | None:
-    """What puts small files together, started; None if no sink has such files."""
-    sinks, _ = compactable_sinks(settings.sinks, spark)
-    if not sinks:
-        return None
-    alone = settings.is_local and spark_session.local_cores(settings.master) == 1
-    most = small_files.ALONE_BYTES if alone else small_files.TARGET_BYTES
-    compactor = Compactor(sinks, spark, settings.compact_files, most)
-    compactor.start()
-    return compactor
+    return Started(engine, dead, spark, loaded, spark_session.jvm_pid(spark), about)
 
 
 def _places(settings: SparkSettings) -> Iterator[tuple[str, str]]:
@@ -143,7 +122,7 @@ def _places(settings: SparkSettings) -> Iterator[tuple[str, str]]:
 
 
 def make_sinks(settings: SparkSettings, spark: SparkSession, scratch: Path | None = None) -> list[Sink]:
-    """The sinks of the settings, with their tables in Glue. Raises SinkRefused."""
+    """Return the sinks of the settings, with their tables in Glue. Raises SinkRefused."""
     sinks = [make_sink(spec, spark, scratch) for spec in settings.sinks]
     for sink, spec in zip(sinks, settings.sinks, strict=True):
         attach(sink, spec, settings.credentials, settings.glue_region, settings.glue_endpoint)
@@ -151,7 +130,7 @@ def make_sinks(settings: SparkSettings, spark: SparkSession, scratch: Path | Non
 
 
 def _dead_letter(settings: SparkSettings) -> SinkSpec:
-    """Every letter names its stream and shard, so that several writers may put theirs into one directory.
+    """Return every letter names its stream and shard, so that several writers may put theirs into one directory.
 
     Letters are raw data that nobody has looked at, so they are for this user alone; executors may be other users."""
     assert settings.writer is not None
@@ -174,7 +153,7 @@ def engine_of(
     dead: Sink | None,
     spool: Spool,
 ) -> Engine | StreamingEngine:
-    """The engine of the mode, not started. Raises SinkRefused and PipelineError."""
+    """Return the engine of the mode, not started. Raises SinkRefused and PipelineError."""
     if settings.mode is Mode.STREAMING:
         return make_engine(spark, settings, loaded, sinks, dead, spool)
     frames = handover.Handover(
@@ -190,7 +169,7 @@ def engine_of(
 
 
 def way_of(settings: SparkSettings) -> handover.Way:
-    """How records get to the executors."""
+    """Return how records get to the executors."""
     if settings.is_local or settings.spool is not None:
         return handover.Way.FILES
     return handover.Way.JVM if settings.remote is None else handover.Way.CLIENT

@@ -44,7 +44,7 @@ Address = tuple[str, int]
 
 
 def addresses(settings: SparkSettings) -> tuple[Address, ...]:
-    """Where a connection tells whether somebody is there; nothing for masters that name no such place."""
+    """Return where a connection tells whether somebody is there; nothing for masters that name no such place."""
     if settings.remote is not None:
         return (_address(settings.remote.removeprefix("sc://").split("/")[0], CONNECT_PORT),)
     if settings.master.startswith("spark://"):

@@ -22,7 +22,7 @@ from mld.processors.spark.spark_errors import SessionError
 
 
 def examine(file: str, env: Mapping[str, str]) -> str:
-    """What was found. Raises SettingsError, SessionError or PipelineError."""
+    """Return what was found. Raises SettingsError, SessionError or PipelineError."""
     settings = load(file, (), env)
     spark_session.check_extra(remote=settings.remote is not None)
     java = "no Java of ours" if settings.remote else f"Java at {spark_session.java_home(settings.java_home, env)}"
@@ -34,7 +34,7 @@ def examine(file: str, env: Mapping[str, str]) -> str:
 
 
 def _formats(settings: SparkSettings) -> str:
-    """What the formats of a lake house need of PySpark. Raises SessionError if it is not what is installed."""
+    """Return what the formats of a lake house need of PySpark. Raises SessionError if it is not what is installed."""
     formats = lakehouse.formats_of([spec.format for spec in settings.sinks], settings.catalogs)
     if settings.remote:
         return "".join(f"{format_} as the server has it, " for format_ in formats)

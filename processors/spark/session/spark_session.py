@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mld import DISTRIBUTION
 from mld.processors.spark.session import class_archive, delta_log, gateway, local_files
 from mld.processors.spark.session.cluster import ANSWER_SHARE, addresses, await_answer
 from mld.processors.spark.session.lakehouse import DELTA, PACKAGES, NoRelease, formats_of, lake_settings
@@ -79,7 +80,7 @@ AVRO_LIMITS = " ".join(
 )
 REDACTED = "(?i)secret|passw|passphrase|pwd|token|credential|access[.]?key|account[.]key|private[.]?key|sas[.]"
 """Settings whose values the UI and Spark's own logs do not show: Spark's own list, and the keys of Azure."""
-EXTRA, CONNECT_EXTRA = "pip install 'mld[spark]'", "pip install 'mld[spark-connect]'"
+EXTRA, CONNECT_EXTRA = f"pip install '{DISTRIBUTION}[spark]'", f"pip install '{DISTRIBUTION}[spark-connect]'"
 CONNECT_MODULES = ("grpc", "grpc_status", "pandas", "pyarrow", "zstandard")
 """What the client of Spark Connect imports."""
 OTHERS = ("SPARK_HOME", "SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE_ENABLED")
@@ -95,7 +96,7 @@ NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 def check_extra(*, remote: bool = False) -> None:
-    """Raises SessionError if there is no PySpark, or not the part of it that is needed."""
+    """Raise SessionError if there is no PySpark, or not the part of it that is needed."""
     if not _there("pyspark"):
         extra = CONNECT_EXTRA if remote else EXTRA
         raise SessionError(f"PySpark is missing in the environment of {sys.executable}; {extra}")
@@ -167,7 +168,7 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
 
 
 def _bound_retries(session: SparkSession) -> None:
-    """The client's default tries a server that is gone for more than ten minutes."""
+    """Bound the retries: the client's default tries a server that is gone for more than ten minutes."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     policy = DefaultPolicy(max_retries=REMOTE_RETRIES_MAX, max_backoff=REMOTE_BACKOFF_MAX_MS)
@@ -175,8 +176,9 @@ def _bound_retries(session: SparkSession) -> None:
 
 
 def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> dict[str, str]:
-    """Every setting of Spark that is not its default; what the user sets comes last. `archive`: the JVM's options for
-    its archive of classes."""
+    """Return every setting of Spark that is not its default; what the user sets comes last. `archive`: the JVM's
+    options for its archive of classes.
+    """
     if settings.remote:
         return {**OF_SQL, **settings.conf}
     own_options = (
@@ -227,7 +229,7 @@ def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> 
 
 
 def lake(settings: SparkSettings) -> dict[str, str]:
-    """What tables of a lake house need, with what the user gives for the same keys. Raises SessionError."""
+    """Return what tables of a lake house need, with what the user gives for the same keys. Raises SessionError."""
     formats = [spec.format for spec in settings.sinks]
     if not formats_of(formats, settings.catalogs):
         return {}
@@ -242,7 +244,7 @@ def lake(settings: SparkSettings) -> dict[str, str]:
 
 
 def s3_client(settings: SparkSettings, theirs: Mapping[str, str]) -> dict[str, str]:
-    """What Spark needs to speak to S3 itself, if it has to; `theirs` is set already. Raises SessionError."""
+    """Return what Spark needs to speak to S3 itself, if it has to; `theirs` is set already. Raises SessionError."""
     if settings.remote or not is_needed(settings.sinks, settings.dead_letter, elsewhere=not settings.is_local):
         return {}
     try:
@@ -252,7 +254,7 @@ def s3_client(settings: SparkSettings, theirs: Mapping[str, str]) -> dict[str, s
 
 
 def hadoop_version() -> str | None:
-    """Of the Hadoop that PySpark has; None if its name does not say."""
+    """Return the version of the Hadoop that PySpark has; None if its name does not say."""
     found = importlib.util.find_spec("pyspark")
     places = (found.submodule_search_locations or ()) if found is not None else ()
     jars = (jar for place in places for jar in (Path(place) / "jars").glob("hadoop-client-api-*.jar"))
@@ -260,14 +262,14 @@ def hadoop_version() -> str | None:
 
 
 def python_functions() -> dict[str, str]:
-    """Where Arrow cannot be, Spark would do without it too, but with a warning for each function of the user."""
+    """Return where Arrow cannot be, Spark would do without it too, but with a warning for each function of the user."""
     if all(map(_there, ARROW_MODULES)):
         return {}
     return {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
 
 
 def _huge_pages() -> str:
-    """Where the system has none to give, the JVM would complain."""
+    """Return where the system has none to give, the JVM would complain."""
     try:
         offered = "[never]" not in HUGE_PAGES_FILE.read_text()
     except OSError:
@@ -276,7 +278,7 @@ def _huge_pages() -> str:
 
 
 def local_cores(master: str) -> int:
-    """How many tasks run at once under `local…`."""
+    """Return how many tasks run at once under `local…`."""
     inside = master.partition("[")[2].partition("]")[0].split(",")[0].strip()
     if inside == "*":
         return os.cpu_count() or 1
@@ -284,8 +286,9 @@ def local_cores(master: str) -> int:
 
 
 def environment(settings: SparkSettings) -> Path:
-    """What PySpark and the JVM read from the environment; returns the home of Java. Raises SessionError if there is no
-    fit one."""
+    """Return what PySpark and the JVM read from the environment; returns the home of Java. Raises SessionError if there
+    is no fit one.
+    """
     java = java_home(settings.java_home, os.environ)
     os.environ["JAVA_HOME"] = str(java)
     if python := settings.conf.get("spark.pyspark.python"):  # PySpark itself reads the variable only
@@ -300,7 +303,7 @@ def environment(settings: SparkSettings) -> Path:
 
 
 def java_home(wanted: str | None, env: Mapping[str, str]) -> Path:
-    """The home of a Java that Spark can run on. Raises SessionError."""
+    """Return the home of a Java that Spark can run on. Raises SessionError."""
     named = wanted or env.get("JAVA_HOME")
     remedy = f"install a JRE {JAVA_MIN} or later (Debian: openjdk-{JAVA_MIN}-jre-headless), or set mld.spark.javaHome"
     if named:
@@ -350,7 +353,7 @@ class SessionHealth:
         self._session = session
 
     def check(self) -> None:
-        """Cheap: has our JVM ended, or the session in it; does the server still know our session?"""
+        """Ask cheaply: has our JVM ended, or the session in it; does the server still know our session?"""
         process = _jvm(self._session)
         try:
             if process is None:
@@ -368,7 +371,7 @@ class SessionHealth:
             raise SessionGone("Spark has stopped the application; see its lines above")
 
     def probe(self) -> None:
-        """A job without data: if even that fails, it is not the records."""
+        """Run a job without data: if even that fails, it is not the records."""
         try:
             self._session.range(1).count()
         except Exception as error:
@@ -376,7 +379,7 @@ class SessionHealth:
 
 
 def _jvm(session: SparkSession) -> subprocess.Popen[bytes] | None:
-    """The process that PySpark has started; None where there is none (Spark Connect)."""
+    """Return the process that PySpark has started; None where there is none (Spark Connect)."""
     process: subprocess.Popen[bytes] | None
     process = getattr(getattr(getattr(session, "_sc", None), "_gateway", None), "proc", None)
     return process
@@ -388,7 +391,7 @@ def jvm_pid(session: SparkSession) -> int | None:
 
 
 def ui_address(session: SparkSession, settings: SparkSettings) -> str | None:
-    """Where a person can look at the jobs; a Connect server has its own."""
+    """Return where a person can look at the jobs; a Connect server has its own."""
     if settings.remote or _jvm(session) is None:
         return None
     address: str | None = session.sparkContext.uiWebUrl

@@ -50,7 +50,7 @@ class ConnectIcebergSink(LakeSink):
         return marks
 
     def _head(self) -> LedgerEntry | None:
-        """The entry in force; remembers where `main` stands."""
+        """Return the entry in force; remembers where `main` stands."""
         try:
             rows = self._spark.sql(
                 f"SELECT snapshot_id, parent_id, summary['{PROPERTY}'] AS said FROM {self._target}.snapshots"  # noqa: S608 - the user's own table
@@ -129,7 +129,7 @@ class ConnectIcebergSink(LakeSink):
 
 
 def _lineage(snapshots: Mapping[int, tuple[int | None, str | None]], current: int | None) -> Lineage:
-    """Walks from the current snapshot by parents, as `iceberg_table` does it."""
+    """Walk from the current snapshot by parents, as `iceberg_table` does it."""
     at = current
     while at is not None:
         if at not in snapshots:

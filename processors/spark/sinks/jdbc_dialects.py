@@ -174,8 +174,9 @@ class MySqlDialect(JdbcDialect):
     def merge(
         self, target: TableName, stage: TableName, columns: Sequence[StagedColumn], newest: Sequence[Ordering]
     ) -> str:
-        """Rows come in the order of their age, each over the ones before it: what is one key is the target's own word,
-        whatever its collation."""
+        """Return rows come in the order of their age, each over the ones before it: what is one key is the target's own
+        word, whatever its collation.
+        """
         names = ", ".join(self.quoted(column.target) for column in columns)
         values = ", ".join(map(self._value, columns))
         rest = [self.quoted(column.target) for column in columns if not column.is_key]
@@ -195,7 +196,7 @@ class MySqlDialect(JdbcDialect):
         ]
 
     def serves(self, product: str, version: int) -> bool:
-        """Either driver speaks with either server."""
+        """Return whether it is such a server: either driver speaks with either server."""
         return product in (MySqlDialect.product, MariaDbDialect.product) and version >= MySqlDialect.version_min
 
     def engines(self) -> str | None:
@@ -297,6 +298,6 @@ DIALECTS: tuple[JdbcDialect, ...] = (PostgresDialect(), MariaDbDialect(), MySqlD
 
 
 def dialect_of(url: str) -> JdbcDialect | None:
-    """The dialect of a JDBC URL; None if this sink does not know it."""
+    """Return the dialect of a JDBC URL; None if this sink does not know it."""
     scheme = url.strip().split(":")[1].lower() if url.strip().lower().startswith("jdbc:") else ""
     return next((dialect for dialect in DIALECTS if scheme in dialect.schemes), None)

@@ -185,3 +185,10 @@ def test_a_misspelled_format_is_remarked_upon() -> None:
     assert (remark.level, remark.key) == (Level.WARNING, "mld.spark.sink.out.format")
     assert "did you mean parquet?" in str(remark)
     assert lines("mld.spark.sink.out.format = mongodb").remarks == ()
+
+
+@pytest.mark.parametrize("name", ["compactFiles", "sink.out.compact"])
+def test_a_key_that_has_left_and_does_no_harm_is_ignored_with_its_remedy(name: str) -> None:
+    (remark,) = lines(f"mld.spark.{name} = 3").remarks
+    assert (remark.level, remark.key) == (Level.WARNING, f"mld.spark.{name}")
+    assert "is ignored" in remark.message and remark.remedy

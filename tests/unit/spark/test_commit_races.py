@@ -78,12 +78,6 @@ def over_memory(layout: type[FileSink], store: MemoryStore, writer: WriterIdenti
                 store.put(f"{self._journal.data(token)}/{where}part.json", json.dumps(records).encode())
             return len(frame.records)
 
-        def _rewrite(self, spark, files, target, head) -> int:
-            contents = [store.read(file) for file in files]
-            records = [record for content in contents for record in json.loads(content)]
-            store.put(f"{target}/part.json", json.dumps(records).encode())
-            return len(records)
-
     partition_by = ("p",) if layout is PartitionedSink else ()
     return Sink(SinkSpec("out", partition_by=partition_by, writer=writer, **more), store)
 
