@@ -92,7 +92,6 @@ class SparkSettings:
     stream: str
     credentials: CredentialsChain
     glue_region: str | None
-    glue_endpoint: str | None
     writer: WriterIdentity | None = None
     """Whose marks are whose in the sinks; None if nobody says which stream this is."""
     stream_id: str | None = None
@@ -143,9 +142,9 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
 
 
 def _uses_aws(lines: SparkLines) -> bool:
-    """Return whether files or tables of a sink are at AWS."""
+    """Return whether files of a sink are at AWS."""
     places = (*(sink.values.get("path") for sink in lines.sinks), str(lines.values["deadLetter"]))
-    return any(map(is_s3, places)) or any(sink.values.get("glueTable") for sink in lines.sinks)
+    return any(map(is_s3, places))
 
 
 def _credentials(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> CredentialsChain:
@@ -251,7 +250,6 @@ def make(
         stream=stream,
         credentials=credentials,
         glue_region=text("glue.region") or region,
-        glue_endpoint=text("glue.endpoint"),
         writer=writer,
         stream_id=stream_id,
         reply_timeout_s=reply_timeout_s,
@@ -273,7 +271,6 @@ def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity, s3: S3Ac
         ledger=ledger,
         writer=writer,
         new_partitions_max=int(lines.values.get("newPartitionsPerHour", NEW_PARTITIONS_PER_HOUR)),
-        glue_table=lines.values.get("glueTable"),
         shared=lines.values.get("writers") == "shared",
         one_file=ONE_FILE.get(lines.values.get("files", "")),
         s3=s3,

@@ -18,7 +18,6 @@ from mld.processors.spark.session import cluster, handover, modules, spark_sessi
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
-from mld.processors.spark.sinks.glue_tables import attach
 from mld.processors.spark.spark_errors import SessionError, SessionUnreachable
 from mld.processors.spark.streaming.engine import StreamingEngine
 from mld.processors.spark.streaming.factory import make_engine
@@ -87,7 +86,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         for spec in settings.sinks:
             spark_session.check_format(spark, spec.format, f"mld.spark.sink.{spec.name}.format")
         own = scratch if settings.is_local else None
-        sinks = make_sinks(settings, spark, own)
+        sinks = [make_sink(spec, spark, own) for spec in settings.sinks]
         dead = make_sink(_dead_letter(settings), spark, own) if settings.dead_letter else None
         loaded.setup(spark)
         engine = engine_of(spark, settings, loaded, sinks, dead, spool)
@@ -119,14 +118,6 @@ def _places(settings: SparkSettings) -> Iterator[tuple[str, str]]:
         ledger=settings.ledger,
         checkpoint=settings.checkpoint,
     )
-
-
-def make_sinks(settings: SparkSettings, spark: SparkSession, scratch: Path | None = None) -> list[Sink]:
-    """Return the sinks of the settings, with their tables in Glue. Raises SinkRefused."""
-    sinks = [make_sink(spec, spark, scratch) for spec in settings.sinks]
-    for sink, spec in zip(sinks, settings.sinks, strict=True):
-        attach(sink, spec, settings.credentials, settings.glue_region, settings.glue_endpoint)
-    return sinks
 
 
 def _dead_letter(settings: SparkSettings) -> SinkSpec:

@@ -187,8 +187,14 @@ def test_a_misspelled_format_is_remarked_upon() -> None:
     assert lines("mld.spark.sink.out.format = mongodb").remarks == ()
 
 
-@pytest.mark.parametrize("name", ["compactFiles", "sink.out.compact"])
+@pytest.mark.parametrize("name", ["compactFiles", "sink.out.compact", "glue.endpoint"])
 def test_a_key_that_has_left_and_does_no_harm_is_ignored_with_its_remedy(name: str) -> None:
     (remark,) = lines(f"mld.spark.{name} = 3").remarks
     assert (remark.level, remark.key) == (Level.WARNING, f"mld.spark.{name}")
     assert "is ignored" in remark.message and remark.remedy
+
+
+@pytest.mark.parametrize("name", ["sink.out.glueTable"])
+def test_a_key_that_has_left_and_is_missed_is_refused_with_its_remedy(name: str) -> None:
+    (said,) = errors(f"mld.spark.{name} = x")
+    assert f"mld.spark.{name}: is a key of mld 0.2 and no longer there; " in said
