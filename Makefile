@@ -276,14 +276,6 @@ $(CONNECT)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/spark-connect.txt
 test-connect: $(DEV) $(CONNECT)/.installed
 	MLD_CONNECT_SERVER=$(abspath $(BIN)/python) $(CONNECT)/bin/python -m pytest --timeout 900 -rs tests/connect $(PYTEST_ARGS)
 
-# An HDFS and a YARN in a JVM of its own: fetches 67 MB of jars.
-.PHONY: test-hdfs
-test-hdfs: $(DEV)
-	$(BIN)/python -m tests.hdfs.fetch || true
-	MLD_HDFS=1 $(BIN)/python -m pytest --timeout 900 -rs tests/hdfs $(PYTEST_ARGS)
-
-# The JDBC sink against a PostgreSQL and a MariaDB as processes of the tests: fetches 165 MB. Each file in a process of its
-# own, because the JVM of a session stays until its process ends.
 .PHONY: test-jdbc
 test-jdbc: $(DEV)
 	$(BIN)/python -m tests.support.fetch_databases || true

@@ -31,7 +31,7 @@ def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) 
     as its executors are elsewhere."""
     format = spec.format.lower()
     if format in FILE_FORMATS:
-        return _s3_files(spec, spark, scratch) if is_s3(spec.path) else _files(spec, spark)
+        return _s3_files(spec, spark, scratch) if is_s3(spec.path) else _files(spec)
     if format in LAKE_FORMATS:
         _need_path(spec)
         return _lake_table(spec, spark)
@@ -46,13 +46,13 @@ def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) 
     )
     if not spec.ledger:
         return GenericSink(spec, None)
-    return GenericSink(spec, _ledger_store(spec, spark))
+    return GenericSink(spec, _ledger_store(spec))
 
 
-def _ledger_store(spec: SinkSpec, spark: SparkSession) -> Store:
+def _ledger_store(spec: SinkSpec) -> Store:
     """Return where a sink that keeps no ledger of its own has one."""
     assert spec.ledger is not None
-    return store_at(f"{spec.ledger.rstrip('/')}/{quote(spec.name, safe='')}", "mld.spark.ledger", spark)
+    return store_at(f"{spec.ledger.rstrip('/')}/{quote(spec.name, safe='')}", "mld.spark.ledger")
 
 
 def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
@@ -76,7 +76,7 @@ def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
             f"mld.spark.sink.{spec.name}.format = jdbc: its transaction needs a JVM of this host, and with "
             "mld.spark.remote there is none; use mld.spark.master"
         )
-    inherited = Journal(_ledger_store(spec, spark), spec.name) if spec.ledger else None
+    inherited = Journal(_ledger_store(spec), spec.name) if spec.ledger else None
     return JdbcSink(spec, spark, dialect, inherited)
 
 
@@ -98,9 +98,9 @@ def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:
     return IcebergSink(spec, spark) if with_jvm else ConnectIcebergSink(spec, spark)
 
 
-def _files(spec: SinkSpec, spark: SparkSession) -> Sink:
+def _files(spec: SinkSpec) -> Sink:
     _append_only(spec)
-    store = store_at(_need_path(spec), f"mld.spark.sink.{spec.name}.path", spark, private=spec.private)
+    store = store_at(_need_path(spec), f"mld.spark.sink.{spec.name}.path", private=spec.private)
     return PartitionedSink(spec, store) if spec.partition_by else FlatSink(spec, store)
 
 

@@ -98,7 +98,7 @@ class FileSink(AdmittedSink):
 
     @property
     def stages_ahead(self) -> bool:
-        """Where Spark writes to this machine. The client of HDFS and the staging areas of a bucket were not tried."""
+        """Where Spark writes to this machine. The staging areas of a bucket were not tried."""
         return isinstance(self._store, PosixStore)
 
     def look(self, frame: DataFrame | None, batch: ShardSpans) -> None:
