@@ -7,6 +7,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from mld import DISTRIBUTION
 from mld.aws.beside import beside_service
 from mld.aws.client_factory import ClientFactory
 from mld.aws.counted import CountedService
@@ -79,4 +80,4 @@ def missing_codecs(settings: Settings, file_name: str) -> list[Remark]:
     if settings.schema_registry is not SchemaMode.JSON or find_spec("fastavro") is not None:
         return []
     why = "json needs a package that is not installed (fastavro)"
-    return [Remark(Level.ERROR, "mld.schemaRegistry", file_name, why, "pip install 'mld[schemas]'")]
+    return [Remark(Level.ERROR, "mld.schemaRegistry", file_name, why, f"pip install '{DISTRIBUTION}[schemas]'")]

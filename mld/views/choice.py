@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from mld import DISTRIBUTION
 from mld.properties.remarks import Level, Remark
 from mld.properties.settings import Settings
 from mld.properties.values import MetricsLevel, MetricsOutput
@@ -21,11 +22,16 @@ def missing_extras(settings: Settings, file_name: str) -> list[Remark]:
     """An error for an output that could not send anything, a warning for a page that could not be shown."""
     remarks = []
     if MetricsOutput.OTLP in settings.metrics and not _found("opentelemetry.exporter.otlp.proto.http"):
-        why, remedy = "has otlp, which needs packages that are not installed", "pip install 'mld[otel]', or remove otlp"
+        why, remedy = (
+            "has otlp, which needs packages that are not installed",
+            f"pip install '{DISTRIBUTION}[otel]', or remove otlp",
+        )
         remarks.append(Remark(Level.ERROR, KEY, file_name, why, remedy))
     if settings.http is not None and MetricsOutput.PROMETHEUS in settings.metrics and not _found("prometheus_client"):
         why = "has prometheus, and /metrics of mld.http needs a package that is not installed"
-        remarks.append(Remark(Level.WARNING, KEY, file_name, why, "pip install 'mld[metrics]', or remove prometheus"))
+        remarks.append(
+            Remark(Level.WARNING, KEY, file_name, why, f"pip install '{DISTRIBUTION}[metrics]', or remove prometheus")
+        )
     return remarks
 
 

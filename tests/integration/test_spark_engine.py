@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
+pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
 from mld.processors.spark.session import handover, local_files
 from mld.processors.spark.session.spark_session import jvm_pid, start
@@ -39,7 +39,7 @@ PASS = "def transform(records, batch):\n    return records.select('sequenceNumbe
 
 def test_avro_of_the_schema_registry_comes_as_columns(spark: Any) -> None:
     """What `mld.schemaRegistry = json` makes of frames by Java; a column that no writer knows is null."""
-    pytest.importorskip("fastavro", reason="needs the extra: pip install 'mld[schemas]'")
+    pytest.importorskip("fastavro", reason="needs the extra: pip install 'mld-kinesis[schemas]'")
     from mld.schemas.avro import avro_decoder
     from tests.unit.schemas.test_java_frames import payloads
 

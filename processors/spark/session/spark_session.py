@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mld import DISTRIBUTION
 from mld.processors.spark.session import class_archive, delta_log, gateway, local_files
 from mld.processors.spark.session.cluster import ANSWER_SHARE, addresses, await_answer
 from mld.processors.spark.session.lakehouse import DELTA, PACKAGES, NoRelease, formats_of, lake_settings
@@ -79,7 +80,7 @@ AVRO_LIMITS = " ".join(
 )
 REDACTED = "(?i)secret|passw|passphrase|pwd|token|credential|access[.]?key|account[.]key|private[.]?key|sas[.]"
 """Settings whose values the UI and Spark's own logs do not show: Spark's own list, and the keys of Azure."""
-EXTRA, CONNECT_EXTRA = "pip install 'mld[spark]'", "pip install 'mld[spark-connect]'"
+EXTRA, CONNECT_EXTRA = f"pip install '{DISTRIBUTION}[spark]'", f"pip install '{DISTRIBUTION}[spark-connect]'"
 CONNECT_MODULES = ("grpc", "grpc_status", "pandas", "pyarrow", "zstandard")
 """What the client of Spark Connect imports."""
 OTHERS = ("SPARK_HOME", "SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE_ENABLED")

@@ -218,13 +218,13 @@ def test_the_address_of_this_machine_is_the_users_affair_on_a_cluster(monkeypatc
 @pytest.mark.parametrize(
     ("there", "remote", "said"),
     [
-        ({"pyspark"}, True, r"mld.spark.remote needs grpc, .*; pip install 'mld\[spark-connect\]'"),
+        ({"pyspark"}, True, r"mld.spark.remote needs grpc, .*; pip install 'mld-kinesis\[spark-connect\]'"),
         (
             {"pyspark"},
             False,
-            r"has only the client of Spark Connect; set mld.spark.remote, or pip install 'mld\[spark\]'",
+            r"has only the client of Spark Connect; set mld.spark.remote, or pip install 'mld-kinesis\[spark\]'",
         ),
-        (set(), True, r"PySpark is missing in .*; pip install 'mld\[spark-connect\]'"),
+        (set(), True, r"PySpark is missing in .*; pip install 'mld-kinesis\[spark-connect\]'"),
     ],
 )
 def test_the_part_of_pyspark_that_is_missing(monkeypatch, there, remote, said):
