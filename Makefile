@@ -264,18 +264,6 @@ test-spark-oldest: $(OLDEST)/.installed
 	  tests/integration/test_spark_engine.py tests/integration/test_spark_streaming.py \
 	  tests/integration/test_other_users.py $(PYTEST_ARGS)
 
-# The client of Spark Connect and PySpark are two packages of the same modules: an environment of its own, and a server of
-# the PySpark in the other one.
-.PHONY: test-connect
-CONNECT := .venv-connect
-$(CONNECT)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/spark-connect.txt
-	$(call install,$(CONNECT),spark-connect)
-	$(call install_mld,$(CONNECT))
-	@touch $@
-
-test-connect: $(DEV) $(CONNECT)/.installed
-	MLD_CONNECT_SERVER=$(abspath $(BIN)/python) $(CONNECT)/bin/python -m pytest --timeout 900 -rs tests/connect $(PYTEST_ARGS)
-
 .PHONY: test-jdbc
 test-jdbc: $(DEV)
 	$(BIN)/python -m tests.support.fetch_databases || true
@@ -293,4 +281,4 @@ docs: $(DEV)
 	$(BIN)/python -m tests.support.written_pages
 
 clean:
-	rm -rf $(VENV) .venv-ministack .venv-checkers .venv-lakehouse .venv-connect .venv-spark-pandas .venv-spark-oldest $(FAST) .venv-lock .venv-deploy .cache build *.egg-info
+	rm -rf $(VENV) .venv-ministack .venv-checkers .venv-lakehouse .venv-spark-pandas .venv-spark-oldest $(FAST) .venv-lock .venv-deploy .cache build *.egg-info

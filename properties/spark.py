@@ -142,8 +142,6 @@ KEYS: tuple[Key, ...] = (
     _key("startTimeoutMillis", LONG, "Longest wait of a shard for the session to start.", 120_000, minimum=1),
     _key("master", TEXT, "Spark master: `local[*]`, `spark://…`, `k8s://…`, `yarn`.", "local[*]",
          shown_as=Shown.PLACE),
-    _key("remote", TEXT, "Spark Connect server, `sc://host:port`; wins over master.",
-         shown_as=Shown.PLACE),
     _key("packages", TEXT, "Maven coordinates of packages to load, with commas between them.",
          shown_as=Shown.PLACE),
     _key("pyFiles", TEXT, "Python modules that executors and the pipeline import, beside those of the pipeline's own "
@@ -231,6 +229,7 @@ CATALOG_REMEDY = (
     "that its catalog knows: mld.spark.table.<name> with mld.spark.catalog.<catalog>.type = glue"
 )
 REMOVED: Mapping[str, tuple[Level, str]] = {
+    "remote": (Level.ERROR, "remove it, and name a cluster by mld.spark.master = spark://…, yarn or k8s://…"),
     "compactFiles": (Level.WARNING, COMPACTION_REMEDY),
     "sink.<name>.compact": (Level.WARNING, COMPACTION_REMEDY),
     "sink.<name>.glueTable": (Level.ERROR, f"remove it; the files go on as they are: {CATALOG_REMEDY}"),
@@ -316,7 +315,7 @@ def read(
             short = name.removeprefix(PREFIX)
             values[short], places[short] = value, place
     given = {name: sink.values for name, sink in sinks.items()}
-    for key_name, message, remedy in problems(tables, catalogs, given, conf, remote=bool(values["remote"])):
+    for key_name, message, remedy in problems(tables, catalogs, given, conf):
         remarks.append(Remark(Level.ERROR, key_name, shown.get(key_name, ("", file_name))[1], message, remedy))
     for name, table in tables.items():
         sink = sinks.setdefault(name, SinkLines(name, shown[f"{TABLE_PREFIX}{name}"][1]))
@@ -442,7 +441,7 @@ def _plain(path: str) -> str:
 
 def _executors_read_files(values: Mapping[str, object]) -> bool:
     """As the processor's settings say it: else each record travels through the driver's heap, or the plan."""
-    is_local = not values["remote"] and str(values["master"]).partition("[")[0] == "local"
+    is_local = str(values["master"]).partition("[")[0] == "local"
     return is_local or values["spool"] is not None
 
 
@@ -484,9 +483,6 @@ def _together(
         say("checkpoint", "is required by mld.spark.mode = streaming", "name one all workers share", place=place)
     if streaming and not sinks:
         say("sink", "is required by mld.spark.mode = streaming", f"write {SINK_PREFIX}<name>.path = …", place=place)
-    if streaming and values["remote"]:
-        remedy = "the queries write through the session host; use mld.spark.master"
-        say("remote", "cannot be used with mld.spark.mode = streaming", remedy)
     unused = "has no effect without mld.spark.mode = streaming"
     for name in ("checkpoint", "alignMillis"):
         if not streaming and values[name]:

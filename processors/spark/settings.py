@@ -69,7 +69,6 @@ class SparkSettings:
     drain_timeout_s: float
     start_timeout_s: float
     master: str = field(repr=False)
-    remote: str | None = field(repr=False)
     packages: str | None
     py_files: str | None
     archives: str | None
@@ -103,12 +102,12 @@ class SparkSettings:
     @property
     def is_local(self) -> bool:
         """Whether Spark runs in one JVM of ours on this machine."""
-        return self.remote is None and self.master.split("[")[0] == "local"
+        return self.master.split("[")[0] == "local"
 
     @property
     def where(self) -> str:
-        """Master or Connect server, fit for a log: without users, tokens and other parameters."""
-        return where((self.remote or self.master).split("/;")[0])
+        """Master, fit for a log: without users and tokens."""
+        return where(self.master)
 
 
 def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSettings:
@@ -230,7 +229,6 @@ def make(
         drain_timeout_s=seconds("drainTimeoutMillis"),
         start_timeout_s=seconds("startTimeoutMillis"),
         master=str(value("master")),
-        remote=text("remote"),
         packages=text("packages"),
         py_files=text("pyFiles"),
         archives=text("archives"),

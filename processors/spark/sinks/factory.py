@@ -71,11 +71,6 @@ def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
     if dialect is None:
         return None
     checked_options(spec)
-    if getattr(spark, "_jvm", None) is None:
-        raise SinkRefused(
-            f"mld.spark.sink.{spec.name}.format = jdbc: its transaction needs a JVM of this host, and with "
-            "mld.spark.remote there is none; use mld.spark.master"
-        )
     inherited = Journal(_ledger_store(spec), spec.name) if spec.ledger else None
     return JdbcSink(spec, spark, dialect, inherited)
 
@@ -83,19 +78,12 @@ def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
 def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:
     from mld.processors.spark.sinks.delta import DeltaSink
     from mld.processors.spark.sinks.iceberg import IcebergSink
-    from mld.processors.spark.sinks.iceberg_connect import ConnectIcebergSink
 
     if spec.format.lower() == "delta":
         return DeltaSink(spec, spark)
-    with_jvm = getattr(spark, "_jvm", None) is not None
-    if spec.mode.lower() == "merge" and not with_jvm:
-        raise SinkRefused(
-            f"mld.spark.sink.{spec.name}.mode = merge needs a JVM of this host for {spec.format}, and with "
-            "mld.spark.remote there is none; use mld.spark.master"
-        )
     if spec.mode.lower() != "merge":
         _append_only(spec)
-    return IcebergSink(spec, spark) if with_jvm else ConnectIcebergSink(spec, spark)
+    return IcebergSink(spec, spark)
 
 
 def _files(spec: SinkSpec) -> Sink:
@@ -113,11 +101,6 @@ def _s3_files(spec: SinkSpec, spark: SparkSession, scratch: Path | None) -> Sink
     objects = bucket_of(spec.s3, place.bucket)
     if scratch is not None:
         return S3FileSink(spec, objects, place, ScratchStore(scratch / f"s3-{quote(spec.name, safe='')}", private=True))
-    if getattr(spark, "_jvm", None) is None:
-        raise SinkRefused(
-            f"{key} = {place}: a Spark Connect server cannot be told by us how to reach S3; use mld.spark.master, or "
-            "an Iceberg table"
-        )
     return ClusterS3FileSink(spec, objects, place, spark)
 
 

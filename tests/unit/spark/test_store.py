@@ -141,7 +141,6 @@ def test_object_stores_and_what_nobody_has_tried_are_refused_with_a_remedy(path)
         ("s3a:///x", "nothing is no name of a bucket"),
         ("s3://bucket/lake/_hidden/x", "readers skip directories that begin with _ or a dot"),
         ("s3://bucket/lake/../x", "readers skip directories"),
-        ("s3://bucket/x", "a Spark Connect server cannot be told by us how to reach S3"),
     ],
 )
 def test_places_on_s3_are_refused_with_a_remedy(path, said):
