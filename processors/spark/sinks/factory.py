@@ -62,7 +62,13 @@ def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
     from mld.processors.spark.sinks.jdbc_dialects import DIALECTS, dialect_of
     from mld.processors.spark.sinks.jdbc_options import checked_options
 
-    dialect = dialect_of(next((value for name, value in spec.options.items() if name.lower() == "url"), ""))
+    url = next((value for name, value in spec.options.items() if name.lower() == "url"), "")
+    if url.strip().lower().startswith("jdbc:sqlserver:"):
+        raise SinkRefused(
+            f"mld.spark.sink.{spec.name}.options.url: mld 0.2 wrote to SQL Server, which is no longer there; write to "
+            "PostgreSQL, MariaDB or MySQL, or a table of format iceberg or delta"
+        )
+    dialect = dialect_of(url)
     if dialect is None and (spec.keys or spec.mode.lower() == "merge"):
         known = ", ".join(dialect.name for dialect in DIALECTS)
         raise SinkRefused(
