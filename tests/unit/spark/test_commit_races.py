@@ -403,17 +403,16 @@ def test_what_was_linked_while_a_reader_opened_is_durable_before_it_is_told():
 
 
 @pytest.mark.parametrize(("age_s", "stays"), [(ABANDONED_S - 1, True), (ABANDONED_S + 1, False)])
-def test_a_staging_area_of_which_nobody_can_tell_whether_its_writer_lives_stays_for_a_day(age_s, stays):
-    """Such as one in another container of this machine."""
+def test_a_staging_area_of_which_nobody_can_tell_whether_its_writer_lives_stays_for_a_day(monkeypatch, age_s, stays):
+    """Such as one of another machine."""
 
     class Elsewhere(MemoryStore):
-        def held(self, path: str) -> bool | None:
-            return None
-
         def age_s(self, path: str, now: float) -> float:
             return age_s
 
     disk = Disk()
-    token = Journal(Elsewhere(disk), "out").stage()
+    with monkeypatch.context() as there:
+        there.setattr("mld.processors.spark.commit.journal._machine", lambda: "another.")
+        token = Journal(Elsewhere(disk), "out").stage()
     Journal(Elsewhere(disk), "out").open()
     assert (f"{STAGING}/{token}" in disk.names) is stays
