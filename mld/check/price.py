@@ -71,10 +71,10 @@ class Rates:
     @classmethod
     def of(cls, settings: Settings) -> Rates:
         return cls(
-            lease_duration_s=settings.failover_time_millis / 1000,
-            assignment_interval_s=settings.lease_assignment_interval_millis / 1000,
-            report_period_s=settings.worker_metrics_reporter_freq_in_millis / 1000,
-            heartbeat=settings.heartbeat,
+            lease_duration_s=settings.leases.duration_s,
+            assignment_interval_s=settings.fleet.assignment_interval_s,
+            report_period_s=settings.fleet.report_period_s,
+            heartbeat=settings.leases.heartbeat,
         )
 
 

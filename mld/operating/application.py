@@ -75,11 +75,11 @@ class Application:
     @property
     def calls(self) -> TableCalls:
         """The lease table, for raw requests."""
-        return self.table(self.settings.table_name)
+        return self.table(self.settings.lease_table.name)
 
     @property
     def lease_duration_s(self) -> float:
-        return self.settings.failover_time_millis / 1000
+        return self.settings.leases.duration_s
 
     def table(self, name: str) -> TableCalls:
         """Return a table of the application, for raw requests."""
@@ -100,7 +100,7 @@ class Application:
         for pause_s in (*LOOK_AGAIN_S, None):
             try:
                 table = of_stream(await read_table(self.calls), self.stream)
-                return Observed(table, await self.rows_of(self.settings.worker_metrics_table_name))
+                return Observed(table, await self.rows_of(self.settings.worker_metrics_table.name))
             except TableMissingError:
                 raise
             except TableError:
@@ -162,7 +162,7 @@ class Application:
 
     async def require_no_workers(self, seen: Observed, remedy: str) -> None:
         """Do as `require_no_owners`, of workers without a lease too: after the time between two reports at most."""
-        period_s = self.settings.worker_metrics_reporter_freq_in_millis / 1000
+        period_s = self.settings.fleet.report_period_s
         alive = await living(self.look, seen, self.clock, self.lease_duration_s, idle_report_s=period_s)
         self._refuse(alive, seen, remedy)
 
@@ -338,7 +338,7 @@ async def application_of(settings: Settings, setting: StreamSetting | None = Non
 
 def application_with(settings: Settings, dynamo: Service, streams: Streams, clock: Clock) -> Application:
     """Return the application behind these ports."""
-    leases = DynamoLeaseTable(dynamo, clock, table_name=settings.table_name, request_timeout_s=REQUEST_TIMEOUT_S)
+    leases = DynamoLeaseTable(dynamo, clock, table_name=settings.lease_table.name, request_timeout_s=REQUEST_TIMEOUT_S)
     return Application(settings, dynamo, leases, streams, clock, kind=kind_of(settings.stream_arn))
 
 

@@ -110,7 +110,7 @@ def save_rows(
     application = settings.application_name
     file = free_name(Path(backup_name(application, now_s))) if path is None else Path(path)
     written_at = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds")
-    header = BackupHeader(application, table or settings.table_name, settings.stream_name, written_at, by)
+    header = BackupHeader(application, table or settings.lease_table.name, settings.stream_name, written_at, by)
     write_backup(file, header, rows)
     return file
 

@@ -195,9 +195,9 @@ class Doctor:
             assert failed is not None
             return [failed]
         self._summary = answer["StreamDescriptionSummary"]
-        found = findings.stream_findings(self._summary, by_fan_out=settings.reads_by_fan_out)
+        found = findings.stream_findings(self._summary, by_fan_out=settings.reader.by_fan_out)
         found += await self._reads(service)
-        if settings.reads_by_fan_out:
+        if settings.reader.by_fan_out:
             found.append(await self._consumer(service))
         return found
 
@@ -220,7 +220,7 @@ class Doctor:
         if answer is None:
             assert failed is not None
             return [failed]
-        if self._settings.reads_by_fan_out:
+        if self._settings.reader.by_fan_out:
             return [ok(about, "ListShards and GetShardIterator are allowed; SubscribeToShard was not tried")]
         _, failed = await self._try(
             service, about, "kinesis", "GetRecords", {"ShardIterator": answer["ShardIterator"], "Limit": 1}
@@ -232,10 +232,10 @@ class Doctor:
     async def _consumer(self, service: BotoService) -> Diagnosis:
         settings = self._settings
         assert self._summary is not None
-        name = settings.fanout_consumer_arn or settings.fanout_consumer_name
+        name = settings.fanout.consumer_arn or settings.fanout.consumer_name
         params = (
-            {"ConsumerARN": settings.fanout_consumer_arn}
-            if settings.fanout_consumer_arn is not None
+            {"ConsumerARN": settings.fanout.consumer_arn}
+            if settings.fanout.consumer_arn is not None
             else {"StreamARN": self._summary["StreamARN"], "ConsumerName": name}
         )
         try:
@@ -257,7 +257,7 @@ class Doctor:
 
     async def _table(self, service: BotoService) -> list[Diagnosis]:
         settings = self._settings
-        name = settings.table_name
+        name = settings.lease_table.name
         try:
             answer = await service.call("DescribeTable", {"TableName": name}, timeout_s=TIMEOUT_S)
         except MldError as error:
@@ -265,13 +265,13 @@ class Doctor:
                 return [findings.missing_table(name, await self._reports(service), self._wall(), view_rules(settings))]
             return [refusal("lease table", "dynamodb:DescribeTable", error)]
         self._learn_time(answer)
-        is_3x = settings.client_version_config is ClientVersionConfig.VERSION_3X
+        is_3x = settings.fleet.client_version is ClientVersionConfig.VERSION_3X
         found = findings.table_findings(
             answer["Table"],
             key=KEY,
             index=INDEX_NAME if is_3x else None,
             open_shards=self._open_shards(),
-            lease_duration_s=settings.failover_time_millis / 1000,
+            lease_duration_s=settings.leases.duration_s,
         )
         if not findings.is_well(found):
             return found
@@ -281,7 +281,7 @@ class Doctor:
 
     async def _reports(self, service: BotoService) -> tuple[WorkerReport, ...]:
         """Those in the table where fleets up to KCL 3.4 keep them: a missing lease table takes its own along."""
-        place = Place(self._settings.worker_metrics_table_name, REPORTS_TABLE_KEY)
+        place = Place(self._settings.worker_metrics_table.name, REPORTS_TABLE_KEY)
         try:
             return (await ReportsTable(service, place, request_timeout_s=TIMEOUT_S).scan()).reports
         except TableError:
@@ -291,7 +291,7 @@ class Doctor:
         """Each start looks for the tables in which fleets up to KCL 3.4 kept reports and the leader's lock."""
         about, settings = "fleet tables", self._settings
         there, found = [], []
-        for name in (settings.worker_metrics_table_name, settings.coordinator_state_table_name):
+        for name in (settings.worker_metrics_table.name, settings.coordinator_state_table.name):
             try:
                 await service.call("Scan", {"TableName": name, "Limit": 1}, timeout_s=TIMEOUT_S)
                 there.append(name)
@@ -302,7 +302,7 @@ class Doctor:
 
     async def _row_permissions(self, service: BotoService, *, with_index: bool) -> list[Diagnosis]:
         """Each call on rows; the writes are for a row that does not exist, and must not."""
-        about, name = "table permissions", self._settings.table_name
+        about, name = "table permissions", self._settings.lease_table.name
         key = {KEY: {"S": f"mld-doctor-{uuid.uuid4()}"}}
         never = {"TableName": name, "ConditionExpression": f"attribute_exists({KEY})"}
         calls: list[tuple[str, dict[str, Any]]] = [
@@ -332,7 +332,7 @@ class Doctor:
                 status = await reader.look()
         except TableError as error:
             return [fail("lease rows", str(error), "see the message")]
-        is_3x = self._settings.client_version_config is ClientVersionConfig.VERSION_3X
+        is_3x = self._settings.fleet.client_version is ClientVersionConfig.VERSION_3X
         leases = [shard.lease for shard in status.shards]
         other = next((one for one in leases if (one.stream is not None) is not self._settings.is_multi_stream), None)
         if other is not None:
@@ -355,7 +355,7 @@ class Doctor:
     async def _cloudwatch(self) -> list[Diagnosis]:
         """Metrics are not needed to consume: what fails here is a warning."""
         settings = self._settings
-        if settings.metrics_level is MetricsLevel.NONE or MetricsOutput.CLOUDWATCH not in settings.metrics:
+        if settings.metrics.level is MetricsLevel.NONE or MetricsOutput.CLOUDWATCH not in settings.metrics.outputs:
             return []
         found, service = await self._reach("cloudwatch")
         if service is not None:
@@ -364,7 +364,7 @@ class Doctor:
 
     async def _programs(self) -> list[Diagnosis]:
         """What is found of the record processor, and of those of single streams."""
-        found = await self._program("executableName", self._settings.executable_name)
+        found = await self._program("executableName", self._settings.child.command)
         for one in self._settings.streams:
             if one.executable_name is not None:
                 found += await self._program(f"{one.name}: executableName", one.executable_name)
@@ -400,7 +400,7 @@ class Doctor:
         return fail("Spark", last, "see docs/use/spark.md")
 
     def _dead_letter(self) -> list[Diagnosis]:
-        about, letters = "dead letter", self._settings.dead_letter
+        about, letters = "dead letter", self._settings.child.dead_letter
         if letters is None:
             return []
         if letters.kind is not DeadLetterKind.DIRECTORY:
@@ -417,7 +417,7 @@ class Doctor:
             files_max=_limit(resource.RLIMIT_NOFILE),
             processes_max=_limit(resource.RLIMIT_NPROC),
             memory_bytes=_free_memory_bytes(),
-            prefetch_bytes=self._settings.prefetch_bytes_max,
+            prefetch_bytes=self._settings.reader.prefetch_bytes_max,
         )
 
 

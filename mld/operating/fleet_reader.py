@@ -76,11 +76,11 @@ def dynamo_of(settings: Settings) -> AbstractAsyncContextManager[RawService]:
 def view_rules(settings: Settings, lag_max_s: float = LAG_MAX_S) -> ViewRules:
     """The rules by which this fleet is judged."""
     return ViewRules(
-        lease_duration_s=settings.failover_time_millis / 1000,
+        lease_duration_s=settings.leases.duration_s,
         reports=ReportRules(
-            report_period_s=settings.worker_metrics_reporter_freq_in_millis / 1000,
-            stale_after_s=settings.stale_worker_metrics_entry_cleanup_duration.total_seconds(),
-            ema_alpha=settings.worker_metrics_ema_alpha,
+            report_period_s=settings.fleet.report_period_s,
+            stale_after_s=settings.fleet.stale_report_s,
+            ema_alpha=settings.fleet.ema_alpha,
         ),
         lag_max_s=lag_max_s,
     )
@@ -92,7 +92,7 @@ class FleetReader:
     def __init__(self, settings: Settings, service: Service, table: LeaseTable, clock: Clock, rules: ViewRules) -> None:
         self.settings = settings
         self.clock = clock
-        self.calls = TableCalls(service, settings.table_name, REQUEST_TIMEOUT_S)
+        self.calls = TableCalls(service, settings.lease_table.name, REQUEST_TIMEOUT_S)
         self._service = service
         self._table = table
         self._rules = rules
@@ -110,8 +110,8 @@ class FleetReader:
         """Tell whether leaders give leases to workers; by KCL 2.x workers take them. Raises TableError."""
         states, row = StatesTable(self._service), None
         for place in (
-            Place(self.settings.table_name, LEASE_TABLE_KEY),
-            Place(self.settings.coordinator_state_table_name, COORDINATOR_TABLE_KEY),
+            Place(self.settings.lease_table.name, LEASE_TABLE_KEY),
+            Place(self.settings.coordinator_state_table.name, COORDINATOR_TABLE_KEY),
         ):
             try:
                 row = row or await states.get(CLIENT_VERSION, place)
@@ -149,7 +149,7 @@ class FleetReader:
         """
         scan, (legacy_reports, legacy_lock) = await asyncio.gather(self._table.scan(), self._legacy())
         if any(key == UNKNOWN_KEY for key, _ in scan.corrupt):
-            name = self.settings.table_name
+            name = self.settings.lease_table.name
             raise TableError(f"table {name} is no lease table: it has rows without the attribute {LEASE_TABLE_KEY}")
         rules = replace(self._rules, is_throttled=is_throttled)
         return await in_turns(self.status_of(scan, legacy_reports, legacy_lock, rules))
@@ -180,14 +180,14 @@ class FleetReader:
         return reports, lock
 
     async def _legacy_reports(self) -> tuple[WorkerReport, ...]:
-        place = Place(self.settings.worker_metrics_table_name, REPORTS_TABLE_KEY)
+        place = Place(self.settings.worker_metrics_table.name, REPORTS_TABLE_KEY)
         try:
             return (await ReportsTable(self._service, place, request_timeout_s=REQUEST_TIMEOUT_S).scan()).reports
         except TableMissingError:
             return ()
 
     async def _legacy_lock(self) -> SeenLock:
-        place = Place(self.settings.coordinator_state_table_name, COORDINATOR_TABLE_KEY)
+        place = Place(self.settings.coordinator_state_table.name, COORDINATOR_TABLE_KEY)
         try:
             return await LockTable(self._service, place, request_timeout_s=REQUEST_TIMEOUT_S).read()
         except TableMissingError:
@@ -202,8 +202,8 @@ async def fleet_reader(settings: Settings, lag_max_s: float = LAG_MAX_S) -> Asyn
         table = DynamoLeaseTable(
             service,
             clock,
-            table_name=settings.table_name,
-            scan_segments=settings.lease_table_scan_total_segments,
+            table_name=settings.lease_table.name,
+            scan_segments=settings.leases.scan_segments,
             request_timeout_s=REQUEST_TIMEOUT_S,
         )
         yield FleetReader(settings, service, table, clock, view_rules(settings, lag_max_s))

@@ -82,18 +82,18 @@ def lease_table(settings: Settings, template: str) -> str:
 
     is_terraform = template.endswith(".tf")
     text = quoted if is_terraform else json.dumps
-    is_provisioned = settings.lease_table_billing_mode is BillingMode.PROVISIONED
-    tags = dict(settings.lease_table_tags)
+    is_provisioned = settings.lease_table.billing_mode is BillingMode.PROVISIONED
+    tags = dict(settings.lease_table.tags)
     width = max((len(quoted(key)) for key in tags), default=0)
     values: dict[str, Value] = {
         "resource": resource_name(settings.application_name),
         "description": text(f"Lease table of {settings.application_name}"),
-        "name": text(settings.table_name),
-        "billing_mode": text(settings.lease_table_billing_mode.value),
-        "read_capacity": str(settings.initial_lease_table_read_capacity) if is_provisioned else None,
-        "write_capacity": str(settings.initial_lease_table_write_capacity) if is_provisioned else None,
-        "deletion_protection": str(settings.lease_table_deletion_protection_enabled).lower(),
-        "recovery": settings.lease_table_pitr_enabled,
+        "name": text(settings.lease_table.name),
+        "billing_mode": text(settings.lease_table.billing_mode.value),
+        "read_capacity": str(settings.lease_table.read_capacity) if is_provisioned else None,
+        "write_capacity": str(settings.lease_table.write_capacity) if is_provisioned else None,
+        "deletion_protection": str(settings.lease_table.deletion_protection).lower(),
+        "recovery": settings.lease_table.point_in_time_recovery,
         "tags": tuple(f"{quoted(key):<{width}} = {quoted(value)}" for key, value in tags.items()),
         "tags_json": json.dumps([{"Key": key, "Value": value} for key, value in tags.items()]) if tags else None,
     }
@@ -111,10 +111,10 @@ def unseen(settings: Settings, *, by_cloudwatch: bool) -> str:
     from mld.properties.values import MetricsLevel, MetricsOutput
 
     if not by_cloudwatch:
-        if settings.http is None or MetricsOutput.PROMETHEUS not in settings.metrics:
+        if settings.serving.http is None or MetricsOutput.PROMETHEUS not in settings.metrics.outputs:
             return "nothing can be scraped yet: set mld.http, and prometheus in mld.metrics"
         return ""
-    if MetricsOutput.CLOUDWATCH not in settings.metrics or settings.metrics_level is MetricsLevel.NONE:
+    if MetricsOutput.CLOUDWATCH not in settings.metrics.outputs or settings.metrics.level is MetricsLevel.NONE:
         return "nothing is sent to CloudWatch yet: set mld.metrics=cloudwatch, and metricsLevel to SUMMARY or DETAILED"
     return ""
 

@@ -50,9 +50,9 @@ def statements_of(settings: Settings, *, create: bool, operate: bool) -> Iterato
     yield from _roles(settings)
     yield from _tables(settings, create=create, operate=operate)
     yield from _dead_letter(settings)
-    if settings.schema_registry is not SchemaMode.OFF:
+    if settings.schemas.mode is not SchemaMode.OFF:
         yield Statement("ReadSchemas", ("glue:GetSchemaVersion",), (ANY,))
-    if MetricsOutput.CLOUDWATCH in settings.metrics and settings.metrics_level is not MetricsLevel.NONE:
+    if MetricsOutput.CLOUDWATCH in settings.metrics.outputs and settings.metrics.level is not MetricsLevel.NONE:
         namespace = {"StringEquals": {"cloudwatch:namespace": settings.application_name}}
         yield Statement("Metrics", ("cloudwatch:PutMetricData",), (ANY,), namespace)
 
@@ -89,16 +89,16 @@ def _stream(settings: Settings) -> Iterator[Statement]:
         yield Statement("ReadTableStream", _dynamo("DescribeStream", "GetShardIterator", "GetRecords"), (stream,))
         return
     read = ["kinesis:DescribeStreamSummary", "kinesis:ListShards", "kinesis:GetShardIterator"]
-    if not settings.reads_by_fan_out:
+    if not settings.reader.by_fan_out:
         yield Statement("ReadStream", (*read, "kinesis:GetRecords"), (stream,))
         return
-    consumer = settings.fanout_consumer_arn
+    consumer = settings.fanout.consumer_arn
     given = consumer is not None
     yield Statement("ReadStream", tuple(read), (stream,))
     if not given:
-        consumer = f"{stream}/consumer/{settings.fanout_consumer_name}:*"
+        consumer = f"{stream}/consumer/{settings.fanout.consumer_name}:*"
         yield Statement("RegisterConsumer", ("kinesis:RegisterStreamConsumer",), (stream,))
-        if settings.deregister_consumer:
+        if settings.fanout.deregister:
             yield Statement("DeregisterConsumer", ("kinesis:DeregisterStreamConsumer",), (stream, consumer))
     assert consumer is not None
     # By name it is described on the stream, by ARN on the consumer.
@@ -107,10 +107,10 @@ def _stream(settings: Settings) -> Iterator[Statement]:
 
 
 def _tables(settings: Settings, *, create: bool, operate: bool) -> Iterator[Statement]:
-    lease_table = _table_arn(settings, settings.table_name)
+    lease_table = _table_arn(settings, settings.lease_table.name)
     tables = [lease_table]
     # A fleet that comes from KCL 2.x or 3.0 to 3.4 has these two; they are looked for in any case.
-    names = (settings.worker_metrics_table_name, settings.coordinator_state_table_name)
+    names = (settings.worker_metrics_table.name, settings.coordinator_state_table.name)
     tables += [_table_arn(settings, name) for name in names]
     rows = ("DescribeTable", "Scan", "GetItem", "PutItem", "UpdateItem", "DeleteItem")
     yield Statement("LeaseRows", _dynamo(*rows, "BatchGetItem"), (lease_table,))
@@ -118,27 +118,27 @@ def _tables(settings: Settings, *, create: bool, operate: bool) -> Iterator[Stat
     yield Statement("FleetRows", _dynamo(*rows), tuple(tables[1:]))
     if create:
         makers = ["CreateTable", "UpdateTable"]
-        if settings.lease_table_tags or settings.worker_metrics_tags or settings.coordinator_state_tags:
+        if settings.lease_table.tags or settings.worker_metrics_table.tags or settings.coordinator_state_table.tags:
             makers.append("TagResource")
         if (
-            settings.lease_table_pitr_enabled
-            or settings.worker_metrics_point_in_time_recovery_enabled
-            or settings.coordinator_state_point_in_time_recovery_enabled
+            settings.lease_table.point_in_time_recovery
+            or settings.worker_metrics_table.point_in_time_recovery
+            or settings.coordinator_state_table.point_in_time_recovery
         ):
             makers += ["DescribeContinuousBackups", "UpdateContinuousBackups"]
         yield Statement("CreateTables", _dynamo(*makers), tuple(tables))
     if operate:
         yield Statement("DeleteTables", _dynamo("DeleteTable"), tuple(tables))
-        if settings.reads_by_fan_out and settings.fanout_consumer_arn is None and not settings.deregister_consumer:
+        if settings.reader.by_fan_out and settings.fanout.consumer_arn is None and not settings.fanout.deregister:
             streams = [_stream_arn(one) for one in _each(settings) if one.fanout_consumer_arn is None]
-            consumers = [f"{stream}/consumer/{settings.fanout_consumer_name}:*" for stream in streams]
+            consumers = [f"{stream}/consumer/{settings.fanout.consumer_name}:*" for stream in streams]
             both = tuple(arn for pair in zip(streams, consumers, strict=True) for arn in pair)
             if both:
                 yield Statement("DeregisterConsumer", ("kinesis:DeregisterStreamConsumer",), both)
 
 
 def _dead_letter(settings: Settings) -> Iterator[Statement]:
-    letters = settings.dead_letter
+    letters = settings.child.dead_letter
     if letters is None:
         return
     partition = _whereabouts(settings)[0]
@@ -164,13 +164,13 @@ def _stream_arn(settings: Settings) -> str:
     if settings.stream_arn is not None:
         return settings.stream_arn
     partition, _, account = _whereabouts(settings)
-    region = settings.kinesis_region or ANY
+    region = settings.kinesis.region or ANY
     return f"arn:{partition}:kinesis:{region}:{account}:stream/{settings.stream_name}"
 
 
 def _table_arn(settings: Settings, table: str) -> str:
     partition, region, account = _whereabouts(settings)
-    region = settings.dynamo_db_region or region
+    region = settings.dynamo_db.region or region
     # The stream may be another account's; the tables are the caller's own.
     return f"arn:{partition}:dynamodb:{region}:{ANY if settings.stream_arn is not None else account}:table/{table}"
 

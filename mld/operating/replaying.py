@@ -221,7 +221,7 @@ async def run_replay(
 ) -> int:
     """Replay, tell, and return the exit code. Raises MldError if the span cannot be read."""
     settings, shard_id = shard.settings, shard.shard_id
-    words = list(command) or split_command(settings.executable_name)
+    words = list(command) or split_command(settings.child.command)
     if find_executable(words) is None:
         raise ChildStartError(f"no executable file {words[0]!r} is found; name the processor after --")
     clock = LoopClock()
@@ -245,10 +245,10 @@ async def run_replay(
                 shard_id,
                 span_start(start, shard_id, lease, initial_of(settings)),
                 until,
-                settings.max_records,
+                settings.reader.records_max,
                 await Placement(streams, LoopClock()).range_of(await _hash_range(streams, shard_id)),
-                Dialect(settings.protocol_version),
-                settings.call_process_records_even_for_empty_record_list,
+                Dialect(settings.child.protocol_version),
+                settings.child.deliver_empty_batches,
                 stream=None if shard.stream is None else await _label(streams, shard, lease),
             )
             done = await Replayer(replay, streams, host, clock, say).run()

@@ -159,7 +159,7 @@ async def restore_from(
     """Put the leases of a file back; the exit code. Raises ActRefusedError, BackupError, TableError."""
     saved, settings = read_saved(path), app.settings
     if not from_another:
-        require_same_table(saved, settings.application_name, settings.table_name)
+        require_same_table(saved, settings.application_name, settings.lease_table.name)
     saved, id_ = saved_of(saved, app.setting, stream)
     app = replace(app, stream=id_)
     seen = await app.table_or_none()
@@ -169,7 +169,7 @@ async def restore_from(
         raise ActRefusedError(foreign.replace("the lease table", f"the file {path}", 1))
     if seen is None:
         if not asked.execute:
-            name = settings.table_name
+            name = settings.lease_table.name
             raise ActRefusedError(f"table {name} does not exist; --execute creates it and restores there")
         await app.leases.ensure()
         seen = await app.require_table()

@@ -65,9 +65,9 @@ async def possessions(app: Application) -> Possessions:
     """Look for everything. Raises ActRefusedError for a table of something else; TableError, StreamError."""
     settings = app.settings
     wanted = (
-        (settings.table_name, LEASE_TABLE_KEY, "lease table"),
-        (settings.coordinator_state_table_name, COORDINATOR_TABLE_KEY, "coordinator states of KCL 3.0 to 3.4"),
-        (settings.worker_metrics_table_name, REPORTS_TABLE_KEY, "worker reports of KCL 3.0 to 3.4"),
+        (settings.lease_table.name, LEASE_TABLE_KEY, "lease table"),
+        (settings.coordinator_state_table.name, COORDINATOR_TABLE_KEY, "coordinator states of KCL 3.0 to 3.4"),
+        (settings.worker_metrics_table.name, REPORTS_TABLE_KEY, "worker reports of KCL 3.0 to 3.4"),
     )
     found = [await _table(app.table(name), key, what) for name, key, what in wanted]
     consumer = None if settings.is_multi_stream else await own_consumer(app)
@@ -139,14 +139,14 @@ def require_lease_rows(name: str, table: RawTable) -> None:
 
 async def own_consumer(app: Application) -> str | None:
     """Return the ARN of the consumer that this application registers; one that is configured is somebody else's."""
-    if app.settings.fanout_consumer_arn is not None:
+    if app.settings.fanout.consumer_arn is not None:
         return None
     assert app.kinesis is not None, "opened with the application"
     try:
         arn = (await app.streams.describe()).arn
     except StreamNotFoundError:
         return None
-    params = {"StreamARN": arn, "ConsumerName": app.settings.fanout_consumer_name}
+    params = {"StreamARN": arn, "ConsumerName": app.settings.fanout.consumer_name}
     try:
         answer = await app.kinesis.call("DescribeStreamConsumer", params)
     except AwsError as error:
@@ -203,8 +203,8 @@ async def _delete(calls: TableCalls) -> str:
 async def export_tables(app: Application, output: str, path: Path | None) -> int:
     """Save all rows, also those of the tables of KCL 3.0 to 3.4; the exit code. Raises BackupError, TableError."""
     settings = app.settings
-    tables: dict[str, Sequence[Row]] = {settings.table_name: (await read_table(app.calls)).rows}
-    for name in (settings.coordinator_state_table_name, settings.worker_metrics_table_name):
+    tables: dict[str, Sequence[Row]] = {settings.lease_table.name: (await read_table(app.calls)).rows}
+    for name in (settings.coordinator_state_table.name, settings.worker_metrics_table.name):
         if found := await app.rows_of(name):
             tables[name] = found
     written = exported_tables(app, path, tables)
@@ -221,7 +221,7 @@ def exported_tables(
     first = path or free_name(Path(backup_name(settings.application_name, now_s)))
     written = []
     for name, found in tables.items():
-        file = first if name == settings.table_name else first.with_name(f"{first.stem}-{name}{first.suffix}")
+        file = first if name == settings.lease_table.name else first.with_name(f"{first.stem}-{name}{first.suffix}")
         written.append((name, save_rows("export", settings, found, now_s, file, name), len(found)))
     return written
 

@@ -157,7 +157,7 @@ def service_of(
     _refuse_what_shows(overrides, loaded.secrets)
     settings = loaded.settings
     path = str((around.directory / file).absolute())
-    words = split_command(settings.executable_name)
+    words = split_command(settings.child.command)
     daemon, python_path = _daemon_command(around)
     lists = () if settings.streams_file is None else (settings.streams_file,)
     own = [split_command(one.executable_name) for one in settings.streams if one.executable_name is not None]
@@ -174,8 +174,8 @@ def service_of(
         name=service_name(settings),
         stream=settings.stream_title,
         command=(*daemon, "run", *(f"-D{text}" for text in overrides), path),
-        grace_s=settings.shutdown_grace_millis / 1000,
-        child_stop_s=settings.child_stop_timeout_millis / 1000,
+        grace_s=settings.shutdown_grace_s,
+        child_stop_s=settings.child.stop_timeout_s,
         user=user,
         group=group,
         working_directory=directory,
@@ -261,7 +261,7 @@ def _is_here(word: str, directory: Path) -> bool:
 def _writable(loaded: LoadedConfiguration, words: Sequence[str], directory: Path, *, in_it: bool) -> Iterator[str]:
     """Directories outside of the service's own into which the daemon or its children are to write."""
     found: list[str] = []
-    letter = loaded.settings.dead_letter
+    letter = loaded.settings.child.dead_letter
     if letter is not None and letter.kind is DeadLetterKind.DIRECTORY:
         found.append(letter.name)
     arguments = [word for word in words[1:] if word.startswith("/") or _is_here(word, directory)]

@@ -56,7 +56,7 @@ def release(asked: Asked, of_worker: str | None) -> None:
 
         fleet, reader = await seen.reader.look(), seen.reader
         named = asked.words if of_worker is None else shards_of(fleet, of_worker)
-        return plan_release(fleet, named, reader.settings.max_leases_for_worker, is_3x=await reader.is_3x())
+        return plan_release(fleet, named, reader.settings.leases.held_max, is_3x=await reader.is_3x())
 
     _act("mld release", asked, plan)
 
@@ -85,13 +85,13 @@ def drain(asked: Asked, undo: bool, wait_s: float | None, why: str) -> None:
         from mld.operating.steering import plan_drain, plan_undrain
 
         reader, settings = seen.reader, seen.reader.settings
-        place = Place(settings.table_name, LEASE_TABLE_KEY)
+        place = Place(settings.lease_table.name, LEASE_TABLE_KEY)
         if seen.table.row(worker) is None:  # its report is in the table of KCL 3.0 to 3.4
-            place = Place(settings.worker_metrics_table_name, REPORTS_TABLE_KEY)
+            place = Place(settings.worker_metrics_table.name, REPORTS_TABLE_KEY)
         fleet = await reader.look()
         if undo:
             return plan_undrain(fleet, worker, place)
-        words, most = _words(seen, why), settings.max_leases_for_worker
+        words, most = _words(seen, why), settings.leases.held_max
         return plan_drain(fleet, worker, place, words, most, is_3x=await reader.is_3x())
 
     async def is_empty(seen: PlanInput) -> bool:
