@@ -79,7 +79,7 @@ class Rates:
 
 
 def units(leases: int, workers: int, rates: Rates) -> Units:
-    """What a fleet at rest takes in an hour; it has at least one lease and one worker."""
+    """Return what a fleet at rest takes in an hour; it has at least one lease and one worker."""
     by_worker = rates.heartbeat is HeartbeatSetting.WORKER
     holders = min(leases, workers)
     renewals = (
@@ -105,7 +105,7 @@ def units(leases: int, workers: int, rates: Rates) -> Units:
 
 
 def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
-    """How often workers read the whole table, or as much of it in parts (`mld.fleet.watch.takeover`)."""
+    """Return how often workers read the whole table, or as much of it in parts (`mld.fleet.watch.takeover`)."""
     if workers == 1:
         return _per_hour(_alone_look_s(rates))
     lookers = min(LOOKERS, workers)
@@ -119,7 +119,7 @@ def _alone_look_s(rates: Rates) -> float:
 
 
 def _listings_per_hour(leases: int, workers: int, rates: Rates) -> float:
-    """How often workers query the index for their leases: a period after the last query or look at the table."""
+    """Return how often workers query the index for their leases: a period after the last query or look at the table."""
     if workers == 1:
         look_s = _alone_look_s(rates)
         between_looks = math.ceil(look_s / (ALONE_PERIODS * DISCOVERY_PERIOD_S)) - 1
@@ -131,7 +131,7 @@ def _listings_per_hour(leases: int, workers: int, rates: Rates) -> float:
 
 
 def checkpoint_dollars() -> float:
-    """What a checkpoint a second costs in a month."""
+    """Return what a checkpoint a second costs in a month."""
     return Units(0.0, HOUR_S).dollars_per_month
 
 

@@ -31,7 +31,7 @@ NOT_FOUND = "give a path relative to the working directory, an absolute one, or 
 
 
 def refusals(settings: Settings, file_name: str) -> list[Remark]:
-    """Errors for what cannot work, warnings for what hardly can; with mld.strict they are errors as well."""
+    """Return errors for what cannot work, warnings for what hardly can; with mld.strict they are errors as well."""
     found = [
         *_names(settings, file_name),
         *_programs(settings, file_name),
@@ -82,7 +82,7 @@ def _programs(settings: Settings, file_name: str) -> Iterator[Remark]:
 
 
 def faults_of(words: list[str]) -> Iterator[tuple[Level, str, str]]:
-    """What is wrong with a command, and the remedy."""
+    """Yield what is wrong with a command, and the remedy."""
     is_for_shell = any(map(_SHELL_WORD.fullmatch, words))
     if find_executable(words) is None:
         program = redacted("executableName", Shown.COMMAND, words[0])

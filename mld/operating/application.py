@@ -176,7 +176,7 @@ class Application:
         return ShardDetector(self.streams, self.clock, Random(), kind=self.kind)
 
     async def shards(self, seen: RawTable | None = None, *, are_replaced: bool = False) -> tuple[Shard, ...]:
-        """All shards, of a stream to which the rows belong. Raises ActRefusedError, StreamError and TableError.
+        """Return all shards, of a stream to which the rows belong. Raises ActRefusedError, StreamError and TableError.
 
         `are_replaced`: all rows are to be made anew, so they may be those of a stream that is gone. The stream that
         was made in its place is younger than the table; an older one is a stream that was named by mistake.
@@ -194,7 +194,7 @@ class Application:
         return created_ms is not None and table_s is not None and created_ms > table_s * 1000
 
     async def open_at(self, place: ShardFilter) -> tuple[Shard, ...]:
-        """The shards that were open at a place: a partition of all hash keys, where shards have such.
+        """Return the shards that were open at a place: a partition of all hash keys, where shards have such.
 
         Raises ActRefusedError and StreamError.
         """
@@ -219,12 +219,12 @@ class Application:
         return listing.shards
 
     async def stream_exists(self) -> bool:
-        """Raises StreamError if that cannot be told."""
+        """Return whether there is such a stream. Raises StreamError if that cannot be told."""
         listing = await self._detector().list_all(None)
         return not (isinstance(listing, NotListed) and listing.is_missing)
 
     def hold(self, seen: Observed) -> AbstractAsyncContextManager[OperatorHold]:
-        """A hold on leases; operators that were seen, and did not move a lease while they were watched, are dead."""
+        """Open a hold on leases; operators that were seen, and moved no lease while they were watched, are dead."""
         dead = frozenset(owner for owner in owners_of(seen) if is_operator(owner))
         return operator_hold(self.leases, self.clock, self.lease_duration_s, dead=dead)
 
@@ -276,12 +276,12 @@ class Application:
 
 
 def _not_tried(changes: Sequence[Change], outcomes: dict[str, Outcome]) -> Iterable[Outcome]:
-    """The writes are in a safe order, so none is made after one that failed."""
+    """Return what was not tried: the writes are in a safe order, so none is made after one that failed."""
     return [Outcome(one, Fate.SKIPPED, "an earlier write failed") for one in changes if one.key not in outcomes]
 
 
 def is_like(row: Lease, target: Lease) -> bool:
-    """Whether the row is as a reset wants it, whoever owns it."""
+    """Return whether the row is as a reset wants it, whoever owns it."""
     return (
         row.checkpoint == target.checkpoint
         and row.pending is None
@@ -293,7 +293,7 @@ def is_like(row: Lease, target: Lease) -> bool:
 
 
 def is_of_another_shard(row: Lease, target: Lease) -> bool:
-    """Whether the row is of a shard of the same name in a stream that is gone; rows of old versions have no range."""
+    """Return whether the row is of a shard of that name in a stream that is gone; old rows have no range."""
     return row.hash_range not in (None, target.hash_range)
 
 

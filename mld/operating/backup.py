@@ -45,21 +45,21 @@ class BackupHeader:
 
 
 def backup_name(application: str, now_s: float) -> str:
-    """The file that an act writes in the working directory unless it is told another."""
+    """Return the file that an act writes in the working directory unless it is told another."""
     stamp = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%dT%H%M%SZ")
     plain = "".join(one if one.isalnum() or one in "-_." else "_" for one in application)
     return f"mld-{plain}-{stamp}.jsonl"
 
 
 def require_new(path: Path) -> None:
-    """Raises BackupError if something has that name already."""
+    """Raise BackupError if something has that name already."""
     if path.exists():
         raise BackupError(f"{path} exists already; name another file")
 
 
 @contextmanager
 def saved_file(path: Path) -> Iterator[IO[str]]:
-    """A new text file; on the disk when this ends well, and gone if it does not. Raises BackupError."""
+    """Open a new text file; it is on the disk when this ends well, and gone if it does not. Raises BackupError."""
     try:
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
     except FileExistsError:
@@ -94,7 +94,7 @@ def _sync_directory(path: Path) -> None:
 
 
 def free_name(path: Path) -> Path:
-    """The path, or one beside it that nothing has yet: two acts may be made within a second."""
+    """Return the path, or one beside it that nothing has yet: two acts may be made within a second."""
     number = 2
     found = path
     while found.exists():
@@ -130,7 +130,7 @@ def write_backup(path: Path, header: BackupHeader, rows: Iterable[Row]) -> int:
 
 
 def read_backup(path: Path) -> tuple[BackupHeader, Iterator[Row]]:
-    """The header, and the rows one by one. Raises BackupError, also while the rows are read."""
+    """Return the header, and the rows one by one. Raises BackupError, also while the rows are read."""
     lines = _lines(path)
     first = next(lines, None)
     try:

@@ -71,7 +71,7 @@ class Doctor:
         self._scrub = Scrubber()
 
     async def examine(self) -> list[Diagnosis]:
-        """Everything that was found, in the order of the examination."""
+        """Return everything that was found, in the order of the examination."""
         found = [*await self._streams(), *await self._dynamo(), *await self._cloudwatch()]
         clock = findings.clock_finding(self._clock_offset_s())
         if clock is not None:
@@ -84,7 +84,7 @@ class Doctor:
     async def _reach(
         self, name: ServiceName, stream_arn: str | None = None
     ) -> tuple[list[Diagnosis], BotoService | None]:
-        """(credentials and endpoints, the service if all are there); an ARN of a stream leads to hosts of its own."""
+        """Look for credentials and endpoints: (findings, the service if all are there)."""
         label = LABELS[name]
         service = BotoService(lambda: _client(self._factory, name), threads_max=1, name=label)
         try:
@@ -123,7 +123,7 @@ class Doctor:
     async def _try(
         self, service: BotoService, about: str, name: str, operation: str, params: dict[str, Any], missing: str = ""
     ) -> tuple[dict[str, Any] | None, Diagnosis | None]:
-        """(the answer, None), or (None, what its failure means)."""
+        """Make a call: (the answer, None), or (None, what its failure means)."""
         try:
             answer = await service.call(operation, params, timeout_s=TIMEOUT_S)
         except MldError as error:
@@ -142,14 +142,14 @@ class Doctor:
                 return
 
     def _clock_offset_s(self) -> float | None:
-        """What a refusal has taught is exact; an answer tells whole seconds."""
+        """Return how far AWS's clock is ahead: exactly by a refusal, else in whole seconds by an answer."""
         time_of_aws = self._factory.service_time
         return time_of_aws.offset_s if time_of_aws.is_measured else self._offset_s
 
     # --- streams ------------------------------------------------------------------------------------------------------
 
     async def _streams(self) -> list[Diagnosis]:
-        """What is found of the stream, or of each of several, under its name."""
+        """Return what is found of the stream, or of each of several, under its name."""
         settings = self._settings
         if not settings.is_multi_stream:
             return await self._kinesis()
@@ -280,7 +280,7 @@ class Doctor:
         return found + await self._rows() if findings.is_well(found) else found
 
     async def _reports(self, service: BotoService) -> tuple[WorkerReport, ...]:
-        """Those in the table where fleets up to KCL 3.4 keep them: a missing lease table takes its own along."""
+        """Return those in the table where fleets up to KCL 3.4 keep them: a missing lease table takes its own along."""
         place = Place(self._settings.worker_metrics_table.name, REPORTS_TABLE_KEY)
         try:
             return (await ReportsTable(service, place, request_timeout_s=TIMEOUT_S).scan()).reports
@@ -288,7 +288,7 @@ class Doctor:
             return ()
 
     async def _legacy_tables(self, service: BotoService) -> list[Diagnosis]:
-        """Each start looks for the tables in which fleets up to KCL 3.4 kept reports and the leader's lock."""
+        """Look for the tables in which fleets up to KCL 3.4 kept reports and the leader's lock, as each start does."""
         about, settings = "fleet tables", self._settings
         there, found = [], []
         for name in (settings.worker_metrics_table.name, settings.coordinator_state_table.name):
@@ -301,7 +301,7 @@ class Doctor:
         return found or [ok(about, f"{' and '.join(there)} are used" if there else "none of an older fleet")]
 
     async def _row_permissions(self, service: BotoService, *, with_index: bool) -> list[Diagnosis]:
-        """Each call on rows; the writes are for a row that does not exist, and must not."""
+        """Try each call on rows; the writes are for a row that does not exist, and must not."""
         about, name = "table permissions", self._settings.lease_table.name
         key = {KEY: {"S": f"mld-doctor-{uuid.uuid4()}"}}
         never = {"TableName": name, "ConditionExpression": f"attribute_exists({KEY})"}
@@ -353,7 +353,7 @@ class Doctor:
     # --- the rest -----------------------------------------------------------------------------------------------------
 
     async def _cloudwatch(self) -> list[Diagnosis]:
-        """Metrics are not needed to consume: what fails here is a warning."""
+        """Look at CloudWatch. Metrics are not needed to consume: what fails here is a warning."""
         settings = self._settings
         if settings.metrics.level is MetricsLevel.NONE or MetricsOutput.CLOUDWATCH not in settings.metrics.outputs:
             return []
@@ -363,7 +363,7 @@ class Doctor:
         return [warn(one.about, one.words, one.remedy) if one.health is findings.Health.FAIL else one for one in found]
 
     async def _programs(self) -> list[Diagnosis]:
-        """What is found of the record processor, and of those of single streams."""
+        """Return what is found of the record processor, and of those of single streams."""
         found = await self._program("executableName", self._settings.child.command)
         for one in self._settings.streams:
             if one.executable_name is not None:
@@ -448,7 +448,7 @@ def _limit(which: int) -> int | None:
 
 
 def _free_memory_bytes() -> int | None:
-    """What the control group leaves, or the machine; None where neither tells."""
+    """Return what the control group leaves, or the machine; None where neither tells."""
     free = _meminfo_available()
     limit, used = _number("/sys/fs/cgroup/memory.max"), _number("/sys/fs/cgroup/memory.current")
     if limit is not None and used is not None:

@@ -96,7 +96,7 @@ def is_well(findings: Iterable[Diagnosis]) -> bool:
 
 
 def finding_value(finding: Diagnosis) -> dict[str, str]:
-    """In plain values."""
+    """Return it in plain values."""
     return {
         "state": finding.health.value,
         "about": finding.about,
@@ -109,12 +109,12 @@ def finding_value(finding: Diagnosis) -> dict[str, str]:
 
 
 def permission_of(service: str, operation: str) -> str:
-    """The action as IAM names it."""
+    """Return the action as IAM names it."""
     return f"{service}:{operation}"
 
 
 def refusal(about: str, action: str, error: MldError, missing: str = "") -> Diagnosis:
-    """What the failure of a call means. `missing` is the remedy for a thing that is not there."""
+    """Return what the failure of a call means. `missing` is the remedy for a thing that is not there."""
     if not isinstance(error, AwsError):
         return fail(about, f"{action}: {error}", "check network, proxy, region and endpoint of this service")
     if error.code in _FORBIDDEN:
@@ -147,7 +147,7 @@ def refusal(about: str, action: str, error: MldError, missing: str = "") -> Diag
 
 
 def is_harmless_refusal(error: MldError) -> bool:
-    """Whether a write that cannot match was refused for that alone: it is allowed."""
+    """Return whether a write that cannot match was refused for that alone: it is allowed."""
     return isinstance(error, AwsError) and error.code == REFUSED_CODE
 
 
@@ -159,7 +159,7 @@ def is_missing(error: MldError) -> bool:
 
 
 def clock_finding(offset_s: float | None) -> Diagnosis | None:
-    """`offset_s` is AWS's clock minus ours; None if no answer told its time."""
+    """Judge this machine's clock; `offset_s` is AWS's minus ours, None if no answer told its time."""
     if offset_s is None:
         return None
     words = f"this machine's clock is {abs(offset_s):.0f} s {'behind' if offset_s > 0 else 'ahead of'} that of AWS"
@@ -172,7 +172,7 @@ def clock_finding(offset_s: float | None) -> Diagnosis | None:
 
 
 def key_hint(access_key: str | None) -> str:
-    """So much of an access key id as tells which it is."""
+    """Return so much of an access key id as tells which it is."""
     return f"…{access_key[-4:]}" if access_key and len(access_key) > 8 else "…"
 
 
@@ -180,7 +180,7 @@ def key_hint(access_key: str | None) -> str:
 
 
 def stream_findings(summary: Mapping[str, Any], *, by_fan_out: bool) -> list[Diagnosis]:
-    """What DescribeStreamSummary tells."""
+    """Return what DescribeStreamSummary tells."""
     name, status = summary.get("StreamName", "?"), summary.get("StreamStatus", "?")
     hours = summary.get("RetentionPeriodHours")
     words = f"{name} is {status}, {summary.get('OpenShardCount', '?')} open shards, records are kept {hours} h"
@@ -206,7 +206,7 @@ def stream_findings(summary: Mapping[str, Any], *, by_fan_out: bool) -> list[Dia
 
 
 def consumer_finding(name: str, consumers: int | None, error: MldError | None) -> Diagnosis:
-    """Whether the consumer that the daemon subscribes with is, or can be, registered."""
+    """Return whether the consumer that the daemon subscribes with is, or can be, registered."""
     about = "fan-out consumer"
     if error is None:
         return ok(about, f"{name} is registered")
@@ -227,7 +227,7 @@ def consumer_finding(name: str, consumers: int | None, error: MldError | None) -
 
 
 def missing_table(name: str, reports: Iterable[WorkerReport], now_s: float, rules: ViewRules) -> Diagnosis:
-    """Whether the lease table is yet to be made, or was taken from under a fleet, by the reports in another table."""
+    """Judge whether the table is yet to be made, or was taken from a fleet, by the reports in another table."""
     about = "lease table"
     living = [one for one in newest_of_each(reports) if one.updated_at_s and not is_expired(one, now_s, rules.reports)]
     if not living:
@@ -244,7 +244,7 @@ def missing_table(name: str, reports: Iterable[WorkerReport], now_s: float, rule
 def table_findings(
     table: Mapping[str, Any], *, key: str, index: str | None, open_shards: int | None, lease_duration_s: float
 ) -> list[Diagnosis]:
-    """What DescribeTable tells. `index` None: this fleet needs none."""
+    """Return what DescribeTable tells. `index` None: this fleet needs none."""
     name, status = table.get("TableName", "?"), table.get("TableStatus", "?")
     schema = [(part.get("AttributeName"), part.get("KeyType")) for part in table.get("KeySchema", ())]
     if schema != [(key, "HASH")]:
@@ -293,7 +293,7 @@ def _billing(table: Mapping[str, Any], open_shards: int | None, lease_duration_s
 def rows_findings(
     status: FleetStatus, leases: Sequence[Lease], shards: Sequence[Shard] | None, *, is_3x: bool = True
 ) -> list[Diagnosis]:
-    """The rows, and whether they belong to this stream. `shards` None: they could not be listed."""
+    """Return the rows, and whether they belong to this stream. `shards` None: they could not be listed."""
     found = [
         fail("lease rows", f"row {key} cannot be read: {why}", "repair it, or delete it and restore from a backup")
         for key, why in status.corrupt[:NAMED_MAX]
@@ -315,7 +315,7 @@ def rows_findings(
 
 
 def against_stream(leases: Sequence[Lease], shards: Sequence[Shard]) -> list[Diagnosis]:
-    """Whether these leases, by the shards' own names, belong to the stream with these shards."""
+    """Return whether these leases, by the shards' own names, belong to the stream with these shards."""
     foreign = finish(foreign_evidence(shards, leases))
     if foreign is not None:
         words, _, remedy = foreign.partition("; ")
@@ -353,8 +353,7 @@ def against_stream(leases: Sequence[Lease], shards: Sequence[Shard]) -> list[Dia
 
 
 def _versions(status: FleetStatus, *, is_3x: bool) -> list[Diagnosis]:
-    """Which programs share the table, as far as rows tell: Java 3.x reports, Java 2.x only owns leases, as do workers
-    that are not there any more, after a restore."""
+    """Return which programs share the table: Java 3.x reports, Java 2.x and workers that are gone only own leases."""
     there = [worker for worker in status.workers if worker.is_alive or (worker.is_alive is None and worker.leases)]
     kinds = sorted({_KINDS.get(worker.kind, worker.kind) for worker in there})
     if not kinds:
@@ -387,7 +386,7 @@ def machine_findings(
     memory_bytes: int | None,
     prefetch_bytes: int,
 ) -> list[Diagnosis]:
-    """Whether this machine could take all shards by itself; None for what is unlimited or unknown."""
+    """Return whether this machine could take all shards by itself; None for what is unlimited or unknown."""
     shards = open_shards or 0
     found = []
     files = FILES_BASE + FILES_PER_SHARD * shards

@@ -74,7 +74,7 @@ def dynamo_of(settings: Settings) -> AbstractAsyncContextManager[RawService]:
 
 
 def view_rules(settings: Settings, lag_max_s: float = LAG_MAX_S) -> ViewRules:
-    """The rules by which this fleet is judged."""
+    """Return the rules by which this fleet is judged."""
     return ViewRules(
         lease_duration_s=settings.leases.duration_s,
         reports=ReportRules(
@@ -120,21 +120,21 @@ class FleetReader:
         return row is not None and row.state in (ClientVersion.V3X, ClientVersion.V3X_WITH_ROLLBACK)
 
     async def lease(self, key: str) -> Lease | None:
-        """One row; None if there is none, or no lease table. Raises TableError."""
+        """Return one row; None if there is none, or no lease table. Raises TableError."""
         try:
             return await self._table.get(key, consistent=False)
         except TableMissingError:
             return None
 
     async def leases(self) -> Sequence[Lease]:
-        """All leases; none if there is no lease table. Raises TableError."""
+        """Return all leases; none if there is no lease table. Raises TableError."""
         try:
             return (await self._table.scan()).leases
         except TableMissingError:
             return ()
 
     async def scan(self) -> TableScan:
-        """All rows, also corrupt ones. Raises TableError; TableMissingError if there is no lease table."""
+        """Return all rows, also corrupt ones. Raises TableError; TableMissingError if there is no lease table."""
         return await self._table.scan()
 
     @property
@@ -143,7 +143,7 @@ class FleetReader:
         return self._rules.lag_max_s
 
     async def look(self, *, is_throttled: bool = False) -> FleetStatus:
-        """The fleet as it is now. Raises TableError; TableMissingError if there is no lease table.
+        """Return the fleet as it is now. Raises TableError; TableMissingError if there is no lease table.
 
         `is_throttled`: the caller knows that the table refuses writes for want of capacity.
         """
@@ -161,7 +161,7 @@ class FleetReader:
         legacy_lock: SeenLock = None,
         rules: ViewRules | None = None,
     ) -> Steps[FleetStatus]:
-        """The fleet as a scan shows it."""
+        """Return the fleet as a scan shows it."""
         found = parse_rows(scan.others, LEASE_TABLE_KEY)
         lock = parse_lock(_row(scan.others, LEASE_TABLE_KEY, LOCK_KEY))
         return fleet_status_steps(
@@ -196,7 +196,7 @@ class FleetReader:
 
 @asynccontextmanager
 async def fleet_reader(settings: Settings, lag_max_s: float = LAG_MAX_S) -> AsyncIterator[FleetReader]:
-    """A reader of the fleet that a properties file names."""
+    """Open a reader of the fleet that a properties file names."""
     clock = LoopClock()
     async with dynamo_of(settings) as service:
         table = DynamoLeaseTable(
@@ -210,7 +210,7 @@ async def fleet_reader(settings: Settings, lag_max_s: float = LAG_MAX_S) -> Asyn
 
 
 def _labels(scan: TableScan) -> Mapping[str, str]:
-    """What the list of streams calls them; nothing if it cannot be read."""
+    """Return what the list of streams calls them; nothing if it cannot be read."""
     row = _row(scan.others, LEASE_TABLE_KEY, stream_list.KEY)
     return stream_list.labels_of(stream_list.parse(row or {}))
 

@@ -36,7 +36,7 @@ class Statement:
 
 
 def policy(settings: Settings, *, create: bool = True, operate: bool = False) -> dict[str, Any]:
-    """The policy document.
+    """Return the policy document.
 
     `create` False: tables and index are made by somebody else, such as Terraform. `operate`: also what the commands
     need that delete or export (`mld teardown`, `mld restore`).
@@ -58,7 +58,7 @@ def statements_of(settings: Settings, *, create: bool, operate: bool) -> Iterato
 
 
 def _each(settings: Settings) -> Iterator[Settings]:
-    """The settings, or those of each of several streams that are read with the credentials of the application."""
+    """Yield the settings, or those of each of several streams that are read with the credentials of the application."""
     if not settings.is_multi_stream:
         yield settings
     for one in settings.streams:
@@ -67,7 +67,7 @@ def _each(settings: Settings) -> Iterator[Settings]:
 
 
 def _merged(statements: Iterable[Statement]) -> Iterator[Statement]:
-    """One statement for each name, about the resources of all that have it."""
+    """Yield one statement for each name, about the resources of all that have it."""
     merged: dict[str, Statement] = {}
     for one in statements:
         first = merged.get(one.sid, replace(one, resources=()))
@@ -76,7 +76,7 @@ def _merged(statements: Iterable[Statement]) -> Iterator[Statement]:
 
 
 def _roles(settings: Settings) -> Iterator[Statement]:
-    """What single streams are read as; those roles have policies of their own."""
+    """Yield what single streams are read as; those roles have policies of their own."""
     chains = [one.credentials for one in settings.streams if one.credentials is not None]
     roles = [provider.role.role_arn for chain in chains for provider in chain.providers if provider.role is not None]
     if roles:
@@ -130,7 +130,7 @@ def _tables(settings: Settings, *, create: bool, operate: bool) -> Iterator[Stat
     if operate:
         yield Statement("DeleteTables", _dynamo("DeleteTable"), tuple(tables))
         if settings.reader.by_fan_out and settings.fanout.consumer_arn is None and not settings.fanout.deregister:
-            streams = [_stream_arn(one) for one in _each(settings) if one.fanout_consumer_arn is None]
+            streams = [_stream_arn(one) for one in _each(settings) if one.fanout.consumer_arn is None]
             consumers = [f"{stream}/consumer/{settings.fanout.consumer_name}:*" for stream in streams]
             both = tuple(arn for pair in zip(streams, consumers, strict=True) for arn in pair)
             if both:
@@ -176,7 +176,7 @@ def _table_arn(settings: Settings, table: str) -> str:
 
 
 def _whereabouts(settings: Settings) -> tuple[str, str, str]:
-    """Partition, region and account, as far as the file tells."""
+    """Return partition, region and account, as far as the file tells."""
     if settings.stream_arn is not None:
         _, partition, _, region, account, *_ = settings.stream_arn.split(":")
         return partition, region, account

@@ -16,7 +16,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def endpoints_of(client: Any, stream_arn: str | None = None) -> list[str]:
-    """Where the calls of a client go; with the ARN of a stream of Kinesis, first those that look, then those that read.
+    """Return where the calls of a client go; with a stream's ARN, first those that look, then those that read.
 
     botocore resolves that ARN into hosts of the stream's account, and tables into one of the credentials' account.
     """
@@ -31,7 +31,7 @@ def endpoints_of(client: Any, stream_arn: str | None = None) -> list[str]:
 
 
 async def endpoint_findings(about: str, url: str, proxy: str | None, ca_bundle: str | None) -> list[Diagnosis]:
-    """What is found at `url`, or at the proxy (``host:port``) that leads there."""
+    """Look what is at `url`, or at the proxy (``host:port``) that leads there."""
     address = urlsplit(url)
     host, port = str(address.hostname), address.port or _PORTS.get(address.scheme, 443)
     shown = f"{host}:{port}"

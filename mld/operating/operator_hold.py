@@ -50,7 +50,7 @@ OWNERS_NAMED_MAX = 3
 
 
 def operator_id() -> str:
-    """An id for one run of one command; it tells other operators who is at work."""
+    """Return an id for one run of one command; it tells other operators who is at work."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):
@@ -126,7 +126,7 @@ class OperatorHold:
         raise ActRefusedError(f"lease {lease.key} changes hands each time it is about to be taken; ask again")
 
     def _took(self, lease: Lease, *, by_force: bool) -> None:
-        """The lease is ours. Its former owner may have renewed it until our write was applied, which was before now."""
+        """Note that the lease is ours; its former owner may have renewed it until our write was applied, before now."""
         self._held[lease.key] = lease
         if by_force:
             self._noticed_at_s = self._clock.monotonic() + self._duration_s
@@ -183,7 +183,7 @@ class OperatorHold:
         return outcome
 
     async def _row(self, key: str) -> Lease | None:
-        """The row as it is. Raises TableError after some tries."""
+        """Return the row as it is. Raises TableError after some tries."""
         for _ in range(TRIES_MAX - 1):
             try:
                 return await self._table.get(key)
@@ -210,7 +210,7 @@ class OperatorHold:
                 self._held[key] = renewed
 
     async def until_noticed(self) -> None:
-        """Until whoever had a lease that was taken by force has given it up, or must believe that it has expired.
+        """Wait until whoever had a lease that was taken by force has given it up, or must believe that it has expired.
 
         A worker that gets a lease back before it has missed it finds that its row was moved by somebody else, and
         takes that for another process with its own id.
@@ -252,7 +252,7 @@ async def operator_hold(
     *,
     dead: frozenset[str] = frozenset(),
 ) -> AsyncIterator[OperatorHold]:
-    """A hold without leases yet, which renews those that it takes, and gives them back however this ends.
+    """Open a hold without leases yet, which renews those that it takes, and gives them back however this ends.
 
     `dead` are operators whose commands are known to have ended without giving back what they held.
     """

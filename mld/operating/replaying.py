@@ -103,7 +103,8 @@ class Replayer:
         self._processor: Processor | None = None
 
     async def run(self) -> Replayed:
-        """From the start of the span to its end. Raises StreamError and ChildStartError; the child is gone then."""
+        """Drive the processor from the start of the span to its end. Raises StreamError and ChildStartError; the child
+        is gone then."""
         try:
             await self._drive()
         except ProcessorError as error:
@@ -171,7 +172,7 @@ class Replayer:
             raise ProcessorError("answered shardEnded without a successful checkpoint")
 
     async def _cut(self, page: RawPage) -> tuple[ChildBatch, bool]:
-        """(what of the page lies in the span, whether the span ends in it)."""
+        """Return (what of the page lies in the span, whether the span ends in it)."""
         batch = page.after(self._replay.start.after, self._replay.hash_range)
         until = self._replay.until
         if until.kind not in (PointKind.TIME, PointKind.SEQUENCE) or batch.largest is None:
@@ -184,7 +185,7 @@ class Replayer:
         return (Part(wanted, page.millis_behind_latest) if wanted else page.after(batch.largest)), True
 
     async def _checkpoint(self, request: CheckpointRequest) -> CheckpointErrorName | None:
-        """As a consumer judges it; what would be stored is shown instead."""
+        """Judge it as a consumer does; what would be stored is shown instead."""
         match self._range.resolve(request.sequence_number, request.sub_sequence_number):
             case Illegal(reason):
                 self._done.refused += 1
@@ -256,7 +257,7 @@ async def run_replay(
 
 
 async def _label(streams: Streams, shard: ChosenShard, lease: Lease | None) -> StreamLabel:
-    """What the processor is told of its stream: as the lease table has it, else as the service says."""
+    """Return what the processor is told of its stream: as the lease table has it, else as the service says."""
     summary = await streams.describe()
     if lease is not None and lease.stream is not None:
         return StreamLabel(shard.settings.stream_name, summary.arn, lease.stream)

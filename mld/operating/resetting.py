@@ -63,14 +63,14 @@ class Reset:
     positions: Mapping[str, Position] = field(default_factory=dict)
 
     def rows(self, leases: tuple[Lease, ...]) -> ResetRows:
-        """Raises ActRefusedError."""
+        """Return the rows that are wanted. Raises ActRefusedError."""
         if self.shard_id is None:
             return finish(whole_reset(self.begin, self.positions, leases))
         graph = ShardGraph(self.shards)
         return finish(shard_reset(graph, self.shard_id, self.positions[self.shard_id], leases))
 
     def plan(self, table: RawTable, me: str) -> ActPlan:
-        """What is left to write, for the operator `me`. Raises ActRefusedError."""
+        """Return what is left to write, for the operator `me`. Raises ActRefusedError."""
         rows = self.rows(table.scan.leases)
         seen = {lease.key: lease for lease in table.scan.leases}
         changes: list[Change] = []
@@ -181,7 +181,7 @@ class Boundary:
 
 
 async def boundary_at_time(streams: Streams, clock: Clock, shard_id: str, time_s: float) -> Boundary:
-    """Where reading begins with the first record that arrived at `time_s` (epoch seconds) or later."""
+    """Return where reading begins with the first record that arrived at `time_s` (epoch seconds) or later."""
     walk = SpanReader(streams, clock, shard_id, StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=time_s))
     page = await walk.page_with_records()
     first = None if page is None else page.first_sequence
@@ -189,7 +189,7 @@ async def boundary_at_time(streams: Streams, clock: Clock, shard_id: str, time_s
 
 
 async def boundary_at_sequence(streams: Streams, clock: Clock, shard: Shard, place: Position) -> Boundary:
-    """Where reading begins with the record `place`. Raises ActRefusedError if the shard has no such record."""
+    """Return where reading begins with the record `place`. Raises ActRefusedError if the shard has no such record."""
     number = int(place.sequence)
     after_end = shard.ending_sequence is not None and number > int(shard.ending_sequence)
     if number < int(shard.starting_sequence) or after_end:
@@ -231,7 +231,7 @@ async def _last_before(
 
 
 def before(records: Sequence[FramedRecord], bound: int | None, time_ms: int | None) -> Sequence[FramedRecord]:
-    """The records up to the first one that has the number `bound` or more, or arrived at `time_ms` or later. Pure."""
+    """Return the records before the first one that has the number `bound` or more, or arrived at `time_ms` or later."""
     for number, record in enumerate(records):
         if bound is not None and int(record.sequence) >= bound:
             return records[:number]
@@ -241,7 +241,7 @@ def before(records: Sequence[FramedRecord], bound: int | None, time_ms: int | No
 
 
 def arrival_ms(record: FramedRecord) -> int:
-    """When it reached Kinesis, in epoch milliseconds."""
+    """Return when it reached Kinesis, in epoch milliseconds."""
     value = record.fields()["approximateArrivalTimestamp"]
     assert isinstance(value, int)
     return value

@@ -27,7 +27,7 @@ ROUNDS_MAX = 8
 
 
 async def to_several(app: Application, table: RawTable, label: str, epoch: int | None) -> Reshaping:
-    """The leases of one stream as those of `label`, with the epoch of `identify`. Raises ActRefusedError, StreamError.
+    """Plan the leases of one stream as those of `label`. Raises ActRefusedError, StreamError.
 
     The service is asked, so that rows of another stream are not taken for those of this one.
     """
@@ -48,7 +48,7 @@ async def to_several(app: Application, table: RawTable, label: str, epoch: int |
 
 
 async def to_one(app: Application, table: RawTable, wanted: Settings | StreamSetting) -> Reshaping | None:
-    """The leases of the only stream of the table in the form of one stream; None if none has the other form.
+    """Plan the leases of the table's only stream in the form of one stream; None if none has the other form.
 
     `wanted` is the file of one stream, or the stream of a file of several. Raises ActRefusedError, StreamError.
     """
@@ -87,7 +87,7 @@ def _name_of(wanted: Settings | StreamSetting) -> str:
 
 
 async def _require_own(app: Application, table: RawTable, stream: str | None) -> None:
-    """Raises ActRefusedError if the leases of `stream`, or those that name none, are certainly another stream's."""
+    """Raise ActRefusedError if the leases of `stream`, or those that name none, are certainly another stream's."""
     leases = [within_stream(lease) for lease in table.scan.leases if lease.stream == stream]
     foreign = await in_turns(foreign_evidence(await app.shards(), leases))
     if foreign is not None:
@@ -115,7 +115,7 @@ async def reshape(app: Application, wanted: Reshaping, first: RawTable, report: 
 
 
 async def _require_settled(app: Application, wanted: Reshaping, seen: Observed) -> None:
-    """Raises ActRefusedError if a worker shows itself within a lease duration.
+    """Raise ActRefusedError if a worker shows itself within a lease duration.
 
     Who starts now refuses the table, as it has rows of both forms. Who had looked at it before the first copy takes its
     leases, reports or leads by then; without its rows it would make them anew. TableError.

@@ -39,7 +39,7 @@ class Saved:
 
 
 def read_saved(path: Path) -> Saved:
-    """Raises ActRefusedError for a lease that cannot be read, BackupError."""
+    """Read a file. Raises ActRefusedError for a lease that cannot be read, BackupError."""
     header, lines = read_backup(path)
     leases: dict[str, Lease] = {}
     raw: dict[str, Row] = {}
@@ -56,7 +56,7 @@ def read_saved(path: Path) -> Saved:
 
 
 def saved_of(saved: Saved, setting: StreamSetting | None, name: str | None) -> tuple[Saved, str | None]:
-    """What the file has of one of several streams, by the shards' own names, and its identifier; all of a file of one.
+    """Return what the file has of one of several streams, and its identifier; all of a file of one.
 
     Raises ActRefusedError for a file of the other form, or without leases of that stream.
     """
@@ -77,7 +77,7 @@ def saved_of(saved: Saved, setting: StreamSetting | None, name: str | None) -> t
 
 
 def require_same_table(saved: Saved, application: str, table: str) -> None:
-    """Raises ActRefusedError for a file of another application or table."""
+    """Raise ActRefusedError for a file of another application or table."""
     header = saved.header
     if (header.application, header.table) != (application, table):
         raise ActRefusedError(
@@ -95,7 +95,7 @@ class Restoration:
     may_skip: bool = False
 
     def plan(self, table: RawTable, me: str) -> ActPlan:
-        """What is left to write. Raises ActRefusedError if records would be skipped that were not asked for."""
+        """Return what is left to write. Raises ActRefusedError if records would be skipped that were not asked for."""
         seen = {lease.key: lease for lease in table.scan.leases}
         changes: list[Change] = []
         forward: list[str] = []
@@ -123,7 +123,7 @@ class Restoration:
         )
 
     def _newer(self, seen: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
-        """Rows that the file does not have: those that go, and those that stay, from old to young."""
+        """Return rows that the file does not have: those that go, and those that stay, from old to young."""
         unfinished = {lease.key for lease in self.saved.leases if not lease.is_complete} & self.graph.shards.keys()
         below = finish(self.graph.below(unfinished))
         newer = sorted(seen.keys() - self.saved.rows.keys(), key=id_order)
@@ -140,7 +140,7 @@ class Restoration:
 
 
 def as_new(lease: Lease) -> Lease:
-    """The lease as it would be created at its place."""
+    """Return the lease as it would be created at its place."""
     return Lease(
         lease.key, lease.checkpoint, parents=lease.parents, children=lease.children, hash_range=lease.hash_range
     )

@@ -115,7 +115,7 @@ async def _table(calls: TableCalls, key: str, what: str) -> FoundTable | None:
 
 
 def require_key(name: str, described: Mapping[str, Any], key: str) -> None:
-    """Raises ActRefusedError for a table of another shape."""
+    """Raise ActRefusedError for a table of another shape."""
     schema = [(one.get("AttributeName"), one.get("KeyType")) for one in described.get("KeySchema", ())]
     if schema != [(key, "HASH")]:
         shown = ", ".join(f"{attribute} {kind}" for attribute, kind in schema)
@@ -125,7 +125,7 @@ def require_key(name: str, described: Mapping[str, Any], key: str) -> None:
 
 
 def require_lease_rows(name: str, table: RawTable) -> None:
-    """Raises ActRefusedError if a row is neither a lease nor anything else that KCL keeps there."""
+    """Raise ActRefusedError if a row is neither a lease nor anything else that KCL keeps there."""
     for row in table.rows:
         kind = row.get(rows.ENTITY_TYPE, {}).get("S")
         is_known = kind in ENTITIES if kind is not None else rows.COUNTER in row and rows.CHECKPOINT in row
@@ -157,7 +157,7 @@ async def own_consumer(app: Application) -> str | None:
 
 
 def require_unprotected(found: Possessions) -> None:
-    """Raises ActRefusedError, with the remedy, for a table that DynamoDB would not delete."""
+    """Raise ActRefusedError, with the remedy, for a table that DynamoDB would not delete."""
     for table in found.tables:
         if table.is_protected:
             raise ActRefusedError(

@@ -74,7 +74,7 @@ class ServiceFacts:
 
 
 def service_name(settings: Settings) -> str:
-    """What the service of an application is called."""
+    """Return what the service of an application is called."""
     return f"mld-{_ODD.sub('-', settings.application_name).strip('-.') or 'application'}"
 
 
@@ -111,12 +111,12 @@ def unit(service: ServiceFacts) -> str:
 
 
 def _literal(text: str) -> str:
-    """Without specifiers."""
+    """Return the text without specifiers."""
     return text.replace("%", "%%")
 
 
 def _word(text: str) -> str:
-    """One word of a list, without specifiers and quotes of systemd's."""
+    """Return one word of a list, without specifiers and quotes of systemd's."""
     plain = _literal(text)
     return plain if _PLAIN.fullmatch(text) else '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -139,7 +139,7 @@ class Surroundings:
 
 
 def loaded_for_unit(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> LoadedConfiguration:
-    """The file as the service will read it, with a stand-in for each secret. Raises ConfigurationError."""
+    """Return the file as the service will read it, with a stand-in for each secret. Raises ConfigurationError."""
     known = {CREDENTIALS_DIRECTORY: "/run/credentials", **env}
     return load(file, overrides, known, read_file=lambda path: "secret")
 
@@ -153,7 +153,7 @@ def service_of(
     user: str | None,
     group: str | None,
 ) -> tuple[ServiceFacts, list[str]]:
-    """The service, and what has to be done or known beside it. Raises UnitRefused."""
+    """Return the service, and what has to be done or known beside it. Raises UnitRefused."""
     _refuse_what_shows(overrides, loaded.secrets)
     settings = loaded.settings
     path = str((around.directory / file).absolute())
@@ -207,7 +207,7 @@ def _refuse_what_shows(overrides: Sequence[str], secrets: Sequence[str]) -> None
 
 
 def _daemon_command(around: Surroundings) -> tuple[tuple[str, ...], str | None]:
-    """What starts mld here, and the PYTHONPATH that it needs."""
+    """Return what starts mld here, and the PYTHONPATH that it needs."""
     root = Path(mld.__file__).resolve().parents[1]
     named = around.directory / around.argv0
     beside = Path(around.python).parent / "mld"
@@ -219,7 +219,7 @@ def _daemon_command(around: Surroundings) -> tuple[tuple[str, ...], str | None]:
 
 
 def _program(word: str, around: Surroundings) -> tuple[str | None, str | None]:
-    """The record processor's program as it is found here, and the search path that a service needs to find it."""
+    """Return the processor's program as it is found here, and the search path by which a service finds it."""
     import shutil
 
     if "/" in word:
@@ -233,7 +233,7 @@ def _program(word: str, around: Surroundings) -> tuple[str | None, str | None]:
 
 
 def _relative_words(words: Sequence[str], spark: Mapping[str, str]) -> Iterator[str]:
-    """What may name a file or a module of the directory in which the daemon is to run."""
+    """Yield what may name a file or a module of the directory in which the daemon is to run."""
     for before, word in zip(["", *words], words, strict=False):
         if before == "-m":
             module = word.split(".")[0]
@@ -246,20 +246,20 @@ def _relative_words(words: Sequence[str], spark: Mapping[str, str]) -> Iterator[
 
 
 def _missing(words: Sequence[str], around: Surroundings) -> Iterator[str]:
-    """Scripts that are named from the directory in which the daemon runs, and are not in this one."""
+    """Yield scripts that are named from the directory in which the daemon runs, and are not in this one."""
     for word in words[1:]:
         if _SCRIPT.fullmatch(word) and not (around.directory / word).exists():
             yield word
 
 
 def _is_here(word: str, directory: Path) -> bool:
-    """Whether this directory has it; `.` is whichever directory the daemon runs in, and says nothing of this one."""
+    """Return whether this directory has it; `.` is whichever one the daemon runs in, and says nothing of this."""
     names_one = bool(PurePath(word).parts) and not word.startswith(("/", "..")) and "\0" not in word
     return names_one and (directory / word).exists()
 
 
 def _writable(loaded: LoadedConfiguration, words: Sequence[str], directory: Path, *, in_it: bool) -> Iterator[str]:
-    """Directories outside of the service's own into which the daemon or its children are to write."""
+    """Yield directories outside of the service's own into which the daemon or its children are to write."""
     found: list[str] = []
     letter = loaded.settings.child.dead_letter
     if letter is not None and letter.kind is DeadLetterKind.DIRECTORY:
@@ -282,7 +282,7 @@ def _is_in_home(path: str) -> bool:
 
 
 def _references(files: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Variables that must be set, and credentials that must be loaded, for the lines of these files."""
+    """Return variables that must be set, and credentials that must be loaded, for the lines of these files."""
     values = [entry.value for file in files for entry in entries_of(file)[0]]
     variables = (name for value in values for name in _VARIABLE.findall(value))
     credentials = (name for value in values for name in _CREDENTIAL.findall(value))

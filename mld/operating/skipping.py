@@ -48,14 +48,14 @@ class SkipRange:
     names_user_record: bool = False
 
     def covers(self, record: FramedRecord, already: int) -> bool:
-        """Whether the next record is to be skipped, `already` so many before it."""
+        """Return whether the next record is to be skipped, `already` so many before it."""
         if self.count is not None:
             return already < self.count
         assert self.past is not None
         return Position(record.sequence, record.sub) <= self.past
 
     def is_met_by(self, last: Position | None, count: int) -> bool:
-        """Whether what was skipped is all that was asked for."""
+        """Return whether what was skipped is all that was asked for."""
         if self.count is not None:
             return count == self.count
         assert self.past is not None
@@ -71,7 +71,7 @@ class SkipRange:
 
 
 def parse_past(text: str) -> SkipRange:
-    """``SEQUENCE`` or ``SEQUENCE/SUB``. Raises ActRefusedError."""
+    """Read ``SEQUENCE`` or ``SEQUENCE/SUB``. Raises ActRefusedError."""
     found = _PAST.fullmatch(text.strip())
     if found is None or int(found["sub"] or 0) > SUB_MAX:
         raise ActRefusedError(f"{text!r} is no sequence number: give digits, and /N for a user record of an aggregate")
@@ -89,7 +89,7 @@ class Passed:
 
 
 async def records_at(app: Application, lease: Lease, wanted: SkipRange) -> list[FramedRecord]:
-    """The one user record, or all of one aggregate, that ends `wanted`. Raises ActRefusedError if it is not there."""
+    """Return the user record, or all of the aggregate, that ends `wanted`. Raises ActRefusedError if there is none."""
     assert wanted.past is not None
     start = StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=wanted.past.sequence)
     page = await SpanReader(app.streams, app.clock, lease.shard_id, start).page_with_records()

@@ -64,7 +64,7 @@ def plan_release(fleet: FleetStatus, shards: Iterable[str], leases_max: int, *, 
 
 
 def shards_of(fleet: FleetStatus, name: str) -> tuple[str, ...]:
-    """The open shards that a worker owns, and does not hand over yet. Raises ActRefusedError if it has none."""
+    """Return the open shards that a worker owns, and does not hand over yet. Raises ActRefusedError if it has none."""
     worker = _known(fleet, name)
     keys = tuple(view.key for view in fleet.open_shards if view.owner == name and view.lease.handoff_to is None)
     if not keys:
@@ -234,7 +234,7 @@ def _spread(fleet: FleetStatus, leases: Sequence[Lease], leases_max: int) -> tup
 
 
 def _to(fleet: FleetStatus, lease: Lease, target: str, pinned_until_s: int | None = None) -> Change:
-    """By a handoff if its owner lives."""
+    """Give the lease to `target`, by a handoff if its owner lives."""
     if lease.handoff_to is not None:
         raise ActRefusedError(f"{lease.key} is on its way to {lease.handoff_to}: wait until it is there")
     owner = next((worker for worker in fleet.workers if worker.worker == lease.owner), None)

@@ -69,7 +69,7 @@ class Reshaping:
     stream: ListedStream
 
     def sources(self, table: RawTable) -> Mapping[str, Row]:
-        """The rows of the old form, by key, from old to young shards."""
+        """Return the rows of the old form, by key, from old to young shards."""
         wanted = None if self.to is TableForm.SEVERAL else self.stream.stream
         leases = sorted(
             (lease for lease in table.scan.leases if lease.stream == wanted), key=lambda one: id_order(one.shard_id)
@@ -78,12 +78,12 @@ class Reshaping:
         return {lease.key: raw[lease.key] for lease in leases}
 
     def target(self, key: str) -> str:
-        """The key of the new form."""
+        """Return the key of the new form."""
         id_ = self.stream.stream
         return f"{id_}:{key}" if self.to is TableForm.SEVERAL else key.removeprefix(f"{id_}:")
 
     def whole(self, table: RawTable) -> ActPlan:
-        """All that is left, for people: one change for each lease, and the list. Raises ActRefusedError."""
+        """Return all that is left, for people: one change for each lease, and the list. Raises ActRefusedError."""
         self._require_fit(table)
         seen = {lease.key: lease for lease in table.scan.leases}
         changes, notes = [], []
@@ -110,7 +110,7 @@ class Reshaping:
         return f"to the form of one stream: stream {self.stream.stream}"
 
     def next_step(self, table: RawTable) -> ActPlan:
-        """What is to be written now, from the table as it is; no changes when all is done. Raises ActRefusedError."""
+        """Return what is to be written now; no changes when all is done. Raises ActRefusedError."""
         self._require_fit(table)
         sources, there = self.sources(table), {lease.key for lease in table.scan.leases}
         copies = tuple(self._copy(key, row) for key, row in sources.items() if self.target(key) not in there)
@@ -123,11 +123,11 @@ class Reshaping:
         return ActPlan(self.title, tuple(_removed(row, "its row goes") for row in sources.values()))
 
     def deletes(self, step: ActPlan) -> bool:
-        """Whether a step takes rows of the old form away."""
+        """Return whether a step takes rows of the old form away."""
         return any(change.write.deletes and change.key != stream_list.KEY for change in step.changes)
 
     def require_still(self, first: Mapping[str, Row], table: RawTable) -> None:
-        """Raises ActRefusedError if rows of the old form are other ones than at `first`: somebody is at work."""
+        """Raise ActRefusedError if rows of the old form are other ones than at `first`: somebody is at work."""
         for key, row in self.sources(table).items():
             if key not in first:
                 raise ActRefusedError(f"row {key} came meanwhile: somebody else is at work; stop them and ask again")
@@ -173,7 +173,7 @@ class Reshaping:
 
 
 def require_alone(table: RawTable, stream: StreamId) -> None:
-    """Raises ActRefusedError if the table has leases of other streams, which a table of one cannot keep."""
+    """Raise ActRefusedError if the table has leases of other streams, which a table of one cannot keep."""
     others = [one for one in streams_in(table.scan.leases) if one != stream]
     if others:
         raise ActRefusedError(
@@ -188,7 +188,7 @@ def _removed(row: Row, words: str) -> Change:
 
 
 def _is_not_after(new: Position, old: Position) -> bool:
-    """Whether whoever goes on from `new` is surely given everything that follows `old`."""
+    """Return whether whoever goes on from `new` is surely given everything that follows `old`."""
     if new in (old, TRIM_HORIZON):
         return True
     return new.number is not None and (old.is_shard_end or (old.number is not None and new <= old))

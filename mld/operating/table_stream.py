@@ -13,7 +13,7 @@ SWITCH_ON = "its records last 24 hours; to go on, switch the stream on and set s
 
 
 async def examine_table_stream(settings: Settings) -> tuple[list[Diagnosis], tuple[Shard, ...] | None]:
-    """What was found, and the shards; None if they could not be listed."""
+    """Look at a table's stream: what was found, and the shards; None if they could not be listed."""
     operation = "DescribeStream"
     shards: tuple[Shard, ...] | None = None
     try:

@@ -39,7 +39,8 @@ class ResetRows:
 def whole_reset(
     begin: Sequence[Shard], positions: Mapping[str, Position], existing: Sequence[Lease]
 ) -> Steps[ResetRows]:
-    """The rows for an application that begins at `positions`, one for each shard of `begin`: a partition of all keys.
+    """Return the rows for an application that begins at `positions`, one for each shard of `begin`: a partition of all
+    keys.
 
     `begin` are the shards that were open at that place, without descendants of one another.
     """
@@ -50,7 +51,7 @@ def whole_reset(
 
 
 def shard_reset(graph: ShardGraph, shard_id: str, position: Position, existing: Sequence[Lease]) -> Steps[ResetRows]:
-    """The rows that let one listed shard begin at `position`, and nothing else. Raises ActRefusedError.
+    """Return the rows that let one listed shard begin at `position`, and nothing else. Raises ActRefusedError.
 
     A shard without a row whose ancestors are still being read has not begun; a row for it would let it begin too soon.
     """
@@ -88,7 +89,7 @@ def shard_reset(graph: ShardGraph, shard_id: str, position: Position, existing: 
 
 
 def words_of(target: Lease, row: Lease | None) -> str:
-    """What becomes of a row, for people: completes "SHARD: "."""
+    """Return what becomes of a row, for people: completes "SHARD: "."""
     if row is None:
         return f"new row at {target.checkpoint}"
     if row.checkpoint == target.checkpoint:
@@ -97,7 +98,7 @@ def words_of(target: Lease, row: Lease | None) -> str:
 
 
 def direction(old: Position, new: Position) -> str:
-    """Whether records are read again or skipped."""
+    """Return whether records are read again or skipped."""
     if old.is_shard_end or new.sequence == TRIM_HORIZON.sequence:
         return "back"
     if new.number is None or new.is_shard_end:
