@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import socket
+import ssl
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
+from urllib.parse import urlsplit
 
 from mld.aws.client import BotoService
 from mld.aws.client_factory import ClientFactory, ServiceName, client_factory
@@ -25,7 +28,7 @@ from mld.aws.wire.botocore_side import proxies_of
 from mld.check.refusals import faults_of
 from mld.consumer.child import find_executable, runnable
 from mld.core.errors import AwsError, MldError, StartupError, StreamError, TableError
-from mld.core.streams import Shard, StreamKind
+from mld.core.streams import STREAM_DISABLED, IteratorType, Shard, StartingPoint, StreamKind
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import REPORTS_TABLE_KEY, Place, WorkerReport
 from mld.leases.owner_index import INDEX_NAME
@@ -34,9 +37,7 @@ from mld.operating import findings
 from mld.operating.findings import Diagnosis, fail, ok, refusal, warn
 from mld.operating.fleet_reader import fleet_reader, view_rules
 from mld.operating.naming import settings_of_one
-from mld.operating.network_probe import endpoint_findings, endpoints_of
 from mld.operating.stream_access import streams_of
-from mld.operating.table_stream import examine_table_stream
 from mld.properties.redaction import Scrubber
 from mld.properties.settings import Settings
 from mld.properties.spark import PROGRAM
@@ -46,7 +47,11 @@ from mld.retrieval.stream_adapters import kind_of
 from mld.tracking.stream_rows import within_stream
 
 TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 5.0
+_PORTS = {"http": 80, "https": 443}
 SPARK_CHECK_TIMEOUT_S = 120.0
+NO_TABLE_STREAM = "check streamArn: the table's LatestStreamArn, which changes when the stream is switched off and on"
+SWITCH_ON = "its records last 24 hours; to go on, switch the stream on and set streamArn to its new ARN"
 NO_STREAM = "check streamName or streamArn, regionName and the account of the credentials"
 LABELS: dict[ServiceName, str] = {
     "kinesis": "Kinesis",
@@ -129,7 +134,7 @@ class Doctor:
         except MldError as error:
             if findings.is_harmless_refusal(error):
                 return {}, None
-            return None, refusal(about, findings.permission_of(name, operation), error, missing)
+            return None, refusal(about, f"{name}:{operation}", error, missing)
         self._learn_time(answer)
         return answer, None
 
@@ -179,12 +184,31 @@ class Doctor:
             await service.close()
 
     async def _table_stream(self) -> list[Diagnosis]:
+        """Look at the stream of a DynamoDB table, as the daemon reads it."""
         found, service = await self._reach("dynamodbstreams")
         if service is None:
             return found
         await service.close()
-        said, self._shards = await examine_table_stream(self._settings)
-        return [*found, *said]
+        operation = "DescribeStream"
+        try:
+            async with streams_of(self._settings) as streams:
+                summary = await streams.describe()
+                self._shards = (await streams.list_shards(None, None)).shards
+                if self._shards:
+                    operation = "GetShardIterator"
+                    start = StartingPoint(IteratorType.TRIM_HORIZON)
+                    iterator = await streams.shard_iterator(self._shards[-1].shard_id, start)
+                    operation = "GetRecords"
+                    await streams.get_records(iterator, 1)
+        except StreamError as error:
+            return [*found, refusal("stream", f"dynamodb:{operation}", _cause(error), NO_TABLE_STREAM)]
+        words, shards = f"{summary.status}, {len(self._shards)} shards", self._shards
+        is_off = summary.status == STREAM_DISABLED
+        found.append(
+            warn("stream", f"{words}: no change is recorded any more", SWITCH_ON) if is_off else ok("stream", words)
+        )
+        allowed = "DescribeStream, GetShardIterator and GetRecords are allowed"
+        return [*found, ok("reading", allowed if shards else "DescribeStream is allowed; there is no shard yet")]
 
     async def _stream(self, service: BotoService) -> list[Diagnosis]:
         settings = self._settings
@@ -195,7 +219,7 @@ class Doctor:
             assert failed is not None
             return [failed]
         self._summary = answer["StreamDescriptionSummary"]
-        found = findings.stream_findings(self._summary, by_fan_out=settings.reader.by_fan_out)
+        found = [*findings.stream_findings(self._summary, by_fan_out=settings.reader.by_fan_out)]
         found += await self._reads(service)
         if settings.reader.by_fan_out:
             found.append(await self._consumer(service))
@@ -266,12 +290,10 @@ class Doctor:
             return [refusal("lease table", "dynamodb:DescribeTable", error)]
         self._learn_time(answer)
         is_3x = settings.fleet.client_version is ClientVersionConfig.VERSION_3X
-        found = findings.table_findings(
-            answer["Table"],
-            key=KEY,
-            index=INDEX_NAME if is_3x else None,
-            open_shards=self._open_shards(),
-            lease_duration_s=settings.leases.duration_s,
+        index, duration_s = INDEX_NAME if is_3x else None, settings.leases.duration_s
+        table, shards = answer["Table"], self._open_shards()
+        found = list(
+            findings.table_findings(table, key=KEY, index=index, open_shards=shards, lease_duration_s=duration_s)
         )
         if not findings.is_well(found):
             return found
@@ -340,7 +362,7 @@ class Doctor:
             words = f"the table has the form of {form} (lease {other.key}), and the file has the other one"
             return [fail("lease rows", words, "choose between streamName and mld.streams, or mld migrate-streams")]
         shards = None if self._settings.is_multi_stream else self._shards
-        found = findings.rows_findings(status, leases, shards, is_3x=is_3x)
+        found = list(findings.rows_findings(status, leases, shards, is_3x=is_3x))
         for name, listed in self._shards_of.items():
             own = [within_stream(one.lease) for one in status.shards if one.label == name]
             if own:
@@ -411,7 +433,7 @@ class Doctor:
             return [fail(about, f"{first} cannot be written to", "let the daemon's user write there (mld.deadLetter)")]
         return [ok(about, f"{path} can be written to")]
 
-    def _machine(self) -> list[Diagnosis]:
+    def _machine(self) -> Iterator[Diagnosis]:
         return findings.machine_findings(
             self._open_shards(),
             files_max=_limit(resource.RLIMIT_NOFILE),
@@ -470,3 +492,62 @@ def _meminfo_available() -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+# --- the network ------------------------------------------------------------------------------------------------------
+
+
+def endpoints_of(client: Any, stream_arn: str | None = None) -> list[str]:
+    """Return where the calls of a client go; with a stream's ARN, first those that look, then those that read.
+
+    botocore resolves that ARN into hosts of the stream's account, and tables into one of the credentials' account.
+    """
+    calls: dict[str, dict[str, str]] = {}
+    if stream_arn is not None:
+        reading = {"StreamARN": stream_arn, "ShardIterator": "none"}
+        calls = {"describe_stream_summary": {"StreamARN": stream_arn}, "get_records": reading}
+    elif client.meta.service_model.service_name == "dynamodb":
+        calls = {"describe_table": {"TableName": "none"}}
+    addresses = [client.generate_presigned_url(name, params).partition("?")[0] for name, params in calls.items()]
+    return list(dict.fromkeys(addresses)) or [client.meta.endpoint_url]
+
+
+async def endpoint_findings(about: str, url: str, proxy: str | None, ca_bundle: str | None) -> list[Diagnosis]:
+    """Look what is at `url`, or at the proxy (``host:port``) that leads there."""
+    address = urlsplit(url)
+    host, port = str(address.hostname), address.port or _PORTS.get(address.scheme, 443)
+    shown = f"{host}:{port}"
+    if proxy is not None:
+        host, _, number = proxy.rpartition(":")
+        host, port = host.strip("[]"), int(number)
+    through = "" if proxy is None else f" through the proxy {proxy}"
+    name = "the proxy" if proxy is not None else "the endpoint"
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await asyncio.get_running_loop().getaddrinfo(host, port)
+    except (OSError, TimeoutError, UnicodeError) as error:
+        remedy = "check the region and endpoint in the file, and the name server of this machine"
+        return [fail(about, f"{host}, the name of {name}, is not found: {_why(error)}", remedy)]
+    context = ssl.create_default_context(cafile=ca_bundle) if address.scheme == "https" and proxy is None else None
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host, port, ssl=context)
+    except ssl.SSLError as error:
+        remedy = "a proxy may stand between: give its certificate by AWS_CA_BUNDLE; and check the clock"
+        return [fail(about, f"no trusted TLS with {shown}: {_why(error)}", remedy)]
+    except (OSError, TimeoutError) as error:
+        remedy = "check port, firewall, security group and VPC endpoint, or set a proxy"
+        return [fail(about, f"no connection to {host}:{port}: {_why(error)}", remedy)]
+    version = None if context is None else writer.get_extra_info("ssl_object").version()
+    writer.close()
+    return [ok(about, f"{shown} answers{through}{'' if version is None else f', {version}'}")]
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {CONNECT_TIMEOUT_S:g} s"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno is not None:
+        return os.strerror(error.errno)
+    return getattr(error, "strerror", None) or str(error)

@@ -16,16 +16,6 @@ NOBODY = "nobody"
 CHECKPOINT_DIGITS = 12
 """Shown of a sequence number: its end, where two of one shard differ."""
 ERROR_CHARACTERS_MAX = 80
-DAEMON_COLUMNS = (
-    ("shard", False),
-    ("state", False),
-    ("behind", True),
-    ("busy", True),
-    ("records", True),
-    ("last checkpoint", True),
-    ("restarts", True),
-    ("last error", False),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,34 +28,23 @@ class Listing:
     notes: tuple[str, ...] = ()
 
 
+def _listing(names: str, rows: Iterable[tuple[str, ...]], notes: Iterable[str]) -> Listing:
+    """Return a listing; ``name>`` is a column that is aligned to the right. A first column of streams may be empty."""
+    columns = tuple((name.removesuffix(">"), name.endswith(">")) for name in names.split(", "))
+    found = tuple(rows)
+    if columns[0][0] == "stream" and not any(row[0] for row in found):
+        columns, found = columns[1:], tuple(row[1:] for row in found)
+    return Listing("", columns, found, tuple(notes))
+
+
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
 def leases_listing(status: FleetStatus, shards: Sequence[ShardView]) -> Listing:
     """Return one row for each of `shards`, the worst first, and what is wrong with the table as a whole."""
-    return Listing(
-        "",
-        (
-            *_stream_column(status),
-            ("shard", False),
-            ("state", False),
-            ("owner", False),
-            ("behind", True),
-            ("KB/s", True),
-            ("checkpoint", False),
-            ("note", False),
-        ),
-        tuple((*_stream_cell(status, shard), *_lease_row(shard)) for shard in worst_first(shards)),
-        (*_totals(status), *_faults(status)),
-    )
-
-
-def _stream_column(status: FleetStatus) -> tuple[tuple[str, bool], ...]:
-    return (("stream", False),) if status.has_several else ()
-
-
-def _stream_cell(status: FleetStatus, shard: ShardView) -> tuple[str, ...]:
-    return (shard.label or "",) if status.has_several else ()
+    rows = ((shard.label or "", *_lease_row(shard)) for shard in worst_first(shards))
+    names = "stream, shard, state, owner, behind>, KB/s>, checkpoint, note"
+    return _listing(names, rows, (*_totals(status), *_faults(status)))
 
 
 def _lease_row(shard: ShardView) -> tuple[str, ...]:
@@ -142,39 +121,31 @@ def streams_listing(status: FleetStatus) -> Listing:
                 str(len(status.holes_of.get(label, ()))),
             )
         )
-    columns = (
-        ("stream", False),
-        ("identifier", False),
-        ("open shards", True),
-        ("verdicts", False),
-        ("furthest behind", True),
-        ("KB/s", True),
-        ("holes", True),
-    )
-    return Listing("", columns, tuple(rows), (*_totals(status), *_faults(status)))
+    names = "stream, identifier, open shards>, verdicts, furthest behind>, KB/s>, holes>"
+    return _listing(names, rows, (*_totals(status), *_faults(status)))
 
 
-def shares_listing(status: FleetStatus, by: str, hosts: dict[str, str] | None = None) -> Listing:
+def shares_listing(status: FleetStatus, by: str) -> Listing:
     """Return how the open shards are shared out, by worker or by host."""
     living = (one.worker for one in status.workers if one.is_alive and one.drained is None)
-    owners = Counter(dict.fromkeys((_name_of(worker, by, hosts or {}) for worker in living), 0))
-    owners.update(_holder(shard, by, hosts or {}) for shard in status.open_shards)
+    owners = Counter(dict.fromkeys((_name_of(worker, by) for worker in living), 0))
+    owners.update(_holder(shard, by) for shard in status.open_shards)
     total = max(1, sum(owners.values()))
     rows = tuple(
-        (name, str(count), f"{count / total:.0%}", _sum_kbps(status, name, by, hosts or {}))
+        (name, str(count), f"{count / total:.0%}", _sum_kbps(status, name, by))
         for name, count in sorted(owners.items(), key=lambda item: (-item[1], item[0]))
     )
     spread = max(owners.values(), default=0) - min(owners.values(), default=0)
     balance = "balanced" if spread <= 1 else f"unbalanced: the largest share has {spread} leases more than the smallest"
-    return Listing("", ((by, False), ("leases", True), ("share", True), ("KB/s", True)), rows, (balance,))
+    return _listing(f"{by}, leases>, share>, KB/s>", rows, (balance,))
 
 
-def _holder(shard: ShardView, by: str, hosts: dict[str, str]) -> str:
-    return NOBODY if shard.owner is None else _name_of(shard.owner, by, hosts)
+def _holder(shard: ShardView, by: str) -> str:
+    return NOBODY if shard.owner is None else _name_of(shard.owner, by)
 
 
-def _name_of(worker: str, by: str, hosts: dict[str, str]) -> str:
-    return worker if by == "worker" else hosts.get(worker, host_of(worker))
+def _name_of(worker: str, by: str) -> str:
+    return worker if by == "worker" else host_of(worker)
 
 
 def host_of(worker: str) -> str:
@@ -182,28 +153,19 @@ def host_of(worker: str) -> str:
     return worker.rsplit(":", 1)[0] if ":" in worker else worker
 
 
-def _sum_kbps(status: FleetStatus, name: str, by: str, hosts: dict[str, str]) -> str:
-    kbps = sum(s.lease.throughput_kbps or 0.0 for s in status.open_shards if _holder(s, by, hosts) == name)
+def _sum_kbps(status: FleetStatus, name: str, by: str) -> str:
+    kbps = sum(s.lease.throughput_kbps or 0.0 for s in status.open_shards if _holder(s, by) == name)
     return f"{kbps:.1f}"
 
 
 def workers_listing(status: FleetStatus) -> Listing:
     """Return one row for each worker."""
-    columns = (
-        ("worker", False),
-        ("kind", False),
-        ("leases", True),
-        ("share", True),
-        ("CPU", True),
-        ("furthest behind", True),
-        ("last heard", True),
-        ("note", False),
-    )
+    names = "worker, kind, leases>, share>, CPU>, furthest behind>, last heard>, note"
     unsure = sum(worker.is_alive is None and worker.why is not None for worker in status.workers)
     alive = sum(worker.is_alive is not False for worker in status.workers) - unsure
     workers = ("worker" if alive == 1 else "workers") + (f", {unsure} unknown" if unsure else "")
     leader = f"led by {status.leader}" if status.leader else "nobody leads"
-    return Listing("", columns, tuple(map(_worker_row, status.workers)), (f"{alive} live {workers}, {leader}",))
+    return _listing(names, map(_worker_row, status.workers), (f"{alive} live {workers}, {leader}",))
 
 
 def _worker_row(worker: WorkerView) -> tuple[str, ...]:
@@ -230,9 +192,9 @@ def _worker_row(worker: WorkerView) -> tuple[str, ...]:
 
 def lag_listing(status: FleetStatus) -> Listing:
     """Return the open shards with their verdicts, the worst first."""
-    rows = tuple(
+    rows = (
         (
-            *_stream_cell(status, shard),
+            shard.label or "",
             shard.lease.shard_id,
             shard.verdict.value,
             duration(shard.behind_s),
@@ -241,15 +203,7 @@ def lag_listing(status: FleetStatus) -> Listing:
         )
         for shard in worst_first(status.open_shards)
     )
-    columns = (
-        *_stream_column(status),
-        ("shard", False),
-        ("verdict", False),
-        ("behind", True),
-        ("owner", False),
-        ("note", False),
-    )
-    return Listing("", columns, rows, tuple(_totals(status)))
+    return _listing("stream, shard, verdict, behind>, owner, note", rows, _totals(status))
 
 
 def short(position: Position) -> str:
@@ -266,13 +220,9 @@ def _number(shard_id: str) -> str:
 
 def daemon_listing(value: Mapping[str, Any]) -> Listing:
     """Return one row for each shard of a daemon, from its answer to `mld status`."""
-    has_several = any(shard.get("stream") for shard in value["shards"])
-    columns = (("stream", False), *DAEMON_COLUMNS) if has_several else DAEMON_COLUMNS
-    rows = tuple(
-        ((shard.get("stream") or "", *_daemon_row(shard)) if has_several else _daemon_row(shard))
-        for shard in value["shards"]
-    )
-    return Listing("", columns, rows, tuple(_daemon_notes(value)))
+    names = "stream, shard, state, behind>, busy>, records>, last checkpoint>, restarts>, last error"
+    rows = ((shard.get("stream") or "", *_daemon_row(shard)) for shard in value["shards"])
+    return _listing(names, rows, _daemon_notes(value))
 
 
 def daemon_headline(value: Mapping[str, Any]) -> str:
