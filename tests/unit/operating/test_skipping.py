@@ -8,7 +8,7 @@ import json
 import pytest
 
 from mld.core.errors import MldError
-from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
+from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, SUB_MAX, TRIM_HORIZON, InitialPosition, Position
 from mld.core.streams import HashRange
 from mld.leases.lease import Lease
 from mld.operating.application import Application, application_with
@@ -42,6 +42,18 @@ async def passed_of(
     kept: list[FramedRecord] = []
     lease = Lease(SHARD, checkpoint, hash_range=more.get("keys"))
     return await pass_records(application(streams), lease, wanted, BEGINNING, kept.append), kept
+
+
+def test_a_number_with_a_slash_names_a_user_record():
+    assert parse_past("12/3") == SkipRange(past=Position("12", 3), names_user_record=True)
+    assert parse_past("12/0") == SkipRange(past=Position("12", 0), names_user_record=True)
+    assert parse_past("12") == SkipRange(past=Position("12", SUB_MAX))
+
+
+@pytest.mark.parametrize("text", ["", "x", "1/", "-1", "1/99999999999999999999", "1" * 130, "LATEST"])
+def test_what_is_no_sequence_number_is_refused(text: str) -> None:
+    with pytest.raises(ActRefusedError, match="is no sequence number"):
+        parse_past(text)
 
 
 @virtual

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import resource
-import stat
+import signal
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,7 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.operating.backup import BackupError, BackupHeader, backup_name, read_backup, write_backup
+from mld.operating.backup import (
+    BackupError,
+    BackupHeader,
+    backup_name,
+    free_name,
+    read_backup,
+    saved_file,
+    write_backup,
+)
+from mld.operating.plan import ActRefusedError
 
 HEADER = BackupHeader("clicks", "clicks-leases", "click-stream", "2026-11-23T04:00:00+00:00", "mld export")
 NAMES = st.text(min_size=1, max_size=8)
@@ -43,25 +53,54 @@ def test_what_is_written_comes_back(tmp_path_factory: pytest.TempPathFactory, ro
     assert (header, list(read)) == (HEADER, rows)
 
 
-def test_the_file_is_for_its_owner_alone_and_replaces_no_other(tmp_path: Path) -> None:
-    path = tmp_path / "saved.jsonl"
-    write_backup(path, HEADER, [{"leaseKey": {"S": "a"}}])
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    with pytest.raises(BackupError, match=r"saved\.jsonl exists already"):
-        write_backup(path, HEADER, [])
-    assert len(path.read_text().splitlines()) == 2
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """No file may be longer than 100 bytes."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_file_that_cannot_be_written_to_its_end_is_removed(tmp_path: Path) -> None:
-    path = tmp_path / "saved.jsonl"
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))
-    try:
-        with pytest.raises(BackupError, match=r"saved\.jsonl: .*; nothing was changed"):
-            write_backup(path, HEADER, [{"leaseKey": {"S": "x" * 100_000}}])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+@pytest.mark.usefixtures("small_disk")
+def test_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    why = r"cannot write .*out: File too large; nothing was changed"
+    with pytest.raises(ActRefusedError, match=why), saved_file(path) as file:
+        file.write("x" * 10_000)
     assert not path.exists()
+
+
+def test_a_file_is_never_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("kept")
+    with pytest.raises(ActRefusedError, match="exists already"), saved_file(path) as file:
+        file.write("new")
+    assert path.read_text() == "kept"
+
+
+def test_whatever_goes_wrong_the_file_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with pytest.raises(RuntimeError), saved_file(path):
+        raise RuntimeError
+    assert not path.exists()
+
+
+def test_it_is_for_its_owner_only(tmp_path: Path) -> None:
+    with saved_file(tmp_path / "out") as file:
+        file.write("x")
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o600
+
+
+def test_two_files_of_one_second_have_two_names(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    assert free_name(path) == path
+    path.write_text("")
+    assert free_name(path) == tmp_path / "a-2.jsonl"
+    (tmp_path / "a-2.jsonl").write_text("")
+    assert free_name(path) == tmp_path / "a-3.jsonl"
 
 
 @pytest.mark.parametrize(
