@@ -357,14 +357,14 @@ _FANOUT = (
         INT,
         "Most DescribeStreamSummary attempts.",
         10,
-        sets="fanout.describe_stream_attempts_max",
+        sets="fanout.summary_attempts_max",
     ),
     _fanout(
         "maxDescribeStreamConsumerRetries",
         INT,
         "Most DescribeStreamConsumer attempts.",
         10,
-        sets="fanout.describe_consumer_attempts_max",
+        sets="fanout.describe_attempts_max",
     ),
     _fanout(
         "registerStreamConsumerRetries",

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 
 from mld.consumer.bisecting import Bisecting
 from mld.consumer.parts import PlacedRecord, records_of
-from mld.consumer.ports import ChildStartError, ConsumerParts, ConsumerSettings, letter_of
-from mld.consumer.restarts import RestartPolicy
+from mld.consumer.ports import ChildStartError, ConsumerParts, letter_of
+from mld.consumer.restarts import delay_s, gives_up
 from mld.consumer.shard_checkpoints import ShardCheckpoints
 from mld.consumer.stopping import Stopping
 from mld.core.errors import DeadLetterError
@@ -24,6 +24,7 @@ from mld.core.streams import ChildBatch
 from mld.leases.checkpoints import Write
 from mld.leases.holding import HeldLease
 from mld.leases.lease import Failing, Lease
+from mld.properties.settings import ChildSettings
 from mld.protocol.conversation import ProcessorGoneError, ProcessorSilentError
 
 log = logging.getLogger(__name__)
@@ -32,14 +33,14 @@ log = logging.getLogger(__name__)
 class Failures:
     """One per consumer."""
 
-    def __init__(self, held: HeldLease, parts: ConsumerParts, settings: ConsumerSettings) -> None:
+    def __init__(self, held: HeldLease, parts: ConsumerParts, settings: ChildSettings) -> None:
         self._key = held.lease.key
         self._sender = parts.source_of(held.lease).sender
         self._shard_id = held.lease.shard_id
         self._token = held.token
         self._parts = parts
-        self._policy = settings.restarts
-        self._search = Bisecting(settings.poison_attempts)
+        self._settings = settings
+        self._search = Bisecting(settings.poison_attempts or 0)
         self._count = 0  # without checkpoint progress, those of earlier owners included
         self._here = 0  # of these in our hands
         self._level = 0  # how long the pauses have become
@@ -52,9 +53,9 @@ class Failures:
         self._letters = 0
         self.why = ""
 
-    def adjust(self, policy: RestartPolicy) -> None:
-        """Judge by another policy from now on; what was counted stays."""
-        self._policy = policy
+    def adjust(self, settings: ChildSettings) -> None:
+        """Judge by other settings from now on; what was counted stays."""
+        self._settings = settings
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -147,7 +148,7 @@ class Failures:
 
     @property
     def is_too_much(self) -> bool:
-        return self._policy.gives_up(self._here)
+        return gives_up(self._settings, self._here)
 
     @property
     def is_searching(self) -> bool:
@@ -201,17 +202,17 @@ class Failures:
         log.error("record %s is set aside: %s", position, place, extra=self._about("record_set_aside", **about))
         return True
 
-    def delay_s(self) -> float:
-        """The pause before the next start; logs it."""
-        delay_s = self._policy.delay_s(self._level, self._parts.rng)
+    def pause_s(self) -> float:
+        """Log and return the pause before the next start."""
+        pause_s = delay_s(self._settings, self._level, self._parts.rng)
         if self._count == 1:
-            log.info("child restarts in %.1f s", delay_s, extra=self._about("child_restart", failures=1))
-            return delay_s
+            log.info("child restarts in %.1f s", pause_s, extra=self._about("child_restart", failures=1))
+            return pause_s
         since = datetime.fromtimestamp(self._since_s, UTC).isoformat()
         log.warning(
             "shard is failing: %d times without a checkpoint; child restarts in %.1f s, other shards go on",
             self._count,
-            delay_s,
+            pause_s,
             extra=self._about(
                 "shard_failing",
                 failures=self._count,
@@ -219,7 +220,7 @@ class Failures:
                 first=None if self._search.first is None else str(self._search.first),
             ),
         )
-        return delay_s
+        return pause_s
 
     def _about(self, action: str, **fields: object) -> dict[str, object]:
         return {"action": action, "shard": self._key, **fields}

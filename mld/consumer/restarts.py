@@ -6,26 +6,20 @@ for ever. By default so is one that dies on the same record, with pauses that gr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
 
-PAUSE_MAX_S = 300.0  # a processor that was repaired is noticed within it
+from mld.properties.settings import ChildSettings
+
 JITTER_SHARE = 0.2  # spreads the restarts of many shards that fail for one common reason
 
 
-@dataclass(frozen=True, slots=True)
-class RestartPolicy:
-    """`failures_max` None never gives up (`mld.childFailurePolicy=park`); 0 gives up at once (`exit`, as Java)."""
+def gives_up(child: ChildSettings, failures: int) -> bool:
+    """Return whether this many failures in a row under this worker are too many."""
+    return child.failures_max is not None and failures > child.failures_max
 
-    failures_max: int | None
-    backoff_s: float
-    backoff_max_s: float = PAUSE_MAX_S
 
-    def gives_up(self, failures: int) -> bool:
-        """Whether this many failures in a row under this worker are too many."""
-        return self.failures_max is not None and failures > self.failures_max
-
-    def delay_s(self, failures: int, rng: Random) -> float:
-        """Seconds to wait before the next start after `failures` failures in a row; 0 counts as 1."""
-        exponential = self.backoff_s * 2.0 ** min(max(0, failures - 1), 30)
-        return min(exponential, max(self.backoff_max_s, self.backoff_s)) * (1 + JITTER_SHARE * rng.random())
+def delay_s(child: ChildSettings, failures: int, rng: Random) -> float:
+    """Return the seconds to wait before the next start after `failures` failures in a row; 0 counts as 1."""
+    exponential = child.restart_backoff_s * 2.0 ** min(max(0, failures - 1), 30)
+    longest_s = max(child.restart_pause_max_s, child.restart_backoff_s)
+    return min(exponential, longest_s) * (1 + JITTER_SHARE * rng.random())

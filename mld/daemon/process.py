@@ -29,7 +29,7 @@ from mld.core.clock import Clock, LoopClock
 from mld.core.errors import MldError
 from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.streams import StreamKind, Streams
-from mld.daemon.assembly import assemble, initial_position, worker_settings
+from mld.daemon.assembly import assemble, initial_position
 from mld.daemon.reload import Reloader
 from mld.daemon.signals import EXIT_FAILURE, EXIT_OK, StopSignals, hang_up_here, warn_without_init
 from mld.daemon.stream_clients import StreamClients
@@ -216,7 +216,7 @@ def _reload(worker: Worker | None, reloader: Reloader | None, manager: ServiceMa
     try:
         settings = None if reloader is None else reloader.reload()
         if settings is not None:
-            worker.adjust(worker_settings(settings).consumer)
+            worker.adjust(settings.child)
     finally:
         manager.ready()
 
