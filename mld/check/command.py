@@ -238,7 +238,7 @@ def _sessions(loaded: LoadedConfiguration) -> dict[str, Any] | None:
     hosts = sparkhosts.running(loaded.settings.application_name)
     return {
         "sessions": [host.about for host in hosts],
-        "nextUi": sparkhosts.expected_ui(conf, given.get(f"{PREFIX}remote"), given.get(f"{PREFIX}master")),
+        "nextUi": sparkhosts.expected_ui(conf, given.get(f"{PREFIX}master")),
     }
 
 

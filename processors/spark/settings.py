@@ -69,7 +69,6 @@ class SparkSettings:
     drain_timeout_s: float
     start_timeout_s: float
     master: str = field(repr=False)
-    remote: str | None = field(repr=False)
     packages: str | None
     py_files: str | None
     archives: str | None
@@ -92,7 +91,6 @@ class SparkSettings:
     stream: str
     credentials: CredentialsChain
     glue_region: str | None
-    glue_endpoint: str | None
     writer: WriterIdentity | None = None
     """Whose marks are whose in the sinks; None if nobody says which stream this is."""
     stream_id: str | None = None
@@ -104,12 +102,12 @@ class SparkSettings:
     @property
     def is_local(self) -> bool:
         """Whether Spark runs in one JVM of ours on this machine."""
-        return self.remote is None and self.master.split("[")[0] == "local"
+        return self.master.split("[")[0] == "local"
 
     @property
     def where(self) -> str:
-        """Master or Connect server, fit for a log: without users, tokens and other parameters."""
-        return where((self.remote or self.master).split("/;")[0])
+        """Master, fit for a log: without users and tokens."""
+        return where(self.master)
 
 
 def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSettings:
@@ -143,9 +141,9 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
 
 
 def _uses_aws(lines: SparkLines) -> bool:
-    """Return whether files or tables of a sink are at AWS."""
+    """Return whether files of a sink are at AWS."""
     places = (*(sink.values.get("path") for sink in lines.sinks), str(lines.values["deadLetter"]))
-    return any(map(is_s3, places)) or any(sink.values.get("glueTable") for sink in lines.sinks)
+    return any(map(is_s3, places))
 
 
 def _credentials(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> CredentialsChain:
@@ -231,7 +229,6 @@ def make(
         drain_timeout_s=seconds("drainTimeoutMillis"),
         start_timeout_s=seconds("startTimeoutMillis"),
         master=str(value("master")),
-        remote=text("remote"),
         packages=text("packages"),
         py_files=text("pyFiles"),
         archives=text("archives"),
@@ -251,7 +248,6 @@ def make(
         stream=stream,
         credentials=credentials,
         glue_region=text("glue.region") or region,
-        glue_endpoint=text("glue.endpoint"),
         writer=writer,
         stream_id=stream_id,
         reply_timeout_s=reply_timeout_s,
@@ -273,7 +269,6 @@ def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity, s3: S3Ac
         ledger=ledger,
         writer=writer,
         new_partitions_max=int(lines.values.get("newPartitionsPerHour", NEW_PARTITIONS_PER_HOUR)),
-        glue_table=lines.values.get("glueTable"),
         shared=lines.values.get("writers") == "shared",
         one_file=ONE_FILE.get(lines.values.get("files", "")),
         s3=s3,

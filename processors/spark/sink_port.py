@@ -208,8 +208,6 @@ class SinkSpec:
     """Whether writers of other identities are meant to write here as well (`mld.spark.sink.<name>.writers`)."""
     new_partitions_max: int = NEW_PARTITIONS_PER_HOUR
     """Directories of partitions that it begins in an hour (`mld.spark.sink.<name>.newPartitionsPerHour`)."""
-    glue_table: str | None = None
-    """The table of Glue over its files (`mld.spark.sink.<name>.glueTable`)."""
     private: bool = False
     """Whether its files are for this user alone; else the umask says for whom."""
     one_file: bool | None = None

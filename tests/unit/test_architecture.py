@@ -95,12 +95,11 @@ FLEET_TOP = ["fleet", "wiring"]
 SPARK_MAY_USE = ("mld.aws", "mld.core.errors", "mld.protocol", "mld.properties")
 """Of mld: `processors/spark` writes to buckets with the daemon's own ways to credentials."""
 SPARK_ROOMS: dict[str, set[str]] = {
-    "child": {"batch", "catalog", "host", "replay", "session"},
+    "child": {"batch", "host", "replay", "session"},
     "host": {"batch", "commit", "session", "sinks", "streaming"},
     "streaming": {"batch", "commit", "session"},
     "batch": {"commit", "session"},
-    "sinks": {"catalog", "commit"},
-    "catalog": {"commit"},
+    "sinks": {"commit"},
     "session": set(),
     "commit": set(),
     "datasource": set(),
@@ -249,7 +248,6 @@ PURE = (
     "processors/spark/writer_identity.py",
     "processors/spark/replay/letters.py",
     "processors/spark/batch/suspects.py",
-    "processors/spark/catalog/table.py",
     "processors/spark/commit/admission.py",
     "processors/spark/datasource/offsets.py",
     "processors/spark/datasource/read_options.py",

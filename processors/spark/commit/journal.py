@@ -12,8 +12,8 @@ A commit
 2. The head is read; the batch must fit it (`Fenced` otherwise). The entry that follows it goes to `entry.json`.
 3. The head is read again, and `owner` must still be there: Spark makes missing directories, so a staging area that
    was taken away could have come back with half of its data. All well: `entry.json` gets the name `<number>.json` by a
-   hard link, or where there are none by a rename, which fails if the name exists: so only one writer of a number can do
-   it. The loser reads the new head and is back at 2, its data untouched: it has lost a race, not its shards.
+   hard link, which fails if the name exists: so only one writer of a number can do it. The loser reads the new head
+   and is back at 2, its data untouched: it has lost a race, not its shards.
 4. Every entry that is not done is finished, in order: its files are renamed from the staging area to their targets, the
    directories are synced, `.done` is written. Anybody may do that, any number of times, at the same time: a file whose
    source is gone and whose target exists has been moved.
@@ -24,9 +24,8 @@ or publishes next finishes it. A writer that answers late finds its number taken
 An entry with removals is a compaction of version 0.2.0-dev. It takes its old files away before its new file gets its
 place, whoever finishes it, so no reader finds both.
 
-The answer of step 3 may get lost, and a file system that repeats it by itself then hears that the name exists, or after
-a rename that the source is gone. In both cases the entry of that number says by its token whose it is. After a commit
-nobody looks for `entry.json` any more, so it does not matter whether it is still there.
+The answer of step 3 may get lost, and a network file system that repeats it by itself then hears that the name exists.
+The entry of that number says by its token whose it is.
 
 Cleaning
 --------
@@ -34,7 +33,7 @@ Cleaning
 Old entries may be removed although their numbers fence late writers, because a late writer's `entry.json` is taken away
 first: the sweeper moves each staging area whose entry has a number that will go into the trash, then removes the
 numbers. A writer that stands between 2 and 3 either wrote `entry.json` before the sweeper looked, then its source is
-gone and its link or rename fails; or after, then it sees at 3 a head that has moved on. There is no time limit in this.
+gone and its link fails; or after, then it sees at 3 a head that has moved on. There is no time limit in this.
 
 A staging area belongs to a process as long as it holds `owner`, which it does no longer once it has ended.
 
@@ -249,12 +248,7 @@ class Journal(SinkJournal):
             return False
         self.check_owned(entry.token)
         stage("checked")
-        try:
-            return self._store.take(draft, target) or self._is_ours(target, entry.token)
-        except FileNotFoundError:
-            if self._is_ours(target, entry.token):
-                return True
-            raise
+        return self._store.take(draft, target) or self._is_ours(target, entry.token)
 
     def _cleared_away(self) -> SinkError:
         return SinkError(
@@ -263,7 +257,7 @@ class Journal(SinkJournal):
         )
 
     def _is_ours(self, target: str, token: str) -> bool:
-        """Return a network file system may repeat what it has done if the answer was lost, and then refuse it."""
+        """Return whether the entry is ours: a network file system may repeat what it has done, and then refuse it."""
         with suppress(FileNotFoundError):
             return ledger.decode(self._store.read(target)).token == token
         return False
@@ -384,9 +378,8 @@ class Journal(SinkJournal):
 
     def _abandoned(self, token: str) -> bool:
         with suppress(FileNotFoundError):
-            held = self._store.held(f"{STAGING}/{token}/{OWNER_FILE}") if token.startswith(_machine()) else None
-            if held is not None:
-                return not held
+            if token.startswith(_machine()):
+                return not self._store.held(f"{STAGING}/{token}/{OWNER_FILE}")
             return self._store.age_s(f"{STAGING}/{token}", time.time()) > ABANDONED_S
         return False
 

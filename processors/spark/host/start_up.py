@@ -18,7 +18,6 @@ from mld.processors.spark.session import cluster, handover, modules, spark_sessi
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
-from mld.processors.spark.sinks.glue_tables import attach
 from mld.processors.spark.spark_errors import SessionError, SessionUnreachable
 from mld.processors.spark.streaming.engine import StreamingEngine
 from mld.processors.spark.streaming.factory import make_engine
@@ -66,7 +65,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
     if settings.writer is None:
         raise HostStartError(UNKNOWN)
     try:
-        spark_session.check_extra(remote=settings.remote is not None)
+        spark_session.check_extra()
         if not settings.trusts_network_files:
             network_files.check(_places(settings))
         modules.check(settings)
@@ -74,7 +73,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         loaded = pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
         parcels = modules.parcels(settings, scratch)
         spark = spark_session.start(settings, scratch)
-        modules.send(spark, parcels, remote=settings.remote is not None)
+        modules.send(spark, parcels)
         if not settings.is_local:
             if (jvm_pid := spark_session.jvm_pid(spark)) is not None:
                 cluster.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)
@@ -87,7 +86,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         for spec in settings.sinks:
             spark_session.check_format(spark, spec.format, f"mld.spark.sink.{spec.name}.format")
         own = scratch if settings.is_local else None
-        sinks = make_sinks(settings, spark, own)
+        sinks = [make_sink(spec, spark, own) for spec in settings.sinks]
         dead = make_sink(_dead_letter(settings), spark, own) if settings.dead_letter else None
         loaded.setup(spark)
         engine = engine_of(spark, settings, loaded, sinks, dead, spool)
@@ -95,7 +94,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
     except (pipeline.PipelineError, SessionError, SinkError) as error:
         passing = isinstance(error, (SessionUnreachable, SinkError)) and not isinstance(error, SinkRefused)
         raise HostStartError(str(error), passing=passing) from error
-    address = spark_session.ui_address(spark, settings)
+    address = spark_session.ui_address(spark)
     log.info(
         "session ready: Spark %s, master %s, UI %s, sinks %s",
         spark.version,
@@ -106,7 +105,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
     about = {
         "spark": spark.version,
         "master": settings.where,
-        "applicationId": None if settings.remote else spark.sparkContext.applicationId,
+        "applicationId": spark.sparkContext.applicationId,
         "ui": address,
     }
     return Started(engine, dead, spark, loaded, spark_session.jvm_pid(spark), about)
@@ -119,14 +118,6 @@ def _places(settings: SparkSettings) -> Iterator[tuple[str, str]]:
         ledger=settings.ledger,
         checkpoint=settings.checkpoint,
     )
-
-
-def make_sinks(settings: SparkSettings, spark: SparkSession, scratch: Path | None = None) -> list[Sink]:
-    """Return the sinks of the settings, with their tables in Glue. Raises SinkRefused."""
-    sinks = [make_sink(spec, spark, scratch) for spec in settings.sinks]
-    for sink, spec in zip(sinks, settings.sinks, strict=True):
-        attach(sink, spec, settings.credentials, settings.glue_region, settings.glue_endpoint)
-    return sinks
 
 
 def _dead_letter(settings: SparkSettings) -> SinkSpec:
@@ -161,15 +152,8 @@ def engine_of(
         settings.format,
         settings.schema,
         divert=dead is not None,
-        way=way_of(settings),
+        reads_spool=settings.is_local or settings.spool is not None,
         reader=settings.schema_reader,
         letter=handover.letter_writer(settings.writer),
     )
     return Engine(settings, frames, spark_session.SessionHealth(spark), loaded, sinks, dead, spool)
-
-
-def way_of(settings: SparkSettings) -> handover.Way:
-    """Return how records get to the executors."""
-    if settings.is_local or settings.spool is not None:
-        return handover.Way.FILES
-    return handover.Way.JVM if settings.remote is None else handover.Way.CLIENT

@@ -20,7 +20,7 @@ own committer leaves there (`_temporary`, `_SUCCESS`, late attempts of tasks) ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, cast
@@ -77,8 +77,6 @@ class FileSink(AdmittedSink):
         if journal is None:
             journal = Journal(self._store, spec.name)
         self._journal = journal
-        self.before_commit: Callable[[Columns, list[str]], None] = lambda columns, files: None
-        """Hears what a commit is about to bring, once it is staged: columns, and files by their paths in the table."""
         self._admission = admission_of(spec.writer, spec.name, self.place, shared=spec.shared)
         by = f" by {','.join(spec.partition_by)}" if spec.partition_by else ""
         self._layout = f"{spec.format}{by}"
@@ -100,7 +98,7 @@ class FileSink(AdmittedSink):
 
     @property
     def stages_ahead(self) -> bool:
-        """Where Spark writes to this machine. The client of HDFS and the staging areas of a bucket were not tried."""
+        """Where Spark writes to this machine. The staging areas of a bucket were not tried."""
         return isinstance(self._store, PosixStore)
 
     def look(self, frame: DataFrame | None, batch: ShardSpans) -> None:
@@ -123,7 +121,6 @@ class FileSink(AdmittedSink):
         token, columns, files, rows = staged.token, staged.columns, list(staged.files), staged.rows
         if files:
             self._learn(staged.frame, f"{self._journal.data(token)}/{files[0]}", rows // len(files))
-            self.before_commit(columns, files)
 
         def follow(head: LedgerEntry | None) -> LedgerEntry:
             self._check(head, batch, columns)
@@ -247,9 +244,6 @@ class FileSink(AdmittedSink):
 class FlatSink(FileSink):
     """All files in one directory; or one directory per commit, where the sink has begun so."""
 
-    in_one_directory_for: str | None = None
-    """The key whose table reads one directory, and cannot read one per commit."""
-
     def __init__(self, spec: SinkSpec, store: Store) -> None:
         super().__init__(spec, store)
         self._in_directories, self._layout = self._layout, IN_FILES.format(self._layout)
@@ -257,14 +251,6 @@ class FlatSink(FileSink):
     def letters(self) -> LetterFiles:
         """Return the files of a dead letter."""
         return StoredLetters(self._store)
-
-    def _check_layout(self, head: LedgerEntry | None) -> None:
-        super()._check_layout(head)
-        if head and self.in_one_directory_for and head.layout == self._in_directories:
-            raise SinkRefused(
-                f"{self.in_one_directory_for}: {self.place} has a directory per commit, as version 0.1 began it; use "
-                "another path, or make the table once by what mld-spark --ddl prints"
-            )
 
     def _layout_after(self, head: LedgerEntry | None) -> str:
         return self._in_directories if head and head.layout == self._in_directories else self._layout
