@@ -150,7 +150,7 @@ def run(
         if membership is None and not until_caught_up and loaded.settings.processes != 1:
             import asyncio
 
-            from mld.daemon.unit.program import run_unit, workers_wanted
+            from mld.daemon.unit.supervisor import run_unit, workers_wanted
 
             if (count := workers_wanted(loaded.settings)) > 1:
                 of_log = ["--log-format", log_format]
@@ -160,7 +160,7 @@ def run(
 
         from mld.daemon import event_loop
         from mld.daemon.process import run_daemon
-        from mld.daemon.streams_reader import StreamsReader
+        from mld.daemon.reload import StreamsReader
         from mld.daemon.until_tip import UntilTip
 
         path = str(Path(file).absolute())

@@ -1,9 +1,10 @@
 """The failures of one shard's record processor: counted, noted on the lease row, and traced to a record if asked for.
 
-`restarts` decides when to start again, and `bisecting` what to deliver next; this module keeps what both need to know.
-Only the processor's own checkpoints count as progress. Each failure makes the pauses longer, except one that narrows a
-search. Our own checkpoint past a record that was set aside does not shorten them, so that a processor that cannot work
-at all, because its database is down for example, costs few records.
+Rules: protocol#restart-delays. Only failures *without checkpoint progress in between* count, and only the processor's
+own checkpoints are progress: a child that fails once an hour but moves on is restarted for ever. By default so is one
+that dies on the same record, with pauses that grow: its shard waits, and no other does. A failure that narrows the
+search for a record (`bisecting`) makes no pause longer. Our own checkpoint past a record that was set aside makes none
+shorter, so that a processor that cannot work at all, because its database is down for example, costs few records.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from random import Random
 
 from mld.consumer.bisecting import Bisecting
 from mld.consumer.parts import PlacedRecord, records_of
 from mld.consumer.ports import ChildStartError, ConsumerParts, letter_of
-from mld.consumer.restarts import delay_s, gives_up
 from mld.consumer.shard_checkpoints import ShardCheckpoints
 from mld.consumer.stopping import Stopping
 from mld.core.errors import DeadLetterError
@@ -26,6 +27,21 @@ from mld.leases.holding import HeldLease
 from mld.leases.lease import Failing, Lease
 from mld.properties.settings import ChildSettings
 from mld.protocol.conversation import ProcessorGoneError, ProcessorSilentError
+
+JITTER_SHARE = 0.2  # spreads the restarts of many shards that fail for one common reason
+
+
+def gives_up(child: ChildSettings, failures: int) -> bool:
+    """Return whether this many failures in a row under this worker are too many."""
+    return child.failures_max is not None and failures > child.failures_max
+
+
+def delay_s(child: ChildSettings, failures: int, rng: Random) -> float:
+    """Return the seconds to wait before the next start after `failures` failures in a row; 0 counts as 1."""
+    exponential = child.restart_backoff_s * 2.0 ** min(max(0, failures - 1), 30)
+    longest_s = max(child.restart_pause_max_s, child.restart_backoff_s)
+    return min(exponential, longest_s) * (1 + JITTER_SHARE * rng.random())
+
 
 log = logging.getLogger(__name__)
 

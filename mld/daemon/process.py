@@ -30,10 +30,9 @@ from mld.core.errors import MldError
 from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.streams import StreamKind, Streams
 from mld.daemon.assembly import assemble, initial_position
-from mld.daemon.reload import Reloader
+from mld.daemon.reload import Reloader, StreamsReader
 from mld.daemon.signals import EXIT_FAILURE, EXIT_OK, StopSignals, hang_up_here, warn_without_init
 from mld.daemon.stream_clients import StreamClients
-from mld.daemon.streams_reader import StreamsReader
 from mld.daemon.surface import SurfaceParts, surface
 from mld.daemon.systemd import ServiceManager, claim_supervision
 from mld.daemon.unit.membership import Membership, hold_on

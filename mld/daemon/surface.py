@@ -117,7 +117,7 @@ async def _running(status: DaemonStatus, clock: Clock) -> AsyncIterator[None]:
 
 
 def _announcing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:
-    from mld.daemon.supervised import announcing
+    from mld.daemon.systemd import announcing
     from mld.views.status_line import status_line
 
     return announcing(

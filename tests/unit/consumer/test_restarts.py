@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from mld.consumer.restarts import delay_s, gives_up
+from mld.consumer.failures import delay_s, gives_up
 from tests.support.fleet import settings_of
 
 
