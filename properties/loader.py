@@ -20,13 +20,14 @@ from mld.properties.keys import BY_NAME, KEYS, find
 from mld.properties.keytypes import Effect, Key, Section
 from mld.properties.redaction import remarks_on_exposure, where, who_else
 from mld.properties.remarks import OVERRIDE_PLACE, ConfigurationError, Level, Remark
+from mld.properties.secret_files import secret_of
 from mld.properties.settings import Settings
 from mld.properties.spark import PREFIX, PROGRAM, REGISTRY, Format, SparkLines
 from mld.properties.spark import read as read_spark
 from mld.properties.stream_keys import PREFIX as STREAM_PREFIX
 from mld.properties.stream_keys import STREAMS, STREAMS_FILE
 from mld.properties.stream_list import ListFile, StreamList, StreamsFile, entries_of_list, read_list
-from mld.properties.substitution import Sources, secret_of
+from mld.properties.substitution import Sources
 from mld.properties.validation import Given, check, display, display_value
 from mld.properties.values import SchemaMode
 

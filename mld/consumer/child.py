@@ -23,7 +23,7 @@ from itertools import chain
 from pathlib import Path
 from typing import cast
 
-from mld.consumer.child_log import ChildLogger
+from mld.consumer.child_logger import ChildLogger
 from mld.consumer.forked_process import ForkedProcess, fork
 from mld.consumer.naming import StreamNaming
 from mld.consumer.pipes import ChildInput, ChildOutput

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import NoReturn
 
-from mld.consumer.child_log import ChildLogger
+from mld.consumer.child_logger import ChildLogger
 from mld.consumer.overdue import Holds, Overdue
 from mld.consumer.ports import ChildProcess
 from mld.consumer.taps import ShardTap

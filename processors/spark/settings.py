@@ -15,6 +15,7 @@ from mld.properties.credentials import CredentialsChain, Provider, ProviderKind
 from mld.properties.loader import entries_of, load_some
 from mld.properties.redaction import printable, where
 from mld.properties.remarks import ConfigurationError, Level
+from mld.properties.secret_files import secret_of
 from mld.properties.spark import (
     JDBC,
     NEW_PARTITIONS_PER_HOUR,
@@ -29,7 +30,7 @@ from mld.properties.spark import (
     SparkLines,
     read,
 )
-from mld.properties.substitution import Sources, secret_of
+from mld.properties.substitution import Sources
 
 CREDENTIALS = "AwsCredentialsProvider"
 SDK_CREDENTIALS = CredentialsChain((Provider(ProviderKind.DEFAULT),))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mld.logging.lines import JsonLines, TextFormatter
 
 from mld.consumer import child_log
 from mld.consumer.child_log import (
@@ -25,10 +26,9 @@ from mld.consumer.child_log import (
     RESERVED,
     WARNING,
     ChildEvent,
-    ChildLogger,
     event_of,
 )
-from mld.logging.logs import JsonLines, TextFormatter
+from mld.consumer.child_logger import ChildLogger
 from mld.properties.redaction import Scrubber
 
 
