@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mld.logging.lines import JsonLines, TextFormatter
 
 from mld.consumer import child_log
 from mld.consumer.child_log import (
@@ -29,6 +28,7 @@ from mld.consumer.child_log import (
     event_of,
 )
 from mld.consumer.child_logger import ChildLogger
+from mld.logging.logs import JsonLines, TextFormatter
 from mld.properties.redaction import Scrubber
 
 
