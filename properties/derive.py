@@ -150,7 +150,7 @@ def settings_of(derivation: Derivation) -> Settings:
 
 
 def _group(kind: Any, values: Mapping[str, object], prefix: str) -> object:
-    return kind(**{one.name: values[prefix + one.name] for one in fields(kind)})
+    return kind(**{one.name: values[prefix + one.name] for one in fields(kind) if prefix + one.name in values})
 
 
 def _application(derivation: Derivation) -> None:

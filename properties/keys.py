@@ -357,14 +357,14 @@ _FANOUT = (
         INT,
         "Most DescribeStreamSummary attempts.",
         10,
-        sets="fanout.describe_stream_attempts_max",
+        sets="fanout.summary_attempts_max",
     ),
     _fanout(
         "maxDescribeStreamConsumerRetries",
         INT,
         "Most DescribeStreamConsumer attempts.",
         10,
-        sets="fanout.describe_consumer_attempts_max",
+        sets="fanout.describe_attempts_max",
     ),
     _fanout(
         "registerStreamConsumerRetries",
@@ -422,7 +422,7 @@ _OWN = (
         default_text="a file of its own in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/mld or /tmp/mld-UID",
         sets="serving.control_socket"),
     Key("mld.processes", ValueKind.PROCESSES, Section.OWN,
-        "How many workers `mld run` starts from this file, as processes of one unit; auto: one for each CPU that it "
+        "How many workers `mld run` starts from this file, as processes of one group; auto: one for each CPU that it "
         "may use. Limits of other keys hold for each of them.", default=1, note="--processes wins.",
         sets="processes"),
     Key("mld.logLevel", CHOICE, Section.OWN, "The least important events that are logged.", default=LogLevel.INFO,

@@ -24,7 +24,6 @@ from rich.text import Text
 from mld.check import price
 from mld.check.refusals import refusals
 from mld.consumer.child import find_executable
-from mld.consumer.restarts import PAUSE_MAX_S
 from mld.core import sparkhosts
 from mld.properties.keytypes import Section
 from mld.properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load
@@ -207,7 +206,7 @@ def print_check(
 def failures_in_words(settings: Settings) -> str:
     """Return what a failure of the record processor leads to."""
     first_s = settings.child.restart_backoff_s
-    longest_s = max(PAUSE_MAX_S, first_s)
+    longest_s = max(settings.child.restart_pause_max_s, first_s)
     again = f"is started again from the last checkpoint after {first_s:g} s, doubling to {longest_s:g} s"
     match settings.child.failure_policy:
         case ChildFailurePolicy.EXIT:

@@ -17,7 +17,7 @@ from mld.consumer.aggregates import AggregateReports
 from mld.consumer.failures import Failures, in_words, restart_reason
 from mld.consumer.lifecycle import ACTIVITIES, ENDINGS, PARKED, ActivityOutcome, ConsumerState, StopReason, next_state
 from mld.consumer.parts import Part, batch_of, holding_of, holding_part, records_of
-from mld.consumer.ports import ChildStartError, ConsumerParts, ConsumerSettings, EndVerdict, MissingVerdict
+from mld.consumer.ports import ChildStartError, ConsumerParts, EndVerdict, MissingVerdict
 from mld.consumer.processor import Processor, processor_of
 from mld.consumer.shard_checkpoints import ShardCheckpoints
 from mld.consumer.stopping import Stopping
@@ -29,6 +29,7 @@ from mld.core.streams import ChildBatch, ChildShard, Page
 from mld.core.surviving import ours
 from mld.leases.holding import HeldLease
 from mld.leases.lease import Lease
+from mld.properties.settings import ChildSettings
 from mld.protocol.conversation import ProcessorError, ProcessorGoneError
 from mld.protocol.messages import Dialect, Initialize
 from mld.retrieval.reader import EndOfShard, Records, ShardMissing, ShardReader
@@ -46,7 +47,7 @@ PARKED_POLL_MAX_S = 60.0  # doubling up to this: somebody has to correct a name 
 class ShardConsumer:
     """Runs one shard from its lease to its end. `run()` returns when nothing is left to do, and does not raise."""
 
-    def __init__(self, held: HeldLease, parts: ConsumerParts, settings: ConsumerSettings) -> None:
+    def __init__(self, held: HeldLease, parts: ConsumerParts, settings: ChildSettings) -> None:
         self.key = held.lease.key
         self.token = held.token
         self.state = ConsumerState.WAITING_ON_PARENTS
@@ -97,10 +98,10 @@ class ShardConsumer:
         if self._wishes.heed(lease, is_waiting=self.state is ConsumerState.BACKING_OFF) and self._processor:
             self._processor.kill_soon()
 
-    def adjust(self, settings: ConsumerSettings) -> None:
+    def adjust(self, settings: ChildSettings) -> None:
         """Go on with other bounds and pauses. A wait that is under way keeps those that it began with."""
         self._settings = settings
-        self._failures.adjust(settings.restarts)
+        self._failures.adjust(settings)
         if self._processor is not None:
             self._processor.adjust(settings.reply_timeout_s, settings.warn_after_s)
 
@@ -378,7 +379,7 @@ class ShardConsumer:
             return ActivityOutcome.GAVE_UP
         asked = self._wishes.restart_asked
         if not asked.is_set() and not await self._failures.set_aside_suspect(self._stopping, self._checkpoints):
-            await self._pause(self._failures.delay_s(), asked)
+            await self._pause(self._failures.pause_s(), asked)
         return ActivityOutcome.DONE
 
     async def _judge_missing(self) -> ActivityOutcome:
@@ -407,7 +408,7 @@ class ShardConsumer:
             if self._processor is not None and self._processor.initialized:
                 await self._processor.shutdown_requested(self._checkpoints.range.last.sequence)
         except ProcessorError as error:
-            if self._settings.dialect is not Dialect.KCL_1 or not isinstance(error, ProcessorGoneError):
+            if self._settings.protocol_version != Dialect.KCL_1.value or not isinstance(error, ProcessorGoneError):
                 return await self._child_failed(error)
             await self._dismiss_child()  # it does not know the action, which came with KCL 1.8
         return ActivityOutcome.DONE

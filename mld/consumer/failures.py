@@ -1,9 +1,10 @@
 """The failures of one shard's record processor: counted, noted on the lease row, and traced to a record if asked for.
 
-`restarts` decides when to start again, and `bisecting` what to deliver next; this module keeps what both need to know.
-Only the processor's own checkpoints count as progress. Each failure makes the pauses longer, except one that narrows a
-search. Our own checkpoint past a record that was set aside does not shorten them, so that a processor that cannot work
-at all, because its database is down for example, costs few records.
+Rules: protocol#restart-delays. Only failures *without checkpoint progress in between* count, and only the processor's
+own checkpoints are progress: a child that fails once an hour but moves on is restarted for ever. By default so is one
+that dies on the same record, with pauses that grow: its shard waits, and no other does. A failure that narrows the
+search for a record (`bisecting`) makes no pause longer. Our own checkpoint past a record that was set aside makes none
+shorter, so that a processor that cannot work at all, because its database is down for example, costs few records.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from random import Random
 
 from mld.consumer.bisecting import Bisecting
 from mld.consumer.parts import PlacedRecord, records_of
-from mld.consumer.ports import ChildStartError, ConsumerParts, ConsumerSettings, letter_of
-from mld.consumer.restarts import RestartPolicy
+from mld.consumer.ports import ChildStartError, ConsumerParts, letter_of
 from mld.consumer.shard_checkpoints import ShardCheckpoints
 from mld.consumer.stopping import Stopping
 from mld.core.errors import DeadLetterError
@@ -24,7 +25,23 @@ from mld.core.streams import ChildBatch
 from mld.leases.checkpoints import Write
 from mld.leases.holding import HeldLease
 from mld.leases.lease import Failing, Lease
+from mld.properties.settings import ChildSettings
 from mld.protocol.conversation import ProcessorGoneError, ProcessorSilentError
+
+JITTER_SHARE = 0.2  # spreads the restarts of many shards that fail for one common reason
+
+
+def gives_up(child: ChildSettings, failures: int) -> bool:
+    """Return whether this many failures in a row under this worker are too many."""
+    return child.failures_max is not None and failures > child.failures_max
+
+
+def delay_s(child: ChildSettings, failures: int, rng: Random) -> float:
+    """Return the seconds to wait before the next start after `failures` failures in a row; 0 counts as 1."""
+    exponential = child.restart_backoff_s * 2.0 ** min(max(0, failures - 1), 30)
+    longest_s = max(child.restart_pause_max_s, child.restart_backoff_s)
+    return min(exponential, longest_s) * (1 + JITTER_SHARE * rng.random())
+
 
 log = logging.getLogger(__name__)
 
@@ -32,14 +49,14 @@ log = logging.getLogger(__name__)
 class Failures:
     """One per consumer."""
 
-    def __init__(self, held: HeldLease, parts: ConsumerParts, settings: ConsumerSettings) -> None:
+    def __init__(self, held: HeldLease, parts: ConsumerParts, settings: ChildSettings) -> None:
         self._key = held.lease.key
         self._sender = parts.source_of(held.lease).sender
         self._shard_id = held.lease.shard_id
         self._token = held.token
         self._parts = parts
-        self._policy = settings.restarts
-        self._search = Bisecting(settings.poison_attempts)
+        self._settings = settings
+        self._search = Bisecting(settings.poison_attempts or 0)
         self._count = 0  # without checkpoint progress, those of earlier owners included
         self._here = 0  # of these in our hands
         self._level = 0  # how long the pauses have become
@@ -52,9 +69,9 @@ class Failures:
         self._letters = 0
         self.why = ""
 
-    def adjust(self, policy: RestartPolicy) -> None:
-        """Judge by another policy from now on; what was counted stays."""
-        self._policy = policy
+    def adjust(self, settings: ChildSettings) -> None:
+        """Judge by other settings from now on; what was counted stays."""
+        self._settings = settings
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -147,7 +164,7 @@ class Failures:
 
     @property
     def is_too_much(self) -> bool:
-        return self._policy.gives_up(self._here)
+        return gives_up(self._settings, self._here)
 
     @property
     def is_searching(self) -> bool:
@@ -201,17 +218,17 @@ class Failures:
         log.error("record %s is set aside: %s", position, place, extra=self._about("record_set_aside", **about))
         return True
 
-    def delay_s(self) -> float:
-        """The pause before the next start; logs it."""
-        delay_s = self._policy.delay_s(self._level, self._parts.rng)
+    def pause_s(self) -> float:
+        """Log and return the pause before the next start."""
+        pause_s = delay_s(self._settings, self._level, self._parts.rng)
         if self._count == 1:
-            log.info("child restarts in %.1f s", delay_s, extra=self._about("child_restart", failures=1))
-            return delay_s
+            log.info("child restarts in %.1f s", pause_s, extra=self._about("child_restart", failures=1))
+            return pause_s
         since = datetime.fromtimestamp(self._since_s, UTC).isoformat()
         log.warning(
             "shard is failing: %d times without a checkpoint; child restarts in %.1f s, other shards go on",
             self._count,
-            delay_s,
+            pause_s,
             extra=self._about(
                 "shard_failing",
                 failures=self._count,
@@ -219,7 +236,7 @@ class Failures:
                 first=None if self._search.first is None else str(self._search.first),
             ),
         )
-        return delay_s
+        return pause_s
 
     def _about(self, action: str, **fields: object) -> dict[str, object]:
         return {"action": action, "shard": self._key, **fields}

@@ -1,4 +1,4 @@
-"""What a shard consumer needs: a host for its child, the other rooms as small interfaces, and its settings.
+"""What a shard consumer needs: a host for its child, and the other rooms as small interfaces.
 
 `ProcessorHost` starts children: `child` is the real adapter (processes and pipes); tests use in-memory children that
 speak the same bytes.
@@ -21,7 +21,6 @@ from random import Random
 from typing import Protocol
 
 from mld.aws.letters import Letter, LetterBox
-from mld.consumer.restarts import RestartPolicy
 from mld.consumer.taps import Taps
 from mld.core.clock import Clock
 from mld.core.errors import MldError
@@ -32,7 +31,7 @@ from mld.leases.lease import Lease
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardMetrics
 from mld.protocol.framed import FramedRecord
-from mld.protocol.messages import Dialect, StreamLabel
+from mld.protocol.messages import StreamLabel
 from mld.retrieval.placement import Placement
 from mld.retrieval.reader import ShardReader
 
@@ -191,21 +190,6 @@ class Signal:
     def notify(self) -> None:
         self._event.set()
         self._event = asyncio.Event()
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerSettings:
-    dialect: Dialect
-    restarts: RestartPolicy
-    poison_attempts: int
-    """Failures after which a record is searched for and set aside; 0: never."""
-    reply_timeout_s: float | None
-    parent_poll_s: float
-    task_backoff_s: float
-    deliver_empty_batches: bool
-    warn_after_s: float
-    logs_fields: bool = True
-    """What a child logs as JSON objects becomes fields of our log."""
 
 
 @dataclass(frozen=True, slots=True)

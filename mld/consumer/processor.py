@@ -17,10 +17,12 @@ from typing import NoReturn
 
 from mld.consumer.child_logger import ChildLogger
 from mld.consumer.overdue import Holds, Overdue
-from mld.consumer.ports import ChildProcess, ConsumerSettings
+from mld.consumer.ports import ChildProcess
 from mld.consumer.taps import ShardTap
 from mld.core.clock import Clock
 from mld.metrics.shard import ShardMetrics
+from mld.properties.settings import ChildSettings
+from mld.properties.values import ChildLog
 from mld.protocol import codec
 from mld.protocol.conversation import (
     ActionDone,
@@ -356,7 +358,7 @@ def processor_of(
     child: ChildProcess,
     shard: str,
     clock: Clock,
-    settings: ConsumerSettings,
+    settings: ChildSettings,
     metrics: ShardMetrics,
     tap: ShardTap,
     stream: str | None,
@@ -366,13 +368,13 @@ def processor_of(
     return Processor(
         child,
         shard,
-        settings.dialect,
+        Dialect(settings.protocol_version),
         clock,
         on_checkpoint=on_checkpoint,
         reply_timeout_s=settings.reply_timeout_s,
         warn_after_s=settings.warn_after_s,
         metrics=metrics,
         tap=tap,
-        logs_fields=settings.logs_fields,
+        logs_fields=settings.log is ChildLog.FIELDS,
         stream=stream,
     )

@@ -48,7 +48,7 @@ class SurfaceParts:
     factory: ClientFactory
     clock: Clock
     supervision: Supervision
-    unit_pages: Path | None = None
+    group_pages: Path | None = None
     """Of one of several workers of a unit: where its pages are asked for by who serves those of all."""
 
 
@@ -58,8 +58,8 @@ async def surface(parts: SurfaceParts) -> AsyncIterator[None]:
     status = _status_of(parts)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(_running(status, parts.clock))
-        if parts.unit_pages is not None or parts.settings.serving.http is not None:
-            await stack.enter_async_context(_pages(parts.settings, status, parts.unit_pages))
+        if parts.group_pages is not None or parts.settings.serving.http is not None:
+            await stack.enter_async_context(_pages(parts.settings, status, parts.group_pages))
         if parts.settings.serving.control_socket != SOCKET_OFF:
             await stack.enter_async_context(_control(parts, status))
         if parts.supervision.manager.is_there:
@@ -117,7 +117,7 @@ async def _running(status: DaemonStatus, clock: Clock) -> AsyncIterator[None]:
 
 
 def _announcing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:
-    from mld.daemon.supervised import announcing
+    from mld.daemon.systemd import announcing
     from mld.views.status_line import status_line
 
     return announcing(
@@ -148,13 +148,13 @@ def _publishing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncConte
 
 
 @asynccontextmanager
-async def _pages(settings: Settings, status: DaemonStatus, unit_pages: Path | None) -> AsyncIterator[None]:
+async def _pages(settings: Settings, status: DaemonStatus, group_pages: Path | None) -> AsyncIterator[None]:
     from mld.serving.web_pages import WebPages
 
     pages = WebPages(status, with_metrics=MetricsOutput.PROMETHEUS in settings.metrics.outputs)
     try:
-        if unit_pages is not None:
-            await pages.start_at(unit_pages)
+        if group_pages is not None:
+            await pages.start_at(group_pages)
         elif settings.serving.http is not None:
             await pages.start(settings.serving.http, settings.serving.http_hosts)
     except OSError as error:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from mld.consumer.consumer import ShardConsumer
-from mld.consumer.ports import ConsumerParts, ConsumerSettings
+from mld.consumer.ports import ConsumerParts
 from mld.consumer.taps import Taps
 from mld.core.clock import Clock, millis_since, unless
 from mld.core.errors import StartupError, StreamError, TableError, TableMissingError
@@ -23,6 +23,7 @@ from mld.fleet.fleet import Fleet
 from mld.leases.holding import HeldLease
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseTable, TableScan
+from mld.properties.settings import ChildSettings, Settings
 from mld.tracking.stream_set import Standing, TrackedStreams
 
 log = logging.getLogger(__name__)
@@ -45,14 +46,6 @@ class WorkerParts:
     clock: Clock
     takes_down: bool = False
     """Whether the sources are taken down at the end of a graceful stop that leaves no lease with an owner."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSettings:
-    consumer: ConsumerSettings
-    initialization_backoff_s: float
-    ensure_table: bool = False
-    """An option of the table is to be applied to an existing one, too."""
 
 
 class WorkerSignals:
@@ -88,7 +81,7 @@ class WorkerSignals:
 class Worker:
     """`run()` returns after `request_stop()` or a failure; `failure` then says why, None for an ordinary stop."""
 
-    def __init__(self, parts: WorkerParts, settings: WorkerSettings, signals: WorkerSignals) -> None:
+    def __init__(self, parts: WorkerParts, settings: Settings, signals: WorkerSignals) -> None:
         self._parts = parts
         self._settings = settings
         self._signals = signals
@@ -141,9 +134,9 @@ class Worker:
     def request_stop(self) -> None:
         self._signals.request_stop()
 
-    def adjust(self, settings: ConsumerSettings) -> None:
+    def adjust(self, settings: ChildSettings) -> None:
         """Let all consumers, those to come included, go on with these settings; only bounds and pauses may differ."""
-        self._settings = replace(self._settings, consumer=settings)
+        self._settings = replace(self._settings, child=settings)
         for running in self._consumers.values():
             running.consumer.adjust(settings)
 
@@ -235,7 +228,7 @@ class Worker:
 
     async def _scan_or_create(self) -> TableScan:
         try:
-            if self._settings.ensure_table:
+            if self._settings.lease_table.point_in_time_recovery:  # which an existing table gets, too
                 await self._parts.table.ensure()
             return await self._parts.table.scan()
         except TableMissingError:
@@ -291,7 +284,7 @@ class Worker:
             self._release(holding.lease.key, holding.token)
 
     def _start_consumer(self, holding: HeldLease) -> None:
-        consumer = ShardConsumer(holding, self._parts.consumer_parts, self._settings.consumer)
+        consumer = ShardConsumer(holding, self._parts.consumer_parts, self._settings.child)
         task = asyncio.create_task(consumer.run())
         running = _Running(consumer, task)
         self._consumers[consumer.key] = running

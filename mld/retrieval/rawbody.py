@@ -26,15 +26,20 @@ from operator import itemgetter, lt
 from typing import NamedTuple, NoReturn, TypeVar
 
 from mld.protocol.codec import PIECE_BYTES
-from mld.retrieval.jsonscan import ARRAY, ARRAY_END, COMMA, OBJECT, QUOTE, Scan
 from mld.retrieval.layouts import (
+    ARRAY,
+    ARRAY_END,
+    COMMA,
     FRAME_IN_BASE64,
     MAGIC_IN_BASE64,
     NO_KEY,
+    OBJECT,
+    QUOTE,
     Columns,
     LayoutSource,
     Member,
     RecordLayout,
+    Scan,
     columns_of,
     compiled,
     source_of_layout,

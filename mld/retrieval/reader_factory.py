@@ -24,7 +24,7 @@ from mld.retrieval.pacing import Pacing, beat_of
 from mld.retrieval.polling import PollingReader
 from mld.retrieval.rawpage import page_of_event
 from mld.retrieval.reader import ShardReader
-from mld.retrieval.registration import RegisteredConsumer, Retries
+from mld.retrieval.registration import RegisteredConsumer
 from mld.retrieval.subscribing import YIELD_S
 
 log = logging.getLogger(__name__)
@@ -82,19 +82,7 @@ def readers_of(
 
 def consumer_of(settings: Settings, fan_out: FanOut, clock: Clock, rng: Random, arn: str | None) -> RegisteredConsumer:
     """The registered consumer with which all readers of a worker subscribe."""
-    return RegisteredConsumer(
-        fan_out,
-        clock,
-        rng,
-        name=settings.fanout.consumer_name,
-        arn=arn,
-        retries=Retries(
-            describe_stream=settings.fanout.describe_stream_attempts_max,
-            describe_consumer=settings.fanout.describe_consumer_attempts_max,
-            register=settings.fanout.register_attempts_max,
-            backoff_s=settings.fanout.backoff_s,
-        ),
-    )
+    return RegisteredConsumer(fan_out, clock, rng, settings.fanout, arn=arn)
 
 
 def fan_out_readers(

@@ -15,8 +15,7 @@ from mld.aws.service import Service
 from mld.aws.wire_or_boto import service_of
 from mld.core.errors import AwsError, AwsUnreachableError, MetricsError, MldError
 from mld.core.turns import in_turns
-from mld.views.datums import DATUMS_PER_REQUEST_MAX, Datum, DatumQueue, Stamped, packed, request_of
-from mld.views.periods import Period
+from mld.views.datums import DATUMS_PER_REQUEST_MAX, Datum, DatumQueue, Period, Stamped, packed, request_of
 
 log = logging.getLogger(__name__)
 

@@ -3,10 +3,14 @@
 Rules: metrics#names, metrics#level-and-dimensions. Each value counts once: taking datums empties the statistic sets of
 the instruments. Where Java records a point of zero before each value, which halves its averages, we do not; sums and
 maxima are the same.
+
+Values are taken at whole periods of the wall clock and bear the time at which their period began: with a period of a
+minute CloudWatch gets exactly one statistic set for each of its minutes, however late the request is.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -20,6 +24,30 @@ from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import Settings
 from mld.properties.values import MetricsLevel
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """What the values of one publication cover, in epoch seconds."""
+
+    begin_s: float
+    end_s: float
+
+    @property
+    def stamp_s(self) -> float:
+        """The time of its values. Not after its end, should the clock have been set back."""
+        return min(self.begin_s, self.end_s)
+
+
+EARLY_S = 0.1
+"""A timer may fire so much before the wall clock says so; that ends the period all the same."""
+
+
+def wait_s(wall_s: float, length_s: float) -> float:
+    """Seconds from `wall_s` to the end of the period that it is in, or of the next one if it has as good as ended."""
+    left_s = length_s - math.fmod(wall_s, length_s)
+    return left_s if left_s > EARLY_S else left_s + length_s
+
 
 OPERATION = "Operation"
 ALL_DIMENSIONS = "ALL"

@@ -25,9 +25,8 @@ from mld.core.errors import MetricsError
 from mld.metrics.declaring import MILLIS_PER_SECOND
 from mld.metrics.instruments import SECONDS_BOUNDS, StatisticSet
 from mld.metrics.registry import Identity
-from mld.views.datums import Datum
+from mld.views.datums import Datum, Period
 from mld.views.otel_names import ATTRIBUTES, METER, UNITS, Instrument, instrument_of, otel_name
-from mld.views.periods import Period
 
 TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 DELTA = frozenset({"delta", "lowmemory"})

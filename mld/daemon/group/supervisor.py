@@ -1,4 +1,4 @@
-"""The supervisor of a unit: starts its workers, starts again those that die, and is one process to whoever started it.
+"""`mld run` with more than one worker: a process that starts them, and starts again those that die.
 
 To a worker it is the service manager: each has a notify socket of its own, on which it says what it says to systemd.
 It touches no stream and no table. What it decides is in `rules`; what a worker knows of it, in `membership`.
@@ -13,27 +13,33 @@ import logging
 import os
 import signal
 import socket
+import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mld.core.clock import wait_for_event
-from mld.core.errors import StartupError
+from mld.core.errors import MldError, StartupError
 from mld.core.surviving import survived
-from mld.daemon.signals import EXIT_FAILURE, SIGNAL_ECHO_S, HangUp
-from mld.daemon.systemd import KEEPALIVES_PER_WATCHDOG, SOCKET, WATCHDOG_MICROS, Supervision
-from mld.daemon.unit.membership import DEFINED, LIFELINE, PAGES, WORKER, news_of_end
-from mld.daemon.unit.rules import (
+from mld.daemon.group.membership import DEFINED, LIFELINE, PAGES, WORKER, news_of_end
+from mld.daemon.group.rules import (
     FENCE_S,
     STEADY_S,
+    cpus_usable,
+    end_in_words,
     exit_code,
+    group_end,
     restart_pause_s,
-    said_of_end,
-    unit_end,
     worker_names,
 )
+from mld.daemon.signals import EXIT_FAILURE, SIGNAL_ECHO_S, HangUp, hang_up_here, warn_without_init
+from mld.daemon.systemd import KEEPALIVES_PER_WATCHDOG, SOCKET, WATCHDOG_MICROS, Supervision, claim_supervision
+from mld.fleet.report.cpu import parse_cpu_max
+from mld.properties.settings import Settings
+from mld.properties.values import ONE_FOR_EACH_CPU
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +50,8 @@ EXTEND = b"EXTEND_TIMEOUT_USEC="
 
 
 @dataclass(slots=True)
-class UnitWorker:
-    """A worker of the unit, whichever process it is now."""
+class GroupMember:
+    """A member of the group, whichever process it is now."""
 
     name: str
     pages: Path
@@ -65,8 +71,8 @@ class UnitWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class UnitPlan:
-    """What a unit runs: `command` starts a worker; `definitions` are the `key=value` of the command line."""
+class GroupPlan:
+    """What a group runs: `command` starts a worker; `definitions` are the `key=value` of the command line."""
 
     command: Sequence[str]
     name: str
@@ -75,15 +81,15 @@ class UnitPlan:
     environ: Mapping[str, str]
 
 
-class Unit:
+class WorkerGroup:
     """`run` returns the exit code when all workers have ended."""
 
-    def __init__(self, plan: UnitPlan, place: Path, supervision: Supervision) -> None:
+    def __init__(self, plan: GroupPlan, place: Path, supervision: Supervision) -> None:
         """`place` is a directory that only this user can enter."""
         self._plan = plan
         self._supervision = supervision
         names = worker_names(plan.name, plan.count)
-        self.workers = [UnitWorker(name, place / f"{n}.pages", place / f"{n}.notify") for n, name in enumerate(names)]
+        self.workers = [GroupMember(name, place / f"{n}.pages", place / f"{n}.notify") for n, name in enumerate(names)]
         self._stop = asyncio.Event()
         self._code = 0
         self._was_ready = False
@@ -119,31 +125,31 @@ class Unit:
 
     # --- one worker ---------------------------------------------------------------------------------------------------
 
-    async def _keep(self, worker: UnitWorker) -> None:
-        """Have the worker run until the unit stops."""
+    async def _keep(self, worker: GroupMember) -> None:
+        """Have the worker run until the group stops."""
         while not self._stop.is_set():
             code = await self._run_once(worker)
             if self._stop.is_set():
                 self._code = self._code or exit_code(code)
                 return
-            end = unit_end(code, was_ready=self._was_ready)
+            end = group_end(code, was_ready=self._was_ready)
             if end is not None:
                 self._end(end)
                 return
             worker.failures = 1 if time.monotonic() - worker.started_at > STEADY_S else worker.failures + 1
             pause_s = restart_pause_s(worker.failures)
-            worker.status = f"{said_of_end(code)}; starts again in {pause_s:.0f} s"
+            worker.status = f"{end_in_words(code)}; starts again in {pause_s:.0f} s"
             log.error(
                 "worker %s %s; its shards go to the others, and it starts again in %.0f s",
                 worker.name,
-                said_of_end(code),
+                end_in_words(code),
                 pause_s,
                 extra={"action": "worker_restarts", "worker": worker.name, "exit_code": code},
             )
             worker.restarts += 1
             await wait_for_event(self._stop, pause_s)
 
-    async def _run_once(self, worker: UnitWorker) -> int:
+    async def _run_once(self, worker: GroupMember) -> int:
         """Start a process of the worker and wait for its end; its return code."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
@@ -180,7 +186,7 @@ class Unit:
                 worker.process, worker.lifeline, worker.is_ready = None, None, False
                 self._tell_others(worker)
 
-    def _tell_others(self, dead: UnitWorker) -> None:
+    def _tell_others(self, dead: GroupMember) -> None:
         """Its process has been waited for: nobody runs under that name before the fence ends."""
         news = news_of_end(dead.name, time.monotonic() + FENCE_S)
         for worker in self.workers:
@@ -189,7 +195,7 @@ class Unit:
     # --- what workers tell --------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _hearing(self, worker: UnitWorker) -> Iterator[None]:
+    def _hearing(self, worker: GroupMember) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as inbox:
             inbox.bind(str(worker.notify))
@@ -199,7 +205,7 @@ class Unit:
             finally:
                 loop.remove_reader(inbox)
 
-    def _hear(self, worker: UnitWorker, inbox: socket.socket) -> None:
+    def _hear(self, worker: GroupMember, inbox: socket.socket) -> None:
         try:
             told = inbox.recv(DATAGRAM_BYTES_MAX)
         except OSError:
@@ -278,21 +284,21 @@ class Unit:
         self._supervision.manager.ready()
 
 
-def _tell(worker: UnitWorker, news: bytes) -> None:
+def _tell(worker: GroupMember, news: bytes) -> None:
     if worker.lifeline is not None:
         with contextlib.suppress(OSError):  # it has ended as well, or does not listen: it finds out by itself
             worker.lifeline.send(news)
 
 
-def _send(worker: UnitWorker, number: signal.Signals) -> None:
+def _send(worker: GroupMember, number: signal.Signals) -> None:
     if worker.process is not None:
         with contextlib.suppress(ProcessLookupError):
             worker.process.send_signal(number)
 
 
 @contextlib.contextmanager
-def unit_place() -> Iterator[Path]:
-    """A directory of this user alone for the sockets of a unit, for as long as it lasts. Raises StartupError."""
+def group_place() -> Iterator[Path]:
+    """A directory of this user alone for the sockets of a group, for as long as it lasts. Raises StartupError."""
     try:
         place = tempfile.TemporaryDirectory(prefix="mld-unit-", ignore_cleanup_errors=True)
     except OSError as error:
@@ -301,3 +307,55 @@ def unit_place() -> Iterator[Path]:
         if len(os.fsencode(name)) > PLACE_BYTES_MAX:
             raise StartupError(f"{name} is too long a path for the sockets of the workers; set TMPDIR to a shorter one")
         yield Path(name)
+
+
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+
+
+def workers_wanted(settings: Settings) -> int:
+    """How many workers `mld.processes` means here."""
+    if settings.processes != ONE_FOR_EACH_CPU:
+        return settings.processes
+    try:
+        quota_cpus = parse_cpu_max(CPU_MAX.read_text())
+    except (OSError, ValueError, IndexError):
+        quota_cpus = None
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cpus_usable(allowed, quota_cpus)
+
+
+async def run_group(settings: Settings, count: int, file: str, options: Sequence[str], overrides: Sequence[str]) -> int:
+    """Run `count` workers of the properties file until they are stopped; returns the exit code.
+
+    `options` are those of the command line that concern the log, `overrides` its `key=value`.
+    """
+    supervision = claim_supervision(os.environ, os.getpid())
+    name = settings.worker_id or str(uuid.uuid4())
+    command = (sys.executable, "-P", "-m", "mld", "run", "-p", file, *options)
+    log.info(
+        "starting %d workers",
+        count,
+        extra={"action": "unit_starting", "application": settings.application_name, "worker": name},
+    )
+    warn_without_init()
+    try:
+        with group_place() as place:
+            group = WorkerGroup(GroupPlan(command, name, count, overrides, os.environ), place, supervision)
+            hang_up = hang_up_here(is_supervised=supervision.manager.is_there)
+            if settings.serving.http is None:
+                return await group.run(hang_up)
+            from mld.daemon.group.pages import GroupPages
+
+            pages = GroupPages(group)
+            try:
+                await pages.start(settings.serving.http, settings.serving.http_hosts)
+            except OSError as error:
+                why = error.strerror or error
+                raise StartupError(f"mld.http = {settings.serving.http}: {why}; choose another address") from error
+            try:
+                return await group.run(hang_up)
+            finally:
+                await pages.close()
+    except MldError as error:
+        log.error("%s", error, extra={"action": "daemon_failed"})
+        return EXIT_FAILURE

@@ -1,4 +1,4 @@
-"""What a unit of several workers does when (`daemon.unit.rules`), what its workers hear (`daemon.unit.membership`)."""
+"""What a group of workers does when (`daemon.group.rules`), what its members hear (`daemon.group.membership`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.daemon.unit.membership import (
+from mld.daemon.group.membership import (
     DEFINED,
     LIFELINE,
     PAGES,
@@ -21,15 +21,15 @@ from mld.daemon.unit.membership import (
     hold_on,
     news_of_end,
 )
-from mld.daemon.unit.rules import (
+from mld.daemon.group.rules import (
     FENCE_S,
     RESTART_PAUSE_MAX_S,
     WorkerAnswer,
     cpus_usable,
+    end_in_words,
     exit_code,
+    group_end,
     restart_pause_s,
-    said_of_end,
-    unit_end,
     why_not_alive,
     why_not_ready,
     worker_names,
@@ -67,16 +67,16 @@ def test_pauses_grow_have_a_bound_and_outlast_the_fence() -> None:
         pytest.param(-9, True, None, id="killed later"),
     ],
 )
-def test_a_unit_ends_with_a_worker_only_if_it_never_came_up(code: int, was_ready: bool, end: int | None) -> None:
-    assert unit_end(code, was_ready=was_ready) == end
+def test_a_group_ends_with_a_worker_only_if_it_never_came_up(code: int, was_ready: bool, end: int | None) -> None:
+    assert group_end(code, was_ready=was_ready) == end
 
 
 def test_ends_are_told_as_a_shell_and_as_people_have_them() -> None:
     assert (exit_code(-15), exit_code(3)) == (143, 3)
-    assert "properties file has an error" in said_of_end(2)
-    assert said_of_end(3) == "ended with exit code 3"
-    assert said_of_end(-9) == "was ended by SIGKILL"
-    assert said_of_end(-63) == "was ended by signal 63"
+    assert "properties file has an error" in end_in_words(2)
+    assert end_in_words(3) == "ended with exit code 3"
+    assert end_in_words(-9) == "was ended by SIGKILL"
+    assert end_in_words(-63) == "was ended by signal 63"
 
 
 def test_probes_speak_for_all_and_a_worker_that_is_being_replaced_is_alive_but_not_ready() -> None:
@@ -107,33 +107,21 @@ def test_without_a_supervisor_there_is_no_membership() -> None:
     assert claim_definitions({}) == ()
 
 
-class Heard:
-    """A worker that notes what it hears."""
-
-    def __init__(self) -> None:
-        self.news: list[object] = []
-
-    def sibling_ended(self, worker: str, until: float) -> None:
-        self.news.append(("ended", worker, until))
-
-    def alone(self) -> None:
-        self.news.append("alone")
+def heard_of(sent: bytes) -> list[object]:
+    """What a worker hears on a lifeline that ends after this."""
+    ours, theirs = socket.socketpair()
+    news: list[object] = []
+    with ours:
+        ours.sendall(sent)
+    membership = Membership("a-1", Path("/p"), theirs.detach())
+    asyncio.run(hold_on(membership, lambda *ended: news.append(ended), lambda: news.append("alone")))
+    return news
 
 
 @pytest.mark.parametrize("bad", [b"{", b"[]", b'{"ended": "a-2"}', b"\xff", b"null"])
 def test_a_bad_line_costs_a_worker_nothing_but_the_line(bad: bytes) -> None:
-    ours, theirs = socket.socketpair()
-    heard = Heard()
-    with ours:
-        ours.sendall(bad + b"\n" + news_of_end("a-3", 1.0))
-    asyncio.run(hold_on(Membership("a-1", Path("/p"), theirs.detach()), heard))
-    assert heard.news == [("ended", "a-3", 1.0), "alone"]
+    assert heard_of(bad + b"\n" + news_of_end("a-3", 1.0)) == [("a-3", 1.0), "alone"]
 
 
-def test_a_worker_hears_of_siblings_and_of_the_end_of_its_supervisor() -> None:
-    ours, theirs = socket.socketpair()
-    heard = Heard()
-    with ours:
-        ours.sendall(news_of_end("a-2", 12.5) + json.dumps({"later": 1}).encode() + b"\n")
-    asyncio.run(hold_on(Membership("a-1", Path("/p"), theirs.detach()), heard))
-    assert heard.news == [("ended", "a-2", 12.5), "alone"]
+def test_a_worker_hears_of_other_members_and_of_the_end_of_its_supervisor() -> None:
+    assert heard_of(news_of_end("a-2", 12.5) + json.dumps({"later": 1}).encode() + b"\n") == [("a-2", 12.5), "alone"]

@@ -1,4 +1,4 @@
-"""The pages of a unit: probes that speak for all its workers, the metrics of all, and the status page of each.
+"""The pages of a group: probes that speak for all its workers, the metrics of all, and the status page of each.
 
 `/` is the page of a worker that runs (the fleet looks the same from each), `/2/` that of worker 2, with what only that
 one knows of its shards. Workers are asked over their sockets, with the same requests and answers.
@@ -20,8 +20,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
 from mld import DISTRIBUTION
-from mld.daemon.unit.rules import WorkerAnswer, why_not_alive, why_not_ready
-from mld.daemon.unit.supervisor import Unit, UnitWorker
+from mld.daemon.group.rules import WorkerAnswer, why_not_alive, why_not_ready
+from mld.daemon.group.supervisor import GroupMember, WorkerGroup
 from mld.properties.values import ListenAddress
 from mld.serving.http import HttpAnswer, HttpServer, Question, Route, SharedAnswers, text_answer
 from mld.serving.web_pages import PROBES, log_serving, probed, rule_of
@@ -47,7 +47,7 @@ def merged(
         for found in text_string_to_metric_families(text):
             family = families.setdefault(found.name, Metric(found.name, found.documentation, found.type))
             family.samples += [one._replace(labels={**one.labels, WORKER: worker}) for one in found.samples]
-    alive = GaugeMetricFamily("mld_unit_workers_running", "Workers of the unit that run.")
+    alive = GaugeMetricFamily("mld_unit_workers_running", "Workers of the group that run.")
     alive.add_metric((), running)
     again = CounterMetricFamily("mld_unit_worker_restarts", "How often a worker was started again.", labels=(WORKER,))
     for worker, count in restarts.items():
@@ -64,11 +64,11 @@ _PASSED_ON = ("content-encoding", "content-security-policy", "vary")
 NOT_RUNNING = "is not running, and will be started again"
 
 
-class UnitPages:
-    """Serves for a unit what a daemon serves for itself."""
+class GroupPages:
+    """Serves for a group what a daemon serves for itself."""
 
-    def __init__(self, unit: Unit) -> None:
-        self._unit = unit
+    def __init__(self, group: WorkerGroup) -> None:
+        self._group = group
         self._server: HttpServer | None = None
         self._expositions = SharedAnswers()
 
@@ -82,7 +82,7 @@ class UnitPages:
             "/readyz": self._ready,
             "/metrics": self._metrics,
         }
-        for number, worker in enumerate(self._unit.workers, 1):
+        for number, worker in enumerate(self._group.workers, 1):
             for path in ("/", "/status.json"):
                 routes[f"/{number}{path}"] = partial(_of_worker, worker, path)
         self._server = HttpServer(routes, rule_of(hosts), PROBES)
@@ -95,7 +95,7 @@ class UnitPages:
             await self._server.close()
 
     async def _first(self, question: Question) -> HttpAnswer:
-        running = [worker for worker in self._unit.workers if worker.is_ready] or self._unit.workers
+        running = [worker for worker in self._group.workers if worker.is_ready] or self._group.workers
         return await _of_worker(running[0], question.target, question)
 
     async def _live(self, question: Question) -> HttpAnswer:
@@ -105,7 +105,7 @@ class UnitPages:
         return probed(why_not_ready(await self._asked(question)))
 
     async def _asked(self, question: Question) -> Sequence[WorkerAnswer]:
-        return await asyncio.gather(*(_probe(worker, question.target) for worker in self._unit.workers))
+        return await asyncio.gather(*(_probe(worker, question.target) for worker in self._group.workers))
 
     async def _metrics(self, question: Question) -> HttpAnswer:
         try:
@@ -117,7 +117,7 @@ class UnitPages:
 
         async def made() -> HttpAnswer:
             plain = Question("/metrics", {"accept": "text/plain"})
-            workers = [worker for worker in self._unit.workers if worker.process is not None]
+            workers = [worker for worker in self._group.workers if worker.process is not None]
             answers = await asyncio.gather(*(_of_worker(worker, plain.target, plain) for worker in workers))
             told = [
                 (worker.name, _text(answer))
@@ -126,8 +126,8 @@ class UnitPages:
             ]
             if answers and not told:
                 return answers[0]
-            restarts = {worker.name: worker.restarts for worker in self._unit.workers}
-            running = sum(worker.is_ready for worker in self._unit.workers)
+            restarts = {worker.name: worker.restarts for worker in self._group.workers}
+            running = sum(worker.is_ready for worker in self._group.workers)
             # In a thread: seconds with 10,000 shards, and whoever dies meanwhile must be noticed.
             content_type, body = await asyncio.to_thread(merged, told, running, restarts, accept)
             return HttpAnswer(200, content_type, body)
@@ -135,7 +135,7 @@ class UnitPages:
         return await self._expositions.answer(choose_encoder(accept)[1], made)
 
 
-async def _probe(worker: UnitWorker, path: str) -> WorkerAnswer:
+async def _probe(worker: GroupMember, path: str) -> WorkerAnswer:
     if worker.process is None:
         return WorkerAnswer(worker.name, False, NOT_RUNNING)
     if not worker.is_ready:  # as of a daemon that starts: nothing of it can hang that it would notice
@@ -144,7 +144,7 @@ async def _probe(worker: UnitWorker, path: str) -> WorkerAnswer:
     return WorkerAnswer(worker.name, True, None if answer.status == 200 else _text(answer).strip())
 
 
-async def _of_worker(worker: UnitWorker, path: str, question: Question) -> HttpAnswer:
+async def _of_worker(worker: GroupMember, path: str, question: Question) -> HttpAnswer:
     """What a worker answers; 503 if it does not."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
@@ -155,7 +155,7 @@ async def _of_worker(worker: UnitWorker, path: str, question: Question) -> HttpA
         return text_answer(503, f"worker {worker.name} {NOT_RUNNING if worker.process is None else 'is starting'}")
 
 
-async def _fetched(worker: UnitWorker, path: str, question: Question) -> HttpAnswer:
+async def _fetched(worker: GroupMember, path: str, question: Question) -> HttpAnswer:
     reader, writer = await asyncio.open_unix_connection(str(worker.pages), limit=READ_BYTES)
     try:
         connection = h11.Connection(h11.CLIENT)

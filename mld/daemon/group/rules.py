@@ -1,4 +1,4 @@
-"""What a unit of several workers does when: names, pauses, ends, verdicts. Pure; `supervisor` carries it out.
+"""What a group of several workers does when: names, pauses, ends, verdicts. Pure; `supervisor` carries it out.
 
 *The fence of a dead worker.* The supervisor tells the others of a worker that has ended, with a time on the clock of
 this machine until which that is true whatever happens: it starts no process under that name before. Rows that were
@@ -25,22 +25,22 @@ STEADY_S = 60.0
 
 
 def worker_names(base: str, count: int) -> tuple[str, ...]:
-    """The worker ids of a unit."""
+    """Return the worker ids of a group."""
     return tuple(f"{base}-{number}" for number in range(1, count + 1))
 
 
 def cpus_usable(allowed: int, quota_cpus: float | None) -> int:
-    """CPUs that the process may run on, of which a container may have a share."""
+    """Return the number of CPUs that the process may run on, of which a container may have a share."""
     return allowed if quota_cpus is None else max(1, min(allowed, math.ceil(quota_cpus)))
 
 
 def restart_pause_s(failures: int) -> float:
-    """Before a worker that has failed so often in a row (1 or more) is started again."""
+    """Return the pause before a worker that has failed so often in a row (1 or more) is started again."""
     return min(FENCE_S * 2.0 ** (failures - 1), RESTART_PAUSE_MAX_S) + FENCE_MARGIN_S
 
 
-def unit_end(code: int, *, was_ready: bool) -> int | None:
-    """The exit code with which a unit ends because a worker ended with `code` unasked; None if it goes on.
+def group_end(code: int, *, was_ready: bool) -> int | None:
+    """Return the exit code with which a group ends because a worker ended with `code` unasked; None if it goes on.
 
     It ends if not all workers have ever come up, so that whoever started it learns of that; later a worker, whatever
     ended it, is no reason to end the others. `code` is less than 0 if a signal ended the worker.
@@ -49,12 +49,12 @@ def unit_end(code: int, *, was_ready: bool) -> int | None:
 
 
 def exit_code(code: int) -> int:
-    """Of a process that ended with `code`, as a shell has it."""
+    """Return what a shell reports of a process that ended with `code`."""
     return EXIT_SIGNAL_BASE - code if code < 0 else code
 
 
-def said_of_end(code: int) -> str:
-    """How a worker ended, in words."""
+def end_in_words(code: int) -> str:
+    """Put into words how a worker ended."""
     if code == EXIT_CONFIGURATION:
         return "ended because its properties file has an error (exit code 2; mld check shows it)"
     if code >= 0:
@@ -67,7 +67,7 @@ def said_of_end(code: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnswer:
-    """What a worker of the unit says of itself when it is asked; `why_not` is None while it is well."""
+    """What a member of the group says of itself when it is asked; `why_not` is None while it is well."""
 
     name: str
     is_running: bool
@@ -75,12 +75,12 @@ class WorkerAnswer:
 
 
 def why_not_alive(answers: Iterable[WorkerAnswer]) -> str | None:
-    """Of the unit: a worker that has ended will be started again, and is no reason to end the others."""
+    """Return why the group is not alive; a worker that has ended is started again, and no reason to end the others."""
     return _first(answer for answer in answers if answer.is_running)
 
 
 def why_not_ready(answers: Iterable[WorkerAnswer]) -> str | None:
-    """Of the unit: all of it is there."""
+    """Return why the group is not ready: not all of it is there."""
     return _first(answers)
 
 

@@ -1,6 +1,6 @@
-"""What a worker that is one of a unit has from its supervisor: its name, a place for its pages, and a lifeline.
+"""What a worker that is one of a group has from its supervisor: its name, a place for its pages, and a lifeline.
 
-The lifeline is a stream that the supervisor holds the other end of. It brings news of siblings that have ended, a line
+The lifeline is a stream that the supervisor holds the other end of. It brings news of members that have ended, a line
 of JSON each, and it ends when the supervisor does, however that happens: then the worker stops, as if asked.
 """
 
@@ -12,10 +12,10 @@ import json
 import logging
 import os
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mld.core.surviving import survived
 
@@ -38,12 +38,12 @@ class Membership:
 
 
 def claim_definitions(environ: MutableMapping[str, str]) -> tuple[str, ...]:
-    """The overrides that a supervisor hands on; taken from the environment, so that no child sees them."""
+    """Return the overrides that a supervisor hands on; taken from the environment, so that no child sees them."""
     return tuple(json.loads(environ.pop(DEFINED, "[]")))
 
 
 def claim_membership(environ: MutableMapping[str, str]) -> Membership | None:
-    """Of the unit that this process is a worker of; taken from the environment, so that no child speaks for us."""
+    """Take this process's membership in a group from the environment, so that no child speaks for us; None: in none."""
     lifeline, worker, pages = (environ.pop(name, None) for name in (LIFELINE, WORKER, PAGES))
     if lifeline is None or worker is None or pages is None:
         return None
@@ -51,36 +51,31 @@ def claim_membership(environ: MutableMapping[str, str]) -> Membership | None:
     return Membership(worker, Path(pages), int(lifeline))
 
 
-class UnitNews(Protocol):
-    """Who hears what the supervisor tells, and that it is gone."""
+async def hold_on(membership: Membership, on_ended: Callable[[str, float], None], on_alone: Callable[[], None]) -> None:
+    """Follow the lifeline to its end, which is that of the supervisor: `on_alone`.
 
-    def sibling_ended(self, worker: str, until: float) -> None:
-        """Nobody runs under its name until then, in monotonic seconds of this machine."""
-
-    def alone(self) -> None: ...
-
-
-async def hold_on(membership: Membership, hears: UnitNews) -> None:
-    """Follow the lifeline to its end."""
+    `on_ended` hears of each other member that has ended, and until when, in monotonic seconds of this machine, nobody
+    runs under its name.
+    """
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=membership.lifeline))
     try:
         with contextlib.suppress(ConnectionError):
             while line := await reader.readline():
                 try:
-                    _pass_on(json.loads(line), hears)
+                    _pass_on(json.loads(line), on_ended)
                 except Exception as error:  # the end of the lifeline is to be noticed whatever a line said
-                    log.debug("news of the unit are lost: %s", survived(error, "hearing of the unit"))
+                    log.debug("news of the group are lost: %s", survived(error, "hearing of the group"))
         log.error("the supervisor of this worker is gone: stopping", extra={"action": "supervisor_gone"})
-        hears.alone()
+        on_alone()
     finally:
         writer.close()
 
 
-def _pass_on(news: dict[str, Any], hears: UnitNews) -> None:
+def _pass_on(news: dict[str, Any], on_ended: Callable[[str, float], None]) -> None:
     if "ended" in news:
-        hears.sibling_ended(news["ended"], news["until"])
+        on_ended(news["ended"], news["until"])
 
 
 def news_of_end(worker: str, until: float) -> bytes:
-    """The line by which the others learn that `worker` has ended."""
+    """Return the line by which the others learn that `worker` has ended."""
     return json.dumps({"ended": worker, "until": until}).encode() + b"\n"
