@@ -49,7 +49,7 @@ class FoundTable:
 
 @dataclass(frozen=True, slots=True)
 class Possessions:
-    """What there is: tables, and ARNs of the application's own fan-out consumers, with the stream of each of several."""
+    """What there is: tables, and ARNs of the application's own fan-out consumers, each with its stream of several."""
 
     tables: tuple[FoundTable, ...]
     consumers: tuple[tuple[StreamSetting | None, str], ...] = ()
