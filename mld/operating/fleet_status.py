@@ -73,7 +73,7 @@ class ShardView:
     age_s: float | None
     """How old what the row tells is; None if it tells nothing."""
     is_probed: bool = False
-    """Kinesis was asked how far behind it is (`probing`)."""
+    """Kinesis was asked how far behind it is (`stream_access.probed`)."""
     label: str | None = None
     """What people call its stream, among several."""
     why: str | None = None

@@ -133,7 +133,7 @@ def _look(
     async def looking() -> int:
         from mld.operating.fleet_reader import fleet_reader
         from mld.operating.fleet_status import chosen
-        from mld.operating.probing import probed
+        from mld.operating.stream_access import probed
 
         async with fleet_reader(settings, bound_s) as reader:
 
