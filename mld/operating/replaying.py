@@ -235,7 +235,7 @@ async def run_replay(
 
 
 async def _label(streams: Streams, shard: ChosenShard, lease: Lease | None) -> StreamLabel:
-    """Return what the processor is told of its stream: as the lease table has it, else as the service says."""
+    """Return the label of the stream that the processor gets: as the lease table has it, else by the service."""
     summary = await streams.describe()
     if lease is not None and lease.stream is not None:
         return StreamLabel(shard.settings.stream_name, summary.arn, lease.stream)
