@@ -53,7 +53,7 @@ class ShardConsumer:
         self.state = ConsumerState.WAITING_ON_PARENTS
         self.part = parts.metrics.begin(self.key, parts.clock.monotonic())
         self.aggregates = AggregateReports(self.key, self.part.dropped_aggregates)
-        self._tap = parts.taps.begin(self.key, parts.clock)
+        self._trace = parts.traces.begin(self.key, parts.clock)
         self._lease = held.lease
         self._parts = parts
         self._source = parts.source_of(held.lease)
@@ -114,7 +114,9 @@ class ShardConsumer:
             try:
                 await self._abandon()
             finally:
-                self._parts.taps.end(self._tap, self._stopping.stop, is_complete=self._checkpoints.range.is_complete)
+                self._parts.traces.end(
+                    self._trace, self._stopping.stop, is_complete=self._checkpoints.range.is_complete
+                )
 
     def _enter(self, state: ConsumerState) -> None:
         if state is not self.state:
@@ -226,7 +228,7 @@ class ShardConsumer:
             log.debug("child spawned", extra=self._about("child_spawned", child=child.description, took_ms=took_ms))
             clock, part, stream = self._parts.clock, self.part, self._source.stream_name
             answer = self._checkpoints.answer
-            self._processor = processor_of(child, self.key, clock, self._settings, part, self._tap, stream, answer)
+            self._processor = processor_of(child, self.key, clock, self._settings, part, self._trace, stream, answer)
 
     async def _process(self) -> ActivityOutcome:
         assert self._reader is not None and self._processor is not None

@@ -21,7 +21,7 @@ from random import Random
 from typing import Protocol
 
 from mld.aws.letters import Letter, LetterBox
-from mld.consumer.taps import Taps
+from mld.consumer.protocol_trace import ProtocolTraces
 from mld.core.clock import Clock
 from mld.core.errors import MldError
 from mld.core.positions import InitialPosition
@@ -233,4 +233,4 @@ class ConsumerParts:
     letters: LetterBox | None = None
     """Where records are set aside; None: no record ever is."""
     metrics: Metrics = field(default_factory=Metrics)
-    taps: Taps = field(default_factory=Taps)
+    traces: ProtocolTraces = field(default_factory=ProtocolTraces)

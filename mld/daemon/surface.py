@@ -173,7 +173,7 @@ async def _control(parts: SurfaceParts, status: DaemonStatus) -> AsyncIterator[N
     from mld.serving.control import ControlServer, keep_control, serve_control
     from mld.serving.control_answers import ControlAnswers
 
-    server = ControlServer(ControlAnswers(status, parts.worker.taps, parts.clock).routes())
+    server = ControlServer(ControlAnswers(status, parts.worker.traces, parts.clock).routes())
     where = parts.settings.application_name, parts.settings.serving.control_socket, os.environ
     keeping: asyncio.Task[None] | None = None
     if await serve_control(server, *where) is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from mld.consumer.consumer import ShardConsumer
 from mld.consumer.ports import ConsumerParts
-from mld.consumer.taps import Taps
+from mld.consumer.protocol_trace import ProtocolTraces
 from mld.core.clock import Clock, millis_since, unless
 from mld.core.errors import StartupError, StreamError, TableError, TableMissingError
 from mld.core.surviving import kept_running, survived
@@ -104,9 +104,9 @@ class Worker:
         return self._parts.table
 
     @property
-    def taps(self) -> Taps:
+    def traces(self) -> ProtocolTraces:
         """Where people listen to the children of this worker."""
-        return self._parts.consumer_parts.taps
+        return self._parts.consumer_parts.traces
 
     @property
     def is_ready(self) -> bool:
