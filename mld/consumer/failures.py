@@ -87,19 +87,19 @@ class Failures:
             self._search = self._search.resumed(note.first, note.attempts)
 
     def moved(self, checkpoint: Position) -> None:
-        """The processor has checkpointed."""
+        """Note that the processor has checkpointed."""
         self._recover()
         self._count = self._here = self._level = 0
         self._asked_before = None
         self._search = self._search.moved(checkpoint)
 
     def accepted(self, last: Position | None) -> None:
-        """The processor has answered for a batch up to `last`."""
+        """Note that the processor has answered for a batch up to `last`."""
         if last is not None:
             self._search = self._search.passed(last)
 
     def caught_up(self, answered: Position, checkpoint: Position) -> bool:
-        """Whether a shard that failed works again: its new processor has answered for all that failed ones had.
+        """Return whether a shard that failed works again: its new processor has answered for all that failed ones had.
 
         What was counted stays until it checkpoints, so that one that dies whenever it is idle is not started without
         pauses.
@@ -124,7 +124,7 @@ class Failures:
         before: Position,
         delivered: Position,
     ) -> None:
-        """The processor has failed while it had `batch`, which came after `before`; None: it had none.
+        """Note that the processor has failed while it had `batch`, which came after `before`; None: it had none.
 
         `delivered` is the furthest record it was given.
         """
@@ -142,7 +142,7 @@ class Failures:
         self._parts.keeper.note_failing(self._key, self._token, note)
 
     async def _note_batch(self, checkpoint: Position, batch: ChildBatch, before: Position) -> bool:
-        """Whether the failure narrows a search: the next one will be of fewer records."""
+        """Return whether the failure narrows a search: the next one will be of fewer records."""
         handed = await records_of(batch)
         good = max(before, checkpoint)
         open_records = [record for record in handed if record.position > good]
@@ -172,7 +172,7 @@ class Failures:
         return self._search.is_searching
 
     def next_part(self, checkpoint: Position, delivered: Position, rest: Sequence[PlacedRecord]) -> int | None:
-        """How many of the records to deliver next; None: first let the processor checkpoint what it has had.
+        """Return how many of the records to deliver next; None: first let the processor checkpoint what it has had.
 
         It is asked to once for each record.
         """
@@ -243,7 +243,7 @@ class Failures:
 
 
 def restart_reason(error: Exception) -> str:
-    """Why a child has to be started again, in one word."""
+    """Return why a child has to be started again, in one word."""
     match error:
         case ChildStartError():
             return "start"  # it could not be started
@@ -256,6 +256,6 @@ def restart_reason(error: Exception) -> str:
 
 
 def in_words(error: Exception, last_words: Sequence[str]) -> str:
-    """What went wrong; the last line that the child wrote to stderr comes first."""
+    """Return what went wrong; the last line that the child wrote to stderr comes first."""
     word = next((word for word in reversed(last_words) if word.strip()), None)
     return str(error) if word is None else f"{word} ({error})"

@@ -142,7 +142,7 @@ class Processor:
     async def process_records(
         self, line: Iterable[bytes], wanted: Wanted = _always, written: Written = _no_matter, holds: Holds = dict
     ) -> None:
-        """`holds` describes the line, for a warning."""
+        """Have records processed; `holds` describes the line, for a warning."""
         await self._exchange(ActionName.PROCESS_RECORDS, line, wanted, written, holds)
 
     async def shutdown_requested(self, checkpoint: str) -> None:
@@ -250,7 +250,7 @@ class Processor:
         self._end_wait(ProcessorSilentError(f"did not answer {self._action.value} {within}"))
 
     def _end_wait(self, error: Exception | None = None) -> None:
-        """The action is answered, or will never be."""
+        """Note that the action is answered, or will never be."""
         self._forget_timeout()
         if self._answered is not None and not self._answered.done():
             self._answered.set_result(error)
@@ -308,7 +308,7 @@ class Processor:
                 await _settle(replying)
 
     async def _give_way(self, line: str) -> None:
-        """A turn of the loop for others, after some lines that answered no action, or a few long ones."""
+        """Give others a turn of the loop after some lines that answered no action, or a few long ones."""
         self._noted += 1
         self._noted_characters += len(line)
         if self._noted >= NOTED_PER_STEP or self._noted_characters >= NOTED_CHARACTERS_PER_STEP:
@@ -334,7 +334,9 @@ class Processor:
 
 
 def _followed(line: Iterable[bytes], written: Written) -> Iterator[bytes]:
-    """The pieces of the line, and then a call: whoever writes them asks for the next one when a piece is written."""
+    """Yield the pieces of the line, and then a call: whoever writes them asks for the next one when a piece is
+    written.
+    """
     yield from line
     written()
 
@@ -364,7 +366,7 @@ def processor_of(
     stream: str | None,
     on_checkpoint: CheckpointHandler,
 ) -> Processor:
-    """The processor of a consumer with these settings."""
+    """Return the processor of a consumer with these settings."""
     return Processor(
         child,
         shard,

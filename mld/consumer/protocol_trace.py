@@ -90,7 +90,7 @@ class ProtocolTrace:
         self._clock = clock
 
     def copied(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the same pieces, on their way to the child; what was given to it is shown, even if that ends in between."""
+        """Yield the same pieces, on their way to the child; show what was given to it, even if that ends in between."""
         listeners = tuple(self.listeners)
         short = ShortLine()
         full = [_FullLine(one, TO_CHILD) for one in listeners if one.is_full]
