@@ -77,13 +77,11 @@ class Bisecting:
         accepted = bisect_right(positions, self.good)
         if accepted:
             return accepted
-        suspects = 0 if self.bad is None else bisect_right(positions, self.bad)
-        return max(1, suspects // 2) if suspects else min(self.size, len(positions))
+        candidates = 0 if self.bad is None else bisect_right(positions, self.bad)
+        return max(1, candidates // 2) if candidates else min(self.size, len(positions))
 
     def needs_checkpoint(self, checkpoint: Position, delivered: Position, positions: Sequence[Position]) -> bool:
-        """Return whether the next part is one suspect alone, and the processor has yet to vouch for the records
-        before it.
-        """
+        """Return whether the next part is one poison candidate alone, before which not all records are checkpointed."""
         if self.bad is None or checkpoint == delivered or not positions or positions[0] > self.bad:
             return False
         return self.take(positions) == 1 and bisect_right(positions, self.bad) == 1

@@ -384,7 +384,7 @@ class ShardConsumer:
             self._parts.on_gave_up(self.key, self._failures.why)
             return ActivityOutcome.GAVE_UP
         asked = self._wishes.restart_asked
-        if not asked.is_set() and not await self._failures.set_aside_suspect(self._stopping, self._checkpoints):
+        if not asked.is_set() and not await self._failures.set_aside_candidate(self._stopping, self._checkpoints):
             await self._pause(self._failures.pause_s(), asked)
         return ActivityOutcome.DONE
 

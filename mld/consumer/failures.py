@@ -16,7 +16,7 @@ from random import Random
 
 from mld.consumer.bisecting import Bisecting
 from mld.consumer.parts import PlacedRecord, records_of
-from mld.consumer.ports import ChildStartError, ConsumerParts, letter_of
+from mld.consumer.ports import ChildStartError, ConsumerParts, dead_letter_of
 from mld.consumer.shard_checkpoints import ShardCheckpoints
 from mld.consumer.stopping import Stopping
 from mld.core.errors import DeadLetterError
@@ -64,9 +64,9 @@ class Failures:
         self._is_noted = False  # on the row
         self._owed: Position | None = None  # up to where failed processors had records
         self._asked_before: Position | None = None
-        self._suspect: PlacedRecord | None = None
+        self._candidate: PlacedRecord | None = None
         self._last_words: Sequence[str] = ()
-        self._letters = 0
+        self._dead_letters = 0
         self.why = ""
 
     def adjust(self, settings: ChildSettings) -> None:
@@ -129,7 +129,7 @@ class Failures:
         `delivered` is the furthest record it was given.
         """
         self._is_noted, self._owed = True, max(delivered, self._owed or delivered)
-        self.why, self._last_words, self._suspect = why, last_words, None
+        self.why, self._last_words, self._candidate = why, last_words, None
         self._since_s = self._since_s if self._count else int(self._parts.clock.wall())
         self._count += 1
         self._here += 1
@@ -153,7 +153,7 @@ class Failures:
         was_searching = self._search.is_searching
         self._search = self._search.failed(good, first, last, is_next_alone=is_next_alone)
         if self._search.culprit is not None:
-            self._suspect = open_records[0]
+            self._candidate = open_records[0]
         return was_searching and not is_next_alone
 
     # --- what to do ---------------------------------------------------------------------------------------------------
@@ -183,15 +183,15 @@ class Failures:
             return None
         return self._search.take(positions)
 
-    async def set_aside_suspect(self, stopping: Stopping, checkpoints: ShardCheckpoints) -> bool:
+    async def set_aside_candidate(self, stopping: Stopping, checkpoints: ShardCheckpoints) -> bool:
         """Write the record that was found to the dead letter and move past it. False if there is none, or in doubt."""
-        if self._suspect is None:
+        if self._candidate is None:
             return False
         assert self._parts.letters is not None, "nothing is searched for without a place for it"
-        position, framed = self._suspect
+        position, framed = self._candidate
         framed = framed.as_it_came()
         attempts = self._search.attempts
-        letter = letter_of(
+        dead_letter = dead_letter_of(
             framed,
             self._shard_id,
             self._sender,
@@ -202,7 +202,7 @@ class Failures:
         )
         about = {"position": str(position), "attempts": attempts}
         try:
-            place = await stopping.unless(self._parts.letters.put(letter))
+            place = await stopping.unless(self._parts.letters.put(dead_letter))
         except DeadLetterError as error:
             log.error("record %s stays: %s", position, error, extra=self._about("letter_failed", **about))
             return False
@@ -211,10 +211,10 @@ class Failures:
         if await checkpoints.store(position) is not None:
             return False
         self._search = self._search.set_aside(position)
-        self._suspect = None
+        self._candidate = None
         self._count = self._here = 0
-        self._letters += 1
-        about |= {"place": place, "letters": self._letters}
+        self._dead_letters += 1
+        about |= {"place": place, "letters": self._dead_letters}
         log.error("record %s is set aside: %s", position, place, extra=self._about("record_set_aside", **about))
         return True
 

@@ -45,7 +45,7 @@ class Sender:
     worker: str
 
 
-def letter_of(
+def dead_letter_of(
     record: FramedRecord, shard_id: str, sender: Sender, now_s: float, *, attempts: int, why: str, stderr: Sequence[str]
 ) -> Letter:
     """Return the letter about a record with which its processor failed `attempts` times, last for the reason `why`.
