@@ -11,7 +11,7 @@ import pytest
 
 from mld.consumer.protocol_trace import LISTENERS_MAX, ProtocolTraces
 from mld.metrics.registry import Identity, Metrics
-from mld.operating.daemon_listing import daemon_listing, headline
+from mld.operating.listings import daemon_headline, daemon_listing
 from mld.serving.control import RequestRefused
 from mld.serving.control_answers import ControlAnswers
 from mld.serving.daemon_status import DaemonStatus, StatusParts
@@ -91,7 +91,7 @@ async def test_the_shards_of_the_daemon_the_furthest_behind_first():
     daemon.metrics.shards[SHARD].last_error = "closed its output " * 20
     daemon.metrics.shards[SHARD].restarts.add("failed")
     value = await daemon.ask("status")
-    assert headline(value).startswith("clicks-app on clicks: worker w1, pid ")
+    assert daemon_headline(value).startswith("clicks-app on clicks: worker w1, pid ")
     listing = daemon_listing(value)
     assert [row[0][-1] for row in listing.rows] == ["2", "1", "3"]
     assert [row[2] for row in listing.rows] == ["90 s", "500 ms", "unknown"]
