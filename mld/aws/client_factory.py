@@ -13,14 +13,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mld import __version__
 from mld.aws.servicetime import ServiceTime
 from mld.core.errors import StartupError
 from mld.properties.credentials import CredentialsChain
-from mld.properties.settings import Settings
+from mld.properties.settings import ClientSettings, Settings
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
@@ -39,47 +39,13 @@ CONNECT_TIMEOUT_S = 10.0
 """Of clients for buckets."""
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How one service is reached. None leaves the region to the profile or instance, the proxy to the environment."""
-
-    credentials: CredentialsChain
-    region: str | None
-    endpoint_url: str | None
-    dualstack: bool
-    fips: bool
-    proxy_url: str | None = field(repr=False)
-
-
-def access_of(settings: Settings) -> dict[ServiceName, Access]:
-    """What the settings say about each service."""
-    stream = Access(
-        settings.aws_credentials_provider,
-        settings.kinesis_region,
-        settings.kinesis_endpoint,
-        settings.kinesis_dualstack_enabled,
-        settings.kinesis_fips_enabled,
-        settings.kinesis_proxy_url,
-    )
+def access_of(settings: Settings) -> dict[ServiceName, ClientSettings]:
+    """Return how each service is reached."""
     return {
-        "kinesis": stream,
-        "dynamodbstreams": stream,
-        "dynamodb": Access(
-            settings.aws_credentials_provider_dynamo_db,
-            settings.dynamo_db_region,
-            settings.dynamo_db_endpoint,
-            settings.dynamo_db_dualstack_enabled,
-            settings.dynamo_db_fips_enabled,
-            settings.dynamo_db_proxy_url,
-        ),
-        "cloudwatch": Access(
-            settings.aws_credentials_provider_cloud_watch,
-            settings.cloud_watch_region,
-            settings.cloud_watch_endpoint,
-            settings.cloud_watch_dualstack_enabled,
-            settings.cloud_watch_fips_enabled,
-            settings.cloud_watch_proxy_url,
-        ),
+        "kinesis": settings.kinesis,
+        "dynamodbstreams": settings.kinesis,
+        "dynamodb": settings.dynamo_db,
+        "cloudwatch": settings.cloud_watch,
     }
 
 
@@ -93,7 +59,9 @@ def bucket_client(
     connections_max: int,
 ) -> BaseClient:
     """A client of S3 for a program that is no daemon. Does I/O: credentials are looked for. Raises StartupError."""
-    access = Access(credentials, region, None, False, False, None)
+    access = ClientSettings(
+        credentials=credentials, region=region, endpoint=None, dualstack=False, fips=False, proxy_url=None
+    )
     factory = ClientFactory(dict.fromkeys(get_args(ServiceName), access), region_name=region)
     return factory.create_for_bucket(
         region=region,
@@ -112,7 +80,7 @@ def client_factory(settings: Settings) -> ClientFactory:
 class ClientFactory:
     """Makes clients. Services with the same credentials value share one set of credentials and its refreshes."""
 
-    def __init__(self, access: dict[ServiceName, Access], *, region_name: str | None) -> None:
+    def __init__(self, access: dict[ServiceName, ClientSettings], *, region_name: str | None) -> None:
         assert set(access) == set(get_args(ServiceName))
         self._access = access
         self._region_name = region_name
@@ -141,21 +109,21 @@ class ClientFactory:
         Makes one attempt per call, one at a time. Raises as `create_client` does.
         """
         kinesis = self._access["kinesis"]
-        access = replace(kinesis, region=region or kinesis.region, endpoint_url=endpoint_url)
+        access = replace(kinesis, region=region or kinesis.region, endpoint=endpoint_url)
         return self._create(service, access, timeout_s, timeout_s, 1)
 
     def create_for_bucket(
         self, *, region: str | None, endpoint_url: str | None, path_style: bool, timeout_s: float, connections_max: int
     ) -> BaseClient:
         """A client of S3 with the credentials of Kinesis; one attempt per call. Raises as `create_client` does."""
-        access = replace(self._access["kinesis"], region=region, endpoint_url=endpoint_url)
+        access = replace(self._access["kinesis"], region=region, endpoint=endpoint_url)
         style: dict[str, Any] = {"addressing_style": "path" if path_style else "auto"}
         return self._create("s3", access, timeout_s, CONNECT_TIMEOUT_S, connections_max, style)
 
     def _create(
         self,
         service: str,
-        access: Access,
+        access: ClientSettings,
         read_timeout_s: float,
         connect_timeout_s: float,
         pool_connections_max: int,
@@ -185,7 +153,7 @@ class ClientFactory:
                     s3=s3,
                 )
                 client: BaseClient = session.create_client(
-                    service, region_name=region, endpoint_url=access.endpoint_url, config=config
+                    service, region_name=region, endpoint_url=access.endpoint, config=config
                 )
             except (BotoCoreError, ValueError) as error:
                 raise StartupError(f"the {service} client cannot be created: {error}") from error
@@ -246,7 +214,7 @@ class ClientFactory:
             session.register_component("data_loader", self._loader)
         return session
 
-    def _region(self, access: Access, session: Session) -> str:
+    def _region(self, access: ClientSettings, session: Session) -> str:
         region = access.region or session.get_config_variable("region") or self._region_of_the_instance(session)
         if region is None:
             raise StartupError(

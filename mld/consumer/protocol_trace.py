@@ -1,8 +1,7 @@
-"""Lets people listen to what a child and the daemon say to each other, without a part in it.
+"""Copies the lines that a child and the daemon exchange for those who listen (`mld tap`), without a part in it.
 
-A tap copies lines for those who listen and drops what they do not take in time; nobody waits for them, and while nobody
-listens an exchange costs one look at an empty list. A shard's tap lasts as long as its lease is held, over all of its
-children.
+A trace drops what a listener does not take in time; nobody waits for one, and while nobody listens an exchange costs
+one look at an empty list. A shard's trace lasts as long as its lease is held, over all of its children.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ TO_CHILD, FROM_CHILD = "toChild", "fromChild"
 Transcribed = dict[str, Any]
 
 
-class TapListener:
+class TraceListener:
     """What one caller has not read yet. `is_full`: payloads are not shortened."""
 
     def __init__(self, *, is_full: bool) -> None:
@@ -43,7 +42,7 @@ class TapListener:
         self._is_over = False
 
     def offer(self, value: Transcribed, size: int) -> bool:
-        """Add a value of about so many bytes, or count it as lost; whether there was room."""
+        """Add a value of about so many bytes, or count it as lost; return whether there was room."""
         size += EVENT_BYTES
         has_room = self._bytes + size <= self._bytes_max and len(self._waiting) < EVENTS_WAITING_MAX
         if has_room:
@@ -55,20 +54,20 @@ class TapListener:
         return has_room
 
     def lose(self) -> None:
-        """A line is missing at this place."""
+        """Note that a line is missing at this place."""
         if self._waiting and "lost" in self._waiting[-1][1]:
             self._waiting[-1][1]["lost"] += 1
         else:
             self._waiting.append((0, {"lost": 1}))
 
     def end(self, value: Transcribed) -> None:
-        """The last value, for which there always is room."""
+        """Add the last value, for which there always is room."""
         self._waiting.append((0, value))
         self._is_over = True
         self._woken.set()
 
     async def values(self) -> AsyncGenerator[Transcribed, None]:
-        """Everything in order, until the end."""
+        """Yield everything in order, until the end."""
         while True:
             while self._waiting:
                 size, value = self._waiting.popleft()
@@ -80,18 +79,18 @@ class TapListener:
             await self._woken.wait()
 
 
-class ShardTap:
+class ProtocolTrace:
     """What is heard of the children of one shard while its lease is held."""
 
     def __init__(self, shard_id: str, clock: Clock) -> None:
         self.shard_id = shard_id
-        self.listeners: list[TapListener] = []
+        self.listeners: list[TraceListener] = []
         self.child: str | None = None
         """The one that runs, as the log names it."""
         self._clock = clock
 
     def copied(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """The same pieces, on their way to the child; what was given to it is shown, even if that ends in between."""
+        """Yield the same pieces, on their way to the child; show what was given to it, even if that ends in between."""
         listeners = tuple(self.listeners)
         short = ShortLine()
         full = [_FullLine(one, TO_CHILD) for one in listeners if one.is_full]
@@ -110,7 +109,7 @@ class ShardTap:
                 copy.end(at)
 
     def heard(self, line: str) -> None:
-        """A line of the child's stdout."""
+        """Copy a line of the child's stdout."""
         at = self._clock.wall()
         short = ShortLine()
         short.feed(line[:LINE_CHARACTERS_MAX].encode("utf-8", "replace"))
@@ -124,7 +123,7 @@ class ShardTap:
                 copy.end(at)
 
     def _tell_short(
-        self, listeners: Iterable[TapListener], at: float, way: str, line: ShortLine, *, is_whole: bool
+        self, listeners: Iterable[TraceListener], at: float, way: str, line: ShortLine, *, is_whole: bool
     ) -> None:
         text = line.text()
         value: Transcribed = {"at": at, "way": way, "line": text, "bytes": line.size}
@@ -137,12 +136,12 @@ class ShardTap:
                 listener.offer(value, len(text))
 
     def started(self, child: str) -> None:
-        """A child runs from now on."""
+        """Note that a child runs from now on."""
         self.child = child
         self._note(f"child started: {child}", "childStarted")
 
     def ended(self, words: str) -> None:
-        """It has ended, in these words."""
+        """Note that it has ended, in these words."""
         self.child = None
         self._note(f"child ended: {words}", "childEnded")
 
@@ -151,7 +150,7 @@ class ShardTap:
             listener.offer({"at": self._clock.wall(), "event": event, "words": words}, len(words))
 
     def close(self, words: str) -> None:
-        """The lease is over, in these words."""
+        """Tell all listeners that the lease is over, in these words."""
         for listener in self.listeners:
             listener.end({"at": self._clock.wall(), "event": "leaseEnded", "words": words})
         self.listeners.clear()
@@ -160,7 +159,7 @@ class ShardTap:
 class _FullLine:
     """One line for one listener, in pieces; after the first that finds no room, the line counts as lost."""
 
-    def __init__(self, listener: TapListener, way: str) -> None:
+    def __init__(self, listener: TraceListener, way: str) -> None:
         self._listener = listener
         self._way = way
         self._is_lost = False
@@ -179,42 +178,42 @@ class TooManyListenersError(Exception):
     """As many as there may be listen already."""
 
 
-class Taps:
-    """The taps of a worker, by shard."""
+class ProtocolTraces:
+    """The traces of a worker, by shard."""
 
     def __init__(self) -> None:
-        self._by_shard: dict[str, ShardTap] = {}
+        self._by_shard: dict[str, ProtocolTrace] = {}
 
-    def begin(self, shard_id: str, clock: Clock) -> ShardTap:
-        """The tap of a lease that is held from now on."""
-        tap = self._by_shard[shard_id] = ShardTap(shard_id, clock)
-        return tap
+    def begin(self, shard_id: str, clock: Clock) -> ProtocolTrace:
+        """Begin the trace of a lease that is held from now on."""
+        trace = self._by_shard[shard_id] = ProtocolTrace(shard_id, clock)
+        return trace
 
-    def end(self, tap: ShardTap, stop: StopReason | None, *, is_complete: bool) -> None:
-        """The lease is over, because of `stop` or because the shard was read to its end."""
-        if self._by_shard.get(tap.shard_id) is tap:
-            del self._by_shard[tap.shard_id]
+    def end(self, trace: ProtocolTrace, stop: StopReason | None, *, is_complete: bool) -> None:
+        """End the trace: the lease is over, because of `stop` or because the shard was read to its end."""
+        if self._by_shard.get(trace.shard_id) is trace:
+            del self._by_shard[trace.shard_id]
         if is_complete:
-            tap.close("the shard was read to its end")
+            trace.close("the shard was read to its end")
         else:
-            tap.close("the daemon gave up on the shard: its log says why" if stop is None else END_WORDS[stop])
+            trace.close("the daemon gave up on the shard: its log says why" if stop is None else END_WORDS[stop])
 
     @property
     def shards(self) -> list[str]:
-        """Those whose leases are held."""
+        """Return those whose leases are held."""
         return sorted(self._by_shard)
 
-    def find(self, shard_id: str) -> ShardTap | None:
+    def find(self, shard_id: str) -> ProtocolTrace | None:
         return self._by_shard.get(shard_id)
 
-    def listen(self, tap: ShardTap, *, is_full: bool) -> TapListener:
-        """A new listener; end it with `leave`. Raises TooManyListenersError."""
+    def listen(self, trace: ProtocolTrace, *, is_full: bool) -> TraceListener:
+        """Add a listener; end it with `leave`. Raises TooManyListenersError."""
         if sum(len(one.listeners) for one in self._by_shard.values()) >= LISTENERS_MAX:
             raise TooManyListenersError
-        listener = TapListener(is_full=is_full)
-        tap.listeners.append(listener)
+        listener = TraceListener(is_full=is_full)
+        trace.listeners.append(listener)
         return listener
 
-    def leave(self, tap: ShardTap, listener: TapListener) -> None:
-        if listener in tap.listeners:
-            tap.listeners.remove(listener)
+    def leave(self, trace: ProtocolTrace, listener: TraceListener) -> None:
+        if listener in trace.listeners:
+            trace.listeners.remove(listener)

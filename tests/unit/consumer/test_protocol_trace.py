@@ -10,9 +10,16 @@ from typing import Any
 
 import pytest
 
-from mld.consumer import taps as tapping
+from mld.consumer import protocol_trace
 from mld.consumer.lifecycle import StopReason
-from mld.consumer.taps import FROM_CHILD, TO_CHILD, ShardTap, TapListener, Taps, TooManyListenersError
+from mld.consumer.protocol_trace import (
+    FROM_CHILD,
+    TO_CHILD,
+    ProtocolTrace,
+    ProtocolTraces,
+    TooManyListenersError,
+    TraceListener,
+)
 from tests.support.fleet import in_fleet
 from tests.twins.children import ChildExit, Recorder
 from tests.twins.streams import VirtualClock
@@ -21,29 +28,29 @@ from tests.virtual_time import virtual
 SHARD_0 = "shardId-000000000000"
 
 
-def tap_with(*, is_full: bool = False) -> tuple[ShardTap, TapListener]:
-    taps = Taps()
-    tap = taps.begin(SHARD_0, VirtualClock())
-    return tap, taps.listen(tap, is_full=is_full)
+def trace_with(*, is_full: bool = False) -> tuple[ProtocolTrace, TraceListener]:
+    traces = ProtocolTraces()
+    trace = traces.begin(SHARD_0, VirtualClock())
+    return trace, traces.listen(trace, is_full=is_full)
 
 
-async def rest_of(tap: ShardTap, listener: TapListener) -> list[dict[str, Any]]:
-    tap.close("over")
+async def rest_of(trace: ProtocolTrace, listener: TraceListener) -> list[dict[str, Any]]:
+    trace.close("over")
     return [value async for value in listener.values()]
 
 
-def send(tap: ShardTap, *pieces: bytes) -> None:
-    assert b"".join(tap.copied(pieces)) == b"".join(pieces)
+def send(trace: ProtocolTrace, *pieces: bytes) -> None:
+    assert b"".join(trace.copied(pieces)) == b"".join(pieces)
 
 
 @virtual
 async def test_both_directions_are_heard_in_order_with_the_children_and_the_end():
-    tap, listener = tap_with()
-    tap.started("pid 7")
-    send(tap, b'{"action":"init', b'ialize"}\n')
-    tap.heard('{"action":"status"}')
-    tap.ended("pid 7 exited with status 0")
-    first, there, back, ended, over = await rest_of(tap, listener)
+    trace, listener = trace_with()
+    trace.started("pid 7")
+    send(trace, b'{"action":"init', b'ialize"}\n')
+    trace.heard('{"action":"status"}')
+    trace.ended("pid 7 exited with status 0")
+    first, there, back, ended, over = await rest_of(trace, listener)
     assert (first["event"], first["words"]) == ("childStarted", "child started: pid 7")
     assert (there["way"], there["line"], there["bytes"]) == (TO_CHILD, '{"action":"initialize"}', 24)
     assert (back["way"], back["line"]) == (FROM_CHILD, '{"action":"status"}')
@@ -53,71 +60,71 @@ async def test_both_directions_are_heard_in_order_with_the_children_and_the_end(
 
 @virtual
 async def test_what_is_not_taken_in_time_is_counted_at_its_place(monkeypatch):
-    monkeypatch.setattr(tapping, "EVENTS_WAITING_MAX", 3)
-    tap, listener = tap_with()
+    monkeypatch.setattr(protocol_trace, "EVENTS_WAITING_MAX", 3)
+    trace, listener = trace_with()
     for number in range(10):
-        tap.heard(str(number))
+        trace.heard(str(number))
     values = listener.values()
     seen = [await anext(values) for _ in range(4)]
-    tap.heard("after")
+    trace.heard("after")
     seen.append(await anext(values))
     assert [value.get("line", value.get("lost")) for value in seen] == ["0", "1", "2", 7, "after"]
 
 
 @virtual
 async def test_memory_is_bounded_in_bytes(monkeypatch):
-    monkeypatch.setattr(tapping, "WAITING_BYTES_MAX", 10_000)
-    tap, listener = tap_with()
+    monkeypatch.setattr(protocol_trace, "WAITING_BYTES_MAX", 10_000)
+    trace, listener = trace_with()
     for _ in range(100):
-        tap.heard("x" * 3_000)
-    lines = await rest_of(tap, listener)
+        trace.heard("x" * 3_000)
+    lines = await rest_of(trace, listener)
     assert [value.get("lost") for value in lines] == [None, None, None, 97, None]
 
 
 @virtual
 async def test_a_whole_line_comes_in_its_pieces_and_a_torn_one_is_lost(monkeypatch):
-    monkeypatch.setattr(tapping, "WAITING_FULL_BYTES_MAX", 2_000)
-    tap, listener = tap_with(is_full=True)
-    send(tap, b"a" * 100, b"b" * 100, b"\n")
+    monkeypatch.setattr(protocol_trace, "WAITING_FULL_BYTES_MAX", 2_000)
+    trace, listener = trace_with(is_full=True)
+    send(trace, b"a" * 100, b"b" * 100, b"\n")
     values = listener.values()
     pieces = [await anext(values) for _ in range(4)]
     assert "".join(piece["line"] for piece in pieces) == "a" * 100 + "b" * 100
     assert [piece["isMore"] for piece in pieces] == [True, True, True, False]
-    send(tap, b"c" * 1_000, b"d" * 5_000, b"e" * 10)
-    torn = await rest_of(tap, listener)
+    send(trace, b"c" * 1_000, b"d" * 5_000, b"e" * 10)
+    torn = await rest_of(trace, listener)
     assert [value.get("line", "")[:1] or value.get("lost") for value in torn] == ["c", 1, None]
 
 
 @virtual
 async def test_a_line_that_the_child_did_not_take_whole_says_so():
-    tap, listener = tap_with()
-    copied = tap.copied([b'{"action":', b'"initialize"}\n'])
+    trace, listener = trace_with()
+    copied = trace.copied([b'{"action":', b'"initialize"}\n'])
     next(iter(copied))
     del copied
-    (line, _) = await rest_of(tap, listener)
+    (line, _) = await rest_of(trace, listener)
     assert line["isCut"] is True and line["line"] == '{"action":'
 
 
 @virtual
 async def test_listeners_are_few_and_one_that_leaves_makes_room():
-    taps = Taps()
-    tap = taps.begin(SHARD_0, VirtualClock())
-    listeners = [taps.listen(tap, is_full=False) for _ in range(tapping.LISTENERS_MAX)]
+    traces = ProtocolTraces()
+    trace = traces.begin(SHARD_0, VirtualClock())
+    listeners = [traces.listen(trace, is_full=False) for _ in range(protocol_trace.LISTENERS_MAX)]
     with pytest.raises(TooManyListenersError):
-        taps.listen(tap, is_full=False)
-    taps.leave(tap, listeners[0])
-    taps.listen(tap, is_full=False)
+        traces.listen(trace, is_full=False)
+    traces.leave(trace, listeners[0])
+    traces.listen(trace, is_full=False)
 
 
 @virtual
-async def test_the_tap_of_a_lease_that_came_back_outlives_the_old_one():
-    taps = Taps()
-    old = taps.begin(SHARD_0, VirtualClock())
-    new = taps.begin(SHARD_0, VirtualClock())
-    taps.end(old, StopReason.LEASE_LOST, is_complete=False)
-    assert taps.find(SHARD_0) is new and taps.shards == [SHARD_0]
-    taps.end(new, None, is_complete=True)
-    assert taps.find(SHARD_0) is None
+async def test_the_trace_of_a_lease_that_came_back_outlives_the_old_one():
+    traces = ProtocolTraces()
+    old = traces.begin(SHARD_0, VirtualClock())
+    new = traces.begin(SHARD_0, VirtualClock())
+    traces.end(old, StopReason.LEASE_LOST, is_complete=False)
+    assert traces.find(SHARD_0) is new and traces.shards == [SHARD_0]
+    traces.end(new, None, is_complete=True)
+    assert traces.find(SHARD_0) is None
 
 
 # --- in a worker ------------------------------------------------------------------------------------------------------
@@ -126,9 +133,9 @@ async def test_the_tap_of_a_lease_that_came_back_outlives_the_old_one():
 @asynccontextmanager
 async def listening(worker: Any, shard: str = SHARD_0) -> AsyncIterator[list[dict[str, Any]]]:
     """What is heard of a shard, as it comes."""
-    taps = worker.worker.taps
-    tap = taps.find(shard)
-    listener = taps.listen(tap, is_full=False)
+    traces = worker.worker.traces
+    trace = traces.find(shard)
+    listener = traces.listen(trace, is_full=False)
     heard: list[dict[str, Any]] = []
 
     async def hear() -> None:
@@ -140,7 +147,7 @@ async def listening(worker: Any, shard: str = SHARD_0) -> AsyncIterator[list[dic
         yield heard
     finally:
         task.cancel()
-        taps.leave(tap, listener)
+        traces.leave(trace, listener)
 
 
 def conversation(heard: list[dict[str, Any]]) -> list[str]:
@@ -158,7 +165,7 @@ def conversation(heard: list[dict[str, Any]]) -> list[str]:
 @in_fleet(1)
 async def test_a_batch_its_checkpoint_and_the_stop_are_heard(world):
     worker = world.start()
-    await world.until(lambda: worker.worker.taps.find(SHARD_0) and world.recorder.actions)
+    await world.until(lambda: worker.worker.traces.find(SHARD_0) and world.recorder.actions)
     async with listening(worker) as heard:
         world.put(5)
         await world.until(world.all_delivered)
@@ -193,10 +200,10 @@ class DiesOnce(Recorder):
 
 
 @in_fleet(1)
-async def test_a_tap_goes_on_with_the_next_child(world):
+async def test_a_trace_goes_on_with_the_next_child(world):
     world.recorder = DiesOnce(world.clock)
     worker = world.start()
-    await world.until(lambda: worker.worker.taps.find(SHARD_0) and worker.host.children)
+    await world.until(lambda: worker.worker.traces.find(SHARD_0) and worker.host.children)
     async with listening(worker) as heard:
         world.put(3)
         await world.until(world.all_delivered, 60)
@@ -211,6 +218,6 @@ async def test_without_listeners_lines_pass_as_they_are(world):
     worker = world.start()
     world.put(3)
     await world.until(world.all_delivered)
-    tap = worker.worker.taps.find(SHARD_0)
-    assert tap.listeners == []
-    assert tap.child is not None
+    trace = worker.worker.traces.find(SHARD_0)
+    assert trace.listeners == []
+    assert trace.child is not None
