@@ -21,7 +21,7 @@ STREAM_KEYS = (
         "Streams to read, by name, instead of streamName. Selects the form of the lease table for several streams.",
         default=(), default_text="none, one stream is read"),
     Key(STREAMS_FILE, TEXT, Section.STREAMS,
-        "File with the list of streams, instead of mld.streams; it is read again every minute.", default_text="none",
+        "File with the list of streams, instead of mld.streams; it is read again every 20 s.", default_text="none",
         note="The [format](multi-stream.md#the-list-in-a-file) has a page.", shown_as=Shown.PLACE),
     Key(FORMER, ValueKind.CHOICE, Section.STREAMS,
         "What becomes of a stream that is no longer in the list: its shards are read on (keep), or no longer, and "

@@ -1,10 +1,15 @@
-"""Reads the list of streams of `mld.streamsFile` again while the daemon runs. A damaged file changes nothing."""
+"""Reads the list of streams of `mld.streamsFile` again while the daemon runs.
+
+A damaged file changes nothing, and a changed one only if it is the same a moment later: one that is written in place
+may be read half, which is a shorter list, or one with the half of a name.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from mld.core.surviving import survived
 from mld.properties.loader import bytes_of_list
@@ -15,14 +20,26 @@ from mld.properties.stream_list import StreamsFile
 
 log = logging.getLogger(__name__)
 
+SETTLED_S = 1.0
+
 
 class StreamsReader:
-    """`streams` are those of the start; `file` None: they never change. Secrets of the file go to `scrub`."""
+    """`streams` are those of the start; `file` None: they never change. Secrets of the file go to `scrub`.
 
-    def __init__(self, streams: Sequence[StreamSetting], file: StreamsFile | None, scrub: Scrubber) -> None:
+    `pause` separates the two looks at a file that has changed.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[StreamSetting],
+        file: StreamsFile | None,
+        scrub: Scrubber,
+        pause: Callable[[], Awaitable[None]] = partial(asyncio.sleep, SETTLED_S),
+    ) -> None:
         self._streams = streams
         self._file = file
         self._scrub = scrub
+        self._pause = pause
         self._said: frozenset[str] = frozenset()
         self._data: bytes | None = None
         """What the file held when it was last read without a complaint."""
@@ -35,6 +52,9 @@ class StreamsReader:
             data = await asyncio.to_thread(bytes_of_list, self._file)
             if data == self._data:
                 return self._streams  # a thousand streams with their keys take 0.15 s to look at
+            await self._pause()
+            if data != await asyncio.to_thread(bytes_of_list, self._file):
+                return self._streams
             listed = await asyncio.to_thread(self._file.parse, data)
         except ConfigurationError as error:
             self._complain("; ".join(str(problem) for problem in error.problems))
