@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld.aws.boundary import OUR_OWN, Surprises, reason_of
 from mld.aws.pool import DaemonPool, PoolClosedError
+from mld.aws.wire.answers import BODY_BYTES_MAX
 from mld.core.errors import AwsError, AwsUnreachableError, MldError, StartupError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ CLOSE_TIMEOUT_S = 2.0
 """How long `close` waits for calls under way before it leaves them to the end of the process."""
 
 STATUS_UNKNOWN = 400
+READ_BYTES = 64 * 1024
 RAW_BODY = "RawBody"
 """Under this name an answer that `keep_raw_body` has let through has its body."""
 PARAMETERS_REFUSED = "ParamValidationError"
@@ -169,6 +171,33 @@ class BotoService:
 
     def _fetch_in_thread(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T]) -> T:
         return read(self._call_in_thread(operation, params)[RAW_BODY])
+
+
+def bounded(client: BaseClient) -> BaseClient:
+    """Let the client hang up on an answer of more than BODY_BYTES_MAX, which botocore would read to its end."""
+    from botocore.exceptions import HTTPClientError
+
+    session: Any = client._endpoint.http_session  # type: ignore[attr-defined]
+    send = session.send
+
+    def send_and_read(request: Any) -> Any:
+        is_read_later, request.stream_output = request.stream_output, True
+        response = send(request)
+        if not is_read_later:
+            body = bytearray()
+            try:
+                while piece := response.raw.read(READ_BYTES):
+                    body += piece
+                    if len(body) > BODY_BYTES_MAX:
+                        response.raw.close()
+                        raise ValueError(f"more than {BODY_BYTES_MAX} bytes")
+            except Exception as error:
+                raise HTTPClientError(error=error) from error
+            response._content = bytes(body)
+        return response
+
+    session.send = send_and_read
+    return client
 
 
 def keep_raw_body(client: BaseClient, operation: str) -> None:

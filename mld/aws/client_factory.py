@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mld import __version__
+from mld.aws.client import bounded
 from mld.aws.servicetime import ServiceTime
 from mld.core.errors import StartupError
 from mld.properties.credentials import CredentialsChain
@@ -184,8 +185,8 @@ class ClientFactory:
                     signature_version=UNSIGNED if resolved.credentials is None else None,
                     s3=s3,
                 )
-                client: BaseClient = session.create_client(
-                    service, region_name=region, endpoint_url=access.endpoint_url, config=config
+                client = bounded(
+                    session.create_client(service, region_name=region, endpoint_url=access.endpoint_url, config=config)
                 )
             except (BotoCoreError, ValueError) as error:
                 raise StartupError(f"the {service} client cannot be created: {error}") from error

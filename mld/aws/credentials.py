@@ -32,6 +32,7 @@ from botocore.credentials import (
 )
 from botocore.session import Session
 
+from mld.aws.client import bounded
 from mld.aws.keptcredentials import kept
 from mld.aws.servicetime import ServiceTime
 from mld.core.errors import StartupError
@@ -208,8 +209,8 @@ class CredentialsResolver:
 
         def create(service: str, *, config: Config | None = None, **keywords: Any) -> Any:
             merged = base if config is None else base.merge(config)
-            return session.create_client(
-                service, region_name=region, endpoint_url=endpoint_url, config=merged, **keywords
+            return bounded(
+                session.create_client(service, region_name=region, endpoint_url=endpoint_url, config=merged, **keywords)
             )
 
         return create

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 
 from mld.core.surviving import survived
 from mld.properties.loader import bytes_of_list
@@ -23,6 +22,10 @@ log = logging.getLogger(__name__)
 SETTLED_S = 1.0
 
 
+async def _settled() -> None:
+    await asyncio.sleep(SETTLED_S)
+
+
 class StreamsReader:
     """`streams` are those of the start; `file` None: they never change. Secrets of the file go to `scrub`.
 
@@ -34,7 +37,7 @@ class StreamsReader:
         streams: Sequence[StreamSetting],
         file: StreamsFile | None,
         scrub: Scrubber,
-        pause: Callable[[], Awaitable[None]] = partial(asyncio.sleep, SETTLED_S),
+        pause: Callable[[], Awaitable[None]] = _settled,
     ) -> None:
         self._streams = streams
         self._file = file
