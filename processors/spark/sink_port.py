@@ -208,12 +208,8 @@ class SinkSpec:
     """Whether writers of other identities are meant to write here as well (`mld.spark.sink.<name>.writers`)."""
     new_partitions_max: int = NEW_PARTITIONS_PER_HOUR
     """Directories of partitions that it begins in an hour (`mld.spark.sink.<name>.newPartitionsPerHour`)."""
-    glue_table: str | None = None
-    """The table of Glue over its files (`mld.spark.sink.<name>.glueTable`)."""
     private: bool = False
     """Whether its files are for this user alone; else the umask says for whom."""
     one_file: bool | None = None
     """Without partitions: whether a commit is one file; None: on S3 only (`mld.spark.sink.<name>.files`)."""
-    compact: bool | None = None
-    """Whether small files become large ones; None: where they can (`mld.spark.sink.<name>.compact`)."""
     s3: S3Access | None = field(default=None, repr=False)

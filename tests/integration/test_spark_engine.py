@@ -127,12 +127,6 @@ def test_a_column_that_is_not_there_stops_with_a_sentence(spark: Any, tmp_path: 
     assert rows(tmp_path / "out") == rows(tmp_path / "dead") == []
 
 
-def test_lines_that_travel_through_the_session(spark: Any, tmp_path: Path) -> None:
-    bed = engine_bed(spark, tmp_path, PASS, *JSON, "mld.spark.remote = sc://h")
-    bed.run({1: event(1), 2: b"{bad", 3: event(3)})
-    assert (sorted(row["n"] for row in rows(tmp_path / "out")), len(rows(tmp_path / "dead"))) == ([1, 3], 1)
-
-
 @pytest.mark.parametrize(
     ("keys", "good", "bad"),
     [

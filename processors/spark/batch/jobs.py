@@ -53,14 +53,11 @@ class Frames(Protocol):
     """The frames of one session: `session.handover.Handover`, or its twin in memory."""
 
     @property
-    def reads_files(self) -> bool: ...
-    @property
     def reads_pages(self) -> bool: ...
     def of_file(self, path: Path) -> Handed: ...
     def of_pages(self, directory: Path, lines: Path | None) -> Handed:
         """Make frames of all pages in the directory, and of a file of lines."""
 
-    def of_lines(self, texts: Iterable[bytes]) -> Handed: ...
     def compute(self, frame: DataFrame) -> None: ...
     def on_another_thread(self, function: Callable[[], Result]) -> Callable[[], Result]:
         """Return the function, to be called on another thread as if on this one."""
@@ -315,7 +312,7 @@ class Jobs:
         that are. Raises SpoolError."""
         started = time.monotonic()
         temporary: Path | None = None
-        found = source.files_of(batch) if rows is None and self._handover.reads_files else None
+        found = source.files_of(batch) if rows is None else None
         if found is not None and found.pages:
             temporary, count = self.spool.gather(self._name("pages"), found.pages), found.records
             handed = self._handover.of_pages(temporary, found.lines)
@@ -325,11 +322,8 @@ class Jobs:
         else:
             rows = source.part(batch) if rows is None else rows
             count = sum(map(len, rows.values()))
-            if self._handover.reads_files:
-                temporary = self.spool.write_rows(self._name("part"), [rows[s] for s in sorted(rows)])
-                handed = self._handover.of_file(temporary)
-            else:
-                handed = self._handover.of_lines(line[:-1] for shard in sorted(rows) for _, line in rows[shard])
+            temporary = self.spool.write_rows(self._name("part"), [rows[s] for s in sorted(rows)])
+            handed = self._handover.of_file(temporary)
         self.figures.handover_s += time.monotonic() - started
         try:
             yield handed, count
@@ -344,9 +338,6 @@ class Jobs:
     @contextmanager
     def handed_lines(self, lines: Sequence[bytes]) -> Iterator[Handed]:
         """Give frames of a few records that are in no batch. Raises SpoolError."""
-        if not self._handover.reads_files:
-            yield self._handover.of_lines(line[:-1] for line in lines)
-            return
         path = self.spool.write_rows("others", [[(RecordPosition(0), line) for line in lines]])
         try:
             yield self._handover.of_file(path)

@@ -9,9 +9,8 @@ The numbers are the sink's, the marks are each writer's own (`writer_identity`; 
 entry of version 1 does not say whose its marks are; they are kept as `unclaimed` until their owner comes. Shards that
 have ended (`retired`) have the mark ENDED, and take next to no room in the file.
 
-An entry may also take files away: a compaction publishes one large file in place of many small ones, and leaves all
-marks as they are. It has a version of its own, so that a program that would publish the new file and leave the old ones
-refuses it.
+An entry of version 4 also takes files away: a compaction of version 0.2.0-dev, which published one large file in place
+of many small ones. It is read, and finished if it was not; none is written.
 
 Pure: values in, values out. `journal` keeps the files.
 """
@@ -21,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from mld.processors.spark.commit.retired import decode_retired, encode_retired
@@ -39,11 +38,9 @@ VERSION = 3
 UNCLAIMED_VERSION = 1
 """The version that does not say whose its marks are."""
 REMOVING_VERSION = 4
-"""The version of an entry that takes files away; all others are written as VERSION."""
+"""The version of an entry that takes files away."""
 VERSIONS = (UNCLAIMED_VERSION, 2, VERSION, REMOVING_VERSION)
 """Those that are read. Version 2 names every shard that ever was; a program that knows no later one refuses."""
-COMPACTION = "compaction"
-"""Name of the batch, without records, that replaces small files by a large one."""
 NUMBER_DIGITS = 12
 """One commit a second fills twelve digits in 31,000 years; zeros in front make names sort."""
 ENTRIES_KEPT = 64
@@ -99,7 +96,7 @@ class LedgerEntry:
     at: str = ""
     rows: int | None = None
     removals: tuple[str, ...] = ()
-    """Files of the sink that go before those of `moves` come; no name is ever given again."""
+    """Files of the sink that go before those of `moves` come; no entry of this version has any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,27 +182,11 @@ def following(
     )
 
 
-def compacting(
-    head: LedgerEntry, token: str, moves: tuple[FileMove, ...], removals: tuple[str, ...], /, **said: Any
-) -> LedgerEntry:
-    """Return the entry that follows `head` with other files for the same records."""
-    return replace(
-        head,
-        number=head.number + 1,
-        token=token,
-        moves=moves,
-        removals=removals,
-        batch_id=COMPACTION,
-        rows=0,
-        **said,
-    )
-
-
 def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
     """Return one JSON object on one line, in ASCII (a name that is no UTF-8 survives as escapes)."""
     value: dict[str, Any] = {
         "application": application,
-        "version": REMOVING_VERSION if entry.removals else VERSION,
+        "version": VERSION,
         "number": entry.number,
         "token": entry.token,
         "batch": entry.batch_id,
@@ -222,8 +203,6 @@ def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
         "columns": [list(column) for column in entry.columns],
         "moves": [[move.source, move.target] for move in entry.moves],
     }
-    if entry.removals:
-        value["removals"] = list(entry.removals)
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 

@@ -2,7 +2,7 @@
 
 A commit stands on an exclusive name, an atomic rename and locks (`commit.store`). A server of NFS that sends its answer
 again after a lost one, a client that caches names, a share without locks: each of these can break one of them, and none
-could be tried with kills as disks and HDFS were. So such a place is refused by default.
+could be tried with kills as disks were. So such a place is refused by default.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mld.processors.spark.commit import hadoop_store
 from mld.processors.spark.commit.store import local_directory
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 
@@ -75,7 +74,7 @@ def places(
 def check(every: Iterable[tuple[str, str]], table: Path = MOUNTS) -> None:
     """Raise SinkRefused for the first place that is on a network file system."""
     for key, path in every:
-        if hadoop_store.named(path) or _is_elsewhere(path):
+        if _is_elsewhere(path):
             continue
         there = _existing(local_directory(path, key))
         try:
@@ -85,7 +84,7 @@ def check(every: Iterable[tuple[str, str]], table: Path = MOUNTS) -> None:
         if found is not None and is_network(found.type):
             raise SinkRefused(
                 f"{key} = {path} is on {found.type}, mounted at {found.point}. Nobody has proven that exactly-once "
-                "commits hold there through lost answers and cached names; use a disk of this machine, hdfs, or a "
+                "commits hold there through lost answers and cached names; use a disk of this machine, s3, or a "
                 f"table with a catalog, or answer for it yourself with {KEY} = trust"
             )
 

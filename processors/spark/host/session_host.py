@@ -337,7 +337,6 @@ class SessionHost:
                 if after is not None:
                     self._offers.clear(after.taken)
                 raise
-            session.triggered()
             trigger = after
             self._trigger_at = None if after is None else time.monotonic()
 

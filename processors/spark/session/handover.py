@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -107,14 +106,6 @@ class Handed:
     counts: Callable[[], Counted | None]
 
 
-class Way(Enum):
-    """How a batch gets to the executors."""
-
-    FILES = "they read its file"
-    JVM = "our JVM reads its file and sends the lines with the tasks"
-    CLIENT = "its lines travel with the plan, to a Connect server"
-
-
 class Handover:
     """Files or lines of a spool -> frames of one session."""
 
@@ -125,11 +116,12 @@ class Handover:
         schema: str | None,
         *,
         divert: bool,
-        way: Way = Way.FILES,
+        reads_spool: bool = True,
         reader: str | None = None,
         letter: LetterWriter = NOBODY,
     ) -> None:
-        """Prepare frames; `divert`: malformed records are not in `records`. `reader`: the schema of payloads whose own
+        """Prepare frames; `divert`: malformed records are not in `records`. `reads_spool`: executors read files of a
+        batch, else our JVM does and sends the lines with the tasks. `reader`: the schema of payloads whose own
         one their frames name; `schema` is registry then.
         """
         self._letter = letter
@@ -139,21 +131,16 @@ class Handover:
         self._format = format
         self._schema = schema
         self._divert = divert
-        self._way = way
-
-    @property
-    def reads_files(self) -> bool:
-        return self._way is not Way.CLIENT
+        self._reads_spool = reads_spool
 
     @property
     def reads_pages(self) -> bool:
         """Payloads whose schema is named by their frames go as lines."""
-        return self._way is Way.FILES and self._reader is None
+        return self._reads_spool and self._reader is None
 
     def of_file(self, path: Path) -> Handed:
         columns = RAW if self._reader is None else RAW + RAW_MORE
-        is_read = self._way is Way.FILES
-        raw = self._lines(path, columns) if is_read else through_jvm(self._session, path, columns)
+        raw = self._lines(path, columns) if self._reads_spool else through_jvm(self._session, path, columns)
         return self._handed(raw, () if self._reader is None else (path.read_bytes(),))
 
     def of_pages(self, directory: Path, lines: Path | None) -> Handed:
@@ -164,11 +151,6 @@ class Handover:
     def _lines(self, path: Path, columns: str) -> DataFrame:
         options = {**MUST_BE_THERE, "mode": "FAILFAST", "lineSep": "\n"}
         return self._session.read.schema(columns).options(**options).json(path.as_uri())
-
-    def of_lines(self, texts: Iterable[bytes]) -> Handed:
-        lines = texts if self._reader is None else list(texts)
-        columns = RAW if self._reader is None else RAW + RAW_MORE
-        return self._handed(through_session(self._session, lines, columns), lines)
 
     def _handed(self, raw: DataFrame, texts: Iterable[bytes]) -> Handed:
         if self._reader is None:
@@ -296,8 +278,6 @@ def _counted(counts: Observation) -> Counted | None:
     if java is not None and (not java.future().isCompleted() or not java.getRow().size()):
         return None
     found = counts.get
-    if "seen" not in found:  # Spark Connect does not wait
-        return None
     bitmap = found.get("bitmap")
     return Counted(int(found["seen"]), int(found["malformed"]), None if bitmap is None else bytes(bitmap))
 

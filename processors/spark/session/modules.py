@@ -137,8 +137,6 @@ def check(settings: SparkSettings) -> None:
 
 def _check(name: str, key: str, suffixes: tuple[str, ...], settings: SparkSettings, wanted: str) -> None:
     if is_elsewhere(name):
-        if settings.remote:
-            raise SessionError(f"{key} has {name}, and with mld.spark.remote files of this machine are sent; name one")
         if not name.partition("#")[0].endswith(suffixes):
             raise SessionError(f"{key} has {name}; write {wanted}")
         return
@@ -287,14 +285,12 @@ def pack(contents: Iterable[tuple[str, bytes]], scratch: Path) -> Path:
 # --- to the executors ------------------------------------------------------------------------------------------------
 
 
-def send(session: SparkSession, what: Parcels, *, remote: bool) -> None:
+def send(session: SparkSession, what: Parcels) -> None:
     """Send the modules before the first job. Raises SessionError that names the file."""
     for kind, names in (("pyfile", what.modules), ("archive", what.archives)):
         for name in names:
             try:
-                if remote:
-                    session.addArtifacts(name, pyfile=kind == "pyfile", archive=kind == "archive")
-                elif kind == "pyfile":
+                if kind == "pyfile":
                     session.sparkContext.addPyFile(name)
                 else:
                     session.sparkContext.addArchive(name)

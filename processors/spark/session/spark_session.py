@@ -80,35 +80,23 @@ AVRO_LIMITS = " ".join(
 )
 REDACTED = "(?i)secret|passw|passphrase|pwd|token|credential|access[.]?key|account[.]key|private[.]?key|sas[.]"
 """Settings whose values the UI and Spark's own logs do not show: Spark's own list, and the keys of Azure."""
-EXTRA, CONNECT_EXTRA = f"pip install '{DISTRIBUTION}[spark]'", f"pip install '{DISTRIBUTION}[spark-connect]'"
-CONNECT_MODULES = ("grpc", "grpc_status", "pandas", "pyarrow", "zstandard")
-"""What the client of Spark Connect imports."""
+EXTRA = f"pip install '{DISTRIBUTION}[spark]'"
 OTHERS = ("SPARK_HOME", "SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE_ENABLED")
 """Variables of another Spark: its jars mixed with this PySpark's fail in strange ways; our keys say where we run."""
-REMOTE_RETRIES_MAX, REMOTE_BACKOFF_MAX_MS = 8, 5_000
-"""Retries of one call to a Connect server, over some 25 s. A server that was restarted has lost our session anyway."""
 ARROW_MODULES = ("pandas", "pyarrow")
 """What Arrow between the JVM and Python functions needs."""
-UNKNOWN_FORMAT = "Failed to find"
-"""How Spark's sentences about formats begin that it does not know, or of which it knows the package."""
 NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """They print each exception with the stack of the JVM; we say what it is in a sentence."""
 
 
-def check_extra(*, remote: bool = False) -> None:
-    """Raise SessionError if there is no PySpark, or not the part of it that is needed."""
+def check_extra() -> None:
+    """Raise SessionError if there is no PySpark, or only the client of Spark Connect."""
     if not _there("pyspark"):
-        extra = CONNECT_EXTRA if remote else EXTRA
-        raise SessionError(f"PySpark is missing in the environment of {sys.executable}; {extra}")
-    if remote and (missing := [name for name in CONNECT_MODULES if not _there(name)]):
+        raise SessionError(f"PySpark is missing in the environment of {sys.executable}; {EXTRA}")
+    if not _there("py4j"):
         raise SessionError(
-            f"mld.spark.remote needs {', '.join(missing)} in the environment of {sys.executable}; {CONNECT_EXTRA} in "
-            "an environment without PySpark, or pip install 'pyspark[connect]' in this one"
-        )
-    if not remote and not _there("py4j"):
-        raise SessionError(
-            f"the environment of {sys.executable} has only the client of Spark Connect; set mld.spark.remote, or "
-            f"{EXTRA} in an environment without pyspark-client"
+            f"the environment of {sys.executable} has only the client of Spark Connect; {EXTRA} in an environment "
+            "without pyspark-client"
         )
 
 
@@ -117,49 +105,34 @@ def _there(module: str) -> bool:
 
 
 def start(settings: SparkSettings, scratch: Path) -> SparkSession:
-    """Start the session, or connect to one. Raises SessionError; SessionUnreachable if trying again may help."""
+    """Start the session. Raises SessionError; SessionUnreachable if trying again may help."""
     try:
         from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession as Session
     except ImportError as error:
         raise SessionError(f"PySpark cannot be imported ({error}); {EXTRA}") from error
-    archive = ""
-    if settings.remote is None:
-        java = environment(settings)
-        archive = class_archive.options(java, settings.conf.get(DRIVER_OPTIONS, ""))
-        (scratch / LOGGING_FILE).write_text(LOGGING)
+    java = environment(settings)
+    archive = class_archive.options(java, settings.conf.get(DRIVER_OPTIONS, ""))
+    (scratch / LOGGING_FILE).write_text(LOGGING)
     await_answer(settings.where, addresses(settings), ANSWER_SHARE * settings.start_timeout_s)
-    program = sys.modules["__main__"]
-    if settings.remote is not None and not hasattr(program, "__file__"):
-        # The client of Spark Connect takes a program without a file, as `python -c` is, for a run of its own tests,
-        # and ends it. A host is started that way.
-        program.__file__ = __file__
     conf = {**configuration(settings, scratch, archive), "spark.app.name": settings.application}
-    if settings.remote is None:
-        conf["spark.master"] = settings.master
+    conf["spark.master"] = settings.master
     builder = Session.builder
     for name, value in conf.items():
         builder = builder.config(name, value)
-    if settings.remote is not None:
-        builder = builder.remote(settings.remote)
     try:
-        if settings.remote is None:
-            gateway.start_jvm(conf, scratch)
+        gateway.start_jvm(conf, scratch)
         session = builder.getOrCreate()
-        if settings.remote is None:
-            gateway.guard_calls_to_python(session)
+        gateway.guard_calls_to_python(session)
     except SessionError:
         raise
     except Exception as error:
         raise SessionError(
             f"no Spark session at {settings.where}: {first_line(error)}; see the lines of Spark above, and "
-            "mld.spark.master, mld.spark.remote and mld.spark.packages"
+            "mld.spark.master and mld.spark.packages"
         ) from error
     for name in NOISY_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
-    if settings.remote is not None:
-        _bound_retries(session)
-        return session
     if delta_log.CLASS in conf.values():
         delta_log.install(session, scratch)
     if settings.is_local and f"spark.hadoop.{local_files.KEY}" not in dict(settings.conf):
@@ -167,20 +140,10 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
     return session
 
 
-def _bound_retries(session: SparkSession) -> None:
-    """Bound the retries: the client's default tries a server that is gone for more than ten minutes."""
-    from pyspark.sql.connect.client.retries import DefaultPolicy
-
-    policy = DefaultPolicy(max_retries=REMOTE_RETRIES_MAX, max_backoff=REMOTE_BACKOFF_MAX_MS)
-    session.client.set_retry_policies([policy])
-
-
 def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> dict[str, str]:
     """Return every setting of Spark that is not its default; what the user sets comes last. `archive`: the JVM's
     options for its archive of classes.
     """
-    if settings.remote:
-        return {**OF_SQL, **settings.conf}
     own_options = (
         f"{JVM_OPTIONS}{_huge_pages()}{archive} -Dlog4j2.configurationFile={(scratch / LOGGING_FILE).as_uri()}"
     )
@@ -245,7 +208,7 @@ def lake(settings: SparkSettings) -> dict[str, str]:
 
 def s3_client(settings: SparkSettings, theirs: Mapping[str, str]) -> dict[str, str]:
     """Return what Spark needs to speak to S3 itself, if it has to; `theirs` is set already. Raises SessionError."""
-    if settings.remote or not is_needed(settings.sinks, settings.dead_letter, elsewhere=not settings.is_local):
+    if not is_needed(settings.sinks, settings.dead_letter, elsewhere=not settings.is_local):
         return {}
     try:
         return s3a_settings(settings.s3, hadoop_version(), {PACKAGES: settings.packages or "", **theirs})
@@ -330,19 +293,13 @@ def java_home(wanted: str | None, env: Mapping[str, str]) -> Path:
 
 def check_format(session: SparkSession, name: str, key: str) -> None:
     """Find out before the first record whether Spark knows a format. Raises SessionError."""
-    local = _jvm(session) is not None
     try:
-        if local:
-            source = session._jvm.org.apache.spark.sql.execution.datasources.DataSource  # type: ignore[union-attr]
-            source.lookupDataSource(name, session._jsparkSession.sessionState().conf())
-        else:
-            assert session.read.format(name).load().schema is not None
+        source = session._jvm.org.apache.spark.sql.execution.datasources.DataSource  # type: ignore[union-attr]
+        source.lookupDataSource(name, session._jsparkSession.sessionState().conf())
     except Exception as error:
-        if not local and UNKNOWN_FORMAT not in str(error):
-            return  # whatever is wrong with such a read (no path, no schema, a format to write only), it is known
         raise SessionError(
             f"{key} is {name}, which Spark does not know: {first_line(getattr(error, 'java_exception', error))}; "
-            f"correct it, or add the package that has it to {'mld.spark.packages' if local else 'those of the server'}"
+            "correct it, or add the package that has it to mld.spark.packages"
         ) from error
 
 
@@ -353,16 +310,12 @@ class SessionHealth:
         self._session = session
 
     def check(self) -> None:
-        """Ask cheaply: has our JVM ended, or the session in it; does the server still know our session?"""
+        """Ask cheaply: has our JVM ended, or the session in it?"""
         process = _jvm(self._session)
         try:
-            if process is None:
-                assert self._session.range(1).schema is not None
-                stopped = False
-            elif process.poll() is not None:
+            if process is not None and process.poll() is not None:
                 raise SessionGone(f"the JVM has ended with status {process.returncode}")
-            else:
-                stopped = self._session.sparkContext._jsc.sc().isStopped()
+            stopped = self._session.sparkContext._jsc.sc().isStopped()
         except SessionGone:
             raise
         except Exception as error:
@@ -379,7 +332,7 @@ class SessionHealth:
 
 
 def _jvm(session: SparkSession) -> subprocess.Popen[bytes] | None:
-    """Return the process that PySpark has started; None where there is none (Spark Connect)."""
+    """Return the process that PySpark has started; None where others have started the JVM."""
     process: subprocess.Popen[bytes] | None
     process = getattr(getattr(getattr(session, "_sc", None), "_gateway", None), "proc", None)
     return process
@@ -390,9 +343,7 @@ def jvm_pid(session: SparkSession) -> int | None:
     return None if process is None else process.pid
 
 
-def ui_address(session: SparkSession, settings: SparkSettings) -> str | None:
-    """Return where a person can look at the jobs; a Connect server has its own."""
-    if settings.remote or _jvm(session) is None:
-        return None
+def ui_address(session: SparkSession) -> str | None:
+    """Return where a person can look at the jobs."""
     address: str | None = session.sparkContext.uiWebUrl
     return address

@@ -227,7 +227,7 @@ class DeltaSink(LakeSink):
         store = self._spark.conf.get(f"spark.delta.logStore.{scheme}.impl", None)
         if refusal := one_driver_refusal(self.name, scheme, store):
             raise SinkRefused(refusal)
-        if scheme in ONE_DRIVER_SCHEMES and getattr(self._spark, "_jvm", None) is not None:
+        if scheme in ONE_DRIVER_SCHEMES:
             self._try_store(place)
 
     def _try_store(self, place: str) -> None:

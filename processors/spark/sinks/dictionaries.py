@@ -67,9 +67,7 @@ class Dictionaries:
 
 
 def chunks_of(session: SparkSession, uri: str) -> list[ColumnChunk]:
-    """Return what the footer of a Parquet file says; nothing where it cannot be read from here, as with Spark
-    Connect.
-    """
+    """Return what the footer of a Parquet file says; nothing where it cannot be read from here."""
     try:
         java = session._jvm
         assert java is not None

@@ -14,30 +14,25 @@ Partitioned (`partitioned_files`): the files of a commit are renamed one by one 
 and every name begins with the number of its commit. A reader may see a part of the newest commit meanwhile, and no
 record twice.
 
-A compaction replaces small files of one directory by a large one: a commit without records, whose entry has the names
-of the files that go (`LedgerEntry.removals`). They go first, so a reader may miss their records until the large file
-has come, and never sees one twice.
-
 `commit.journal` says why a commit happens once, whatever dies. Spark writes into a private staging area, so what its
 own committer leaves there (`_temporary`, `_SUCCESS`, late attempts of tasks) never gets into the sink.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, cast
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.admission import admission_of
+from mld.processors.spark.commit.admission import AdmittedSink, admission_of
 from mld.processors.spark.commit.journal import LEDGER, Journal, SinkJournal, signature
 from mld.processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, LedgerEntry
 from mld.processors.spark.commit.store import PosixStore, StagingStore, Store, as_sink_error
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec, StagedFrame
-from mld.processors.spark.sinks.compaction import CompactableFiles
 from mld.processors.spark.sinks.dictionaries import Dictionaries, chunks_of
 from mld.processors.spark.sinks.letter_files import LetterFiles, StoredLetters
 from mld.processors.spark.sinks.spark_write import write
@@ -61,7 +56,7 @@ all values of a column that has no repetitions; building it in vain takes a fift
 OPTIONS = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 
 
-class FileSink(CompactableFiles):
+class FileSink(AdmittedSink):
     """What both layouts share: stage, commit, and the rules of columns. Exactly once."""
 
     exactly_once = True
@@ -82,8 +77,6 @@ class FileSink(CompactableFiles):
         if journal is None:
             journal = Journal(self._store, spec.name)
         self._journal = journal
-        self.before_commit: Callable[[Columns, list[str]], None] = lambda columns, files: None
-        """Hears what a commit is about to bring, once it is staged: columns, and files by their paths in the table."""
         self._admission = admission_of(spec.writer, spec.name, self.place, shared=spec.shared)
         by = f" by {','.join(spec.partition_by)}" if spec.partition_by else ""
         self._layout = f"{spec.format}{by}"
@@ -105,7 +98,7 @@ class FileSink(CompactableFiles):
 
     @property
     def stages_ahead(self) -> bool:
-        """Where Spark writes to this machine. The client of HDFS and the staging areas of a bucket were not tried."""
+        """Where Spark writes to this machine. The staging areas of a bucket were not tried."""
         return isinstance(self._store, PosixStore)
 
     def look(self, frame: DataFrame | None, batch: ShardSpans) -> None:
@@ -128,7 +121,6 @@ class FileSink(CompactableFiles):
         token, columns, files, rows = staged.token, staged.columns, list(staged.files), staged.rows
         if files:
             self._learn(staged.frame, f"{self._journal.data(token)}/{files[0]}", rows // len(files))
-            self.before_commit(columns, files)
 
         def follow(head: LedgerEntry | None) -> LedgerEntry:
             self._check(head, batch, columns)
@@ -252,9 +244,6 @@ class FileSink(CompactableFiles):
 class FlatSink(FileSink):
     """All files in one directory; or one directory per commit, where the sink has begun so."""
 
-    in_one_directory_for: str | None = None
-    """The key whose table reads one directory, and cannot read one per commit."""
-
     def __init__(self, spec: SinkSpec, store: Store) -> None:
         super().__init__(spec, store)
         self._in_directories, self._layout = self._layout, IN_FILES.format(self._layout)
@@ -262,17 +251,6 @@ class FlatSink(FileSink):
     def letters(self) -> LetterFiles:
         """Return the files of a dead letter."""
         return StoredLetters(self._store)
-
-    def _is_compactable(self, head: LedgerEntry) -> bool:
-        return head.layout != self._in_directories
-
-    def _check_layout(self, head: LedgerEntry | None) -> None:
-        super()._check_layout(head)
-        if head and self.in_one_directory_for and head.layout == self._in_directories:
-            raise SinkRefused(
-                f"{self.in_one_directory_for}: {self.place} has a directory per commit, as version 0.1 began it; use "
-                "another path, or make the table once by what mld-spark --ddl prints"
-            )
 
     def _layout_after(self, head: LedgerEntry | None) -> str:
         return self._in_directories if head and head.layout == self._in_directories else self._layout
@@ -334,24 +312,10 @@ class FlatSink(FileSink):
             newest = max((number for name in names if (number := ledger.commit_of(name)) is not None), default=0)
             # A copy without its files was never seen by a reader; its number is given again, to another commit.
             unseen = [number for number in copies if number > newest]
-            for number in unseen:
-                self._check_removals(f"{COPIES}/{ledger.entry_name(number)}", names)
             self._remove_copies(unseen)
             return self._restored(f"{COPIES}/{ledger.entry_name(newest)}") if newest else None
         except OSError as error:
             raise as_sink_error(error, f"sink {self.name}: looking for its lost ledger") from error
-
-    def _check_removals(self, copy: str, names: list[str]) -> None:
-        """Check the removals: a compaction whose file has not come must not have taken any away. What cannot be read
-        was none's.
-        """
-        with suppress(ValueError):
-            gone = set(ledger.decode(self._store.read(copy)).removals) - set(names)
-            if gone:
-                raise SinkRefused(
-                    f"sink {self.name}: {self._store.uri('')} has no ledger, and {len(gone)} files are missing that "
-                    f"the compaction of {copy} was replacing, {min(gone)} among them; restore _mld, which has them"
-                )
 
     def _restored(self, copy: str) -> LedgerEntry:
         try:

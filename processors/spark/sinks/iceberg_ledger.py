@@ -7,8 +7,7 @@ note ties the two together: walking from the current snapshot by its parents, th
 property. If it is not, `main` was moved by hand, and nobody can know which records are in the table.
 
 A note has a `version` that no program knows which looks for whole entries in summaries, so that such a one refuses the
-table. A whole entry in a summary is still read: tables of older programs have it, and sinks through Spark Connect write
-it, for they can set no property in the same commit.
+table. A whole entry in a summary is still read: tables of older programs have it.
 
 Pure: values in, values out.
 """

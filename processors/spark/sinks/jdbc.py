@@ -86,7 +86,7 @@ class Staging:
 
 
 class JdbcSink(AdmittedSink):
-    """A table of PostgreSQL, MySQL, MariaDB or SQL Server. `inherited` is the ledger that an older version of this
+    """A table of PostgreSQL, MySQL or MariaDB. `inherited` is the ledger that an older version of this
     program kept of the sink in `mld.spark.ledger`: its marks are taken over once."""
 
     exactly_once = True

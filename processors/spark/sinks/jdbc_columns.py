@@ -148,7 +148,7 @@ def check_unique(keys: Collection[str], indexes: Sequence[frozenset[str]], diale
     """
     wanted = frozenset(keys)
     named = ", ".join(sorted(keys))
-    if dialect.needs_unique_keys and wanted not in indexes:
+    if wanted not in indexes:
         raise ColumnsRefused(f"the table has no unique index of exactly its keys ({named}); create one")
     if dialect.any_unique_index_counts and (others := [index for index in indexes if index != wanted]):
         raise ColumnsRefused(

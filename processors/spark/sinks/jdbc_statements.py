@@ -80,7 +80,7 @@ class JdbcDialect(ABC):
     driver: ClassVar[str]
     package: ClassVar[str]
     """Maven coordinates of the driver, for people; the version is an example."""
-    quotes: ClassVar[tuple[str, str]] = ('"', '"')
+    quote: ClassVar[str] = '"'
     types: ClassVar[dict[str, str]]
     """Spark's name of a type -> ours, for tables that this sink creates."""
     text_key: ClassVar[str]
@@ -98,14 +98,11 @@ class JdbcDialect(ABC):
     """Properties of the driver for many rows in one message."""
     strictness: ClassVar[str | None] = None
     """Asks for the modes among which one has to be strict."""
-    needs_unique_keys = True
-    """Whether `merge` goes by a unique index of the keys."""
     any_unique_index_counts = False
     """Whether `merge` would take a row for known by any other unique index as well."""
 
     def quoted(self, name: str) -> str:
-        left, right = self.quotes
-        return left + name.replace(right, right * 2) + right
+        return self.quote + name.replace(self.quote, self.quote * 2) + self.quote
 
     def place(self, table: TableName) -> str:
         return f"{self.quoted(table.schema)}.{self.quoted(table.table)}"
@@ -210,7 +207,7 @@ class JdbcDialect(ABC):
         options = f"mld.spark.sink.{sink}.options"
         if state.startswith("28") or code in _LOGIN:
             return f"correct {options}.user and {options}.password"
-        if state in ("3D000", "3F000") or code in _NO_DATABASE:
+        if state in ("3D000", "3F000") or code == _NO_DATABASE:
             return f"make the database, or correct {options}.url and {options}.dbtable"
         if state == "42501" or code in _NOT_ALLOWED:
             return (
@@ -238,7 +235,7 @@ class JdbcDialect(ABC):
         for ordering in newest:
             column = self.quoted(ordering.column)
             if ordering.digits:
-                parts.append(f"{self.length}({column}) {direction}")
+                parts.append(f"CHAR_LENGTH({column}) {direction}")
             parts.append(f"{column} {direction}")
         return ", ".join([*parts, f"{self.quoted(ROW)} {direction}"])
 
@@ -251,12 +248,10 @@ class JdbcDialect(ABC):
         ranked = f"SELECT {values}, {rank} FROM {self.place(stage)}"  # noqa: S608
         return f"SELECT {names} FROM ({ranked}) ranked WHERE {RANK} = 1"  # noqa: S608
 
-    length: ClassVar[str] = "CHAR_LENGTH"
 
-
-_LOGIN = frozenset((1045, 1698, 18456))
-_NO_DATABASE = frozenset((1049, 4060))
-_NOT_ALLOWED = frozenset((1044, 1142, 1227, 229, 262, 2760))
+_LOGIN = frozenset((1045, 1698))
+_NO_DATABASE = 1049
+_NOT_ALLOWED = frozenset((1044, 1142, 1227))
 _STATES: dict[str, DatabaseFault] = {
     "08": DatabaseFault.WAIT,  # connection
     "40": DatabaseFault.WAIT,  # rolled back: deadlock, serialization
@@ -285,7 +280,6 @@ def table_named(text: str, dialect: JdbcDialect, default_schema: str) -> TableNa
 
 
 def _part(text: str, dialect: JdbcDialect) -> str:
-    if text[0] not in '"`[':
+    if text[0] not in '"`':
         return dialect.folded(text)
-    right = "]" if text[0] == "[" else text[0]
-    return text[1:-1].replace(right * 2, right)
+    return text[1:-1].replace(text[0] * 2, text[0])
