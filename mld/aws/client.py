@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from botocore.client import BaseClient
     from botocore.exceptions import ClientError
 
-    from mld.aws.client_factory import ClientFactory, OccasionalName
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -87,7 +85,7 @@ class BotoService:
         return await self._awaited(operation, partial(self._call_in_thread, operation, params), timeout_s)
 
     async def _awaited(self, operation: str, work: Callable[[], T], timeout_s: float | None) -> T:
-        """Return what `work` makes in a thread. The boundary: only errors of our tree come out."""
+        """What `work` makes in a thread. The boundary: only errors of our tree come out."""
         limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(limit_s):
@@ -109,7 +107,7 @@ class BotoService:
         return await self._awaited(operation, partial(self._fetch_in_thread, operation, params, read), timeout_s)
 
     async def with_client(self, use: Callable[[BaseClient], T]) -> T:
-        """Return what `use` makes of the client, in a thread; it may block."""
+        """What `use` makes of the client, in a thread; it may block."""
         return await asyncio.wrap_future(self._pool.submit(lambda: use(self._made_client())))
 
     async def close(self) -> None:
@@ -132,7 +130,7 @@ class BotoService:
             client.close()
 
     def _forget_connections(self) -> None:
-        """Let the next calls make new connections: after a call without an answer no kept one may lead anywhere."""
+        """A call without an answer may mean that no kept connection leads anywhere: the next calls make new ones."""
         client = self._client
         if client is not None:
             with contextlib.suppress(Exception):  # of sockets that are no use any more
@@ -173,26 +171,6 @@ class BotoService:
 
     def _fetch_in_thread(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T]) -> T:
         return read(self._call_in_thread(operation, params)[RAW_BODY])
-
-
-def occasional_service(
-    factory: ClientFactory,
-    name: OccasionalName,
-    region: str | None,
-    endpoint: str | None,
-    *,
-    label: str,
-    timeout_s: float,
-    threads_max: int,
-) -> BotoService:
-    """Return a service that is asked now and then (dead letters, schemas), with the credentials of Kinesis, and in its
-    region unless there is another. It is not open yet.
-    """
-
-    def client() -> BaseClient:
-        return factory.create_occasional(name, region=region, endpoint_url=endpoint, timeout_s=timeout_s)
-
-    return BotoService(client, threads_max=threads_max, name=label)
 
 
 def bounded(client: BaseClient) -> BaseClient:
@@ -238,7 +216,7 @@ def keep_raw_body(client: BaseClient, operation: str) -> None:
 
 
 def aws_failure(operation: str, error: Exception) -> MldError:
-    """Return what an exception of botocore, of a provider of credentials, or of the machine means."""
+    """What an exception of botocore, of a provider of credentials, or of the machine means."""
     from botocore.exceptions import ClientError, ParamValidationError
 
     if isinstance(error, MldError):
@@ -251,7 +229,7 @@ def aws_failure(operation: str, error: Exception) -> MldError:
 
 
 def is_surprise(error: Exception) -> bool:
-    """Return whether nobody who writes to AWS has to expect this: a defect, or a machine at its end."""
+    """Whether nobody who writes to AWS has to expect this: a defect, or a machine at its end."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     from mld.aws.keptcredentials import CredentialsExpiredError
@@ -272,5 +250,5 @@ def _aws_error(operation: str, error: ClientError) -> AwsError:
 
 
 def plain_code(code: str) -> str:
-    """Return an error code without namespace (``com.amazonaws.kinesis#``) and without a trailing documentation address."""
+    """An error code without namespace (``com.amazonaws.kinesis#``) and without a trailing documentation address."""
     return code.split(":", 1)[0].rsplit("#", 1)[-1]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ServiceName = Literal["kinesis", "dynamodbstreams", "dynamodb", "cloudwatch"]
-OccasionalName = Literal["kinesis", "s3", "sqs", "glue"]
+BesideName = Literal["kinesis", "s3", "sqs", "glue"]
 USER_AGENT_TOKEN = f"mld/{__version__}"
 CONNECT_TIMEOUT_S = 10.0
 """Of clients for buckets."""
@@ -53,7 +53,7 @@ class Access:
 
 
 def access_of(settings: Settings) -> dict[ServiceName, Access]:
-    """Return what the settings say about each service."""
+    """What the settings say about each service."""
     stream = Access(
         settings.aws_credentials_provider,
         settings.kinesis_region,
@@ -93,7 +93,7 @@ def bucket_client(
     timeout_s: float,
     connections_max: int,
 ) -> BaseClient:
-    """Return a client of S3 for a program that is no daemon. Does I/O: credentials are looked for. Raises StartupError."""
+    """A client of S3 for a program that is no daemon. Does I/O: credentials are looked for. Raises StartupError."""
     access = Access(credentials, region, None, False, False, None)
     factory = ClientFactory(dict.fromkeys(get_args(ServiceName), access), region_name=region)
     return factory.create_for_bucket(
@@ -106,7 +106,7 @@ def bucket_client(
 
 
 def client_factory(settings: Settings) -> ClientFactory:
-    """Return the factory of all clients of one daemon. Does no I/O yet."""
+    """The factory of all clients of one daemon. Does no I/O yet."""
     return ClientFactory(access_of(settings), region_name=settings.region_name)
 
 
@@ -128,16 +128,16 @@ class ClientFactory:
     def create_client(
         self, service: ServiceName, *, read_timeout_s: float, connect_timeout_s: float, pool_connections_max: int
     ) -> BaseClient:
-        """Return a client that makes one attempt per call, and another one if it was refused for our clock only.
+        """A client that makes one attempt per call, and another one if it was refused for our clock only.
 
         Raises StartupError when no credentials provider yields any, or when no region is known.
         """
         return self._create(service, self._access[service], read_timeout_s, connect_timeout_s, pool_connections_max)
 
-    def create_occasional(
-        self, service: OccasionalName, *, region: str | None, endpoint_url: str | None, timeout_s: float
+    def create_beside(
+        self, service: BesideName, *, region: str | None, endpoint_url: str | None, timeout_s: float
     ) -> BaseClient:
-        """Return a client for dead letters, with the credentials of Kinesis, and its region unless there is another.
+        """A client for dead letters, with the credentials of Kinesis, and its region unless there is another.
 
         Makes one attempt per call, one at a time. Raises as `create_client` does.
         """
@@ -148,7 +148,7 @@ class ClientFactory:
     def create_for_bucket(
         self, *, region: str | None, endpoint_url: str | None, path_style: bool, timeout_s: float, connections_max: int
     ) -> BaseClient:
-        """Return a client of S3 with the credentials of Kinesis; one attempt per call. Raises as `create_client` does."""
+        """A client of S3 with the credentials of Kinesis; one attempt per call. Raises as `create_client` does."""
         access = replace(self._access["kinesis"], region=region, endpoint_url=endpoint_url)
         style: dict[str, Any] = {"addressing_style": "path" if path_style else "auto"}
         return self._create("s3", access, timeout_s, CONNECT_TIMEOUT_S, connections_max, style)
@@ -199,17 +199,17 @@ class ClientFactory:
         return client
 
     def credentials_of(self, service: ServiceName) -> Credentials | None:
-        """Return those that the clients of `service` sign with, refreshed by themselves; None: requests go unsigned."""
+        """Those that the clients of `service` sign with, refreshed by themselves; None: requests go unsigned."""
         with self._lock:
             return self._credentials(self._access[service].credentials).credentials
 
     def provider_of(self, service: ServiceName) -> str:
-        """Return the provider that yielded the credentials of `service`."""
+        """The provider that yielded the credentials of `service`."""
         with self._lock:
             return self._credentials(self._access[service].credentials).provider
 
     def ca_bundle_of(self, service: ServiceName) -> str | None:
-        """Return the file that the environment or the profile names for verifying servers."""
+        """The file that the environment or the profile names for verifying servers."""
         with self._lock:
             chain = self._access[service].credentials
             bundle = self._session_with(chain, self._credentials(chain)).get_config_variable("ca_bundle")
@@ -225,7 +225,7 @@ class ClientFactory:
         return self._resolved[chain]
 
     def _session_with(self, chain: CredentialsChain, resolved: ResolvedCredentials) -> Session:
-        """Return one session for all clients of a chain, as making one takes 10 ms."""
+        """One session for all clients of a chain, as making one takes 10 ms."""
         if chain not in self._sessions:
             session = self._new_session(None)
             session.register_component("credential_provider", _Fixed(resolved))
@@ -233,7 +233,7 @@ class ClientFactory:
         return self._sessions[chain]
 
     def _new_session(self, profile: str | None) -> Session:
-        """Return a session for `profile`; all share one loader, which keeps the service models it has read."""
+        """A session for `profile`; all share one loader, which keeps the service models it has read."""
         from botocore.session import Session
 
         from mld.aws.service_data import LeanFileLoader

@@ -89,7 +89,7 @@ class ChangePlace:
         return f"{self.shard_id} {since} {self.quiet_pages} {self.quiet_from_s} {self.token}"
 
     def after_nothing(self, now: float) -> ChangePlace:
-        """Return the place after an empty page."""
+        """The place after an empty page."""
         start = self.quiet_from_s if self.quiet_pages else now
         return replace(self, quiet_pages=self.quiet_pages + 1, quiet_from_s=start)
 
@@ -164,7 +164,7 @@ class DynamoDBStreams:
         return page
 
     async def _children_of(self, shard_id: str) -> tuple[ChildShard, ...]:
-        """Return the children of a shard that has ended; empty if there are none yet, or none will be."""
+        """The children of a shard that has ended; empty if there are none yet, or none will be."""
         delay_s = CHILDREN_BACKOFF_FIRST_S
         for attempt in range(CHILDREN_ATTEMPTS_MAX):
             if attempt:
@@ -190,9 +190,7 @@ class DynamoDBStreams:
         ), status
 
     async def _all_shards(self) -> tuple[list[Shard], str]:
-        """Return every shard, and the status of the stream. A parent of a listed shard is closed, whatever the page
-        said.
-        """
+        """Every shard, and the status of the stream. A parent of a listed shard is closed, whatever the page said."""
         found: dict[str, Shard] = {}
         status = ""
         params: dict[str, Any] = {"StreamArn": self._arn}
@@ -263,7 +261,7 @@ def _shard(item: Mapping[str, Any]) -> Shard:
 
 
 def _closed_parents(found: Mapping[str, Shard]) -> Iterator[Shard]:
-    """Close parents that a listing shows open beside their children: torn between two moments, the child is newer."""
+    """A listing that is torn between two moments shows a parent open beside its child; the child is the newer truth."""
     parents = {parent for shard in found.values() for parent in shard.parents}
     for shard in found.values():
         if shard.is_open and shard.shard_id in parents:

@@ -48,7 +48,7 @@ class StreamsReader:
         """What the file held when it was last read without a complaint."""
 
     async def read(self) -> Sequence[StreamSetting]:
-        """Return the streams of the file as it is now, or as it was when it could last be read. Raises nothing."""
+        """The streams of the file as it is now, or as it was when it could last be read. Raises nothing."""
         if self._file is None:
             return self._streams
         try:

@@ -104,7 +104,7 @@ class UserRecords:
         self._first = min(first, len(entries) // _ENTRY)
 
     def after(self, sub: int) -> UserRecords:
-        """Return those whose sub-sequence number is above `sub`."""
+        """Those whose sub-sequence number is above `sub`."""
         return UserRecords(self._data, self._keys, self._entries, max(0, sub + 1))
 
     def __len__(self) -> int:
@@ -112,7 +112,7 @@ class UserRecords:
 
     @property
     def last(self) -> int:
-        """Return the highest sub-sequence number."""
+        """The highest sub-sequence number."""
         return len(self._entries) // _ENTRY - 1
 
     def columns(self) -> Iterator[tuple[memoryview, bytes, int]]:
@@ -162,7 +162,7 @@ class Work:
 
 
 def user_records(data: Payload, hash_range: HashRange | None, work: Work) -> Steps[UserRecords | None]:
-    """Return the user records in a record's payload; None if it is no aggregate, and is to be delivered as it came.
+    """The user records in a record's payload; None if it is no aggregate, and is to be delivered as it came.
 
     Raises MisroutedAggregateError if one of them does not belong into `hash_range` (None: unknown): nothing of it may
     be delivered then, as the producer, who built it for another shard, sends them all again. Raises
@@ -292,8 +292,7 @@ def _parse(data: Payload, position: int, end: int, work: Work) -> Steps[tuple[_K
 
 
 def _usual_entry(data: Payload, position: int, end: int) -> Entry | None:
-    """Return a user record as producers write it: its fields once each, in order, and nothing else. None if it is not
-    so, or
+    """A user record as producers write it: its fields once each, in order, and nothing else. None if it is not so, or
     if its numbers are so long that reading them is more work than a unit of SLICE."""
     first = position
     if data[position] != _PARTITION_KEY_INDEX:
@@ -309,7 +308,7 @@ def _usual_entry(data: Payload, position: int, end: int) -> Entry | None:
 
 
 def _entry(data: Payload, position: int, end: int) -> tuple[Entry, int]:
-    """Return any user record, and how many fields it has."""
+    """Any user record, and how many fields it has."""
     key = explicit = start = stop = _ABSENT
     fields = 0
     while position < end:
@@ -334,7 +333,7 @@ def _entry(data: Payload, position: int, end: int) -> tuple[Entry, int]:
 
 
 def _require_key_of_tag(data: Payload, position: int, end: int) -> int:
-    """Return how many fields the tag has."""
+    """How many fields the tag has."""
     found = False
     fields = 0
     while position < end:
@@ -383,7 +382,7 @@ def _varint(data: Payload, position: int) -> tuple[int, int]:
 
 
 def _length_delimited(data: Payload, position: int, end: int) -> tuple[int, int]:
-    """Return start and end of a field's content."""
+    """Start and end of a field's content."""
     length = data[position]
     position += 1
     if length >= 0x80:
@@ -395,8 +394,7 @@ def _length_delimited(data: Payload, position: int, end: int) -> tuple[int, int]
 
 
 def _skip(data: Payload, position: int, end: int, tag: int) -> tuple[int, int]:
-    """Return the end of a field that nobody needs, groups and all that is in them included, and how many fields these
-    are.
+    """The end of a field that nobody needs, groups and all that is in them included, and how many fields these are.
 
     Cases are wire types.
     """

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mld import DISTRIBUTION
-from mld.aws.client import occasional_service
+from mld.aws.beside import beside_service
 from mld.aws.client_factory import ClientFactory
 from mld.aws.counted import CountedService
 from mld.core.clock import Clock
@@ -35,7 +35,7 @@ class OpenedRegistry:
         self.preparer = preparer
 
     async def open(self) -> None:
-        """Open the client. Raises StartupError without credentials or a region."""
+        """Raises StartupError without credentials or a region."""
         await self._service.open()
 
     async def close(self) -> None:
@@ -51,7 +51,7 @@ def registry_of(
     if settings.schemas.mode is SchemaMode.OFF:
         return None
 
-    glue = occasional_service(
+    glue = beside_service(
         factory,
         "glue",
         settings.schemas.region,
@@ -76,7 +76,7 @@ def registry_of(
 
 
 def missing_codecs(settings: Settings, file_name: str) -> list[Remark]:
-    """Return an error for a mode whose package is not installed."""
+    """An error for a mode whose package is not installed."""
     if settings.schemas.mode is not SchemaMode.JSON or find_spec("fastavro") is not None:
         return []
     why = "json needs a package that is not installed (fastavro)"

@@ -40,7 +40,7 @@ class ControlAnswers:
         self._started_at = clock.monotonic()
 
     def routes(self) -> Mapping[str, ControlRoute]:
-        """Return the routes by the word of the request."""
+        """By the word of the request."""
         return {
             "who": self._who,
             "live": self._live,

@@ -15,9 +15,9 @@ from collections import deque
 from functools import partial
 
 from mld.aws.wire.connection import Connection, Origin
-from mld.aws.wire.loop_connection import LoopConnection
 from mld.aws.wire.threads import THREADS_AT_ONCE, WAIT_MAX_S
 from mld.aws.wire.turns import Turn, TurnWatch
+from mld.aws.wire.wired import Wired
 
 log = logging.getLogger(__name__)
 
@@ -31,34 +31,34 @@ MORE_BELOW_SHARE, FEWER_ABOVE_SHARE = 0.5, 0.9
 class WirePlace:
     """Room for one call. `connection` is what a thread may use, and leaves there if it is as good as new.
 
-    `on_loop` is open whenever it is there: nobody but the place closes it. `silent` is the origin to which a kept
+    `wired` is open whenever it is there: nobody but the place closes it. `silent` is the origin to which a kept
     connection led on which a call got no answer.
     """
 
-    __slots__ = ("connection", "idle_since_s", "on_loop", "silent")
+    __slots__ = ("connection", "idle_since_s", "silent", "wired")
 
     def __init__(self) -> None:
-        self.on_loop: LoopConnection | None = None
+        self.wired: Wired | None = None
         self.connection: Connection | None = None
         self.silent: Origin | None = None
         self.idle_since_s = 0.0
 
     @property
     def origin(self) -> Origin | None:
-        return None if self.on_loop is None else self.on_loop.connection.origin
+        return None if self.wired is None else self.wired.connection.origin
 
     def lend(self) -> None:
-        """Lend it to a thread."""
-        if self.on_loop is not None:
-            self.connection, self.on_loop = self.on_loop.release(), None
+        """To a thread."""
+        if self.wired is not None:
+            self.connection, self.wired = self.wired.release(), None
 
     def drop(self) -> None:
         """Close what there is."""
-        if self.on_loop is not None:
-            self.on_loop.close()
+        if self.wired is not None:
+            self.wired.close()
         if self.connection is not None:
             self.connection.close()
-        self.on_loop = self.connection = None
+        self.wired = self.connection = None
 
 
 class PlacesClosedError(Exception):
@@ -84,7 +84,7 @@ class Places:
         return len(self._idle) + len(self._busy)
 
     async def take(self, origin: Origin | None) -> WirePlace:
-        """Take a place, if possible with a connection to `origin` (None: to anywhere). Raises PlacesClosedError."""
+        """A place, if possible with a connection to `origin` (None: to anywhere). Raises PlacesClosedError."""
         if self._is_closed:
             raise PlacesClosedError
         if len(self._busy) >= self._allowed:
@@ -94,9 +94,7 @@ class Places:
         return place
 
     def give_back(self, place: WirePlace) -> None:
-        """Free the place: with a good connection in it, `on_loop` or left by a thread, or with none. Never
-        raises.
-        """
+        """The place is free: with a good connection in it, `wired` or left by a thread, or with none. Never raises."""
         self._busy.discard(place)
         if self._is_closed:
             place.drop()
@@ -112,12 +110,12 @@ class Places:
                 self._busy.add(place)
                 waiter.set_result(place)
                 return
-        if place.on_loop is not None:
+        if place.wired is not None:
             place.idle_since_s = time.monotonic()
             self._idle.append(place)
 
     def distrust(self, origin: Origin) -> None:
-        """Trust no kept connection after one that led nowhere: what made it so may have met all made before.
+        """A kept connection has led nowhere: what made it so may have met all that were made before.
 
         Else every retry would draw the next dead one, each for as long as a time-out.
         """
@@ -144,8 +142,8 @@ class Places:
         for place in self._idle:
             place.drop()
         for place in self._busy:
-            if place.on_loop is not None:
-                place.on_loop.fail(reason)
+            if place.wired is not None:
+                place.wired.fail(reason)
         self._idle = []
         self._waiting.clear()
 
@@ -199,21 +197,19 @@ class Places:
             self._look = loop.call_later(self._wait_max_s, self._look_at_queue)
 
     def _wire(self, place: WirePlace) -> None:
-        """Give the loop the connection that a thread has left, if it is as good as it should be."""
+        """The connection that a thread has left goes back to the loop, if it is as good as it should be."""
         connection, place.connection = place.connection, None
         assert connection is not None
         try:
             connection.let_go()
-            place.on_loop = LoopConnection(connection, partial(self._lost, place))
+            place.wired = Wired(connection, partial(self._lost, place))
         except Exception as error:  # the loop can watch no more descriptors, for example
             log.debug("a connection is not kept: %s", error, extra={"action": "connection_dropped"})
-        if place.on_loop is None:
+        if place.wired is None:
             connection.close()
 
     def _lost(self, place: WirePlace) -> None:
-        """Drop a connection that ended while no call used it; the place may be idle, or in the hands of the next
-        caller.
-        """
+        """A connection has ended while no call used it; the place may be idle, or in the hands of the next caller."""
         place.drop()
         if place in self._idle:
             self._idle.remove(place)
