@@ -26,7 +26,7 @@ _SCRUB = Scrubber()
 
 
 def reason_of(error: BaseException) -> str:
-    """An exception in words, without the password of a URL and the like."""
+    """Return an exception in words, without the password of a URL and the like."""
     return f"{type(error).__name__}: {_SCRUB(str(error))}"
 
 

@@ -86,7 +86,7 @@ def message_of(frame: bytes) -> Message:
 
 
 def _event_in(frame: Frame, length: int) -> LargeEvent | None:
-    """The event in a frame of this length, if it is in order and is one."""
+    """Return the event in a frame of this length, if it is in order and is one."""
     prelude = b"".join(_cut(frame, 0, _PRELUDE_BYTES))
     total, headers_bytes, checksum = (int.from_bytes(prelude[at : at + 4], "big") for at in (0, 4, 8))
     body = _PRELUDE_BYTES + headers_bytes
@@ -105,7 +105,7 @@ def _event_in(frame: Frame, length: int) -> LargeEvent | None:
 
 
 def _headers_in(data: bytes) -> dict[str, Any]:
-    """Empty if they cannot be read."""
+    """Return empty if they cannot be read."""
     from botocore.eventstream import EventStreamHeaderParser, ParserError
 
     try:
@@ -116,7 +116,7 @@ def _headers_in(data: bytes) -> dict[str, Any]:
 
 
 def _cut(frame: Frame, start: int, end: int) -> Iterator[memoryview]:
-    """The pieces of the bytes from `start` to `end`, exclusive."""
+    """Yield the pieces of the bytes from `start` to `end`, exclusive."""
     at = 0
     for piece in frame:
         if at >= end:
@@ -214,7 +214,7 @@ class EventSubscription:
         self._source.close()
 
     async def _read(self, frame: tuple[memoryview, ...]) -> Page | None:
-        """The page of an event; None for a frame that holds none."""
+        """Return the page of an event; None for a frame that holds none."""
         with stream_errors(self._stream_name):
             if sum(map(len, frame)) <= INLINE_BYTES_MAX:
                 return self._page_in(frame)
@@ -241,7 +241,7 @@ class EventSubscription:
 
 
 def _text_of(payload: bytes) -> str:
-    """What an exception says."""
+    """Return what an exception says."""
     try:
         document = json.loads(payload)
     except (ValueError, RecursionError):

@@ -119,7 +119,7 @@ def _sync(directory: Path) -> None:
 
 
 def _file_name(text: str) -> str:
-    """A name as one component of a path, whatever is in it."""
+    """Return a name as one component of a path, whatever is in it."""
     name = quote(text, safe="")
     return f"%2E{name[1:]}" if name.startswith(".") else name
 

@@ -33,7 +33,7 @@ class PartReader(Protocol[T_co]):
         ...
 
     def end(self, last: bytes = b"") -> T_co:
-        """What is made of the body that ends with `last`."""
+        """Return what is made of the body that ends with `last`."""
         ...
 
 
@@ -70,7 +70,9 @@ class FrameSource(Protocol):
     """The frames of an open event stream, undecoded and each in the pieces in which it came."""
 
     async def next(self) -> tuple[memoryview, ...] | None:
-        """None at the ordinary end. Raises an Exception for a broken connection; may be cancelled without loss."""
+        """Return none at the ordinary end. Raises an Exception for a broken connection; may be cancelled without
+        loss.
+        """
         ...
 
     def close(self) -> None: ...
@@ -82,9 +84,13 @@ class StreamService(RawService, Protocol):
     async def open_stream(
         self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None
     ) -> FrameSource:
-        """The stream that answers `operation`, once its head says that it was accepted. Raises as `call` does."""
+        """Return the stream that answers `operation`, once its head says that it was accepted. Raises as `call`
+        does.
+        """
         ...
 
     async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
-        """What `work` makes, in a thread: for computations that would hold up the loop. Raises as `fetch` does."""
+        """Return what `work` makes, in a thread: for computations that would hold up the loop. Raises as `fetch`
+        does.
+        """
         ...

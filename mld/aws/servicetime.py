@@ -58,7 +58,7 @@ class ServiceTime:
         self.is_measured = False
 
     def now(self) -> float:
-        """AWS's time in epoch seconds, as far as it is known."""
+        """Return AWS's time in epoch seconds, as far as it is known."""
         return self._wall() + self.offset_s
 
     def learn(self, date: str | None) -> bool:

@@ -39,7 +39,7 @@ class UnsupportedConditionError(ValueError):
 
 
 def rewrite_expected(request: dict[str, Any]) -> dict[str, Any]:
-    """The same request with a ConditionExpression in place of `Expected`; unchanged if there is none."""
+    """Return the same request with a ConditionExpression in place of `Expected`; unchanged if there is none."""
     expected = request.get("Expected")
     if not expected or "ConditionExpression" in request:
         return request

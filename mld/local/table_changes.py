@@ -251,7 +251,7 @@ def _plain_item(item: Any) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    """A DynamoType as DynamoDB's JSON, sharing nothing with it."""
+    """Return a DynamoType as DynamoDB's JSON, sharing nothing with it."""
     content = value.value
     if value.is_list():
         content = [_plain(element) for element in content]

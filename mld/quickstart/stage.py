@@ -63,7 +63,7 @@ def only_one_in(directory: Path) -> Iterator[None]:
 
 
 def free_port(wanted: int) -> int:
-    """A port of the loopback interface that nobody has: the wanted one, or else any."""
+    """Return a port of the loopback interface that nobody has: the wanted one, or else any."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -119,7 +119,9 @@ def _ends_with_us() -> Callable[[], None] | None:
 
 
 def ready_endpoint(server: subprocess.Popen[bytes], errors: Path) -> str:
-    """The endpoint that the server announces on its first line, within `SERVER_START_S`. Raises QuickstartError."""
+    """Return the endpoint that the server announces on its first line, within `SERVER_START_S`. Raises
+    QuickstartError.
+    """
     assert server.stdout is not None
     limit = threading.Timer(SERVER_START_S, server.kill)
     limit.start()

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 SHARDS_NAMED_MAX = 20
 RESET = "reset"
+FOR_S_MAX = 365 * 24 * 3600
 
 
 class ControlAnswers:
@@ -84,6 +85,8 @@ class ControlAnswers:
             raise RequestRefused(f"there are the levels {', '.join(LEVELS)}, and {RESET}")
         if not isinstance(name, str | None) or not isinstance(for_s, int | float | None):
             raise RequestRefused("logger is a name, and forSeconds a number")
+        if for_s is not None and not 0 <= for_s <= FOR_S_MAX:
+            raise RequestRefused(f"forSeconds lies between 0 and {FOR_S_MAX}")
         try:
             changes = self._levels.reset(name) if level == RESET else self._levels.change(level, name or ROOT)
         except UnknownLoggerError as error:

@@ -84,7 +84,7 @@ class Places:
         return len(self._idle) + len(self._busy)
 
     async def take(self, origin: Origin | None) -> WirePlace:
-        """A place, if possible with a connection to `origin` (None: to anywhere). Raises PlacesClosedError."""
+        """Return a place, if possible with a connection to `origin` (None: to anywhere). Raises PlacesClosedError."""
         if self._is_closed:
             raise PlacesClosedError
         if len(self._busy) >= self._allowed:

@@ -39,7 +39,7 @@ class WireFrames:
         self._read_on()
 
     async def next(self) -> Frame | None:
-        """The next frame; None at the end of the answer. Raises OSError or BrokenAnswerError.
+        """Return the next frame; None at the end of the answer. Raises OSError or BrokenAnswerError.
 
         One caller at a time. May be cancelled without loss.
         """

@@ -37,7 +37,7 @@ class Turn:
         self.release()
 
     def taken_s(self, at_s: float) -> float:
-        """Seconds until `at_s` in which somebody had it. From any thread; approximate while it is passed on."""
+        """Return seconds until `at_s` in which somebody had it. From any thread; approximate while it is passed on."""
         since_s = self._since_s
         return self._before_s + (0.0 if since_s is None else max(0.0, at_s - since_s))
 

@@ -42,7 +42,7 @@ class Wired:
         return self._has_fd and not self.connection.is_stale()
 
     async def exchange(self, request: bytes, *, timeout_s: float) -> Answer | Incoming:
-        """An answer, or as much of a large one as has come, with which a thread goes on after `release`.
+        """Return an answer, or as much of a large one as has come, with which a thread goes on after `release`.
 
         Raises NothingSentBackError, and whatever else went wrong; after that and a cancellation `close` is due.
         """

@@ -101,7 +101,7 @@ class TableStreams:
         return found
 
     def newest_of(self, table: str, now: float) -> TableStream:
-        """The newest stream of a table of this name, in any account and region. Raises ResourceNotFound."""
+        """Return the newest stream of a table of this name, in any account and region. Raises ResourceNotFound."""
         found = [s for s in self._all(now) if s.key.table == table]
         if not found:
             raise errors.stream_not_found(f"of table {table}")
@@ -127,7 +127,7 @@ class TableStreams:
     def describe_shards(
         self, stream: TableStream, *, now: float, after: str | None = None, children_of: str | None = None, limit: int
     ) -> DescribedShards:
-        """A page of the shards, or of the children of one."""
+        """Return a page of the shards, or of the children of one."""
         if self.enforce:
             if not stream.describes.has(1, now):
                 raise errors.limit_exceeded(f"DescribeStream of {stream.arn}")
@@ -160,8 +160,9 @@ class TableStreams:
     def get_records(
         self, iterator: str, *, region: str, now: float, limit: int | None = None, empty: bool = False
     ) -> tuple[ChangePage, str | None]:
-        """A page and the next iterator, which is None at the end of a closed shard. With `empty` there are no records,
-        and the place stays."""
+        """Return a page and the next iterator, which is None at the end of a closed shard. With `empty` there are no
+        records, and the place stays.
+        """
         place = _decode(iterator)
         stream = self.stream(place.arn, now, region)
         if now - place.issued_s > ITERATOR_LIFE_S:

@@ -19,7 +19,7 @@ def sequence_number(counter: int, index: int) -> int:
 
 
 def index_of(number: int) -> int:
-    """The index of the shard that a number was given to."""
+    """Return the index of the shard that a number was given to."""
     return number % _COUNTER_UNIT
 
 
@@ -128,7 +128,7 @@ class ChangeShard:
             del column[:count]
 
     def page(self, position: int, *, limit: int, bytes_max: int) -> ChangePage:
-        """The records of number `position` and after, within the limits, but at least one if there is any."""
+        """Return the records of number `position` and after, within the limits, but at least one if there is any."""
         start = bisect_left(self._numbers, position)
         wanted = min(len(self._numbers), start + limit)
         before = self._totals[start - 1] if start else self._trimmed_bytes

@@ -51,7 +51,7 @@ class TableStream:
         return self.disabled_s is None
 
     def is_gone(self, now: float) -> bool:
-        """A disabled stream can be read for as long as its records would live."""
+        """Return a disabled stream can be read for as long as its records would live."""
         return self.disabled_s is not None and now >= self.disabled_s + RETENTION_S
 
     def shards(self, now: float) -> list[ChangeShard]:
@@ -60,7 +60,7 @@ class TableStream:
         return [self._shards[name] for name in sorted(self._shards)]
 
     def shard(self, name: str, now: float) -> ChangeShard:
-        """Raises ResourceNotFound."""
+        """Raise ResourceNotFound."""
         self._advance(now)
         if (found := self._shards.get(name)) is None:
             raise errors.shard_not_found(name)
