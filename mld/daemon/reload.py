@@ -126,9 +126,9 @@ async def _settled() -> None:
 class StreamsReader:
     """Reads the list of streams of `mld.streamsFile` again while the daemon runs.
 
-    A damaged file changes nothing, and a changed one only if it is the same a moment later: one that is written in place
-    may be read half, which is a shorter list, or one with the half of a name. `streams` are those of the start; `file`
-    None: they never change. Secrets of the file go to `scrub`. `pause` separates the two looks at a file that has changed.
+    A damaged file changes nothing, and a changed one only if it is the same a moment later: one that is written in
+    place may be read half, which is a shorter list, or one with the half of a name. `streams` are those of the start;
+    `file` None: they never change. Secrets of the file go to `scrub`. `pause` separates the two looks at a changed file.
     """
 
     def __init__(
