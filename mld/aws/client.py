@@ -130,7 +130,7 @@ class BotoService:
             client.close()
 
     def _forget_connections(self) -> None:
-        """A call without an answer may mean that no kept connection leads anywhere: the next calls make new ones."""
+        """Make new connections for the next calls: after a call without an answer maybe no kept one leads anywhere."""
         client = self._client
         if client is not None:
             with contextlib.suppress(Exception):  # of sockets that are no use any more

@@ -96,7 +96,9 @@ def _object(*pairs: tuple[str, str | None]) -> str:
 
 
 def _text(text: str) -> str:
-    """As Jackson writes it: UTF-8 as it is, and control characters without a letter of their own in upper case."""
+    """Encode a text as Jackson writes it: UTF-8 as it is, and control characters without a letter of their own in
+    upper case.
+    """
     if not isinstance(text, str):
         raise TypeError(f"{text!r} is no text")
     return _CONTROL.sub(lambda found: "\\u00" + found[1].upper(), json.dumps(text, ensure_ascii=False))

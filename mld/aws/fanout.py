@@ -64,7 +64,7 @@ def message_in(frame: Frame) -> Message | LargeEvent:
 
 
 def message_of(frame: bytes) -> Message:
-    """As `message_in`, of a frame in one piece, by botocore's parser."""
+    """Return, as `message_in` does, the message of a frame in one piece, by botocore's parser."""
     from botocore.eventstream import EventStreamBuffer, ParserError
 
     buffer = EventStreamBuffer()
@@ -221,7 +221,7 @@ class EventSubscription:
             return await self._service.in_thread(SUBSCRIBE, lambda: self._page_in(frame))
 
     def _page_in(self, frame: tuple[memoryview, ...]) -> Page | None:
-        """May run in a thread. Raises AwsError or InvalidStreamResponseError."""
+        """Return the page in an event. May run in a thread. Raises AwsError or InvalidStreamResponseError."""
         try:
             message = message_in(frame)
             if isinstance(message, LargeEvent):

@@ -207,7 +207,7 @@ def _filter_params(shard_filter: ShardFilter) -> dict[str, Any]:
 
 
 def time_param(epoch_s: float) -> datetime:
-    """As the SDK wants it."""
+    """Return the time as the SDK wants it."""
     return datetime.fromtimestamp(epoch_s, tz=UTC)
 
 

@@ -29,7 +29,7 @@ class PartReader(Protocol[T_co]):
     """Reads one body while it comes in."""
 
     def feed(self, part: bytes) -> None:
-        """The next part. Raises nothing: whatever is wrong with it, `end` says."""
+        """Take the next part. Raises nothing: whatever is wrong with it, `end` says."""
         ...
 
     def end(self, last: bytes = b"") -> T_co:
@@ -57,7 +57,7 @@ class RawService(Service, Protocol):
     async def fetch(
         self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], *, timeout_s: float | None = None
     ) -> T:
-        """As `call`, but the answer is what `read` makes of the body of a good answer, maybe in a thread.
+        """Call as `call` does, but return what `read` makes of the body of a good answer, maybe in a thread.
 
         A large body may come in parts if `read` is a `PartwiseRead`.
 

@@ -128,7 +128,7 @@ class StreamsReader:
 
     A damaged file changes nothing, and a changed one only if it is the same a moment later: one that is written in
     place may be read half, which is a shorter list, or one with the half of a name. `streams` are those of the start;
-    `file` None: they never change. Secrets of the file go to `scrub`. `pause` separates the two looks at a changed file.
+    `file` None: they never change. Secrets of the file go to `scrub`. `pause` separates the two looks at a change.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class PlainTour(Tour):
         return self.directory / "archive"
 
     def check(self) -> None:
-        """It needs nothing besides this project."""
+        """Check nothing: it needs nothing besides this project."""
 
     def clear(self) -> None:
         self.archive_directory.mkdir(parents=True, exist_ok=True)

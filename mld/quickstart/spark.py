@@ -113,7 +113,7 @@ class SparkTour(Tour):
             yield daemon
 
     def wait_until_caught_up(self, daemon: subprocess.Popen[bytes]) -> None:
-        """Another core is idle while the session of the daemon starts: that of the reader starts beside it."""
+        """Wait. Another core is idle while the session of the daemon starts: that of the reader starts beside it."""
         command = [sys.executable, "-P", "-m", "mld.processors.samples.reading", str(self.lake)]
         with self.reading_log_file.open("wb") as log:
             self._reader = self._readers.enter_context(process(command, log, stdin=subprocess.PIPE))

@@ -35,7 +35,7 @@ class NotReadyError(QuickstartError):
 
 @contextmanager
 def signals_end_us() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the tour like Ctrl-C: everything it has started is stopped."""
+    """Let SIGTERM and SIGHUP end the tour like Ctrl-C: everything it has started is stopped."""
 
     def end(number: int, _: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)
@@ -85,7 +85,7 @@ def process(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with the block: by TERM, and KILL if need be. On Linux it ends even if we are killed."""
+    """Run a process that ends with the block: by TERM, and KILL if need be. On Linux it ends even if we are killed."""
     with subprocess.Popen(
         command,
         stdout=stdout,

@@ -148,7 +148,7 @@ class Tour(ABC):
 
     @contextmanager
     def embedded_aws(self) -> Iterator[str]:
-        """The embedded AWS on a free loopback port; yields its endpoint."""
+        """Run the embedded AWS on a free loopback port; yields its endpoint."""
         errors = self.directory / "embedded-aws.log"
         with errors.open("wb") as log, process([sys.executable, "-P", "-m", "mld.local", "--port", "0"], log) as server:
             endpoint = ready_endpoint(server, errors)
@@ -172,7 +172,7 @@ class Tour(ABC):
 
     @contextmanager
     def run_daemon(self, properties_file: Path, log_file: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-        """A daemon, in the tour's directory; PATH begins with the directory of this interpreter."""
+        """Run a daemon in the tour's directory; PATH begins with the directory of this interpreter."""
         # If the processor cannot work, the tour is to end, not to wait for a repair.
         command = [
             sys.executable,
@@ -211,7 +211,7 @@ class Tour(ABC):
         self._check_alive(daemon)
 
     def _put(self, chunk: Sequence[ClickEvent]) -> None:
-        """One PutRecords call; refused records are put again."""
+        """Make one PutRecords call; refused records are put again."""
         for _ in range(PUT_ATTEMPTS_MAX):
             answer = self.kinesis.put_records(
                 StreamName=STREAM, Records=[{"Data": e.data, "PartitionKey": e.partition_key} for e in chunk]
@@ -268,7 +268,7 @@ class Tour(ABC):
         )
 
     def stop(self, daemon: subprocess.Popen[bytes]) -> int:
-        """SIGTERM, as systemd would; returns the exit status."""
+        """Send SIGTERM, as systemd would; returns the exit status."""
         daemon.send_signal(signal.SIGTERM)
         try:
             return daemon.wait(STOP_S)

@@ -40,7 +40,7 @@ class ControlAnswers:
         self._started_at = clock.monotonic()
 
     def routes(self) -> Mapping[str, ControlRoute]:
-        """By the word of the request."""
+        """Return the routes by the word of the request."""
         return {
             "who": self._who,
             "live": self._live,
@@ -151,7 +151,7 @@ class ControlAnswers:
 
 
 def _log_changes(changes: Iterable[LevelChange]) -> None:
-    """Whatever the levels are: a log that falls silent says why."""
+    """Log changes whatever the levels are: a log that falls silent says why."""
     for one in changes:
         fields = {"action": "log_level", "changed_logger": one.logger or "root", "old": one.old, "new": one.new}
         log.handle(log.makeRecord(log.name, logging.INFO, __file__, 0, "log level changed", (), None, extra=fields))

@@ -80,7 +80,7 @@ class TableSight:
         return f"the lease table was not reached for {silent_s:.0f} s{why}"
 
     def reached(self, sent_at: float) -> None:
-        """The table has answered a request that was sent at `sent_at`."""
+        """Note that the table has answered a request that was sent at `sent_at`."""
         self._reached_at, self._failure = max(self._reached_at, sent_at), ""
 
     def look(self) -> None:

@@ -134,7 +134,7 @@ def encoded(view: StatusView, *, zipped: bool) -> Steps[tuple[bytes, ...]]:
 def in_pieces(
     head: Document, lists: Mapping[str, Iterator[Document]], *, zipped: bool = False
 ) -> Steps[tuple[bytes, ...]]:
-    """As `encoded`, for any document with long lists."""
+    """Encode as `encoded` does, for any document with long lists."""
     packer = zlib.compressobj(COMPRESSION_LEVEL, wbits=16 + zlib.MAX_WBITS) if zipped else None
     pieces: list[bytes] = []
     for text in _texts(head, lists):

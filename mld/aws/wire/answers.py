@@ -159,7 +159,9 @@ class Incoming:
             self.length = 0
 
     def _whole(self, body: bytes, is_exact: bool) -> Answer:
-        """`is_exact`: nothing came after the body, and its end was known without that of the connection."""
+        """Return the whole answer. `is_exact`: nothing came after the body, and its end was known without that of
+        the connection.
+        """
         expected = self.headers.get(CRC32_HEADER)
         if expected is not None and b"content-encoding" not in self.headers and expected != b"%d" % zlib.crc32(body):
             raise BrokenAnswerError("the answer does not match its CRC-32")

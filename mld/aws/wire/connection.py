@@ -154,11 +154,11 @@ class Connection:
         self.socket.settimeout(0.0)
 
     def take_back(self) -> None:
-        """To be used by a thread, which waits."""
+        """Take the socket back for a thread, which waits."""
         self.socket.settimeout(self._read_timeout_s)
 
     def abort(self) -> None:
-        """From another thread: make whoever reads or writes here fail at once."""
+        """Make, from another thread, whoever reads or writes here fail at once."""
         try:
             socket.socket.shutdown(self.socket, socket.SHUT_RDWR)  # SSLSocket's own is not for other threads
         except OSError:
@@ -192,7 +192,9 @@ class Connection:
 
     @contextmanager
     def _in_turn(self, incoming: Incoming) -> Iterator[None]:
-        """To receive the rest of `incoming` in. Only `_received` waits there, and lets others go on meanwhile."""
+        """Hold the turn in which the rest of `incoming` is received. Only `_received` waits there, and lets others
+        go on meanwhile.
+        """
         self.socket.settimeout(0.0)
         try:
             with self._turn:

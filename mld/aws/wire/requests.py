@@ -88,7 +88,7 @@ class Requests:
         return blueprint.origin, self.signed(Usual(blueprint, signer, keys), body)
 
     def ask_for_keys(self) -> None:
-        """Before the next request."""
+        """Ask for keys before the next request."""
         self._keys = (None, _NEVER)
 
     def corrected_clock(self, error: Exception, answer: Answer) -> bool:
@@ -104,7 +104,9 @@ class Requests:
     def _blueprint(
         self, operation: str, params: Mapping[str, Any], keys: Keys | None
     ) -> tuple[Blueprint, Signer | None]:
-        """From botocore, anew with every change of the keys, as an endpoint may depend on their account."""
+        """Take the blueprint from botocore, anew with every change of the keys, as an endpoint may depend on their
+        account.
+        """
         wanted = _key(operation, params, keys)
         known = self._blueprints.get(wanted)
         if known is not None:

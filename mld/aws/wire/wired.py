@@ -141,7 +141,7 @@ class Wired:
         self._lost()
 
     def _readable_again(self, answer: asyncio.Future[Answer | Incoming]) -> None:
-        """What is decrypted already makes no socket readable."""
+        """Report it readable again: what is decrypted already makes no socket readable."""
         if self._answer is answer and self._has_fd:
             self._readable()
 

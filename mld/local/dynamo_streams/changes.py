@@ -82,12 +82,12 @@ def coalesced(changes: Iterable[ItemChange]) -> list[ItemChange]:
 
 
 def canonical(value: DynamoItem) -> str:
-    """Equal texts for equal keys."""
+    """Return equal texts for equal keys."""
     return json.dumps(_comparable({"M": value}), sort_keys=True, default=str)
 
 
 def hash_of(value: DynamoItem) -> int:
-    """32 bits of a partition key, which choose the shard."""
+    """Return 32 bits of a partition key, which choose the shard."""
     return int.from_bytes(hashlib.blake2s(canonical(value).encode(), digest_size=4).digest(), "big")
 
 
@@ -153,7 +153,7 @@ def _binary_bytes(text: str) -> int:
 
 
 def _comparable(value: DynamoItem) -> Any:
-    """Equal for values that DynamoDB takes for equal: numbers by value, sets in any order."""
+    """Return something that is equal for values that DynamoDB takes for equal: numbers by value, sets in any order."""
     ((kind, content),) = value.items()
     match kind:
         case "N":

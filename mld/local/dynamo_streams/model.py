@@ -91,7 +91,7 @@ class TableStreams:
     # --- finding -----------------------------------------------------------------------------------------------------
 
     def stream(self, arn: str, now: float, region: str | None = None) -> TableStream:
-        """By its ARN, or by `region` the refusal of an endpoint elsewhere. Raises ResourceNotFound."""
+        """Return a stream by its ARN, or by `region` the refusal of an endpoint elsewhere. Raises ResourceNotFound."""
         found = self._streams.get(arn)
         if found is not None and found.is_gone(now):
             del self._streams[arn]
@@ -110,7 +110,7 @@ class TableStreams:
     def list_streams(
         self, account: str, region: str, *, now: float, table: str | None = None, after: str | None = None
     ) -> list[TableStream]:
-        """In order of their ARNs, after that one."""
+        """List streams in order of their ARNs, after that one."""
         return [
             stream
             for stream in self._all(now)

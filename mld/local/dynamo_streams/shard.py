@@ -14,7 +14,7 @@ GET_RECORDS_PER_S = 10.0
 
 
 def sequence_number(counter: int, index: int) -> int:
-    """At least 21 digits, increasing over the whole stream; the lower ones name the shard."""
+    """Return a number of at least 21 digits, increasing over the whole stream; the lower ones name the shard."""
     return counter * _COUNTER_UNIT + index
 
 
@@ -24,7 +24,7 @@ def index_of(number: int) -> int:
 
 
 def shard_id(created_ms: int, arn: str, index: int) -> str:
-    """As the service writes it: milliseconds in 20 digits, then eight hexadecimal digits."""
+    """Return a shard's id as the service writes it: milliseconds in 20 digits, then eight hexadecimal digits."""
     return f"shardId-{created_ms:020d}-{zlib.crc32(f'{arn} {index}'.encode()):08x}"
 
 

@@ -110,7 +110,7 @@ class Directory:
         record_kib_max: int | None = None,
         distributes: bool = False,
     ) -> Stream:
-        """`shard_count` is required unless `on_demand`, which starts with four shards."""
+        """Create a stream. `shard_count` is required unless `on_demand`, which starts with four shards."""
         if any(s.name == name for s in self.streams(now)):
             raise errors.in_use(f"Stream {name} under account {self.account} already exists.")
         if on_demand and shard_count is not None:
@@ -180,7 +180,7 @@ class Directory:
         stream.updated_s = now + self.delays.update_s
 
     def set_distribution(self, ref: str, *, distributes: bool, now: float) -> None:
-        """It takes effect at once."""
+        """Set the distribution, at once."""
         stream = self.settled_stream(ref, now)
         if not stream.on_demand:
             raise _needs_on_demand(stream.name)

@@ -110,7 +110,7 @@ class FanOutDirectory(Directory):
 
 
 def _stream_and_name(arn: str) -> tuple[str, str] | None:
-    """Stream ARN and consumer name of a consumer's ARN; None if it is none."""
+    """Return stream ARN and consumer name of a consumer's ARN; None if it is none."""
     stream_arn, found, rest = arn.partition("/consumer/")
     name, colon, stamp = rest.rpartition(":")
     return (stream_arn, name) if found and colon and name and stamp.isdigit() else None
@@ -270,8 +270,9 @@ class Kinesis(FanOutDirectory):
         return page, following.encode()
 
     def get_no_records(self, iterator: str, *, now: float) -> tuple[int, str]:
-        """GetRecords without records although there are some, as real streams sometimes answer. Returns the lag in
-        milliseconds and an iterator at the same position."""
+        """Answer GetRecords without records although there are some, as real streams sometimes answer. Returns the lag
+        in milliseconds and an iterator at the same position.
+        """
         stream, shard, place = self._place(iterator, None, now)
         behind = read_page(stream, shard, place.position, now, limit=1).millis_behind_latest
         following = ShardIterator(self.account, stream.name, stream.created_ms, shard.index, place.position, now)

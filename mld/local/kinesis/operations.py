@@ -116,7 +116,7 @@ class OperationRequest:
         return [OperationRequest(item) for item in value]
 
     def stream_or_none(self) -> str | None:
-        """StreamARN or StreamName; if both are given, they must name the same stream."""
+        """Read StreamARN or StreamName; if both are given, they must name the same stream."""
         arn, name = self.text("StreamARN"), self.text("StreamName", NAME)
         if arn is not None and name is not None and not arn.endswith(f":stream/{name}"):
             raise errors.invalid(f"StreamARN {arn} and StreamName {name} name different streams.")

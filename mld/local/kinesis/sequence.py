@@ -34,7 +34,7 @@ class Sequencer:
         self._counter = 0
 
     def start_epoch(self, epoch_ms: int) -> None:
-        """Shards change at this time; an earlier time than the last one is ignored."""
+        """Note that shards change at this time; an earlier time than the last one is ignored."""
         self._epoch_ms = max(self._epoch_ms, epoch_ms)
 
     def take(self, index: int) -> int:
