@@ -85,7 +85,7 @@ class BotoService:
         return await self._awaited(operation, partial(self._call_in_thread, operation, params), timeout_s)
 
     async def _awaited(self, operation: str, work: Callable[[], T], timeout_s: float | None) -> T:
-        """What `work` makes in a thread. The boundary: only errors of our tree come out."""
+        """Return what `work` makes in a thread. The boundary: only errors of our tree come out."""
         limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(limit_s):
@@ -107,7 +107,7 @@ class BotoService:
         return await self._awaited(operation, partial(self._fetch_in_thread, operation, params, read), timeout_s)
 
     async def with_client(self, use: Callable[[BaseClient], T]) -> T:
-        """What `use` makes of the client, in a thread; it may block."""
+        """Return what `use` makes of the client, in a thread; it may block."""
         return await asyncio.wrap_future(self._pool.submit(lambda: use(self._made_client())))
 
     async def close(self) -> None:
@@ -130,7 +130,7 @@ class BotoService:
             client.close()
 
     def _forget_connections(self) -> None:
-        """A call without an answer may mean that no kept connection leads anywhere: the next calls make new ones."""
+        """Make new connections for the next calls: after a call without an answer maybe no kept one leads anywhere."""
         client = self._client
         if client is not None:
             with contextlib.suppress(Exception):  # of sockets that are no use any more
@@ -216,7 +216,7 @@ def keep_raw_body(client: BaseClient, operation: str) -> None:
 
 
 def aws_failure(operation: str, error: Exception) -> MldError:
-    """What an exception of botocore, of a provider of credentials, or of the machine means."""
+    """Return what an exception of botocore, of a provider of credentials, or of the machine means."""
     from botocore.exceptions import ClientError, ParamValidationError
 
     if isinstance(error, MldError):
@@ -229,7 +229,7 @@ def aws_failure(operation: str, error: Exception) -> MldError:
 
 
 def is_surprise(error: Exception) -> bool:
-    """Whether nobody who writes to AWS has to expect this: a defect, or a machine at its end."""
+    """Return whether nobody who writes to AWS has to expect this: a defect, or a machine at its end."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     from mld.aws.keptcredentials import CredentialsExpiredError
@@ -250,5 +250,7 @@ def _aws_error(operation: str, error: ClientError) -> AwsError:
 
 
 def plain_code(code: str) -> str:
-    """An error code without namespace (``com.amazonaws.kinesis#``) and without a trailing documentation address."""
+    """Return an error code without namespace (``com.amazonaws.kinesis#``) and without a trailing documentation
+    address.
+    """
     return code.split(":", 1)[0].rsplit("#", 1)[-1]

@@ -89,7 +89,7 @@ class ChangePlace:
         return f"{self.shard_id} {since} {self.quiet_pages} {self.quiet_from_s} {self.token}"
 
     def after_nothing(self, now: float) -> ChangePlace:
-        """The place after an empty page."""
+        """Return the place after an empty page."""
         start = self.quiet_from_s if self.quiet_pages else now
         return replace(self, quiet_pages=self.quiet_pages + 1, quiet_from_s=start)
 
@@ -164,7 +164,7 @@ class DynamoDBStreams:
         return page
 
     async def _children_of(self, shard_id: str) -> tuple[ChildShard, ...]:
-        """The children of a shard that has ended; empty if there are none yet, or none will be."""
+        """Return the children of a shard that has ended; empty if there are none yet, or none will be."""
         delay_s = CHILDREN_BACKOFF_FIRST_S
         for attempt in range(CHILDREN_ATTEMPTS_MAX):
             if attempt:
@@ -190,7 +190,9 @@ class DynamoDBStreams:
         ), status
 
     async def _all_shards(self) -> tuple[list[Shard], str]:
-        """Every shard, and the status of the stream. A parent of a listed shard is closed, whatever the page said."""
+        """Return every shard, and the status of the stream. A parent of a listed shard is closed, whatever the page
+        said.
+        """
         found: dict[str, Shard] = {}
         status = ""
         params: dict[str, Any] = {"StreamArn": self._arn}
@@ -261,7 +263,9 @@ def _shard(item: Mapping[str, Any]) -> Shard:
 
 
 def _closed_parents(found: Mapping[str, Shard]) -> Iterator[Shard]:
-    """A listing that is torn between two moments shows a parent open beside its child; the child is the newer truth."""
+    """Yield a listing that is torn between two moments shows a parent open beside its child; the child is the newer
+    truth.
+    """
     parents = {parent for shard in found.values() for parent in shard.parents}
     for shard in found.values():
         if shard.is_open and shard.shard_id in parents:

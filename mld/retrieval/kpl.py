@@ -104,7 +104,7 @@ class UserRecords:
         self._first = min(first, len(entries) // _ENTRY)
 
     def after(self, sub: int) -> UserRecords:
-        """Those whose sub-sequence number is above `sub`."""
+        """Return those whose sub-sequence number is above `sub`."""
         return UserRecords(self._data, self._keys, self._entries, max(0, sub + 1))
 
     def __len__(self) -> int:
@@ -162,7 +162,7 @@ class Work:
 
 
 def user_records(data: Payload, hash_range: HashRange | None, work: Work) -> Steps[UserRecords | None]:
-    """The user records in a record's payload; None if it is no aggregate, and is to be delivered as it came.
+    """Yield the user records in a record's payload; None if it is no aggregate, and is to be delivered as it came.
 
     Raises MisroutedAggregateError if one of them does not belong into `hash_range` (None: unknown): nothing of it may
     be delivered then, as the producer, who built it for another shard, sends them all again. Raises
@@ -292,8 +292,9 @@ def _parse(data: Payload, position: int, end: int, work: Work) -> Steps[tuple[_K
 
 
 def _usual_entry(data: Payload, position: int, end: int) -> Entry | None:
-    """A user record as producers write it: its fields once each, in order, and nothing else. None if it is not so, or
-    if its numbers are so long that reading them is more work than a unit of SLICE."""
+    """Return a user record as producers write it: its fields once each, in order, and nothing else. None if it is
+    not so, or if its numbers are so long that reading them is more work than a unit of SLICE.
+    """
     first = position
     if data[position] != _PARTITION_KEY_INDEX:
         return None
@@ -308,7 +309,7 @@ def _usual_entry(data: Payload, position: int, end: int) -> Entry | None:
 
 
 def _entry(data: Payload, position: int, end: int) -> tuple[Entry, int]:
-    """Any user record, and how many fields it has."""
+    """Return any user record, and how many fields it has."""
     key = explicit = start = stop = _ABSENT
     fields = 0
     while position < end:
@@ -333,7 +334,7 @@ def _entry(data: Payload, position: int, end: int) -> tuple[Entry, int]:
 
 
 def _require_key_of_tag(data: Payload, position: int, end: int) -> int:
-    """How many fields the tag has."""
+    """Return how many fields the tag has."""
     found = False
     fields = 0
     while position < end:
@@ -394,7 +395,8 @@ def _length_delimited(data: Payload, position: int, end: int) -> tuple[int, int]
 
 
 def _skip(data: Payload, position: int, end: int, tag: int) -> tuple[int, int]:
-    """The end of a field that nobody needs, groups and all that is in them included, and how many fields these are.
+    """Return the end of a field that nobody needs, groups and all that is in them included, and how many fields
+    these are.
 
     Cases are wire types.
     """
