@@ -46,6 +46,8 @@ COPIES = "_mld_copies"
 """Outside of `_mld`, so that it outlives it; readers skip what begins with an underscore."""
 DRAFT_OF_COPY = "copy.json"
 COPIES_KEPT, COPIES_SWEPT_FROM = 2, 8
+TAKEN_BY = {"_delta_log": "a table of Delta", "_spark_metadata": "a sink of Structured Streaming"}
+"""Directories by which Spark's readers know the files of a table, whatever else is there."""
 IN_FILES = "{} in files"
 """Layout of a flat sink by its format; the name of the format alone is that of a sink in directories."""
 BY_PLACE = frozenset(("csv",))
@@ -83,6 +85,12 @@ class FileSink(AdmittedSink):
         self._dictionaries = Dictionaries(spec.options)
 
     def open(self) -> HighWaterMarks:
+        for name, owner in TAKEN_BY.items():
+            if self._existing([name]):
+                raise SinkRefused(
+                    f"sink {self.name}: {self.place} has {name}, as {owner} keeps it, and readers go by that "
+                    "alone: they would never see our files; use a new directory"
+                )
         head = self._journal.open() or self._lost_ledger()
         self._check_layout(head)
         return self._admission.marks(self._journal.claim(head, self._admission))
@@ -214,6 +222,10 @@ class FileSink(AdmittedSink):
 
     def _committed(self, entry: LedgerEntry) -> None:
         """Return what may be cleared away after a commit."""
+
+    def _existing(self, directories: list[str]) -> set[str]:
+        """Return those of the directories of the sink that exist."""
+        return set(filter(self._store.exists, directories))
 
     def _lost_ledger(self) -> LedgerEntry | None:
         """Return the newest entry that is found outside of an empty ledger."""
