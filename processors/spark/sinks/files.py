@@ -33,7 +33,6 @@ from mld.processors.spark.commit.store import StagingStore, Store, as_sink_error
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.dictionaries import Dictionaries, chunks_of
 from mld.processors.spark.sinks.letter_files import LetterFiles, StoredLetters
 from mld.processors.spark.sinks.spark_write import write
 
@@ -82,7 +81,6 @@ class FileSink(AdmittedSink):
         self._admission = admission_of(spec.writer, spec.name, self.place, shared=spec.shared)
         by = f" by {','.join(spec.partition_by)}" if spec.partition_by else ""
         self._layout = f"{spec.format}{by}"
-        self._dictionaries = Dictionaries(spec.options)
 
     def open(self) -> HighWaterMarks:
         for name, owner in TAKEN_BY.items():
@@ -106,8 +104,6 @@ class FileSink(AdmittedSink):
         with self._journal.staged() as token:
             rows = self._write(frame, token) if frame is not None else 0
             files = self._clean(token, rows)
-            if files:
-                self._learn(frame, f"{self._journal.data(token)}/{files[0]}", rows // len(files))
 
             def follow(head: LedgerEntry | None) -> LedgerEntry:
                 self._check(head, batch, columns)
@@ -134,25 +130,15 @@ class FileSink(AdmittedSink):
         wanted = self.one_file if self._spec.one_file is None else self._spec.one_file
         if wanted and not self._spec.partition_by:
             frame = frame.repartition(1)  # not `coalesce`, with which the whole pipeline would run in one task
-        learned = self._dictionaries.options() if self._is_parquet else {}
         return write(
             frame,
             sink=self.name,
             format=self._spec.format,
-            options={**DEFAULTS.get(self._spec.format, {}), **learned, **self._spec.options, **OPTIONS},
+            options={**DEFAULTS.get(self._spec.format, {}), **self._spec.options, **OPTIONS},
             mode="error",
             path=self._store.uri(self._journal.data(token)),
             partition_by=self._spec.partition_by,
         )
-
-    @property
-    def _is_parquet(self) -> bool:
-        return self._spec.format == "parquet"
-
-    def _learn(self, frame: DataFrame | None, file: str, rows: int) -> None:
-        """Look at a file that was just written, of about so many rows."""
-        if frame is not None and self._is_parquet and self._dictionaries.wants(rows):
-            self._dictionaries.learn(chunks_of(frame.sparkSession, self._store.uri(file)))
 
     def _clean(self, token: str, rows: int) -> list[str]:
         """Keep the data files only, make them durable, and list them."""
