@@ -17,13 +17,14 @@ from mld.core.surviving import survived
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
+from mld.properties.settings import Settings
 from mld.properties.values import FormerStreams
 from mld.shards.auditor import LEADERSHIP_POLL_S
 from mld.shards.cleanup import TICK_S
 from mld.tracking.follower import ListFollower
 from mld.tracking.stream_list import ListedStream, TrackedList, due_for_deletion, labels_of
 from mld.tracking.stream_rows import ConsumedStreams, sorted_by_stream
-from mld.tracking.stream_set import Loop, OpenStream, Standing, StreamRules, TrackedStreams
+from mld.tracking.stream_set import Loop, OpenStream, Standing, TrackedStreams
 from mld.tracking.tracked_stream import TrackingNeeds
 
 log = logging.getLogger(__name__)
@@ -43,13 +44,13 @@ class FollowedStreams(TrackedStreams):
         needs: TrackingNeeds,
         table: LeaseTable,
         open_stream: OpenStream,
-        rules: StreamRules,
+        settings: Settings,
         consumed: ConsumedStreams,
         follower: ListFollower,
         *,
         on_change: Callable[[], None],
     ) -> None:
-        super().__init__(needs, table, open_stream, rules, consumed)
+        super().__init__(needs, table, open_stream, settings, consumed)
         self._follower = follower
         self._on_change = on_change
         self._auditing: dict[str | None, asyncio.Task[None]] = {}
@@ -117,7 +118,7 @@ class FollowedStreams(TrackedStreams):
                 await self._apply(streams)
                 if leads:
                     self._count(streams)
-                if leads and self._rules.former is FormerStreams.DELETE:
+                if leads and self._settings.shards.former_streams is FormerStreams.DELETE:
                     await self._delete_former()
             except Exception as error:
                 failure = survived(error, "following the list of streams")
@@ -134,7 +135,7 @@ class FollowedStreams(TrackedStreams):
     async def _apply(self, streams: TrackedList) -> None:
         """Consume what the list says."""
         self._needs.metrics.stream_labels = labels_of(streams)
-        keeps = self._rules.former is FormerStreams.KEEP
+        keeps = self._settings.shards.former_streams is FormerStreams.KEEP
         wanted = {
             one.stream: one
             for one in streams.streams
@@ -161,7 +162,7 @@ class FollowedStreams(TrackedStreams):
 
     async def _delete_former(self) -> None:
         """Delete the leases of former streams whose time has come, unless a worker still renews them."""
-        now, wait_s = self._clock.monotonic(), self._rules.former_wait_s
+        now, wait_s = self._clock.monotonic(), self._settings.shards.former_streams_wait_s
         due = frozenset(
             stream
             for stream in due_for_deletion(self._follower.streams, wait_s, self._clock.wall())
@@ -180,7 +181,7 @@ class FollowedStreams(TrackedStreams):
         for lease in doomed:
             if self._clock.monotonic() - now > LIST_VALID_S:
                 return
-            is_still = now - self._still[lease.key][1] > self._rules.lease_duration_s
+            is_still = now - self._still[lease.key][1] > self._settings.leases.duration_s
             if (lease.actual_owner is None or is_still) and await self._table.apply(writes.delete_unchanged(lease)):
                 log.info("lease of a former stream deleted", extra={"action": "lease_deleted", "shard": lease.key})
         if gone := due - {lease.stream for lease in scan.leases}:

@@ -20,7 +20,7 @@ from mld.core.streams import ChildShard, StreamKind, Streams
 from mld.core.surviving import survived
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
-from mld.properties.values import FormerStreams
+from mld.properties.settings import Settings
 from mld.shards.ports import ShardRows
 from mld.tracking.stream_list import ListedStream
 from mld.tracking.stream_rows import ConsumedStreams, SharedScan, StreamRows, visible, within_stream
@@ -58,20 +58,6 @@ OpenStream = Callable[[ListedStream | None], Awaitable[OpenedStream]]
 """Gives the ports of a stream of the list; None: of the one that the settings name."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamRules:
-    """`sync_spacing_s` is the pause before a failed sync is tried again.
-
-    `skip_sync`: a worker that finds leases does not compare them with its one stream.
-    """
-
-    sync_spacing_s: float
-    skip_sync: bool
-    former: FormerStreams
-    former_wait_s: float
-    lease_duration_s: float
-
-
 class TrackedStreams:
     """Implements `consumer.ports.ShardCare`. What asks AWS raises `errors.TableError` and `errors.StreamError`."""
 
@@ -80,14 +66,14 @@ class TrackedStreams:
         needs: TrackingNeeds,
         table: LeaseTable,
         open_stream: OpenStream,
-        rules: StreamRules,
+        settings: Settings,
         consumed: ConsumedStreams,
     ) -> None:
         self._needs = needs
         self._table = table
         self._clock = needs.clock
         self._open_stream = open_stream
-        self._rules = rules
+        self._settings = settings
         self._scans = SharedScan(table, needs.clock)
         self._tracked: dict[str | None, TrackedStream] = {}  # former ones, too: their consumers may still be ending
         self._consumed = consumed
@@ -133,7 +119,7 @@ class TrackedStreams:
         works on a foreign table.
         """
         if not scan.is_empty:
-            return not self._rules.skip_sync
+            return not self._settings.shards.skips_sync_if_leases_exist
         return await leads()
 
     def _do_without_sync(self, scan: TableScan, error: StreamError) -> bool:
@@ -235,7 +221,7 @@ class TrackedStreams:
     async def _sync_when_due(self) -> None:
         while True:
             await self._has_sync_due.wait()
-            await self._clock.sleep(self._rules.sync_spacing_s)
+            await self._clock.sleep(self._settings.shards.sync_interval_s)
             self._has_sync_due.clear()
             self._is_syncing = True
             for stream in [one for one in self._in_order() if one in self._sync_due]:
