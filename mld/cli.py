@@ -28,13 +28,11 @@ _GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
 
 
 _ELSEWHERE = {
-    "mld.operating.attach": ("log-level", "tap"),
-    "mld.operating.here": ("status",),
-    "mld.operating.acts.steering_commands": ("drain", "move", "pause", "release", "restart-child", "resume"),
+    "mld.operating.here": ("log-level", "status", "tap"),
+    "mld.operating.steering_commands": ("drain", "move", "pause", "release", "restart-child", "resume"),
     "mld.operating.debug": ("doctor", "peek", "replay"),
     "mld.operating.see": ("lag", "leases", "workers"),
-    "mld.operating.reset_commands": ("export", "reset", "restore", "skip", "teardown"),
-    "mld.operating.migrate_command": ("migrate-streams",),
+    "mld.operating.reset_commands": ("export", "migrate-streams", "reset", "restore", "skip", "teardown"),
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "systemd-unit", "table"),
 }
 """Commands that other modules define, which are imported for them only."""

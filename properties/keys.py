@@ -105,7 +105,7 @@ _AWS = (
 
 
 def _client_keys(prefix: str, group: str, service: str, effect: Effect, note: str) -> tuple[Key, ...]:
-    """The dotted keys of one AWS client (configuration#dotted-keys)."""
+    """Return the dotted keys of one AWS client (configuration#dotted-keys)."""
     return (
         Key(f"{prefix}.region", ValueKind.REGION, Section.AWS, f"Region of {service}; wins over regionName.",
             default_text="regionName", effect=effect, note=note, sets=f"{group}.region"),
@@ -185,7 +185,7 @@ _LEASES = (
 def _dotted(
     section: Section, bean: str, name: str, kind: ValueKind, meaning: str, default: object, **more: object
 ) -> Key:
-    """A key that may also be written with the name of a Java bean before it."""
+    """Return a key that may also be written with the name of a Java bean before it."""
     return Key(name, kind, section, meaning, default, aliases=(f"{bean}.{name}",), **more)  # type: ignore[arg-type]
 
 
@@ -227,7 +227,7 @@ _ASSIGNMENT_KEYS = (
 
 
 def _legacy_table_keys(stem: str, bean: str, group: str, table: str, default_name: str) -> tuple[Key, ...]:
-    """The keys of one legacy table (configuration#derived-names): its name, and the rest for creating it."""
+    """Return the keys of one legacy table (configuration#derived-names): its name, and the rest for creating it."""
 
     def key(suffix: str, kind: ValueKind, meaning: str, default: object, field: str, **more: object) -> Key:
         name = stem + suffix
@@ -480,13 +480,13 @@ BY_NAME: dict[str, Key] = {name: key for key in KEYS for name in key.names}
 
 
 def canonical_spelling(name: str) -> str:
-    """Java's one liberty: the prefix of the credentials keys is accepted in any case."""
+    """Return Java's one liberty: the prefix of the credentials keys is accepted in any case."""
     size = len(CREDENTIALS_PREFIX)
     return CREDENTIALS_PREFIX + name[size:] if name[:size].lower() == CREDENTIALS_PREFIX.lower() else name
 
 
 def find(name: str) -> Key | None:
-    """The key of a spelling; None if there is none. The key of a pattern has the name that is spelled."""
+    """Return the key of a spelling; None if there is none. The key of a pattern has the name that is spelled."""
     key = BY_NAME.get(canonical_spelling(name))
     if key is not None:
         return key

@@ -62,5 +62,5 @@ PROPERTIES = tuple(key.name.rpartition(".")[2] for key in PATTERN_KEYS)
 
 
 def key_of_stream(name: str, property_name: str) -> str:
-    """The key of one property of one stream."""
+    """Return the key of one property of one stream."""
     return f"{PREFIX}{name}.{property_name}"

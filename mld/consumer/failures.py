@@ -16,7 +16,7 @@ from random import Random
 
 from mld.consumer.bisecting import Bisecting
 from mld.consumer.parts import PlacedRecord, records_of
-from mld.consumer.ports import ChildStartError, ConsumerParts, letter_of
+from mld.consumer.ports import ChildStartError, ConsumerParts, dead_letter_of
 from mld.consumer.shard_checkpoints import ShardCheckpoints
 from mld.consumer.stopping import Stopping
 from mld.core.errors import DeadLetterError
@@ -64,9 +64,9 @@ class Failures:
         self._is_noted = False  # on the row
         self._owed: Position | None = None  # up to where failed processors had records
         self._asked_before: Position | None = None
-        self._suspect: PlacedRecord | None = None
+        self._candidate: PlacedRecord | None = None
         self._last_words: Sequence[str] = ()
-        self._letters = 0
+        self._dead_letters = 0
         self.why = ""
 
     def adjust(self, settings: ChildSettings) -> None:
@@ -87,19 +87,19 @@ class Failures:
             self._search = self._search.resumed(note.first, note.attempts)
 
     def moved(self, checkpoint: Position) -> None:
-        """The processor has checkpointed."""
+        """Note that the processor has checkpointed."""
         self._recover()
         self._count = self._here = self._level = 0
         self._asked_before = None
         self._search = self._search.moved(checkpoint)
 
     def accepted(self, last: Position | None) -> None:
-        """The processor has answered for a batch up to `last`."""
+        """Note that the processor has answered for a batch up to `last`."""
         if last is not None:
             self._search = self._search.passed(last)
 
     def caught_up(self, answered: Position, checkpoint: Position) -> bool:
-        """Whether a shard that failed works again: its new processor has answered for all that failed ones had.
+        """Return whether a shard that failed works again: its new processor has answered for all that failed ones had.
 
         What was counted stays until it checkpoints, so that one that dies whenever it is idle is not started without
         pauses.
@@ -124,12 +124,12 @@ class Failures:
         before: Position,
         delivered: Position,
     ) -> None:
-        """The processor has failed while it had `batch`, which came after `before`; None: it had none.
+        """Note that the processor has failed while it had `batch`, which came after `before`; None: it had none.
 
         `delivered` is the furthest record it was given.
         """
         self._is_noted, self._owed = True, max(delivered, self._owed or delivered)
-        self.why, self._last_words, self._suspect = why, last_words, None
+        self.why, self._last_words, self._candidate = why, last_words, None
         self._since_s = self._since_s if self._count else int(self._parts.clock.wall())
         self._count += 1
         self._here += 1
@@ -142,7 +142,7 @@ class Failures:
         self._parts.keeper.note_failing(self._key, self._token, note)
 
     async def _note_batch(self, checkpoint: Position, batch: ChildBatch, before: Position) -> bool:
-        """Whether the failure narrows a search: the next one will be of fewer records."""
+        """Return whether the failure narrows a search: the next one will be of fewer records."""
         handed = await records_of(batch)
         good = max(before, checkpoint)
         open_records = [record for record in handed if record.position > good]
@@ -153,7 +153,7 @@ class Failures:
         was_searching = self._search.is_searching
         self._search = self._search.failed(good, first, last, is_next_alone=is_next_alone)
         if self._search.culprit is not None:
-            self._suspect = open_records[0]
+            self._candidate = open_records[0]
         return was_searching and not is_next_alone
 
     # --- what to do ---------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Failures:
         return self._search.is_searching
 
     def next_part(self, checkpoint: Position, delivered: Position, rest: Sequence[PlacedRecord]) -> int | None:
-        """How many of the records to deliver next; None: first let the processor checkpoint what it has had.
+        """Return how many of the records to deliver next; None: first let the processor checkpoint what it has had.
 
         It is asked to once for each record.
         """
@@ -183,15 +183,15 @@ class Failures:
             return None
         return self._search.take(positions)
 
-    async def set_aside_suspect(self, stopping: Stopping, checkpoints: ShardCheckpoints) -> bool:
+    async def set_aside_candidate(self, stopping: Stopping, checkpoints: ShardCheckpoints) -> bool:
         """Write the record that was found to the dead letter and move past it. False if there is none, or in doubt."""
-        if self._suspect is None:
+        if self._candidate is None:
             return False
         assert self._parts.letters is not None, "nothing is searched for without a place for it"
-        position, framed = self._suspect
+        position, framed = self._candidate
         framed = framed.as_it_came()
         attempts = self._search.attempts
-        letter = letter_of(
+        dead_letter = dead_letter_of(
             framed,
             self._shard_id,
             self._sender,
@@ -202,7 +202,7 @@ class Failures:
         )
         about = {"position": str(position), "attempts": attempts}
         try:
-            place = await stopping.unless(self._parts.letters.put(letter))
+            place = await stopping.unless(self._parts.letters.put(dead_letter))
         except DeadLetterError as error:
             log.error("record %s stays: %s", position, error, extra=self._about("letter_failed", **about))
             return False
@@ -211,10 +211,10 @@ class Failures:
         if await checkpoints.store(position) is not None:
             return False
         self._search = self._search.set_aside(position)
-        self._suspect = None
+        self._candidate = None
         self._count = self._here = 0
-        self._letters += 1
-        about |= {"place": place, "letters": self._letters}
+        self._dead_letters += 1
+        about |= {"place": place, "letters": self._dead_letters}
         log.error("record %s is set aside: %s", position, place, extra=self._about("record_set_aside", **about))
         return True
 
@@ -243,7 +243,7 @@ class Failures:
 
 
 def restart_reason(error: Exception) -> str:
-    """Why a child has to be started again, in one word."""
+    """Return why a child has to be started again, in one word."""
     match error:
         case ChildStartError():
             return "start"  # it could not be started
@@ -256,6 +256,6 @@ def restart_reason(error: Exception) -> str:
 
 
 def in_words(error: Exception, last_words: Sequence[str]) -> str:
-    """What went wrong; the last line that the child wrote to stderr comes first."""
+    """Return what went wrong; the last line that the child wrote to stderr comes first."""
     word = next((word for word in reversed(last_words) if word.strip()), None)
     return str(error) if word is None else f"{word} ({error})"

@@ -21,7 +21,7 @@ from random import Random
 from typing import Protocol
 
 from mld.aws.letters import Letter, LetterBox
-from mld.consumer.taps import Taps
+from mld.consumer.protocol_trace import ProtocolTraces
 from mld.core.clock import Clock
 from mld.core.errors import MldError
 from mld.core.positions import InitialPosition
@@ -45,10 +45,10 @@ class Sender:
     worker: str
 
 
-def letter_of(
+def dead_letter_of(
     record: FramedRecord, shard_id: str, sender: Sender, now_s: float, *, attempts: int, why: str, stderr: Sequence[str]
 ) -> Letter:
-    """The letter about a record with which its processor failed `attempts` times, last for the reason `why`.
+    """Return the letter about a record with which its processor failed `attempts` times, last for the reason `why`.
 
     The same record always gets the same name: written twice, it replaces itself where the place has names.
     """
@@ -96,11 +96,11 @@ class ChildProcess(Protocol):
         ...
 
     async def read_line(self) -> str | None:
-        """The next line of its stdout; None when there will be no more (closed, or the process is gone)."""
+        """Return the next line of its stdout; None when there will be no more (closed, or the process is gone)."""
         ...
 
     def take_unread(self) -> list[str]:
-        """Lines already read from stdout that nobody asked for yet; they are removed."""
+        """Return lines already read from stdout that nobody asked for yet; they are removed."""
         ...
 
     @property
@@ -117,7 +117,7 @@ class ChildProcess(Protocol):
         ...
 
     async def kill(self) -> str:
-        """KILL the process group now and reap; says how it ended."""
+        """Kill the process group now and reap; say how it ended."""
         ...
 
 
@@ -130,7 +130,7 @@ class ShardAddress:
     stream: StreamLabel | None = None
 
     def variables(self) -> dict[str, str]:
-        """What the environment of the child says about it (protocol#child-command)."""
+        """Return what the environment of the child says about it (protocol#child-command)."""
         variables = {"MLD_SHARD_ID": self.shard_id, "MLD_LEASE_KEY": self.key}
         if self.stream is not None:
             label = self.stream
@@ -170,11 +170,11 @@ class ShardCare(Protocol):
         ...
 
     async def judge_missing(self, lease: Lease) -> MissingVerdict:
-        """The checkpoint of `lease` is the last position that was read."""
+        """Judge a shard that is missing; the checkpoint of `lease` is the last position that was read."""
         ...
 
     def ended(self, lease: Lease) -> None:
-        """The row is at SHARD_END: wake waiting children, note the row for clean-up."""
+        """Note that the row is at SHARD_END: wake waiting children, note the row for clean-up."""
         ...
 
 
@@ -214,7 +214,7 @@ class ShardSource:
         return None if self.label is None else self.label.name
 
     def address_of(self, lease: Lease) -> ShardAddress:
-        """For whom the child of a lease is started."""
+        """Return for whom the child of a lease is started."""
         return ShardAddress(lease.key, lease.shard_id, self.label)
 
 
@@ -233,4 +233,4 @@ class ConsumerParts:
     letters: LetterBox | None = None
     """Where records are set aside; None: no record ever is."""
     metrics: Metrics = field(default_factory=Metrics)
-    taps: Taps = field(default_factory=Taps)
+    traces: ProtocolTraces = field(default_factory=ProtocolTraces)

@@ -18,7 +18,7 @@ from typing import NoReturn
 from mld.consumer.child_logger import ChildLogger
 from mld.consumer.overdue import Holds, Overdue
 from mld.consumer.ports import ChildProcess
-from mld.consumer.taps import ShardTap
+from mld.consumer.protocol_trace import ProtocolTrace
 from mld.core.clock import Clock
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import ChildSettings
@@ -88,7 +88,7 @@ class Processor:
         reply_timeout_s: float | None,
         warn_after_s: float,
         metrics: ShardMetrics | None = None,
-        tap: ShardTap | None = None,
+        trace: ProtocolTrace | None = None,
         logs_fields: bool = True,
         stream: str | None = None,
     ) -> None:
@@ -96,8 +96,8 @@ class Processor:
         self._clock = clock
         self._log = ChildLogger(log, "child_stdout", shard_id, as_fields=logs_fields, stream=stream)
         self._child = child
-        self._tap = ShardTap(shard_id, clock) if tap is None else tap
-        self._tap.started(child.description)
+        self._trace = ProtocolTrace(shard_id, clock) if trace is None else trace
+        self._trace.started(child.description)
         is_bounded = reply_timeout_s is not None
         self._overdue = Overdue(clock, shard_id, child.description, warn_after_s, is_bounded=is_bounded)
         self._shard_id = shard_id
@@ -142,7 +142,7 @@ class Processor:
     async def process_records(
         self, line: Iterable[bytes], wanted: Wanted = _always, written: Written = _no_matter, holds: Holds = dict
     ) -> None:
-        """`holds` describes the line, for a warning."""
+        """Have records processed; `holds` describes the line, for a warning."""
         await self._exchange(ActionName.PROCESS_RECORDS, line, wanted, written, holds)
 
     async def shutdown_requested(self, checkpoint: str) -> None:
@@ -168,7 +168,7 @@ class Processor:
             await asyncio.wait([self.gone])
         finally:
             self.gone.cancel()
-        self._tap.ended(words)
+        self._trace.ended(words)
         return words
 
     def kill_soon(self) -> None:
@@ -179,7 +179,7 @@ class Processor:
         self._overdue.close()
         self.gone.cancel()
         words = await self._child.kill()
-        self._tap.ended(words)
+        self._trace.ended(words)
         return words
 
     # --- actions -----------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class Processor:
                 await _settle(writing)
 
     def _begin_write(self, line: Iterable[bytes]) -> asyncio.Future[None] | None:
-        return self._child.begin_write(self._tap.copied(line) if self._tap.listeners else line)
+        return self._child.begin_write(self._trace.copied(line) if self._trace.listeners else line)
 
     async def _line_read(self) -> None:
         """Wait until the action's line is written: until then nothing else may be."""
@@ -250,7 +250,7 @@ class Processor:
         self._end_wait(ProcessorSilentError(f"did not answer {self._action.value} {within}"))
 
     def _end_wait(self, error: Exception | None = None) -> None:
-        """The action is answered, or will never be."""
+        """Note that the action is answered, or will never be."""
         self._forget_timeout()
         if self._answered is not None and not self._answered.done():
             self._answered.set_result(error)
@@ -272,8 +272,8 @@ class Processor:
     async def _take(self, line: str) -> None:
         if self._is_ending:
             return
-        if self._tap.listeners:
-            self._tap.heard(line)
+        if self._trace.listeners:
+            self._trace.heard(line)
         match self._conversation.receive_line(line):
             case ActionDone():
                 self._end_wait()
@@ -308,7 +308,7 @@ class Processor:
                 await _settle(replying)
 
     async def _give_way(self, line: str) -> None:
-        """A turn of the loop for others, after some lines that answered no action, or a few long ones."""
+        """Give others a turn of the loop after some lines that answered no action, or a few long ones."""
         self._noted += 1
         self._noted_characters += len(line)
         if self._noted >= NOTED_PER_STEP or self._noted_characters >= NOTED_CHARACTERS_PER_STEP:
@@ -334,7 +334,9 @@ class Processor:
 
 
 def _followed(line: Iterable[bytes], written: Written) -> Iterator[bytes]:
-    """The pieces of the line, and then a call: whoever writes them asks for the next one when a piece is written."""
+    """Yield the pieces of the line, and then a call: whoever writes them asks for the next one when a piece is
+    written.
+    """
     yield from line
     written()
 
@@ -360,11 +362,11 @@ def processor_of(
     clock: Clock,
     settings: ChildSettings,
     metrics: ShardMetrics,
-    tap: ShardTap,
+    trace: ProtocolTrace,
     stream: str | None,
     on_checkpoint: CheckpointHandler,
 ) -> Processor:
-    """The processor of a consumer with these settings."""
+    """Return the processor of a consumer with these settings."""
     return Processor(
         child,
         shard,
@@ -374,7 +376,7 @@ def processor_of(
         reply_timeout_s=settings.reply_timeout_s,
         warn_after_s=settings.warn_after_s,
         metrics=metrics,
-        tap=tap,
+        trace=trace,
         logs_fields=settings.log is ChildLog.FIELDS,
         stream=stream,
     )

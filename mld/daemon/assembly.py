@@ -84,7 +84,7 @@ def assemble(
     metrics: Metrics | None = None,
     prepare: Callable[[ChildBatch], Awaitable[ChildBatch]] | None = None,
 ) -> Worker:
-    """A worker over any implementations of the ports. `dynamo` is the service behind `table`.
+    """Return a worker over any implementations of the ports. `dynamo` is the service behind `table`.
 
     `polls_on_a_beat`: readers at the tip wake together (`retrieval.pacing`), which only pays on a real machine.
     `letters` must be there if the settings set records aside. `prepare` takes off what a schema registry put around
@@ -215,7 +215,7 @@ class _Source:
         )
 
     def opened(self, ports: StreamPorts, listed: ListedStream | None) -> OpenedStream:
-        """What the parts of a stream are made of."""
+        """Return what the parts of a stream are made of."""
         settings, initial = self._settings, self._settings.initial_position if ports.initial is None else ports.initial
         name = settings.stream_name if listed is None else listed.stream
         label = None if listed is None else StreamLabel(listed.id.name, listed.arn, listed.stream)
@@ -235,14 +235,14 @@ class _Source:
 
 
 def _apart(rng: Random) -> Random:
-    """A generator of its own for the fleet, fixed by the state of `rng`: neither's draws shift the other's."""
+    """Return a generator of its own for the fleet, fixed by the state of `rng`: neither's draws shift the other's."""
     twin = Random()
     twin.setstate(rng.getstate())
     return Random(twin.getrandbits(64))
 
 
 def taking_rules(settings: Settings) -> TakingRules:
-    """The rules of the taker: Java's, and even shares beyond them."""
+    """Return the rules of the taker: Java's, and even shares beyond them."""
     return TakingRules(
         lease_duration_s=settings.leases.duration_s,
         leases_max=settings.leases.held_max,
@@ -253,7 +253,7 @@ def taking_rules(settings: Settings) -> TakingRules:
 
 
 def initial_position(settings: Settings) -> InitialPosition:
-    """The settings' value as the core's."""
+    """Return the settings' value as the core's."""
     return _position(settings.initial_position)
 
 

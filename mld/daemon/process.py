@@ -252,17 +252,19 @@ def _dynamo(settings: Settings, factory: ClientFactory, metrics: Metrics) -> Cou
 
 
 def _request_timeout_s(settings: Settings) -> float:
-    """Well below the lease duration, so that a slow reply cannot outlive the lease (leases#table-reads)."""
+    """Return a time well below the lease duration, so that a slow reply cannot outlive the lease
+    (leases#table-reads).
+    """
     return max(DYNAMO_READ_TIMEOUT_MIN_S, settings.leases.duration_s / RENEWALS_PER_LEASE)
 
 
 def _naming(command: Sequence[str], streams: Streams, clock: Clock) -> StreamNaming | None:
-    """Only the Spark processor keeps positions in places that outlive a stream."""
+    """Name streams for the Spark processor, the only one whose positions outlive a stream."""
     return StreamNaming(streams, clock) if any(PurePath(word).name == PROGRAM for word in command) else None
 
 
 def _commands(clients: StreamClients, command: list[str], clock: Clock) -> Callable[[StreamLabel | None], ChildCommand]:
-    """How the children of each stream are started, found once; None: those of the only one."""
+    """Return how the children of each stream are started, found once; None: those of the only one."""
     known: dict[str | None, ChildCommand] = {}
 
     def of_stream(label: StreamLabel | None) -> ChildCommand:

@@ -38,7 +38,7 @@ class LogOptions:
         logs.change_level(self.level or settings.log_level.value, self.file)
 
     def is_quieter(self, settings: Settings) -> bool:
-        """Whether less will be logged than now."""
+        """Return whether less will be logged than now."""
         wanted: int = getattr(logging, (self.level or settings.log_level.value).upper())
         return wanted > logging.getLogger().level
 
@@ -66,7 +66,7 @@ class Reloader:
         self._options = options
 
     def reload(self) -> Settings | None:
-        """The settings to go on with; None if nothing changes. Does not raise: what is wrong is in the log."""
+        """Return the settings to go on with; None if nothing changes. Does not raise: what is wrong is in the log."""
         try:
             if not stat.S_ISREG(Path(self._file).stat().st_mode):
                 self._refuse(f"{self._file} is no regular file and cannot be read twice")
@@ -128,7 +128,7 @@ class StreamsReader:
         """What the file held when it was last read without a complaint."""
 
     async def read(self) -> Sequence[StreamSetting]:
-        """The streams of the file as it is now, or as it was when it could last be read. Raises nothing."""
+        """Return the streams of the file as it is now, or as it was when it could last be read. Raises nothing."""
         if self._file is None:
             return self._streams
         try:

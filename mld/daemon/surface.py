@@ -92,7 +92,9 @@ def _status_of(parts: SurfaceParts) -> DaemonStatus:
 
 
 def _slowly_read(parts: SurfaceParts) -> DynamoLeaseTable:
-    """The lease table, read page after page: nobody waits for people, and a table of 10,000 rows has five of them."""
+    """Return the lease table, read page after page: nobody waits for people, and a table of 10,000 rows has five of
+    them.
+    """
     return DynamoLeaseTable(
         parts.dynamo,
         parts.clock,
@@ -103,7 +105,7 @@ def _slowly_read(parts: SurfaceParts) -> DynamoLeaseTable:
 
 
 def is_spark(settings: Settings) -> bool:
-    """Whether the record processor is ours that runs on Spark."""
+    """Return whether the record processor is ours that runs on Spark."""
     return any(PurePath(word).name == PROGRAM for word in split_command(settings.child.command))
 
 
@@ -169,11 +171,11 @@ async def _pages(settings: Settings, status: DaemonStatus, group_pages: Path | N
 
 @asynccontextmanager
 async def _control(parts: SurfaceParts, status: DaemonStatus) -> AsyncIterator[None]:
-    """Not to have a socket is no reason not to consume: it is a warning."""
+    """Serve the control socket. Not to have one is no reason not to consume: it is a warning."""
     from mld.serving.control import ControlServer, keep_control, serve_control
     from mld.serving.control_answers import ControlAnswers
 
-    server = ControlServer(ControlAnswers(status, parts.worker.taps, parts.clock).routes())
+    server = ControlServer(ControlAnswers(status, parts.worker.traces, parts.clock).routes())
     where = parts.settings.application_name, parts.settings.serving.control_socket, os.environ
     keeping: asyncio.Task[None] | None = None
     if await serve_control(server, *where) is not None:

@@ -46,27 +46,29 @@ class ServiceManager:
         return self._address is not None
 
     def ready(self) -> None:
-        """Initialization is over."""
+        """Announce that initialization is over."""
         self._tell("READY=1")
 
     def status(self, text: str) -> None:
-        """One line for `systemctl status`."""
+        """Send one line for `systemctl status`."""
         self._tell(f"STATUS={text.replace(chr(10), ' ')[:STATUS_CHARACTERS_MAX]}")
 
     def alive(self) -> None:
-        """The worker makes progress."""
+        """Announce that the worker makes progress."""
         self._tell("WATCHDOG=1")
 
     def reloading(self, monotonic_s: float) -> None:
-        """The configuration is read again; `ready` says when that is over. `monotonic_s` is CLOCK_MONOTONIC."""
+        """Announce that the configuration is read again; `ready` says when that is over. `monotonic_s` is
+        CLOCK_MONOTONIC.
+        """
         self._tell(f"RELOADING=1\nMONOTONIC_USEC={round(monotonic_s * 1e6)}")
 
     def starting(self, within_s: float) -> None:
-        """Initialization goes on, and may take `within_s` seconds from now, whatever the unit says."""
+        """Announce that initialization goes on, and may take `within_s` seconds from now, whatever the unit says."""
         self._tell(f"EXTEND_TIMEOUT_USEC={round(within_s * 1e6)}")
 
     def stopping(self, within_s: float) -> None:
-        """A stop has begun and may take `within_s` seconds from now, whatever the unit says."""
+        """Announce that a stop has begun and may take `within_s` seconds from now, whatever the unit says."""
         self._tell(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={round(within_s * 1e6)}")
 
     def _tell(self, state: str) -> None:
@@ -92,7 +94,7 @@ class Supervision:
 
 
 def claim_supervision(environ: MutableMapping[str, str], pid: int) -> Supervision:
-    """The supervision of process `pid`; taken from the environment, so that no child speaks in our place."""
+    """Return the supervision of process `pid`; taken from the environment, so that no child speaks in our place."""
     supervision = Supervision(manager_of(environ), keepalive_s(environ, pid))
     for name in (SOCKET, WATCHDOG_MICROS, WATCHDOG_PID):
         environ.pop(name, None)
@@ -100,12 +102,12 @@ def claim_supervision(environ: MutableMapping[str, str], pid: int) -> Supervisio
 
 
 def manager_of(environ: Mapping[str, str]) -> ServiceManager:
-    """The service manager that started this process."""
+    """Return the service manager that started this process."""
     return ServiceManager(environ.get(SOCKET) or None)
 
 
 def keepalive_s(environ: Mapping[str, str], pid: int) -> float | None:
-    """How often the manager of process `pid` wants a sign of life, in seconds; None if it does not."""
+    """Return how often the manager of process `pid` wants a sign of life, in seconds; None if it does not."""
     if environ.get(WATCHDOG_PID, str(pid)) != str(pid):
         return None
     try:
@@ -116,7 +118,7 @@ def keepalive_s(environ: Mapping[str, str], pid: int) -> float | None:
 
 
 def _address(text: str) -> str | None:
-    """A path, or a name in the abstract namespace written with @; other kinds of socket are not for us."""
+    """Return a path, or a name in the abstract namespace written with @; other kinds of socket are not for us."""
     if text.startswith("@"):
         return "\0" + text[1:]
     return text if text.startswith("/") else None
@@ -168,7 +170,7 @@ class Announcements:
         self._tell(now, _hanging(late) if late else text, at_once=is_new)
 
     def _extend(self, now: float, phase: LifePhase) -> None:
-        """A start ends by itself, after so many tries; a stop may hang."""
+        """Ask for more time: a start ends by itself, after so many tries; a stop may hang."""
         if phase is LifePhase.RUNNING or not _is_due(now, self._extended_at, EXTEND_PERIOD_S):
             return
         if phase is LifePhase.STARTING:

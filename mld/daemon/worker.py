@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from mld.consumer.consumer import ShardConsumer
 from mld.consumer.ports import ConsumerParts
-from mld.consumer.taps import Taps
+from mld.consumer.protocol_trace import ProtocolTraces
 from mld.core.clock import Clock, millis_since, unless
 from mld.core.errors import StartupError, StreamError, TableError, TableMissingError
 from mld.core.surviving import kept_running, survived
@@ -71,7 +71,7 @@ class WorkerSignals:
         self.request_stop()
 
     def gave_up(self, shard_id: str, why: str) -> None:
-        """A child failed too often."""
+        """Fail because a child failed too often."""
         self.fail(
             f"the record processor of shard {shard_id} failed too often without checkpoint progress; the last failure: "
             f"{why}. Repair it, or change mld.childRestartsMax"
@@ -104,9 +104,9 @@ class Worker:
         return self._parts.table
 
     @property
-    def taps(self) -> Taps:
+    def traces(self) -> ProtocolTraces:
         """Where people listen to the children of this worker."""
-        return self._parts.consumer_parts.taps
+        return self._parts.consumer_parts.traces
 
     @property
     def is_ready(self) -> bool:
@@ -124,11 +124,11 @@ class Worker:
         return self._parts.sources.is_in_sync
 
     async def closed_shards(self) -> frozenset[str]:
-        """Keys of the leases of shards that take no more records, as listed now. Raises StreamError."""
+        """Return keys of the leases of shards that take no more records, as listed now. Raises StreamError."""
         return await self._parts.sources.closed_shards()
 
     def held(self) -> frozenset[str]:
-        """Keys of the leases this worker believes to hold now."""
+        """Return keys of the leases this worker believes to hold now."""
         return frozenset(self._parts.keeper.held())
 
     def request_stop(self) -> None:
@@ -178,7 +178,7 @@ class Worker:
     # --- start -------------------------------------------------------------------------------------------------------
 
     async def _initialize(self) -> bool:
-        """Up to 20 attempts; False if a stop was asked for meanwhile, which ends whatever the start waits for.
+        """Make up to 20 attempts; False if a stop was asked for meanwhile, which ends whatever the start waits for.
 
         Raises StartupError after the last one.
         """
@@ -236,7 +236,7 @@ class Worker:
             return TableScan()
 
     async def _leads(self) -> bool:
-        """Whether to fill an empty table: nobody can prove to lead in 2.x before leases have owners."""
+        """Return whether to fill an empty table: nobody can prove to lead in 2.x before leases have owners."""
         return self._parts.fleet.takes_leases or await self._parts.fleet.leader.is_leader()
 
     # --- run ---------------------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ class Worker:
         return not late
 
     async def _leave_fleet(self) -> None:
-        """Who receives the leases must be known before the first one is given away; some may be lost meanwhile."""
+        """Learn who receives the leases before the first one is given away; some may be lost meanwhile."""
         leaving = asyncio.ensure_future(self._parts.fleet.leave())
         try:
             while not leaving.done():
@@ -350,7 +350,9 @@ class Worker:
             leaving.cancel()
 
     async def _release_rest(self) -> None:
-        """Leases without a consumer (completed shards) and those whose child was killed: nobody works on them now."""
+        """Release leases without a consumer (completed shards) and those whose child was killed: nobody works on
+        them now.
+        """
         self._parts.keeper.resumer.close()
         for key, holding in self._parts.keeper.held().items():
             self._release(key, holding.token)
@@ -359,7 +361,7 @@ class Worker:
             await _cancel(late)
 
     async def _last_out(self, take_down: Callable[[], Awaitable[None]]) -> None:
-        """If unsure, assume that other workers remain."""
+        """Return whether no other worker remains. If unsure, assume that other workers remain."""
         try:
             async with asyncio.timeout(LAST_OUT_WAIT_S):
                 scan = await self._parts.table.scan()

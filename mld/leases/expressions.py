@@ -15,17 +15,22 @@ from mld.leases.table import Absent, AnyOf, Condition, Exists, Is, IsNot, LeaseW
 _PLACEHOLDER = re.compile(r"#(\w+)")
 
 
-def request_of(write: LeaseWrite[Any]) -> tuple[str, dict[str, Any]]:
-    """The operation and its parameters. Raises ValueError for a row that must not be born (`rows.new_row`)."""
+def request_of(write: LeaseWrite[Any], key_name: str = rows.KEY) -> tuple[str, dict[str, Any]]:
+    """Return the operation and its parameters. Raises ValueError for a row that must not be born (`rows.new_row`)."""
     condition, update = _all_of(write.conditions), _update(write)
-    row = {"Key": {rows.KEY: {"S": write.key}}} if write.creates is None else {"Item": rows.new_row(write.creates)}
-    request: dict[str, Any] = {**row, "ConditionExpression": condition}
+    if write.item is not None:
+        request: dict[str, Any] = {"Item": write.item}
+    elif write.creates is not None:
+        request = {"Item": rows.new_row(write.creates)}
+    else:
+        request = {"Key": {key_name: {"S": write.key}}}
+    request["ConditionExpression"] = condition
     if update:
         request["UpdateExpression"] = update
     request["ExpressionAttributeNames"] = {f"#{name}": name for name in _PLACEHOLDER.findall(condition + update)}
     if values := dict(_values(write)):
         request["ExpressionAttributeValues"] = values
-    if write.creates is not None:
+    if write.puts:
         return "PutItem", request
     if write.deletes:
         return "DeleteItem", request

@@ -294,8 +294,14 @@ def delete_unchanged(lease: Lease) -> YesOrNo:
 
 def of_stream(write: LeaseWrite[AnswerT], stream: str) -> LeaseWrite[AnswerT]:
     """The same write of a shard's row in a table of several streams."""
-    key, lease = f"{stream}:{write.key}", write.creates
-    return replace(write, key=key, creates=None if lease is None else replace(lease, key=key, stream=stream))
+    key, lease, item = f"{stream}:{write.key}", write.creates, write.item
+    names = {rows.KEY: {"S": key}, rows.STREAM: {"S": stream}, rows.SHARD: {"S": write.key}}
+    return replace(
+        write,
+        key=key,
+        creates=None if lease is None else replace(lease, key=key, stream=stream),
+        item=None if item is None else {**item, **names},
+    )
 
 
 def _of_row(verb: str, key: str, *conditions: Condition, sets: tuple[tuple[str, Value], ...] = ()) -> YesOrNo:

@@ -68,7 +68,7 @@ class WithPriority(logging.Formatter):
 
 
 def _priority(level: int) -> int:
-    """Of syslog(3); what is between two levels counts as the lower one."""
+    """Return the priority of syslog(3); what is between two levels counts as the lower one."""
     return next((priority for least, priority in _PRIORITIES if level >= least), _LEAST_PRIORITY)
 
 
@@ -103,7 +103,7 @@ class Guarded(logging.Formatter):
 
 
 def cleaned(record: logging.LogRecord, scrub: Scrubber) -> logging.LogRecord:
-    """A copy without secrets, in which every text is one printable line, and the trace is indented lines."""
+    """Return a copy without secrets, in which every text is one printable line, and the trace is indented lines."""
 
     def fit(text: str) -> str:
         return printable(scrub(text))
@@ -115,7 +115,7 @@ def cleaned(record: logging.LogRecord, scrub: Scrubber) -> logging.LogRecord:
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """The fields given as `extra=`."""
+    """Return the fields given as `extra=`."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES}
 
 
@@ -158,7 +158,7 @@ def _value(value: object, fit: Fit) -> Any:
 
 
 def _trace(record: logging.LogRecord, scrub: Scrubber) -> str | None:
-    """Made from the exception each time: another handler may have kept its own text in the record."""
+    """Format the exception anew each time: another handler may have kept its own text in the record."""
     if not record.exc_info:
         return None
     try:
@@ -251,7 +251,7 @@ def _formatter(log_format: str, scrub: Scrubber, env: Mapping[str, str]) -> logg
 
 
 def is_journal(env: Mapping[str, str], stream: TextIO) -> bool:
-    """Whether what is written to `stream` goes to the journal of systemd, which says so in JOURNAL_STREAM."""
+    """Return whether what is written to `stream` goes to the journal of systemd, which says so in JOURNAL_STREAM."""
     descriptor = _descriptor_of(stream)
     if descriptor is None:
         return False
@@ -352,7 +352,7 @@ def _apply_logback(text: str, path: Path) -> None:
 
 
 def _logback_levels(text: str) -> Iterator[tuple[str, str]]:
-    """Logger and level, for each that the file names. Raises ElementTree.ParseError, a SyntaxError."""
+    """Return logger and level, for each that the file names. Raises ElementTree.ParseError, a SyntaxError."""
     from xml.etree import ElementTree
 
     document = ElementTree.fromstring(text)  # noqa: S314 - the operator's own file, as trusted as the properties file

@@ -96,7 +96,7 @@ class UserRecords:
         self._first = min(first, len(entries))
 
     def after(self, sub: int) -> UserRecords:
-        """Those whose sub-sequence number is above `sub`."""
+        """Return those whose sub-sequence number is above `sub`."""
         return UserRecords(self._data, self._keys, self._entries, max(0, sub + 1))
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ class UserRecords:
         return len(self._entries) - 1
 
     def columns(self) -> Iterator[tuple[bytes, bytes, int]]:
-        """Payload, partition key as JSON text and sub-sequence number of each."""
+        """Yield payload, partition key as JSON text and sub-sequence number of each."""
         data, keys, first = self._data, self._keys, self._first
         last, text = _ABSENT, b""
         for sub, (key, _, start, end) in enumerate(self._entries[first:] if first else self._entries, first):
@@ -127,7 +127,7 @@ class Work:
 
 
 def user_records(data: bytes, hash_range: HashRange | None, work: Work) -> Steps[UserRecords | None]:
-    """The user records in a record's payload; None if it is no aggregate, and is to be delivered as it came.
+    """Yield the user records in a record's payload; None if it is no aggregate, and is to be delivered as it came.
 
     Raises MisroutedAggregateError if one of them does not belong into `hash_range` (None: unknown): nothing of it may
     be delivered then, as the producer, who built it for another shard, sends them all again. Raises
@@ -197,7 +197,7 @@ def _explicit_hash_key(key: str) -> int:
 
 
 def _require_bounded_line(keys: list[str], entries: list[Entry], bytes_max: int) -> Steps[None]:
-    """What the user records take in the child's line, payloads aside. Only tiny ones have to be counted."""
+    """Yield what the user records take in the child's line, payloads aside. Only tiny ones have to be counted."""
     if len(entries) * (USER_RECORD_FRAME_BYTES + _KEY_IN_LINE_BYTES_MAX) <= bytes_max:
         return
     sizes: list[int] = []
@@ -216,7 +216,7 @@ def _require_bounded_line(keys: list[str], entries: list[Entry], bytes_max: int)
 
 
 def _parse(data: bytes, position: int, end: int, work: Work) -> Steps[tuple[list[str], list[str], list[Entry]]]:
-    """The tables and the user records of an AggregatedRecord, which is `data[position:end]`.
+    """Yield the tables and the user records of an AggregatedRecord, which is `data[position:end]`.
 
     A number may be read past `end`, into the digest; what crosses an end is refused. Raises IndexError if it crosses
     the end of the data.
@@ -263,8 +263,9 @@ def _key(data: bytes, start: int, end: int) -> str:
 
 
 def _usual_entry(data: bytes, position: int, end: int) -> Entry | None:
-    """A user record as producers write it: its fields once each, in order, and nothing else. None if it is not so, or
-    if its numbers are so long that reading them is more work than a unit of SLICE."""
+    """Return a user record as producers write it: its fields once each, in order, and nothing else. None if it is
+    not so, or if its numbers are so long that reading them is more work than a unit of SLICE.
+    """
     first = position
     if data[position] != _PARTITION_KEY_INDEX:
         return None
@@ -279,7 +280,7 @@ def _usual_entry(data: bytes, position: int, end: int) -> Entry | None:
 
 
 def _entry(data: bytes, position: int, end: int) -> tuple[Entry, int]:
-    """Any user record, and how many fields it has."""
+    """Return any user record, and how many fields it has."""
     key = explicit = start = stop = _ABSENT
     fields = 0
     while position < end:
@@ -304,7 +305,7 @@ def _entry(data: bytes, position: int, end: int) -> tuple[Entry, int]:
 
 
 def _require_key_of_tag(data: bytes, position: int, end: int) -> int:
-    """How many fields the tag has."""
+    """Return how many fields the tag has."""
     found = False
     fields = 0
     while position < end:
@@ -365,7 +366,8 @@ def _length_delimited(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 def _skip(data: bytes, position: int, end: int, tag: int) -> tuple[int, int]:
-    """The end of a field that nobody needs, groups and all that is in them included, and how many fields these are.
+    """Return the end of a field that nobody needs, groups and all that is in them included, and how many fields
+    these are.
 
     Cases are wire types.
     """

@@ -37,7 +37,7 @@ class Scan:
         self.at = at
 
     def sees(self, byte: int) -> bool:
-        """Whether the next byte that is no white space is `byte`; skips the white space."""
+        """Return whether the next byte that is no white space is `byte`; skips the white space."""
         body = self.body
         if self.at < len(body):
             found = body[self.at]
@@ -66,7 +66,7 @@ class Scan:
         raise ValueError(f"not JSON at byte {self.at} of {len(self.body)}: {why}")
 
     def names(self, *, after_value: bool = False) -> Iterator[str]:
-        """The names of an object's members, from after its brace, or from after the value of one of them.
+        """Yield the names of an object's members, from after its brace, or from after the value of one of them.
 
         The caller must step over the value of each.
         """
@@ -96,7 +96,7 @@ class Scan:
         return str(json.loads(text.decode()))
 
     def value(self) -> bytes:
-        """The text of the value that begins here; steps over it."""
+        """Return the text of the value that begins here; steps over it."""
         self.sees(QUOTE)
         start = self.at
         self.skip_value()
@@ -232,7 +232,7 @@ def _digits(text: bytes) -> bytes:
 
 
 def _arrival_ms(text: bytes) -> bytes:
-    """Rounded to the microsecond as by the SDK, then to the millisecond, half up."""
+    """Return rounded to the microsecond as by the SDK, then to the millisecond, half up."""
     if text == b"null":
         return ARRIVAL_UNKNOWN
     if _e9_time(text):
@@ -248,12 +248,12 @@ def _arrival_ms(text: bytes) -> bytes:
 
 
 def _e9_millis(digits: bytes) -> bytes:
-    """Milliseconds from the digits after the point in 1.763661600123E9; the service omits zeros at the end."""
+    """Return milliseconds from the digits after the point in 1.763661600123E9; the service omits zeros at the end."""
     return digits.ljust(_E9_DIGITS, b"0")
 
 
 def _plain_millis(text: bytes) -> bytes:
-    """Milliseconds of a time like 1763661600.123."""
+    """Return milliseconds of a time like 1763661600.123."""
     seconds, _, fraction = text.partition(b".")
     return seconds + fraction.ljust(3, b"0")
 
@@ -301,7 +301,7 @@ class LayoutSource(NamedTuple):
 
 
 def source_of_layout(body: bytes, start: int, members: dict[str, Member], end: int) -> LayoutSource | None:
-    """The layout of the record `body[start:end]`; None if a regular expression had better not try."""
+    """Return the layout of the record `body[start:end]`; None if a regular expression had better not try."""
     parts: list[bytes] = []
     names: list[str] = []
     head: tuple[bytes, tuple[str, ...]] | None = None
@@ -360,7 +360,7 @@ def _time_pattern(value: bytes) -> tuple[bytes, bytes | None]:
 
 @lru_cache(LAYOUTS_KEPT_MAX)
 def compiled(source: LayoutSource) -> RecordLayout:
-    """The layout itself; making a new one takes some 0.3 ms."""
+    """Return the layout itself; making a new one takes some 0.3 ms."""
     opening = source.head + b'"'
     before = b'"' + source.tail
     between = before + source.between + opening

@@ -42,7 +42,7 @@ class Piece(NamedTuple):
         return b"".join(self.parts)
 
     def joined(self) -> Piece:
-        """The same, apart from the body."""
+        """Return the same, apart from the body."""
         return self._replace(parts=(self.text,))
 
 
@@ -62,7 +62,7 @@ class RecordPlace(NamedTuple):
         return self.found[2]
 
     def piece(self, bears_frame: bool) -> Piece:
-        """The record as a piece by itself."""
+        """Return the record as a piece by itself."""
         return Piece((self.text[self.start : self.end],), 1, self.data_bytes, bears_frame)
 
     @property
@@ -85,7 +85,7 @@ class RecordForm:
     """From the quote that ends a payload to the end of its record: key, sequence number and arrival."""
 
     def framed(self, columns: Iterable[Columns]) -> bytes:
-        """Records taken apart one by one, framed."""
+        """Return records taken apart one by one, framed."""
         parts: list[bytes] = []
         for data, key, sequence, arrival_ms in columns:
             parts += (_OPENING, data, _KEY, key, _SEQUENCE, sequence, _TIME, arrival_ms, self.end)
@@ -99,7 +99,7 @@ class RecordForm:
         time_head: bytes,
         times: list[bytes],
     ) -> list[bytes | memoryview]:
-        """The text of at least one record, in parts. `time_head` begins every arrival time."""
+        """Return the text of at least one record, in parts. `time_head` begins every arrival time."""
         template = [self.end + _OPENING, b"", _KEY, b"", _SEQUENCE, b"", _TIME + time_head, b""]
         parts: list[bytes | memoryview] = template * len(datas)  # type: ignore[assignment]
         parts[0] = _OPENING
@@ -108,7 +108,7 @@ class RecordForm:
         return parts
 
     def places(self, text: bytes) -> Iterator[RecordPlace]:
-        """The records of a piece, one after the other."""
+        """Yield the records of a piece, one after the other."""
         start, end = 0, len(text)
         while start < end:
             place = self.place(text, start)
@@ -116,7 +116,7 @@ class RecordForm:
             start = place.end
 
     def around_frames(self, piece: Piece) -> Iterator[Piece]:
-        """The piece cut around each record that may have the frame of a schema registry."""
+        """Yield the piece cut around each record that may have the frame of a schema registry."""
         text, begin, count, data_bytes = piece.text, 0, 0, 0
         for place in self.places(text):
             if not FRAME_IN_BASE64.match(text, place.start + len(_OPENING)):
@@ -131,7 +131,7 @@ class RecordForm:
             yield Piece((text[begin:],), count, data_bytes, False)
 
     def place(self, text: bytes, start: int = 0) -> RecordPlace:
-        """The record that begins there."""
+        """Return the record that begins there."""
         found = self.after_data.match(text, text.index(b'"', start + len(_OPENING)))
         assert found is not None, "the piece was framed by ourselves"
         return RecordPlace(text, start, found)
@@ -139,7 +139,7 @@ class RecordForm:
 
 @lru_cache(EXTRAS_KEPT_MAX)
 def form_with(extra: bytes = b"") -> RecordForm:
-    """The form of records outside aggregates, with the keys that each record has besides the usual ones."""
+    """Return the form of records outside aggregates, with the keys that each record has besides the usual ones."""
     end = _END.removesuffix(RECORD_END) + extra + RECORD_END
     key = rb'("(?:[^"\\]|\\.)*")'
     pattern = re.escape(_KEY) + key + re.escape(_SEQUENCE) + rb"([0-9]+)" + re.escape(_TIME) + rb"(-?[0-9]+)"
@@ -147,7 +147,7 @@ def form_with(extra: bytes = b"") -> RecordForm:
 
 
 def written(head: bytes, pieces: Iterable[Piece], tail: bytes) -> Iterator[bytes]:
-    """A line of these pieces, cut so that the pipe gets neither many small pieces nor one that takes long."""
+    """Yield a line of these pieces, cut so that the pipe gets neither many small pieces nor one that takes long."""
     held, size = [head], len(head)
     start = 1  # without its comma
     for piece in pieces:
@@ -172,5 +172,5 @@ def written(head: bytes, pieces: Iterable[Piece], tail: bytes) -> Iterator[bytes
 
 
 def size_of(data: bytes) -> int:
-    """Bytes of base64 text once decoded."""
+    """Return bytes of base64 text once decoded."""
     return len(data) // 4 * 3 - data[-2:].count(_PAD)

@@ -61,7 +61,7 @@ class PageMaker:
         return not is_large_lately()
 
     def in_parts(self, part_bytes: int = PART_BYTES) -> PageReader:
-        """For one body that comes in parts, of which so much is read at a time."""
+        """Make one for a body that comes in parts, of which so much is read at a time."""
         return PageReader(self, part_bytes)
 
 
@@ -80,7 +80,7 @@ class PageReader:
         self.feed = self._body.feed
 
     def end(self, last: bytes = b"") -> RawPage:
-        """The page of the body that ends with `last`. Raises ValueError, with what is wrong with it."""
+        """Return the page of the body that ends with `last`. Raises ValueError, with what is wrong with it."""
         return _made(self._body, last, self._extra)
 
 
@@ -94,7 +94,7 @@ def _made(reader: BodyReader, last: bytes, extra: bytes) -> RawPage:
 
 
 def page_of_index(index: Index, extra: bytes = b"") -> RawPage:
-    """The page of what stands in a body. Raises one of NOT_LEGAL for child shards."""
+    """Return the page of what stands in a body. Raises one of NOT_LEGAL for child shards."""
     sequences = index.sequences
     pieces = tuple(piece.joined() for piece in index.pieces) if index.bears_magic else index.pieces
     page = RawPage(
@@ -141,7 +141,7 @@ class RawPage:
     """Where the records are, by sequence number, if there may be aggregates among them."""
 
     def places(self) -> Iterator[RecordPlace]:
-        """Where the records are, as they came: aggregates stay closed."""
+        """Yield where the records are, as they came: aggregates stay closed."""
         form = form_with(self.extra)
         for piece in self.pieces:
             yield from form.places(piece.text)
@@ -156,7 +156,7 @@ class RawPage:
         return self.bears_magic or any(piece.bears_frame for piece in self.pieces)
 
     def after(self, position: Position, hash_range: HashRange | None = None) -> RawBatch | RawAggregatesBatch:
-        """The user records strictly after `position`, in order; see `mld.streams.Page`."""
+        """Return the user records strictly after `position`, in order; see `mld.streams.Page`."""
         lag_ms = self.millis_behind_latest
         if self.lowest is None or self.highest is None or position.is_shard_end:
             return RawBatch((), None, lag_ms)
@@ -168,7 +168,7 @@ class RawPage:
         return RawBatch(pieces, Position(self.highest) if pieces else None, lag_ms, self.extra)
 
     def _pieces_above(self, below: int) -> Iterator[Piece]:
-        """The pieces with the records above that number; at most one of them is cut if they are ordered."""
+        """Yield the pieces with the records above that number; at most one of them is cut if they are ordered."""
         form = form_with(self.extra)
         pieces = self.pieces
         if not self.is_ordered:
@@ -185,7 +185,7 @@ class RawPage:
 
 
 def _rest_above(piece: Piece, below: int, form: RecordForm) -> Piece | None:
-    """What is left of a piece in order."""
+    """Return what is left of a piece in order."""
     count, data_bytes = piece.records, piece.data_bytes
     for place in form.places(piece.text):
         if int(place.sequence) > below:
@@ -216,11 +216,13 @@ class RawBatch:
         return sum([piece.data_bytes for piece in self.pieces])
 
     def opening(self) -> Steps[None]:
-        """Nothing has to be opened."""
+        """Yield nothing: nothing has to be opened."""
         yield from ()
 
     def around_frames(self) -> list[tuple[RawBatch, bool]]:
-        """The batch in parts, in order: of records without a frame (False), and of one that may have one (True)."""
+        """Return the batch in parts, in order: of records without a frame (False), and of one that may have one
+        (True).
+        """
         parts: list[tuple[RawBatch, bool]] = []
         plain: list[Piece] = []
         for piece in self.pieces:
@@ -241,7 +243,7 @@ class RawBatch:
         return RawBatch(pieces, self.largest, self.millis_behind_latest, self.extra)
 
     def line(self) -> Iterator[bytes]:
-        """The `processRecords` line in pieces; every call starts a new, equal line."""
+        """Return the `processRecords` line in pieces; every call starts a new, equal line."""
         return written(RECORDS_HEAD, self.pieces, records_tail(self.millis_behind_latest))
 
 
@@ -292,7 +294,7 @@ class RawAggregatesBatch:
                     yield
 
     def line(self) -> Iterator[bytes]:
-        """The `processRecords` line in pieces; every call starts a new, equal line."""
+        """Yield the `processRecords` line in pieces; every call starts a new, equal line."""
         self.count = self.data_bytes = 0
         parts = [RECORDS_HEAD]
         separator = b""
@@ -344,7 +346,7 @@ class RawAggregatesBatch:
         yield b"".join(parts)
 
     def _user_records(self, columns: Columns) -> Steps[UserRecords | Columns | None]:
-        """What lies after the position: user records of an aggregate, the record itself as it is, or nothing."""
+        """Yield what lies after the position: user records of an aggregate, the record itself as it is, or nothing."""
         number = int(columns.sequence)
         as_it_is = columns if (number, 0) > self._floor else None
         if number < self._floor[0] or not MAGIC_IN_BASE64.match(columns.data):
@@ -365,7 +367,7 @@ class RawAggregatesBatch:
 
 
 def _with_turns(steps: Steps[T]) -> Generator[bytes, None, T]:
-    """The result of `steps`, with a turn for each."""
+    """Yield the result of `steps`, with a turn for each."""
     while True:
         try:
             next(steps)

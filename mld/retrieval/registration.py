@@ -55,7 +55,7 @@ class RegisteredConsumer:
         self._failed_s = 0.0
 
     async def arn(self) -> str:
-        """Its ARN. Raises StreamError; StreamNotFoundError only if the stream itself is missing."""
+        """Return its ARN. Raises StreamError; StreamNotFoundError only if the stream itself is missing."""
         if self._arn is not None:
             return self._arn
         async with self._finding:
@@ -64,7 +64,7 @@ class RegisteredConsumer:
             return self._arn
 
     async def is_there(self, arn: str) -> bool:
-        """Whether `arn` is still an ACTIVE consumer; if not, the next `arn` finds or makes another.
+        """Return whether `arn` is still an ACTIVE consumer; if not, the next `arn` finds or makes another.
 
         Raises StreamError if that cannot be told, if the stream is missing, or if a configured consumer is.
         """
@@ -111,7 +111,7 @@ class RegisteredConsumer:
             logger.info("consumer %s deregistered", arn, extra={"action": "consumer_deregistered", "consumer": arn})
 
     async def _found(self) -> str:
-        """Every reader asks; there is one attempt per back-off."""
+        """Return the consumer's ARN: every reader asks; there is one attempt per back-off."""
         age_s = self._clock.monotonic() - self._failed_s
         if self._failure is not None and age_s < self._rules.backoff_s:
             raise type(self._failure)(str(self._failure))
@@ -165,7 +165,7 @@ class RegisteredConsumer:
         raise StreamInUseError(f"the consumer {arn} is still {status}")
 
     async def _patiently(self, call: Callable[[], Awaitable[T]], tries: int) -> T:
-        """The answer to `call`, retried while it is throttled. Raises all other errors."""
+        """Return the answer to `call`, retried while it is throttled. Raises all other errors."""
         for _ in range(tries - 1):
             try:
                 return await call()
@@ -174,7 +174,7 @@ class RegisteredConsumer:
         return await call()
 
     async def _but_never_missing(self, awaitable: Awaitable[T]) -> T:
-        """Not found means unavailable: the stream was there a moment ago, so the consumer is coming or going."""
+        """Treat "not found" as unavailable: the stream was there a moment ago, so the consumer is coming or going."""
         try:
             return await awaitable
         except StreamNotFoundError as error:

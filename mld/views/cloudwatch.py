@@ -38,7 +38,9 @@ PASSING = frozenset(
 
 
 def cloudwatch_service(factory: ClientFactory) -> BotoService:
-    """A client of CloudWatch that makes itself with its first call: a start never waits for it, nor fails by it."""
+    """Return a client of CloudWatch that makes itself with its first call: a start never waits for it, nor fails by
+    it.
+    """
     service = service_of(
         factory,
         "cloudwatch",
@@ -85,7 +87,7 @@ class CloudWatchOutput:
             raise failure
 
     async def close(self) -> None:
-        """Nothing of its own; the service is closed by who made it."""
+        """Close nothing of its own; the service is closed by who made it."""
 
     def _tell_dropped(self) -> None:
         dropped, self._queue.dropped = self._queue.dropped, 0
@@ -97,7 +99,7 @@ class CloudWatchOutput:
 
 
 def _is_refusal(error: MldError) -> bool:
-    """Whether the same request would be refused again."""
+    """Return whether the same request would be refused again."""
     if isinstance(error, AwsUnreachableError) or not isinstance(error, AwsError):
         return False
     return error.status < 500 and error.code not in PASSING

@@ -44,7 +44,9 @@ EARLY_S = 0.1
 
 
 def wait_s(wall_s: float, length_s: float) -> float:
-    """Seconds from `wall_s` to the end of the period that it is in, or of the next one if it has as good as ended."""
+    """Return seconds from `wall_s` to the end of the period that it is in, or of the next one if it has as good as
+    ended.
+    """
     left_s = length_s - math.fmod(wall_s, length_s)
     return left_s if left_s > EARLY_S else left_s + length_s
 
@@ -84,7 +86,7 @@ class Wanted:
 
     @classmethod
     def of(cls, settings: Settings) -> Wanted:
-        """What the file asks for."""
+        """Return what the file asks for."""
         return cls(
             settings.metrics.level,
             frozenset(settings.metrics.dimensions),
@@ -97,7 +99,7 @@ class Wanted:
 
 
 def take_datums(metrics: Metrics, wanted: Wanted, wall_s: float | None = None) -> Steps[list[Datum]]:
-    """Everything noted since the last time that is wanted, one datum for each series.
+    """Yield everything noted since the last time that is wanted, one datum for each series.
 
     Of a shard whose child has answered nothing since, its lag at `wall_s` is noted: silence must not look like health.
     It is taken shard by shard; what is noted in between belongs to this time or to the next.
@@ -146,7 +148,7 @@ def _is_sent(metric: JavaMetric, values: StatisticSet, wanted: Wanted) -> bool:
 def dimensions_of(
     metric: JavaMetric, wanted: Wanted, shard: str = "", stream: str | None = None
 ) -> tuple[tuple[str, str], ...]:
-    """The dimensions with which `metric` is sent, sorted; `shard` is that of the values, `stream` its stream's
+    """Return the dimensions with which `metric` is sent, sorted; `shard` is that of the values, `stream` its stream's
     identifier among several."""
     dimensions = [(OPERATION, metric.operation)]
     for dimension, text in (
@@ -160,7 +162,7 @@ def dimensions_of(
 
 
 def _scaled(values: StatisticSet, scale: float) -> StatisticSet:
-    """The values in the unit of their metric. Buckets stay those of seconds, and are kept for times only."""
+    """Return the values in the unit of their metric. Buckets stay those of seconds, and are kept for times only."""
     return StatisticSet(
         values.count,
         values.total * scale,
@@ -188,17 +190,17 @@ class DatumQueue:
         self.dropped = 0
 
     def put(self, datums: Iterable[Stamped]) -> None:
-        """They are newer than all that wait."""
+        """Add datums that are newer than all that wait."""
         self._waiting.extend(datums)
         self._drop_oldest()
 
     def put_back(self, datums: Iterable[Stamped]) -> None:
-        """They were taken, in this order, and not sent."""
+        """Put back what was taken, in this order, and not sent."""
         self._waiting.extendleft(reversed(list(datums)))
         self._drop_oldest()
 
     def take(self) -> list[Stamped]:
-        """Everything that waits, oldest first."""
+        """Return everything that waits, oldest first."""
         taken = list(self._waiting)
         self._waiting.clear()
         return taken
@@ -217,7 +219,7 @@ _DATUM_OVERHEAD_BYTES = 450
 
 
 def packed(datums: Iterable[Stamped]) -> Iterator[list[Stamped]]:
-    """The datums in as few requests as CloudWatch takes."""
+    """Yield the datums in as few requests as CloudWatch takes."""
     batch: list[Stamped] = []
     size = 0
     for stamped in datums:
@@ -233,7 +235,7 @@ def packed(datums: Iterable[Stamped]) -> Iterator[list[Stamped]]:
 
 
 def request_of(namespace: str, datums: Iterable[Stamped]) -> Steps[dict[str, object]]:
-    """Parameters of PutMetricData."""
+    """Yield parameters of PutMetricData."""
     data = []
     for number, one in enumerate(datums, start=1):
         data.append(

@@ -41,7 +41,7 @@ class _Merged(CollectorRegistry):
 def merged(
     told: Iterable[tuple[str, str]], running: int, restarts: Mapping[str, int], accept: str
 ) -> tuple[str, bytes]:
-    """(content type, body) of what each worker told, and of what only its supervisor knows."""
+    """Return content type and body of what each worker told, and of what only its supervisor knows."""
     families: dict[str, Metric] = {}
     for worker, text in told:
         for found in text_string_to_metric_families(text):
@@ -145,7 +145,7 @@ async def _probe(worker: GroupMember, path: str) -> WorkerAnswer:
 
 
 async def _of_worker(worker: GroupMember, path: str, question: Question) -> HttpAnswer:
-    """What a worker answers; 503 if it does not."""
+    """Return what a worker answers; 503 if it does not."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
             return await _fetched(worker, path, question)

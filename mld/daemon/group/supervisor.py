@@ -85,7 +85,7 @@ class WorkerGroup:
     """`run` returns the exit code when all workers have ended."""
 
     def __init__(self, plan: GroupPlan, place: Path, supervision: Supervision) -> None:
-        """`place` is a directory that only this user can enter."""
+        """Make a group; `place` is a directory that only this user can enter."""
         self._plan = plan
         self._supervision = supervision
         names = worker_names(plan.name, plan.count)
@@ -187,7 +187,7 @@ class WorkerGroup:
                 self._tell_others(worker)
 
     def _tell_others(self, dead: GroupMember) -> None:
-        """Its process has been waited for: nobody runs under that name before the fence ends."""
+        """Tell the others. Its process has been waited for: nobody runs under that name before the fence ends."""
         news = news_of_end(dead.name, time.monotonic() + FENCE_S)
         for worker in self.workers:
             _tell(worker, news)
@@ -276,7 +276,7 @@ class WorkerGroup:
             _send(worker, signal.SIGTERM)
 
     def _reload(self) -> None:
-        """All of them read their file again; one that starts does so anyway, and may not know the signal yet."""
+        """Have all of them read their file again; one that starts does so anyway, and may not know the signal yet."""
         self._supervision.manager.reloading(time.monotonic())
         for worker in self.workers:
             if worker.is_ready:
@@ -298,7 +298,7 @@ def _send(worker: GroupMember, number: signal.Signals) -> None:
 
 @contextlib.contextmanager
 def group_place() -> Iterator[Path]:
-    """A directory of this user alone for the sockets of a group, for as long as it lasts. Raises StartupError."""
+    """Make a directory of this user alone for the sockets of a group, for as long as it lasts. Raises StartupError."""
     try:
         place = tempfile.TemporaryDirectory(prefix="mld-unit-", ignore_cleanup_errors=True)
     except OSError as error:
@@ -313,7 +313,7 @@ CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
 
 def workers_wanted(settings: Settings) -> int:
-    """How many workers `mld.processes` means here."""
+    """Return how many workers `mld.processes` means here."""
     if settings.processes != ONE_FOR_EACH_CPU:
         return settings.processes
     try:

@@ -21,7 +21,7 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.local.kinesis import Kinesis, KinesisError, PutEntry
 from mld.local.kinesis.model import StateDelays
 from mld.metrics.registry import Metrics
-from mld.operating.acts.plan import ActRefusedError
+from mld.operating.plan import ActRefusedError
 from mld.properties.settings import Settings
 from mld.properties.values import HeartbeatSetting
 from tests.simulation.checkers import OPERATOR, SHARD_END, JudgedMoves, Ledger, Violation

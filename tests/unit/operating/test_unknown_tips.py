@@ -8,11 +8,9 @@ from mld.aws.dynamo_streams import DynamoDBStreams
 from mld.core.positions import TRIM_HORIZON, InitialPosition
 from mld.core.streams import IteratorType, StartingPoint
 from mld.leases.lease import Lease
-from mld.operating.debug import Peek, peek_at
 from mld.operating.points import Point, PointKind
 from mld.operating.probing import probe
-from mld.operating.resets.boundary import ShardWalk
-from mld.operating.stream_access import span_start
+from mld.operating.stream_access import Peek, SpanReader, peek_at, span_start
 from mld.retrieval.rawpage import page_of
 from tests.twins.streams import VirtualClock
 from tests.twins.table_streams import TableStreamsService
@@ -57,7 +55,7 @@ def test_a_walk_goes_through_an_empty_stretch_and_ends_at_the_tip(pages: int) ->
     @virtual
     async def walk() -> None:
         table = Table(pages)
-        walking = ShardWalk(table.streams, table.clock, table.shard_id, FROM_THE_OLDEST)
+        walking = SpanReader(table.streams, table.clock, table.shard_id, FROM_THE_OLDEST)
         page = await walking.page_with_records()
         assert page is not None and page.count == 3
         assert await walking.page_with_records() is None
