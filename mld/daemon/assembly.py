@@ -16,7 +16,8 @@ from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.core.streams import ChildBatch, FanOut, StreamKind, Streams, StreamSummary
 from mld.daemon.worker import Worker, WorkerParts, WorkerSettings, WorkerSignals
-from mld.fleet.wiring import DetectLoad, FleetNeeds, make_fleet, no_load
+from mld.fleet.fleet import Fleet
+from mld.fleet.parts import DetectLoad, FleetNeeds, FleetParts, no_load
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus
 from mld.leases.packed_status import status_of
@@ -39,12 +40,10 @@ from mld.retrieval.placement import Placement
 from mld.retrieval.reader_factory import ReaderShares, readers_of
 from mld.shards.detector import ShardDetector
 from mld.tracking.followed_streams import FollowedStreams
-from mld.tracking.follower import ListFollower, WantedStream
-from mld.tracking.list_table import ListTable
+from mld.tracking.follower import ListFollower, ListTable, WantedStream
 from mld.tracking.stream_list import ListedStream
 from mld.tracking.stream_rows import ConsumedStreams, VisibleTable
-from mld.tracking.stream_set import OpenedStream, StreamRules, TrackedStreams
-from mld.tracking.tracked_stream import TrackingNeeds
+from mld.tracking.stream_set import OpenedStream, StreamRules, TrackedStreams, TrackingNeeds
 
 EPSILON_S = 0.025  # Java's epsilonMillis
 
@@ -138,7 +137,7 @@ def assemble(
         status_of=status_of_shard,
         metrics=metrics,
     )
-    fleet = make_fleet(settings, needs)
+    fleet = Fleet(FleetParts(settings, needs))
     parents_changed = Signal()
 
     def new_detector(streams: Streams, kind: StreamKind) -> ShardDetector:

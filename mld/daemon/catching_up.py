@@ -177,9 +177,9 @@ class OtherWorkers:
         self._since: dict[tuple[str, str], float] = {}
         """When a lease was first seen in these hands."""
 
-    def looked(self, leases: Sequence[Lease], beats: Mapping[str, str], now: float) -> None:
+    def looked(self, leases: Sequence[Lease], heartbeats: Mapping[str, str], now: float) -> None:
         """A scan that ended at `now` showed these leases and heartbeats."""
-        self._observations.heard(beats, now)
+        self._observations.heard(heartbeats, now)
         finish(self._observations.scanned(leases, now))
         owned = {(lease.key, lease.actual_owner) for lease in leases if lease.actual_owner is not None}
         self._since = {(key, owner): self._since.get((key, owner), now) for key, owner in owned if owner is not None}

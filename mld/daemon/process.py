@@ -39,9 +39,9 @@ from mld.daemon.systemd import ServiceManager, claim_supervision
 from mld.daemon.unit.membership import Membership, hold_on
 from mld.daemon.until_tip import CatchUpRules, RunUntilTip, UntilTip
 from mld.daemon.worker import Worker
-from mld.fleet.wiring import load_of_this_host
+from mld.fleet.parts import load_of_this_host
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.retries import renewal_timeout_s
+from mld.leases.validity import renewal_timeout_s
 from mld.metrics.registry import Metrics
 from mld.properties.redaction import Scrubber
 from mld.properties.remarks import ConfigurationError, Level

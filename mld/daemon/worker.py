@@ -20,9 +20,9 @@ from mld.core.clock import Clock, millis_since, unless
 from mld.core.errors import StartupError, StreamError, TableError, TableMissingError
 from mld.core.surviving import kept_running, survived
 from mld.fleet.fleet import Fleet
-from mld.leases.holding import HeldLease
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseTable, TableScan
+from mld.leases.validity import HeldLease
 from mld.tracking.stream_set import Standing, TrackedStreams
 
 log = logging.getLogger(__name__)
@@ -270,7 +270,7 @@ class Worker:
             elif self._parts.sources.standing(held[key].lease) is Standing.FORMER:
                 running.consumer.request_stop()
             elif held[key].lease.handoff_to is not None:
-                self._parts.fleet.lookout.gave()
+                self._parts.fleet.failover_watcher.gave()
                 running.consumer.hand_off()
             else:
                 running.consumer.heed(held[key].lease)

@@ -5,8 +5,8 @@ Here the row is renewed first, and the lease is held from the sending of that re
 read alone.
 
 The index is eventually consistent: it may name rows that are not ours any more, which costs a read and no more. A row
-whose previous owner is still finishing is read again twice a second until it is ours or somebody else's. The lookout
-tells us what the whole table shows (`saw_table`), and the next query is made a period after that.
+whose previous owner is still finishing is read again twice a second until it is ours or somebody else's. The failover
+watcher tells us what the whole table shows (`saw_table`), and the next query is made a period after that.
 """
 
 from __future__ import annotations
@@ -117,10 +117,10 @@ class LeaseDiscovery:
             return
         discovered, self._discovered = self._discovered, 0
         self._counts.discovered.note(discovered)
-        # A carried lease that the index does not name as ours may be handed off or gone: nothing else would show it.
+        # A covered lease that the index does not name as ours may be handed off or gone: nothing else would show it.
         # The index may as well lag, so this is a reason to look and no more.
         listed = set(keys)
-        await self._keeper.confirm([key for key in self._keeper.carried() if key not in listed])
+        await self._keeper.confirm([key for key in self._keeper.covered() if key not in listed])
         self._enqueue_new(keys)
 
     def _enqueue_new(self, keys: Iterable[str]) -> None:

@@ -20,12 +20,11 @@ from mld.core.clock import Clock
 from mld.core.errors import TableMissingError, TableThrottledError, TableUnavailableError
 from mld.core.positions import LATEST
 from mld.leases import rows, writes
-from mld.leases.expressions import request_of
 from mld.leases.lease import Lease
-from mld.leases.own_attributes import Row
 from mld.leases.owner_index import FORBIDDEN_CODES, OwnerIndex
-from mld.leases.rows import CorruptRowError
+from mld.leases.rows import CorruptRowError, Row
 from mld.leases.table import AnswerT, LeaseWrite, Refusal, TableScan
+from mld.leases.writes import request_of
 
 log = logging.getLogger(__name__)
 

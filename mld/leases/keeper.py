@@ -20,31 +20,68 @@ What must never happen here: a write for a token that is not current, or a belie
 A holder gives its row away by completing a pending handoff, by handing the lease over by name, or by releasing it.
 These writes are conditional on the owners, not on the counter, so that they also work right after a renewal whose reply
 was lost. A refusal means that somebody else has moved the row: then there is nothing left to give.
+
+How often leases are renewed, and a warning if the table is too slow for them (leases#renewal-rhythm).
+
+`Confirmer`: reads the rows of covered leases in time, because nothing is written to them. The keeper's collaborator.
+
+Rules: `covered`, number 4 of its list. Which lease is held is the keeper's, and what a read is worth is `Validity`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from random import Random
 from typing import TypeVar
 
 from mld.core.clock import Clock, wait_for_event
 from mld.core.errors import LeaseLostError, MldError
+from mld.core.periods import CONFIRM_SHARE
 from mld.core.positions import Position
 from mld.core.surviving import survived
 from mld.leases import writes
-from mld.leases.confirmer import Confirmer
-from mld.leases.holding import HeldLease, Holding, RowsWritten
 from mld.leases.lease import Failing, Lease, ShardStatus, Throughput
-from mld.leases.renewal_pace import RenewalPace
 from mld.leases.resumer import Resumer
-from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, LeaseWrite, Refusal
-from mld.leases.validity import Validity
+from mld.leases.validity import HeldLease, Holder, Holding, RowsWritten, Validity, may_be_applied, retry_delay_s
+from mld.leases.writes import judge_read
 from mld.metrics.registry import LeaseMove, Metrics
+
+SLOW_S = 300.0
+"""How long leases are renewed at every other tick after the last tick at which renewals of the one before waited."""
+FRESH_SHARE = 1.5
+"""Of the renewal interval: what was confirmed since is passed over meanwhile. A third of the lease is left then."""
+
+
+class RenewalPace:
+    """Whether leases are renewed at every tick, or at every other one."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._slow_until = -math.inf
+
+    def fresh_since(self, now: float, leases: int, *, is_late: bool) -> float:
+        """Since when a lease must have been confirmed to be passed over at this tick.
+
+        `is_late`: renewals of the tick before have not been sent. The first time that is a warning.
+        """
+        if is_late and now >= self._slow_until:
+            log.warning(
+                "the lease table is too slow to renew %d leases every %.1f s; they are renewed half as often now. "
+                "Give the table more capacity, or set mld.heartbeat=worker: one write for the whole worker",
+                leases,
+                self._interval_s,
+                extra={"action": "renewals_slow", "leases": leases},
+            )
+        if is_late:
+            self._slow_until = now + SLOW_S
+        return now - FRESH_SHARE * self._interval_s if now < self._slow_until else now
+
 
 RELEASE_ATTEMPTS_MAX = 4  # a release only saves others time; shutdown must not wait for it
 HAND_OVER_ATTEMPTS_MAX = 2  # a release may follow, and the next owner finds a released lease almost as fast
@@ -326,15 +363,15 @@ class LeaseKeeper:
         """Whether the lease is about to be brought back."""
         return self.resumer.is_resuming(key)
 
-    # --- leases carried by the worker's heartbeat ---------------------------------------------------------------------
+    # --- leases covered by the worker's heartbeat ---------------------------------------------------------------------
 
-    def carried(self) -> tuple[str, ...]:
+    def covered(self) -> tuple[str, ...]:
         """Keys of the held leases that the heartbeat may stand for."""
-        return tuple(key for key, holding in self._holdings.items() if holding.carried.is_possible)
+        return tuple(key for key, holding in self._holdings.items() if holding.covered.is_possible)
 
-    def drop_carried(self) -> tuple[str, ...]:
+    def drop_covered(self) -> tuple[str, ...]:
         """The heartbeat is over: stop holding every lease that it may have stood for. Returns their keys."""
-        keys = self.carried()
+        keys = self.covered()
         for holding in [self._holdings[key] for key in keys]:
             self.forget(holding, LeaseMove.LOST)
         return keys
@@ -345,7 +382,7 @@ class LeaseKeeper:
             self._tasks.create_task(self._start_renewals(self._tasks))
 
     async def confirm(self, keys: Collection[str]) -> None:
-        """Read carried leases of ours to see that they still are. A read that fails is logged and changes nothing."""
+        """Read covered leases of ours to see that they still are. A read that fails is logged and changes nothing."""
         await self._confirmer.confirm(keys)
 
     async def run(self) -> None:
@@ -546,3 +583,89 @@ class LeaseKeeper:
 
     def _about(self, key: str, action: str) -> dict[str, str]:
         return {"action": action, "shard": key}
+
+
+READS_PER_BATCH = 100  # what one request can read
+
+
+class Confirmer:
+    """`holdings` is the keeper's own mapping; `slots` bounds its requests."""
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        clock: Clock,
+        rng: Random,
+        holder: Holder,
+        holdings: Mapping[str, Holding],
+        validity: Validity,
+        slots: asyncio.Semaphore,
+    ) -> None:
+        self._table = table
+        self._clock = clock
+        self._rng = rng
+        self._holder = holder
+        self._holdings = holdings
+        self._validity = validity
+        self._slots = slots
+
+    async def confirm(self, keys: Collection[str]) -> None:
+        """Read covered leases of ours to see that they still are. A read that fails is logged and changes nothing."""
+        await asyncio.gather(*(self._read(batch) for batch in _batches(list(keys))))
+
+    async def run(self) -> None:
+        """Read the covered leases again and again, except those that something else has confirmed lately."""
+        pause_s = CONFIRM_SHARE * self._validity.lease_duration_s
+        while True:
+            await self._validity.has_heartbeat.wait()
+            await self._clock.sleep(pause_s)
+            before = self._clock.monotonic() - pause_s / 2
+            keys = [key for key, h in self._holdings.items() if h.covered.is_certain and h.confirmed_at < before]
+            await asyncio.gather(*(self._read_in_time(batch) for batch in _batches(keys)))
+
+    async def _read_in_time(self, keys: Sequence[str]) -> None:
+        """Repeated until it works or the leases have expired."""
+        attempt = 0
+        while not await self._read(keys):
+            attempt += 1
+            ends = [self._validity.until(h) for key in keys if (h := self._holdings.get(key)) is not None]
+            delay_s = retry_delay_s(attempt, min(ends, default=0.0) - self._clock.monotonic(), self._rng)
+            if delay_s is None:
+                return
+            await self._clock.sleep(delay_s)
+
+    async def _read(self, keys: Sequence[str]) -> bool:
+        """One look at these rows; False if it failed."""
+        looked_at = {
+            key: (h, h.lease)
+            for key in keys
+            if (h := self._holdings.get(key)) is not None and h.covered.is_certain and h.unknown_since is None
+        }
+        if not looked_at:
+            return True
+        try:
+            async with self._slots:
+                sent_at = self._clock.monotonic()
+                found = await self._table.get_many(list(looked_at))
+        except Exception as error:
+            failure = survived(error, "confirming leases")
+            log.warning("cannot look at %d leases: %s", len(looked_at), failure, extra={"action": "confirm_failed"})
+            return False
+        for key, (holding, before) in looked_at.items():
+            untouched = holding.lease is before and holding.unknown_since is None and not holding.leaving
+            if untouched and self._holder.is_current(holding):
+                self._judge(holding, found.get(key), sent_at)
+        return True
+
+    def _judge(self, holding: Holding, row: Lease | None, sent_at: float) -> None:
+        answer = judge_read(holding.lease, row)
+        if isinstance(answer, Refusal):
+            self._holder.lose(holding, answer)
+            return
+        before, holding.lease = holding.lease, answer
+        self._validity.confirm(holding, answer, sent_at)
+        self._holder.note_news(holding, before, answer)
+
+
+def _batches(keys: Sequence[str]) -> list[Sequence[str]]:
+    return [keys[start : start + READS_PER_BATCH] for start in range(0, len(keys), READS_PER_BATCH)]

@@ -1,4 +1,4 @@
-"""What a worker tells of its carried leases in one attribute of its report: at most two bytes a shard. Pure.
+"""What a worker tells of its covered leases in one attribute of its report: at most two bytes a shard. Pure.
 
 With `mld.heartbeat=worker` there are no renewals that could carry a `ShardStatus`, but there is the heartbeat, which
 writes the worker's report. The report must cost no more write units than without, so what does not fit stays out: first
@@ -69,7 +69,7 @@ WIDTHS: Mapping[int, int] = {Form.EXACT: STATUS_BYTES, Form.COARSE: 1}
 
 
 def pack(statuses: Mapping[str, ShardStatus | None], at_s: int, room: int) -> Steps[bytes | None]:
-    """The statuses of all carried leases, by key, in at most `room` bytes; None if they do not fit.
+    """The statuses of all covered leases, by key, in at most `room` bytes; None if they do not fit.
 
     One that is None is told as unknown.
     """

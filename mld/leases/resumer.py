@@ -25,11 +25,9 @@ from mld.core.clock import Clock
 from mld.core.errors import MldError
 from mld.core.surviving import survived
 from mld.leases import writes
-from mld.leases.holding import Holder, RowsWritten
 from mld.leases.lease import Lease
-from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
-from mld.leases.validity import Validity
+from mld.leases.validity import Holder, RowsWritten, Validity, may_be_applied, retry_delay_s
 from mld.metrics.registry import LeaseMove
 
 log = logging.getLogger(__name__)

@@ -8,23 +8,92 @@ Anybody may have written anything that DynamoDB takes into a row: any type, 38 d
 text. What is not in bounds makes the row corrupt, or is ignored where nothing depends on it.
 
 Also here: how large DynamoDB takes an item to be, from above, and what still fits into the write units that it costs.
+
+Attributes that mld adds to the rows of its tables, each declared by its type, its bounds and what damage stands for.
+
+Rule: leases#attributes-of-mld. Pure. Whoever may write the table may put anything there that DynamoDB takes. So reading
+an attribute of ours never raises, whatever its `meaning` stumbles over. Damage is absence, or what `if_damaged` says.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from typing import Any
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from mld.core.errors import TableError
 from mld.core.positions import SHARD_END, SUB_MAX, TRIM_HORIZON, Position
 from mld.core.stream_ids import parse_stream_id, stream_of_key
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.leases.lease import Failing, Lease, PendingCheckpoint, ShardStatus
-from mld.leases.own_attributes import OwnAttribute, Row, integer, some_text, words
+
+Row: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""A row as DynamoDB gives it: a value by its type, by the name of the attribute."""
+T = TypeVar("T")
+
+ITEM_BYTES_MAX = 400 * 1024  # DynamoDB's; for texts that are compared with what we wrote, and not shown
+INTEGER_DIGITS_MAX = 19  # of a long, in Java
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAttribute(Generic[T]):
+    """One attribute: its name, its type in DynamoDB, what a value of that type says, and one as mld writes it.
+
+    Whatever `meaning` raises is damage.
+    """
+
+    name: str
+    kind: str
+    meaning: Callable[[Any], T]
+    example: Any
+    if_damaged: T | None = None
+
+    def read(self, row: Row) -> T | None:
+        """What the row says; None if it says nothing."""
+        value = row.get(self.name)
+        if value is None:
+            return None
+        try:
+            return self.meaning(value[self.kind])
+        except Exception:
+            return self.if_damaged
+
+
+def some_text(characters_max: int = ITEM_BYTES_MAX) -> Callable[[Any], str]:
+    """A meaning: the text itself, which is not empty."""
+
+    def read(found: Any) -> str:
+        if not isinstance(found, str) or not 0 < len(found) <= characters_max:
+            raise ValueError("no text, or too long")
+        return found
+
+    return read
+
+
+def words(characters_max: int) -> Callable[[Any], str]:
+    """A meaning: what somebody wrote for people, of which the beginning is enough."""
+    return lambda found: some_text()(found)[:characters_max]
+
+
+def integer(high: int, low: int = 0) -> Callable[[Any], int]:
+    """A meaning: plain ASCII digits, as mld writes them, from `low` to `high`."""
+
+    def read(found: Any) -> int:
+        if not (found.isascii() and found.isdigit() and len(found) <= INTEGER_DIGITS_MAX and low <= int(found) <= high):
+            raise ValueError("no such integer")
+        return int(found)
+
+    return read
+
+
+def binary(found: Any) -> bytes:
+    """A meaning: the bytes themselves."""
+    return bytes(memoryview(found))
+
 
 WRITE_UNIT_BYTES = 1024
 CONTAINER_BYTES = 3

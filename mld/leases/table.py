@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from mld.leases.lease import Lease
-from mld.leases.own_attributes import Row
+from mld.leases.rows import Row
 
 AnswerT = TypeVar("AnswerT")
 

@@ -21,10 +21,10 @@ from mld.core.surviving import survived
 from mld.leases import writes
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
-from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.room import RoomWatch
 from mld.leases.table import LeaseTable, Refusal, TableScan
 from mld.leases.take_plan import Choice, SeenRow, TakePlan, TakingRules, decide, observe
+from mld.leases.validity import may_be_applied, retry_delay_s
 from mld.metrics.registry import LeaseMove, Metrics
 
 log = logging.getLogger(__name__)

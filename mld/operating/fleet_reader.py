@@ -16,7 +16,7 @@ from mld.core.errors import TableError, TableMissingError
 from mld.core.steps import Steps
 from mld.core.turns import in_turns
 from mld.fleet.leader.lock import LOCK_KEY, SeenLock, parse_lock
-from mld.fleet.leader.lock_table import LockTable
+from mld.fleet.leader.lock_election import LockTable
 from mld.fleet.report.reports import ReportRules, parse_rows
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place, WorkerReport
@@ -128,7 +128,7 @@ class FleetReader:
             self._clock.wall(),
             rules or self._rules,
             corrupt=scan.corrupt,
-            carried=told_by_heartbeats(scan.leases, found.reports),
+            covered=told_by_heartbeats(scan.leases, found.reports),
             labels=_labels(scan),
         )
 

@@ -4,6 +4,8 @@ Rules: shards#listing-pages, shards#listing-retries (transient errors and time-o
 page token restarts the listing) and shards#complete-listings ("not ready" is an answer of its own).
 
 Never returns part of a listing, and never takes an error for an empty list.
+
+`ShardRows`: what this room needs of the lease table, for one stream. A `LeaseTable` of one stream is one.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import logging
 import random
 from dataclasses import dataclass
+from typing import Protocol
 
 from mld.core.clock import Clock
 from mld.core.errors import (
@@ -23,6 +26,19 @@ from mld.core.errors import (
 )
 from mld.core.streams import STREAM_DISABLED, Shard, ShardFilter, ShardsPage, StreamKind, Streams
 from mld.core.surviving import ours
+from mld.leases.lease import Lease
+from mld.leases.table import AnswerT, LeaseWrite, TableScan
+
+
+class ShardRows(Protocol):
+    """The rows of one stream. Their keys are shard ids; each method is that of `leases.table.LeaseTable`."""
+
+    async def scan(self) -> TableScan: ...
+
+    async def get(self, key: str) -> Lease | None: ...
+
+    async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT: ...
+
 
 _log = logging.getLogger(__name__)
 

@@ -21,10 +21,9 @@ from mld.core.turns import in_turns
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.metrics.registry import CREATED, Metrics
-from mld.shards.detector import ShardDetector, ShardsListed
+from mld.shards.detector import ShardDetector, ShardRows, ShardsListed
 from mld.shards.graph import children_in, new_lease
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
-from mld.shards.ports import ShardRows
 from mld.shards.sync import ShardSync, SyncResult
 
 _log = logging.getLogger(__name__)

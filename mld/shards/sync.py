@@ -24,7 +24,7 @@ from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.metrics.registry import CREATED, Metrics
-from mld.shards.detector import NotListed, ShardDetector
+from mld.shards.detector import NotListed, ShardDetector, ShardRows
 from mld.shards.graph import (
     ShardGraph,
     id_order,
@@ -34,7 +34,6 @@ from mld.shards.graph import (
     partition_fault,
 )
 from mld.shards.identity import foreign_evidence
-from mld.shards.ports import ShardRows
 
 _log = logging.getLogger(__name__)
 

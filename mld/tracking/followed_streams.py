@@ -23,8 +23,7 @@ from mld.shards.cleanup import TICK_S
 from mld.tracking.follower import ListFollower
 from mld.tracking.stream_list import ListedStream, TrackedList, due_for_deletion, labels_of
 from mld.tracking.stream_rows import ConsumedStreams, sorted_by_stream
-from mld.tracking.stream_set import Loop, OpenStream, Standing, StreamRules, TrackedStreams
-from mld.tracking.tracked_stream import TrackingNeeds
+from mld.tracking.stream_set import Loop, OpenStream, Standing, StreamRules, TrackedStreams, TrackingNeeds
 
 log = logging.getLogger(__name__)
 

@@ -23,10 +23,9 @@ from mld.core.streams import ChildShard
 from mld.core.turns import in_turns
 from mld.leases.lease import Lease
 from mld.shards.cleanup import LeaseCleanup
-from mld.shards.detector import ShardDetector, ShardsListed
+from mld.shards.detector import ShardDetector, ShardRows, ShardsListed
 from mld.shards.ending import Blocked, Invalid, Prepared, ShardEnding
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
-from mld.shards.ports import ShardRows
 
 
 def blocking_parent(lease: Lease, rows: Mapping[str, Lease | None]) -> str | None:

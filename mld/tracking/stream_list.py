@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mld.core.stream_ids import StreamId, parse_stream_id
-from mld.leases.own_attributes import OwnAttribute, Row, integer
+from mld.leases.rows import OwnAttribute, Row, integer
 
 KEY = "mldStreams"
 ENTITY = "MLD_STREAMS"

@@ -13,7 +13,7 @@ import pytest
 from mld.aws.service import Service
 from mld.core.errors import TableMissingError
 from mld.fleet.leader.lock import LEASE_S, DamagedLock, LockRow
-from mld.fleet.leader.lock_table import LockRefusal, LockTable
+from mld.fleet.leader.lock_election import LockRefusal, LockTable
 from mld.fleet.values import Place
 from tests.contract.lease_table import RACERS, REQUEST_TIMEOUT_S
 from tests.support.tables import RawRows, make_table, unique_table

@@ -20,8 +20,7 @@ from mld.core.positions import TRIM_HORIZON
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
-from mld.leases.retries import renewal_timeout_s
-from mld.leases.validity import Validity
+from mld.leases.validity import Validity, renewal_timeout_s
 from tests.support.blackhole import BlackHole
 from tests.support.servers import ACCOUNT, EmbeddedAws, make_client
 

@@ -41,7 +41,7 @@ BROKEN = {
         ),
     ),
     "who has ended is taken for dead for ever": (
-        Patch("mld.fleet.watch.takeover", "self._ended.get(worker, -math.inf) >= now", "worker in self._ended"),
+        Patch("mld.fleet.assign.takeover", "self._ended.get(worker, -math.inf) >= now", "worker in self._ended"),
     ),
 }
 CATCHES = [

@@ -29,7 +29,7 @@ from mld.fleet.assign.observations import STEP_LEASES, Observations
 from mld.fleet.report import reports
 from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, WorkerReport
 from mld.leases.lease import Lease
-from mld.leases.own_attributes import Row
+from mld.leases.rows import Row
 
 SHARE = "T"
 """Metric name of the share, Java's name of its throughput metric."""

@@ -3,7 +3,7 @@
 Rules: coordination#assignment-writes, coordination#take-over-writes. No retries: a refused move was overtaken, one with
 an unknown outcome is seen by the next run. An expired lease is moved only as it was seen (Java asks for its owner
 alone, and may take a lease that has just been renewed after all); one that a heartbeat stood for also only after its
-owner was fenced (`leases.carried`).
+owner was fenced (`leases.validity`).
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ observation.
     counter greater than before                 now
     counter equal or smaller                    as before: reads are eventually consistent, an older row is no news
     assigned by ourselves                       now, counter as in the answer
-    carried by its owner's heartbeat            as the heartbeat, if that is later (`leases.carried`)
-    carried until now, epoch replaced or gone   now: the owner may believe in its last heartbeat, which we have not seen
-    carried until now, fenced                   as before: whoever fenced it has waited
+    covered by its owner's heartbeat            as the heartbeat, if that is later (`leases.validity`)
+    covered until now, epoch replaced or gone   now: the owner may believe in its last heartbeat, which we have not seen
+    covered until now, fenced                   as before: whoever fenced it has waited
 
     seen                                        handoff deadline
     no `checkpointOwner`                        none
@@ -31,7 +31,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from mld.core.steps import Steps
-from mld.fleet.heartbeat.beats import epoch_of, is_fenced, is_news
+from mld.fleet.heartbeats import epoch_of, is_fenced, is_news
 from mld.leases.lease import Lease
 
 STEP_LEASES = 200  # a fraction of a millisecond of work between two yields
@@ -51,7 +51,7 @@ class Seen(NamedTuple):
     counter: int
     moved_at: float | None
     handoff: Handoff | None = None
-    carried: bool = False
+    covered: bool = False
     """The owner's heartbeat stood for it."""
 
 
@@ -82,10 +82,10 @@ class Observations:
         self._seen.clear()
         self._pulses.clear()
 
-    def heard(self, beats: Mapping[str, str], now: float) -> None:
+    def heard(self, heartbeats: Mapping[str, str], now: float) -> None:
         """A scan that ended at `now` showed these heartbeats, by worker, and no others. Told before its leases."""
         pulses = {}
-        for worker, value in beats.items():
+        for worker, value in heartbeats.items():
             before = self._pulses.get(worker)
             if before is None or (is_news(before.value, value) and not is_fenced(value)):
                 pulses[worker] = Pulse(value, now)
@@ -116,28 +116,28 @@ class Observations:
         before = self._seen.get(lease.key)
         if before is None:
             moved_at = None if lease.actual_owner is None else now
-            carried = self._carrying(lease) is not None
-            self._seen[lease.key] = Seen(lease.counter, moved_at, self._handoff(None, lease, now), carried)
+            covered = self._covering(lease) is not None
+            self._seen[lease.key] = Seen(lease.counter, moved_at, self._handoff(None, lease, now), covered)
             return
-        counter, moved_at, handoff, carried = before
+        counter, moved_at, handoff, covered = before
         if lease.counter > counter:
             counter, moved_at = lease.counter, now
-        if carried or lease.heartbeat is not None:
-            moved_at, carried = self._carried(lease, carried, moved_at, now)
+        if covered or lease.heartbeat is not None:
+            moved_at, covered = self._covered(lease, covered, moved_at, now)
         if handoff is not None or lease.checkpoint_owner is not None:
             handoff = self._handoff(handoff, lease, now)
-        self._seen[lease.key] = Seen(counter, moved_at, handoff, carried)
+        self._seen[lease.key] = Seen(counter, moved_at, handoff, covered)
 
-    def _carrying(self, lease: Lease) -> Pulse | None:
+    def _covering(self, lease: Lease) -> Pulse | None:
         """The heartbeat that stands for the lease."""
         if lease.heartbeat is None:
             return None
         pulse = self._pulses.get(lease.actual_owner or "")
         return pulse if pulse is not None and epoch_of(pulse.value) == lease.heartbeat else None
 
-    def _carried(self, lease: Lease, before: bool, moved_at: float | None, now: float) -> tuple[float | None, bool]:
-        """(when it moved, whether it is carried)."""
-        if (pulse := self._carrying(lease)) is not None:
+    def _covered(self, lease: Lease, before: bool, moved_at: float | None, now: float) -> tuple[float | None, bool]:
+        """(when it moved, whether it is covered)."""
+        if (pulse := self._covering(lease)) is not None:
             return pulse.moved_at if moved_at is None else max(moved_at, pulse.moved_at), True
         if before and not is_fenced(self.heartbeat_of(lease.actual_owner or "")):
             return now, False

@@ -10,7 +10,7 @@ from mld.fleet.migrate import single_table
 from mld.fleet.migrate.table_migration import TableMigration
 from mld.fleet.migrate.versions import FleetView
 from mld.fleet.report.reports import EXPIRED_AFTER_PERIODS, ReportRules
-from mld.fleet.report.stored_reports import StoredReports
+from mld.fleet.report.reports_table import StoredReports
 from mld.fleet.values import FleetSnapshot
 from mld.leases.lease import Lease
 from mld.leases.table import IndexStatus, LeaseIndex, LeaseTable

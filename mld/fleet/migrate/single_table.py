@@ -17,6 +17,7 @@ from enum import Enum, auto
 from typing import TypeVar
 
 from mld.core.errors import StartupError
+from mld.fleet.leader.lock import LOCK_KEY
 from mld.fleet.migrate.states import TABLE_MIGRATION, TableRow
 from mld.fleet.values import (
     COORDINATOR_TABLE_KEY,
@@ -31,8 +32,7 @@ from mld.leases.lease import Lease
 
 T = TypeVar("T")
 
-LEADER_KEY = "Leader"
-STAYING = frozenset({LEADER_KEY, TABLE_MIGRATION.key})
+STAYING = frozenset({LOCK_KEY, TABLE_MIGRATION.key})
 """Rows that never leave the legacy coordinator table."""
 
 DEPLOYED_BAKE_S = 3600.0  # Java's

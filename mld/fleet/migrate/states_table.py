@@ -12,7 +12,7 @@ from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_calls import REFUSED_CODE, table_error
 from mld.core.errors import AwsError, AwsUnreachableError, TableUnavailableError
-from mld.fleet.migrate import state_requests as requests
+from mld.fleet.migrate import states as requests
 from mld.fleet.migrate.states import Kind, Row, StateRow, StateT, parse_state
 from mld.fleet.values import Place
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 from mld.core.clock import Clock
 from mld.core.errors import MldError, StartupError, TableError
 from mld.core.surviving import survived
+from mld.fleet.leader.lock import LOCK_KEY
 from mld.fleet.migrate import single_table
 from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
 from mld.fleet.migrate.single_table import FleetSummary, Layout, Step, chunks, rows_to_move
@@ -98,7 +99,7 @@ LEADER_CHECK_S = 5.0  # leadership is asked about once a second; nothing here is
 UNREAD_S_MAX = 30.0  # Java followers look that often: for so long a leader goes on without having read the row
 MOVE_RETRY_S = 30.0  # a move that left rows behind needs somebody's help
 LATE_TABLE_PERIOD_S = 300.0  # a coordinator table that appears beside us is an accident to report, not to race with
-SINGLE_TABLE_KEYS = (single_table.LEADER_KEY, CLIENT_VERSION.key, TABLE_MIGRATION.key)
+SINGLE_TABLE_KEYS = (LOCK_KEY, CLIENT_VERSION.key, TABLE_MIGRATION.key)
 
 ORDINALS = {
     TableStatus.INIT: 1,

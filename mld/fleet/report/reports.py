@@ -2,7 +2,7 @@
 
 Rules: coordination#worker-report-row, coordination#report-rhythm, coordination#report-judgement. A leader judges with
 its own settings and its own wall clock. Reading is tolerant row by row, writing is strict. An mld worker's row has
-attributes of ours, `mldVersion`, `mldHeartbeat` and `mldShards` (`heartbeat.beats`), `mldDrain` if an operator drains
+attributes of ours, `mldVersion`, `mldHeartbeat` and `mldShards` (`heartbeats`), `mldDrain` if an operator drains
 it, and `mldLeaving` while it stops.
 
 One rule differs from Java: samples `{}` with ranges make a default worker here, where Java takes it for the least
@@ -20,7 +20,7 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
 from mld.fleet.values import REPORTS_TABLE_KEY, SUPPORT_CODE, EntityType, WorkerReport
-from mld.leases.own_attributes import OwnAttribute, Row, binary, some_text
+from mld.leases.rows import OwnAttribute, Row, binary, some_text
 
 ENTITY_TYPE = "entityType"
 UPDATED_AT = "lut"

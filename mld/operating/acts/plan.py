@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 from mld.core.errors import MldError, TableError
 from mld.core.stream_ids import keys_meant, stream_of_key
 from mld.leases import rows
-from mld.leases.expressions import request_of
 from mld.leases.table import LeaseWrite, TableScan
+from mld.leases.writes import request_of
 
 NAMED_MAX = 5
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]

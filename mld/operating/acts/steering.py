@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mld.core.positions import SUB_MAX, Position
+from mld.fleet.membership import spread
 from mld.fleet.report import reports
-from mld.fleet.roster import spread
 from mld.fleet.values import LEASE_TABLE_KEY, Place
 from mld.leases import writes
 from mld.leases.lease import Lease

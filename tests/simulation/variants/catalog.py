@@ -75,7 +75,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
             '            except Exception as error:\n                if type(error).__module__ != "mld.core.errors":\n'
             "                    raise\n                failures += 1\n",
         ),
-        ("fleet.loops", "kept_running(self._factories[name], name, self._clock)", "self._factories[name]()"),
+        ("fleet.tasks", "kept_running(wanted[name].run, name, self._clock)", "wanted[name].run()"),
     ),
     _variant(
         "exception_is_a_stored_checkpoint",
@@ -216,7 +216,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "retries_without_delay",
         "a failed lease write is repeated at once, and again, and again",
         (
-            "leases.retries",
+            "leases.validity",
             "    return min(rng.uniform(ceiling_s / 2, ceiling_s), remaining_s / 2)\n",
             "    return 0.0\n",
         ),

@@ -1,4 +1,5 @@
-"""The variants of what a fleet in 3.x mode needs: the lock, reports, assignment, handoffs, discovery, the lookout.
+"""The variants of what a fleet in 3.x mode needs: the lock, reports, assignment, handoffs, discovery, the failover
+watcher.
 
 Their plans are those of mode `3x`; `needs` names a rare combination of `plan3x.special_of`.
 """
@@ -81,7 +82,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
             '    request["UpdateExpression"] = "SET #duration = :duration, #rvn = :next"\n',
         ),
         (
-            "fleet.leader.candidacy",
+            "fleet.leader.candidate",
             "        return self.holding is not None and self.holding.is_valid(now)\n",
             "        return self.holding is not None\n",
         ),
@@ -91,7 +92,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "leader_outlives_its_lock",
         "a leader that cannot renew its lock goes on leading",
         (
-            "fleet.leader.candidacy",
+            "fleet.leader.candidate",
             "        return self.holding is not None and self.holding.is_valid(now)\n",
             "        return self.holding is not None\n",
         ),
@@ -160,7 +161,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
     ),
     _variant(
         "takes_over_without_counter",
-        "the lookout takes a silent lease whatever has happened to it since it looked",
+        "the failover watcher takes a silent lease whatever has happened to it since it looked",
         (
             "fleet.assign.move_writer",
             "    if counter_matters or _is_from_silent(move):\n",

@@ -16,9 +16,9 @@ from mld.core.clock import Clock
 from mld.core.errors import MldError, StreamError, StreamUnavailableError, TableError, TableUnavailableError
 from mld.core.positions import TRIM_HORIZON
 from mld.core.streams import HashRange, IteratorType, StartingPoint
-from mld.fleet.heartbeat.heartbeat_table import HeartbeatTable
+from mld.fleet.heartbeat_writer import HeartbeatTable
 from mld.fleet.leader.lock import LockRow
-from mld.fleet.leader.lock_table import LockTable
+from mld.fleet.leader.lock_election import LockTable
 from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
 from mld.fleet.migrate.states import CLIENT_VERSION, StateRow
 from mld.fleet.migrate.states_table import StatesTable

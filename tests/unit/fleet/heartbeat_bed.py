@@ -7,12 +7,10 @@ import random
 
 from mld.core.clock import Clock, LoopClock
 from mld.core.positions import TRIM_HORIZON
-from mld.fleet.heartbeat.heart import Heartbeat
-from mld.fleet.heartbeat.heartbeat_table import HeartbeatTable
-from mld.fleet.heartbeat.java_peers import JavaPeers
+from mld.fleet.heartbeat_writer import HeartbeatTable, HeartbeatWriter, JavaPeers
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
-from mld.fleet.report.stored_reports import StoredReports
+from mld.fleet.report.reports_table import StoredReports
 from mld.fleet.values import LEASE_TABLE_KEY, Place
 from mld.leases import writes
 from mld.leases.lease import Lease
@@ -71,12 +69,12 @@ def java_peers_of(dynamo, table, heartbeats: HeartbeatTable, clock: Clock, lease
     return JavaPeers(table, stored, heartbeats, clock, lease_duration_s=lease_duration_s, rules=ReportRules())
 
 
-def _heartbeat(dynamo, worker: Worker) -> Heartbeat:
+def _heartbeat(dynamo, worker: Worker) -> HeartbeatWriter:
     async def leader() -> str | None:
         return None
 
     table = HeartbeatTable(dynamo, TABLE, worker.name, request_timeout_s=DURATION_S / 3)
-    heartbeat = Heartbeat(
+    heartbeat = HeartbeatWriter(
         table,
         worker.keeper,
         worker.by_heartbeat,

@@ -19,6 +19,8 @@ from mld.core.clock import LoopClock
 from mld.core.positions import TRIM_HORIZON
 from mld.core.turns import CALLS_CONCURRENT_MAX
 from mld.fleet.assign.assigner import (
+    ALONE_LEASES_MAX,
+    ALONE_S,
     HOLD_OFF_JITTER_S,
     HOLD_OFF_S,
     Assigner,
@@ -26,9 +28,8 @@ from mld.fleet.assign.assigner import (
     AssignerSettings,
 )
 from mld.fleet.assign.loads import AssignmentRules, Why
-from mld.fleet.assign.term import ALONE_LEASES_MAX, ALONE_S
+from mld.fleet.membership import TRACE_S, FleetMembership
 from mld.fleet.report import reports
-from mld.fleet.roster import TRACE_S, Roster
 from mld.fleet.values import FleetSnapshot, WorkerReport
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
@@ -85,15 +86,17 @@ class Bed:
         self.heard = Heard([], [], [])
         self.table = DynamoLeaseTable(dynamo.client("me"), CLOCK, table_name=TABLE)
         self.settings = AssignerSettings(**settings)
-        self.roster = Roster("me", lease_duration_s=self.settings.lease_duration_s, rules=self.settings.reports)
+        self.membership = FleetMembership(
+            "me", lease_duration_s=self.settings.lease_duration_s, rules=self.settings.reports
+        )
         self.assigner = self.assigner_of(self.table)
 
     def assigner_of(self, table: Any) -> Assigner:
         parts = AssignerParts(
             leader=self.leader,
-            roster=self.roster,
+            membership=self.membership,
             reports=self,
-            lookout=self,
+            failover_watcher=self,
             fence=self._fence,
             on_assigned=self.heard.assigned.append,
             due=asyncio.Event(),
@@ -515,7 +518,7 @@ def test_a_worker_found_dead_gets_no_leases_until_it_reports_again() -> None:
         await it.leases({"s3": "me", "s4": "other"})
         await it.assigner.run_once()
         await CLOCK.sleep(2.0)
-        it.roster.exclude_dead("dead", CLOCK.wall())
+        it.membership.exclude_dead("dead", CLOCK.wall())
 
         await it.leases({"s5": None, "s6": None, "s7": None})
         report = await it.assigner.run_once(early=True)

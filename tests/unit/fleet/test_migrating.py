@@ -13,8 +13,7 @@ import pytest
 
 from mld.core.clock import LoopClock
 from mld.core.errors import AwsError, AwsUnreachableError, StartupError, TableError
-from mld.fleet.leader.lock_election import LockElection
-from mld.fleet.leader.lock_table import LockTable
+from mld.fleet.leader.lock_election import LockElection, LockTable
 from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
 from mld.fleet.migrate.single_table import FleetSummary
 from mld.fleet.migrate.states import (

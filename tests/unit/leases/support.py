@@ -13,12 +13,11 @@ from mld.core.clock import Clock, LoopClock
 from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.holding import HeldLease
 from mld.leases.keeper import HANDOFF_TIMEOUT_S, LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
-from mld.leases.validity import HeartbeatValidity, Validity
+from mld.leases.validity import HeartbeatValidity, HeldLease, Validity
 from tests.twins.dynamo import Fault, MemoryDynamo
 
 TABLE = "app"

@@ -1,13 +1,13 @@
 """Worker heartbeats: the attribute of a worker's report, its conditional writes, and which workers are Java's. Pure.
 
-Why it is safe: `leases.carried`. Nothing here concerns a fleet whose workers all renew lease by lease.
+Why it is safe: `leases.validity`. Nothing here concerns a fleet whose workers all renew lease by lease.
 
     value of `mldHeartbeat` on a report     meaning
     <16 hex digits>.<number>                the epoch, and how many heartbeats it has had
     fenced by <worker>                      its leases are being given to others; the epoch is over
     absent                                  this worker renews each lease
 
-`mldShards` beside it tells people how the carried shards are (`leases.packed_status`); nothing is decided by it.
+`mldShards` beside it tells people how the covered shards are (`leases.packed_status`); nothing is decided by it.
 
 A leader that sees a Java worker tells each worker that sends heartbeats, by `mldStranger` on its report; the answer to
 the next heartbeat shows it. A Java leader tells nobody, so every such worker also looks at the leader's lock.
@@ -24,8 +24,7 @@ from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import LEASE_TABLE_KEY, EntityType, WorkerReport
 from mld.leases.lease import Lease
-from mld.leases.own_attributes import OwnAttribute, Row, some_text
-from mld.leases.rows import room_for
+from mld.leases.rows import OwnAttribute, Row, room_for, some_text
 
 Request: TypeAlias = dict[str, Any]
 
@@ -89,15 +88,15 @@ def parse(row: Row) -> HeartbeatRow:
     return HeartbeatRow(_value(row), _PEER.read(row), is_mld, room_for(row, SHARDS, GROWTH_BYTES))
 
 
-def beats_among(rows: Iterable[Row]) -> dict[str, str]:
+def heartbeats_among(rows: Iterable[Row]) -> dict[str, str]:
     """The heartbeats by worker in rows of the lease table, also of reports that cannot be read otherwise."""
-    beats = {}
+    found = {}
     for row in rows:
         if HEARTBEAT in row and reports.is_report(row, LEASE_TABLE_KEY):
             worker, value = row[LEASE_TABLE_KEY].get("S"), _value(row)
             if worker and value is not None:
-                beats[worker] = value
-    return beats
+                found[worker] = value
+    return found
 
 
 def may_assign(current: str | None, marks: Collection[str]) -> bool:
@@ -164,7 +163,7 @@ def claim(worker: str, seen: str | None, value: str) -> Request:
     return _update(worker, condition, f"SET #{HEARTBEAT} = :next REMOVE #{JAVA_PEER}", values)
 
 
-def beat(worker: str, last: str, value: str, shards: bytes | None = None) -> Request:
+def following(worker: str, last: str, value: str, shards: bytes | None = None) -> Request:
     """The next heartbeat, if the row still has the last one. `shards` None: nothing is told of them from now on."""
     values: dict[str, Any] = {":last": {"S": last}, ":next": {"S": value}}
     update = f"SET #{HEARTBEAT} = :next"

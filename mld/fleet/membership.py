@@ -1,9 +1,9 @@
 """Who is in the fleet, as one worker sees it: looks, reports and gifts go in, judgements about workers come out. Pure.
 
-Rules: coordination#choice-of-lookers, coordination#reports-of-dead-workers, coordination#reports-standing-still,
-coordination#leaving-workers. There is one roster in each worker: the lookout tells it what the table shows, and the
-assigner, the lookout and a worker that leaves ask it about the others. What is known of each lease is elsewhere
-(`observations`, `takeover`). Times are monotonic seconds unless they are called wall time.
+Rules: coordination#choice-of-watchers, coordination#reports-of-dead-workers, coordination#reports-standing-still,
+coordination#leaving-workers. There is one membership in each worker: the failover watcher tells it what the table
+shows, and the assigner, the failover watcher and a worker that leaves ask it about the others. What is known of each
+lease is elsewhere (`observations`, `takeover`). Times are monotonic seconds unless they are called wall time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mld.leases.room import loads_of
 TRACE_S = 300.0  # a fleet that is deployed anew is not away for longer
 
 
-class Roster:
+class FleetMembership:
     """What the worker `worker_id` knows of all workers."""
 
     def __init__(self, worker_id: str, *, lease_duration_s: float, rules: ReportRules) -> None:
@@ -81,13 +81,13 @@ class Roster:
         self.is_alone = False
 
     @property
-    def possible_lookers(self) -> frozenset[str]:
+    def possible_watchers(self) -> frozenset[str]:
         """The mld workers that show life, and this one."""
         return self.showing_life & self._mld | {self._me}
 
     # --- who may get leases -------------------------------------------------------------------------------------------
 
-    def begin_term(self) -> None:
+    def begin_leadership(self) -> None:
         """We lead from now on; a new leader has to watch reports for as long as any."""
         self._runs.forget()
 

@@ -1,4 +1,4 @@
-"""Which leases nobody renews, since when, and which of them we take when. Pure; `lookout` looks and writes.
+"""Which leases nobody renews, since when, and which of them we take when. Pure; `failover_watcher` looks and writes.
 
 Rules: coordination#take-over-rule and those after it. One rule serves every state of a fleet, whoever leads, whatever
 was published and whatever happened before: *a worker that sees a lease stand still for a lease duration takes it*.
@@ -14,17 +14,17 @@ was published and whatever happened before: *a worker that sees a lease stand st
     ours by the row                            never: discovery resumes it. But in a handoff that a process with our
                                                id was to complete it is anybody's
 
-A due lease is dealt among the lookers, who all deal alike. The one it falls to takes it at once; any other takes it if
+A due lease is dealt among the watchers, who all deal alike. The one it falls to takes it at once; any other takes it if
 it still stands still `SECOND_CHANCE_S` later. Each write is conditional on owners and counter, so any number may act. A
 worker takes leases for itself only, because it cannot know that another one lives, and a lease given to a worker that
 has just died would stand still for another lease duration. If one gets more than its share, the leader evens that out.
 
-*Lookers.* With a look every `LOOK_PERIOD_S` a lease is without renewals for at most a lease duration, that period and
-the second chance. Reading the whole table so often is expensive where many workers do it, so only `LOOKERS` do, or as
+*Watchers.* With a look every `LOOK_PERIOD_S` a lease is without renewals for at most a lease duration, that period and
+the second chance. Reading the whole table so often is expensive where many workers do it, so only `WATCHERS` do, or as
 many more as have room for the leases of a full worker together: each worker chooses them by a hash of the ids of the
 workers that it sees to live, those with room first, drained ones after others. The rest looks once per lease duration,
-at tables of more than `SLOW_LEASES` less often in proportion. Large tables are looked at in parts, each with lookers of
-its own. Views that differ cost reads, or second chances.
+at tables of more than `SLOW_LEASES` less often in proportion. Large tables are looked at in parts, each with watchers
+of its own. Views that differ cost reads, or second chances.
 
 *Newcomers.* The lock of a leader that was killed is void after two minutes only. So whoever sees that the lock's owner
 shows no life hands a lease above its share to a worker that lives and has none, by a handoff of its own
@@ -41,11 +41,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from mld.core.periods import ALONE_SHARE, LOOK_PERIOD_S, LOOKERS, part_count, slow_period_s
+from mld.core.periods import ALONE_SHARE, LOOK_PERIOD_S, WATCHERS, part_count, slow_period_s
 from mld.core.steps import Steps
 from mld.fleet.assign.loads import Move, Why, is_pinned
 from mld.fleet.assign.observations import STEP_LEASES, Observations
-from mld.fleet.roster import Roster, spread
+from mld.fleet.membership import FleetMembership, spread
 from mld.fleet.values import LEASES_MAX, WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.room import loads_of
@@ -78,13 +78,14 @@ class _Given(NamedTuple):
 class Takeover:
     """What one worker has seen of the leases, look after look; times are monotonic seconds.
 
-    A *whole* look shows every row and says who is there, too, which `roster` hears. Looks at parts show leases only.
+    A *whole* look shows every row and says who is there, too, which `membership` hears. Looks at parts show leases
+    only.
     """
 
-    def __init__(self, rules: TakeoverRules, worker_id: str, roster: Roster) -> None:
+    def __init__(self, rules: TakeoverRules, worker_id: str, membership: FleetMembership) -> None:
         self._rules = rules
         self._me = worker_id
-        self._roster = roster
+        self._membership = membership
         self.observations = Observations(lease_duration_s=rules.lease_duration_s, handoff_timeout_s=0.0)
         self._rows: dict[str, Lease] = {}
         self._due: dict[str, float] = {}
@@ -95,7 +96,7 @@ class Takeover:
         """Java workers that were seen to renew a lease."""
         self._ended: dict[str, float] = {}
         """Workers that are known to have ended, and until when nobody runs under their names."""
-        self._lookers: tuple[tuple[str, ...], ...] = ((worker_id,),)
+        self._watchers: tuple[tuple[str, ...], ...] = ((worker_id,),)
         """By part."""
 
     def ended(self, worker: str, until: float) -> None:
@@ -109,11 +110,11 @@ class Takeover:
     # --- what was seen ------------------------------------------------------------------------------------------------
 
     def saw_all(
-        self, leases: Sequence[Lease], reports: Sequence[WorkerReport], beats: Mapping[str, str], now: float
+        self, leases: Sequence[Lease], reports: Sequence[WorkerReport], heartbeats: Mapping[str, str], now: float
     ) -> Steps[None]:
-        """A whole look that ended at `now`; `beats` are the heartbeats by worker."""
-        self._roster.saw_reports(reports, now)
-        self.observations.heard(beats, now)
+        """A whole look that ended at `now`; `heartbeats` are the heartbeats by worker."""
+        self._membership.saw_reports(reports, now)
+        self.observations.heard(heartbeats, now)
         there = {lease.key for lease in leases}
         for key in [key for key in self._rows if key not in there]:
             self._forget(key)
@@ -126,26 +127,26 @@ class Takeover:
             loads.update(loads_of(leases[start : start + STEP_LEASES]))
             yield
         promised = {lease.owner for lease in leases if lease.checkpoint_owner is not None and lease.owner is not None}
-        self._roster.saw_owners(owning, renewing, promised, now)
+        self._membership.saw_owners(owning, renewing, promised, now)
         yield from self._end_patience(leases)
-        living = [worker for worker in self._roster.possible_lookers if not self.has_ended(worker, now)]
-        lookers = []
-        for part in range(part_count(len(leases), is_carried=any(lease.heartbeat is not None for lease in leases))):
-            lookers.append(self._choose_lookers(part, living, loads))
+        living = [worker for worker in self._membership.possible_watchers if not self.has_ended(worker, now)]
+        watchers = []
+        for part in range(part_count(len(leases), is_covered=any(lease.heartbeat is not None for lease in leases))):
+            watchers.append(self._choose_watchers(part, living, loads))
             yield
-        self._lookers = tuple(lookers)
+        self._watchers = tuple(watchers)
 
-    def _choose_lookers(self, part: int, living: Iterable[str], loads: Mapping[str, int]) -> tuple[str, ...]:
+    def _choose_watchers(self, part: int, living: Iterable[str], loads: Mapping[str, int]) -> tuple[str, ...]:
         """Return who looks at a part often: together they have room for all that one worker may have, if that is there.
 
         If the one that dies is among them, what it had and its own room are one worker's, too.
         """
         room = {worker: max(0, self._rules.leases_max - loads.get(worker, 0)) for worker in living}
-        drained = self._roster.drained
+        drained = self._membership.drained
         chosen: list[str] = []
         wanted = self._rules.leases_max
         for worker in sorted(room, key=lambda worker: (not room[worker], worker in drained, _rank(part, worker))):
-            if len(chosen) >= LOOKERS and (wanted <= 0 or not room[worker]):
+            if len(chosen) >= WATCHERS and (wanted <= 0 or not room[worker]):
                 break
             chosen.append(worker)
             wanted -= room[worker]
@@ -171,7 +172,7 @@ class Takeover:
             given = self._given.get(key)
             if given is None or given.owner != owner:
                 self._given[key] = _Given(owner, lease.counter, now)
-            elif owner in self._roster.java and lease.counter > given.counter:
+            elif owner in self._membership.java and lease.counter > given.counter:
                 self._renewed_once.add(owner)
         self._due[key] = now if self.has_ended(owner, now) else self._due_at(lease)
 
@@ -194,13 +195,13 @@ class Takeover:
 
     def _end_patience(self, leases: Sequence[Lease]) -> Steps[None]:
         """A Java worker that renewed something before and renews nothing now will not discover anything any more."""
-        dead = self._roster.silent & self._renewed_once
+        dead = self._membership.silent & self._renewed_once
         for number, lease in enumerate(leases):
             if lease.actual_owner in dead:
                 self._due[lease.key] = self._moved_at(lease) + self._rules.lease_duration_s
             if number % STEP_LEASES == STEP_LEASES - 1:
                 yield
-        self._renewed_once &= self._roster.java
+        self._renewed_once &= self._membership.java
 
     def _stands_still(self, lease: Lease, now: float) -> bool:
         return now - self._moved_at(lease) > self._rules.lease_duration_s
@@ -212,22 +213,22 @@ class Takeover:
 
     # --- who looks at what --------------------------------------------------------------------------------------------
 
-    def lookers(self, part: int) -> tuple[str, ...]:
+    def watchers(self, part: int) -> tuple[str, ...]:
         """Who looks at this part as often as it takes, in the view of this worker, which counts itself."""
-        return self._lookers[part]
+        return self._watchers[part]
 
     @property
     def part_count(self) -> int:
-        return len(self._lookers)
+        return len(self._watchers)
 
     def my_parts(self) -> tuple[int, ...]:
         """The parts of `part_count` that we look at every `LOOK_PERIOD_S`."""
-        return tuple(part for part, lookers in enumerate(self._lookers) if self._me in lookers)
+        return tuple(part for part, watchers in enumerate(self._watchers) if self._me in watchers)
 
     def whole_period_s(self) -> float:
-        """How often we look at everything: as a looker of a table in one part as often as at that."""
+        """How often we look at everything: as a watcher of a table in one part as often as at that."""
         duration_s = self._rules.lease_duration_s
-        if self._roster.is_alone:
+        if self._membership.is_alone:
             return max(LOOK_PERIOD_S, ALONE_SHARE * duration_s)
         if self.part_count == 1 and self.my_parts():
             return LOOK_PERIOD_S
@@ -247,7 +248,7 @@ class Takeover:
         if owner == self._me and lease.checkpoint_owner is None:
             return math.inf
         patience_s = self._rules.lease_duration_s
-        if owner in self._roster.java and self._given[lease.key].counter == lease.counter:
+        if owner in self._membership.java and self._given[lease.key].counter == lease.counter:
             patience_s += self._rules.java_discovery_s
         return self._moved_at(lease) + patience_s
 
@@ -288,17 +289,17 @@ class Takeover:
         return loads_of(lease for key, lease in self._rows.items() if key not in apart)
 
     def _deal(self, keys: Iterable[str], loads: Mapping[str, int]) -> dict[str, str]:
-        """Whom each of the due leases falls to, as every looker sees it: nobody else who has let one fall due."""
+        """Whom each of the due leases falls to, as every watcher sees it: nobody else who has let one fall due."""
         by_part: dict[int, list[Lease]] = {}
         for key in keys:
             by_part.setdefault(self._parts[key], []).append(self._rows[key])
         late = {lease.actual_owner for leases in by_part.values() for lease in leases} - {self._me}
         dealt: dict[str, str] = {}
         for part, of_part in by_part.items():
-            # A row that was seen when the table had more parts has lookers again with the next whole look.
-            lookers = self.lookers(min(part, self.part_count - 1))
-            held = {worker: loads.get(worker, 0) for worker in lookers if worker not in late}
-            dealt |= spread(of_part, held, self._rules.leases_max, self._roster.drained)
+            # A row that was seen when the table had more parts has watchers again with the next whole look.
+            watchers = self.watchers(min(part, self.part_count - 1))
+            held = {worker: loads.get(worker, 0) for worker in watchers if worker not in late}
+            dealt |= spread(of_part, held, self._rules.leases_max, self._membership.drained)
         return dealt
 
     def gift(self, living: Iterable[str], now: float, wall_s: float) -> Move | None:
@@ -307,8 +308,8 @@ class Takeover:
         `living` are the others.
         """
         loads = loads_of(self._rows.values())
-        others = {worker for worker in living if loads[worker] or worker not in self._roster.unheard}
-        newcomers = sorted(worker for worker in others - self._roster.drained if not loads[worker])
+        others = {worker for worker in living if loads[worker] or worker not in self._membership.unheard}
+        newcomers = sorted(worker for worker in others - self._membership.drained if not loads[worker])
         mine = [
             lease
             for lease in self._rows.values()

@@ -1,8 +1,9 @@
-"""The lookout: looks at the lease table at a bounded rate, and takes what nobody renews. What and when is `takeover`.
+"""The failover watcher: looks at the lease table at a bounded rate, and takes what nobody renews. What and when is
+`takeover`.
 
 Every worker of a fleet in 3.x mode has one, and needs nobody to tell it who leads or whom to watch. A look that fails
 says nothing about anybody; if the last one that succeeded is too old, nothing is taken before the next.
-Looks begin at multiples of their period by the wall clock, so that the lookers of a fleet see the same at the same
+Looks begin at multiples of their period by the wall clock, so that the watchers of a fleet see the same at the same
 time and deal alike; clocks that disagree cost second chances and nothing else.
 
 What a look shows is of use to others as well: discovery hears of the leases that are ours, the leader of free ones.
@@ -26,11 +27,11 @@ from mld.core.turns import in_turns
 from mld.fleet.assign.assigner import Reports
 from mld.fleet.assign.loads import Move, Why, reports_among
 from mld.fleet.assign.move_writer import Fence, MoveWriter, Written
-from mld.fleet.heartbeat.beats import beats_among
+from mld.fleet.assign.takeover import Takeover, TakeoverRules
+from mld.fleet.heartbeats import heartbeats_among
+from mld.fleet.membership import FleetMembership
 from mld.fleet.report import reports
-from mld.fleet.roster import Roster
 from mld.fleet.values import FleetSnapshot, WorkerReport
-from mld.fleet.watch.takeover import Takeover, TakeoverRules
 from mld.leases.lease import Lease
 from mld.leases.room import RoomWatch
 from mld.leases.table import LeaseTable, TableScan
@@ -68,10 +69,10 @@ class Leader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LookoutParts:
+class FailoverWatcherParts:
     """The collaborators."""
 
-    roster: Roster
+    membership: FleetMembership
     reports: Reports
     discovery: Discovery
     leader: Leader
@@ -81,19 +82,19 @@ class LookoutParts:
     metrics: Metrics = field(default_factory=Metrics)
 
 
-class Lookout:
+class FailoverWatcher:
     """Looks and takes until cancelled."""
 
     def __init__(
-        self, table: LeaseTable, clock: Clock, rules: TakeoverRules, worker_id: str, parts: LookoutParts
+        self, table: LeaseTable, clock: Clock, rules: TakeoverRules, worker_id: str, parts: FailoverWatcherParts
     ) -> None:
         self._table = table
         self._clock = clock
         self._rules = rules
         self._me = worker_id
         self._parts = parts
-        self.roster = parts.roster
-        self.takeover = Takeover(rules, worker_id, parts.roster)
+        self.membership = parts.membership
+        self.takeover = Takeover(rules, worker_id, parts.membership)
         self._room = RoomWatch(rules.leases_max, parts.metrics)
         self._writer = MoveWriter(
             table, self.takeover.observations, clock, worker_id, parts.discovery.wake, parts.fence
@@ -123,14 +124,14 @@ class Lookout:
 
     def gave(self) -> None:
         """A lease of ours goes to somebody else, who may be dead: from now on there is somebody to look at."""
-        was_alone = self.roster.is_alone
-        self.roster.gave(self._clock.monotonic())
+        was_alone = self.membership.is_alone
+        self.membership.gave(self._clock.monotonic())
         if was_alone:
             self.wake()
 
     def on_loaded(self, seen: FleetSnapshot) -> None:
         """The assigner has read the reports, perhaps that of the first worker to come beside us."""
-        if self.roster.is_alone and any(report.worker != self._me for report in seen.reports):
+        if self.membership.is_alone and any(report.worker != self._me for report in seen.reports):
             self.wake()
 
     async def run(self) -> None:
@@ -173,20 +174,20 @@ class Lookout:
         self._parts.metrics.worker.table.corrupt = len(scan.corrupt) + len(read.corrupt)
         self._reports = {report.worker: report for report in found}
         everybody = reports.newest_of_each((*found, *self._legacy))
-        await in_turns(self.takeover.saw_all(scan.leases, everybody, beats_among(scan.others), now))
+        await in_turns(self.takeover.saw_all(scan.leases, everybody, heartbeats_among(scan.others), now))
         self._whole_at = began_at
-        self._parts.discovery.saw_table(scan.leases, is_alone=self.roster.is_alone)
+        self._parts.discovery.saw_table(scan.leases, is_alone=self.membership.is_alone)
         self._free &= {lease.key for lease in scan.leases if lease.actual_owner is None}
         self._tell_of_free(scan.leases)
         self._room.saw(self.takeover.left(now), now)
         leader = self._parts.leader.leader
-        if leader is not None and leader not in self.roster.showing_life and not self._parts.leader.leads:
+        if leader is not None and leader not in self.membership.showing_life and not self._parts.leader.leads:
             await self._welcome(everybody)
 
     async def _welcome(self, reports: Iterable[WorkerReport]) -> None:
         """Nobody leads: a newcomer gets what we have above our share."""
         wall_s = self._clock.wall()
-        move = self.takeover.gift(self.roster.living(reports, wall_s), self._clock.monotonic(), wall_s)
+        move = self.takeover.gift(self.membership.living(reports, wall_s), self._clock.monotonic(), wall_s)
         if move is not None and (await self._writer.write([move])).done:
             self.gave()
             fields = {"action": "newcomer_welcomed", "shard": move.lease.key, "worker": move.to_worker}
@@ -262,7 +263,7 @@ class Lookout:
         so does one with a heartbeat, because the fence stands there, and that of a drained worker, because nobody but
         the operator is to end that.
         """
-        self.roster.exclude_dead(owner, self._clock.wall())
+        self.membership.exclude_dead(owner, self._clock.wall())
         self._parts.assigning_due.set()
         report = self._reports.get(owner)
         if report is None or report.legacy or "heartbeat" in report.mld or reports.is_drained(report):

@@ -1,42 +1,200 @@
-"""`Heartbeat`: one conditional write every third of the lease duration, for all leases of this worker.
+"""`HeartbeatWriter`: one conditional write every third of the lease duration, for all leases of this worker.
 
-Rules: `leases.carried` says why it is safe, `beats` what is written. What follows what:
+Rules: `leases.validity` says why it is safe, `heartbeats` what is written. What follows what:
 
     our report is written -> an epoch is claimed on it -> heartbeats; the keeper marks its leases as it renews them
-    a heartbeat is refused -> everything carried is dropped at once, a new epoch is claimed
+    a heartbeat is refused -> everything covered is dropped at once, a new epoch is claimed
     a Java worker is seen -> every lease is renewed by itself, the heartbeats go on until no lease rests on them, and
     end for good
 
-Each heartbeat also tells people how the carried shards are, as far as that fits (`leases.packed_status`).
+Each heartbeat also tells people how the covered shards are, as far as that fits (`leases.packed_status`).
 
 A heartbeat that somebody else left under our id is a predecessor's, or a twin's: it is taken over only when it has
 stood still for a lease duration. Until then, and whenever there is no epoch, leases are renewed one by one.
+
+Worker heartbeats in DynamoDB: carries out the requests of `heartbeats`, one per call, no retries.
+
+What is not a definite answer leaves as a `TableError`: the write may or may not have been applied.
+
+Workers that are not mld, among workers that send heartbeats: kept out at the start, told of later.
+
+Rules: `heartbeats` and, for why they cannot live together, `leases.validity`. Every leader looks, whichever way it
+renews itself; while nobody sends heartbeats this costs nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
+from typing import Any
 
+from mld.aws.boundary import raises_only
+from mld.aws.service import Service
+from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.core.clock import Clock
-from mld.core.errors import StartupError
+from mld.core.errors import StartupError, TableUnavailableError
 from mld.core.periods import LOOKS_PER_DURATION
 from mld.core.steps import SLICE
 from mld.core.surviving import survived
-from mld.core.turns import in_turns
-from mld.fleet.heartbeat import beats
-from mld.fleet.heartbeat.heartbeat_table import REQUEST_TIMEOUT_S_MAX, BeatRefusal, HeartbeatTable
-from mld.fleet.heartbeat.java_peers import JavaPeers
-from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, Place
-from mld.leases.carried import Beat
+from mld.core.turns import a_few_at_a_time, in_turns
+from mld.fleet import heartbeats
+from mld.fleet.heartbeats import HeartbeatRow, epoch_of, java_workers, refusal_text, unreported_owners
+from mld.fleet.report.reports import ReportRules
+from mld.fleet.report.reports_table import StoredReports
+from mld.fleet.tasks import BackgroundTasks
+from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, FleetSnapshot, Place
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus
 from mld.leases.packed_status import pack
-from mld.leases.retries import may_be_applied, retry_delay_s
-from mld.leases.validity import HeartbeatValidity
+from mld.leases.table import LeaseTable
+from mld.leases.validity import Heartbeat, HeartbeatValidity, may_be_applied, retry_delay_s
 from mld.metrics.registry import Metrics
+
+UNREPORTED_S_MIN = 8.0
+"""A young mld worker has its first report within three seconds; a few attempts may fail."""
+
+
+class JavaPeers:
+    """Which Java workers share the table, and who must know of them. Rules of reports: `rules`."""
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        stored: StoredReports,
+        heartbeats: HeartbeatTable,
+        clock: Clock,
+        *,
+        lease_duration_s: float,
+        rules: ReportRules,
+    ) -> None:
+        self._table = table
+        self._stored = stored
+        self._heartbeats = heartbeats
+        self._clock = clock
+        self._unreported_s_max = max(lease_duration_s, UNREPORTED_S_MIN)
+        self._rules = rules
+        self._unreported: dict[str, tuple[float, tuple[str, int]]] = {}
+        self._telling = BackgroundTasks()
+
+    async def refuse(self) -> None:
+        """Raises StartupError if a Java worker is alive, TableError if it cannot be known now."""
+        found = await self._stored.beside(await self._table.scan())
+        if java := java_workers(found, self._clock.wall(), self._rules):
+            raise StartupError(refusal_text(java[0]))
+
+    def look(self, seen: FleetSnapshot) -> tuple[str, tuple[str, ...]] | None:
+        """As leader: (a Java worker, the workers that must know of it), from what an assignment run has read."""
+        listeners = tuple(
+            report.worker
+            for report in seen.reports
+            if not report.legacy and epoch_of(report.mld.get("heartbeat")) is not None
+        )
+        if not listeners:
+            self._unreported.clear()
+            return None
+        java = java_workers(seen.reports, self._clock.wall(), self._rules) or self._late(seen)
+        return (java[0], listeners) if java else None
+
+    def _late(self, seen: FleetSnapshot) -> list[str]:
+        """Owners that have gone on renewing for longer than a young mld worker is without a report."""
+        now = self._clock.monotonic()
+        owners = unreported_owners(seen.leases, seen.reports, seen.expired)
+        self._unreported = {owner: self._unreported.get(owner, (now, seen)) for owner, seen in owners.items()}
+        counters = {lease.key: lease.counter for lease in seen.leases}
+        return sorted(
+            owner
+            for owner, (since, (key, counter)) in self._unreported.items()
+            if now - since > self._unreported_s_max and counters.get(key, counter) > counter
+        )
+
+    def on_loaded(self, seen: FleetSnapshot) -> None:
+        """As leader: let those who send heartbeats know of a Java worker."""
+        if (found := self.look(seen)) is not None:
+            self._telling.spawn(self.tell(*found))
+
+    def abandon(self) -> None:
+        """End without waiting."""
+        self._telling.cancel()
+
+    async def tell(self, java_worker: str, listeners: Sequence[str]) -> None:
+        """Let these workers know. Who was not reached is told after the next run."""
+
+        async def tell(worker: str) -> None:
+            try:
+                await self._heartbeats.tell(worker, java_worker)
+            except Exception as error:
+                failure = survived(error, "telling of a Java peer")
+                log.info("%s not told of %s: %s", worker, java_worker, failure, extra={"action": "stranger_not_told"})
+
+        await a_few_at_a_time(tell, listeners)
+
+
+REQUEST_TIMEOUT_S_MAX = 3.0  # a hanging request must leave time for another one
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatRefusal:
+    """A condition did not hold; `seen` is the row that stood in the way, None if there is none."""
+
+    seen: HeartbeatRow | None
+
+
+@raises_only(TableUnavailableError)
+class HeartbeatTable:
+    """The heartbeats in the lease table `table_name`; `worker_id` is ours, for the fences."""
+
+    def __init__(self, service: Service, table_name: str, worker_id: str, *, request_timeout_s: float) -> None:
+        self._calls = TableCalls(service, table_name, request_timeout_s)
+        self._worker_id = worker_id
+
+    async def read(self, worker: str) -> HeartbeatRow | None:
+        """A worker's report as it is now; None if it has none. Raises TableError."""
+        answer = await self._calls.send("GetItem", heartbeats.read(worker))
+        row = answer.get("Item")
+        return heartbeats.parse(row) if row else None
+
+    async def claim(self, worker: str, seen: str | None, value: str) -> HeartbeatRow | HeartbeatRefusal:
+        """Begin an epoch. Raises TableError."""
+        return await self._write(worker, heartbeats.claim(worker, seen, value))
+
+    async def send(
+        self, worker: str, last: str, value: str, shards: bytes | None = None
+    ) -> HeartbeatRow | HeartbeatRefusal:
+        """One heartbeat, with what it tells of its shards; the row as it is then. Raises TableError."""
+        return await self._write(worker, heartbeats.following(worker, last, value, shards))
+
+    async def clear(self, worker: str, last: str) -> bool:
+        """End our epoch ourselves. Raises TableError."""
+        return isinstance(await self._write(worker, heartbeats.clear(worker, last)), HeartbeatRow)
+
+    async def tell(self, worker: str, java_peer: str) -> bool:
+        """Say that a worker of another kind is there. Raises TableError."""
+        return isinstance(await self._write(worker, heartbeats.tell(worker, java_peer)), HeartbeatRow)
+
+    async def fence(self, worker: str, seen: str | None, marks: Collection[str]) -> bool:
+        """Whether leases of `worker` with these marks may be given to others now.
+
+        `seen` is its heartbeat, known to have stood still for more than a lease duration. If it stands for any of the
+        leases, its epoch is ended first. Raises TableError.
+        """
+        if seen is not None and not heartbeats.may_assign(seen, marks):
+            answer = await self._write(worker, heartbeats.fence(worker, seen, self._worker_id))
+            if isinstance(answer, HeartbeatRow):
+                return True
+            return answer.seen is not None and heartbeats.is_fenced(answer.seen.value)
+        row = await self.read(worker)
+        return heartbeats.may_assign(None if row is None else row.value, marks)
+
+    async def _write(self, worker: str, params: Mapping[str, Any]) -> HeartbeatRow | HeartbeatRefusal:
+        try:
+            answer = await self._calls.send("UpdateItem", params, refusals=(REFUSED_CODE,))
+        except RefusedError as refused:
+            return HeartbeatRefusal(heartbeats.parse(refused.row) if refused.row else await self.read(worker))
+        return heartbeats.parse(answer["Attributes"])
+
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +205,8 @@ CLAIM_POLL_SHARE = 0.2
 HEARTBEATS = "heartbeats"
 
 
-class Heartbeat:
-    """`run` it in a task from when the leases may be carried. `leader` reads who holds the lock now, None for nobody.
+class HeartbeatWriter:
+    """`run` it in a task from when the leases may be covered. `leader` reads who holds the lock now, None for nobody.
 
     `validity` is the keeper's, and None if the settings ask for no heartbeats: then nothing here does anything.
     `status_of` gives what a heartbeat tells people of a shard.
@@ -150,7 +308,7 @@ class Heartbeat:
             looking = tasks.create_task(self._look_at_leaders())
             while self._java_peer is None:
                 value, sent_at = await self._claim()
-                await self._beat_on(value, sent_at)
+                await self._send_on(value, sent_at)
             self._metrics.progress.rest(HEARTBEATS)
             looking.cancel()
             await asyncio.Event().wait()
@@ -174,7 +332,7 @@ class Heartbeat:
                 now = self._clock.monotonic()
                 if row.value is not None and row.value in self._claims:
                     return row.value, self._claims[row.value]
-                if beats.epoch_of(row.value) is None:
+                if heartbeats.epoch_of(row.value) is None:
                     observed = None
                 elif row.value is not None and (observed is None or observed[0] != row.value):
                     observed = (row.value, now)
@@ -189,36 +347,36 @@ class Heartbeat:
 
     async def _try_claim(self, seen: str | None) -> tuple[str, float] | None:
         """One attempt, remembered: if its reply is lost, a later look at the row tells."""
-        value = beats.value_of(f"{self._rng.getrandbits(beats.EPOCH_BITS):016x}", 1)
+        value = heartbeats.value_of(f"{self._rng.getrandbits(heartbeats.EPOCH_BITS):016x}", 1)
         sent_at = self._claims[value] = self._clock.monotonic()
         answer = await self._table.claim(self._worker_id, seen, value)
-        if isinstance(answer, BeatRefusal):
+        if isinstance(answer, HeartbeatRefusal):
             del self._claims[value]
             return None
         log.info("worker heartbeats begin", extra={"action": "heartbeat_begun"})
         return value, sent_at
 
-    async def _beat_on(self, value: str, sent_at: float) -> None:
+    async def _send_on(self, value: str, sent_at: float) -> None:
         """Heartbeats of one epoch, until it is fenced, or until nothing rests on it after a Java peer was seen."""
-        epoch = beats.epoch_of(value)
+        epoch = heartbeats.epoch_of(value)
         assert epoch is not None
         number = int(value.rpartition(".")[2])
         while True:
             self._goes_on()
-            self._validity.carry(Beat(epoch, sent_at))
-            if self._java_peer is not None and not self._keeper.carried():
+            self._validity.cover(Heartbeat(epoch, sent_at))
+            if self._java_peer is not None and not self._keeper.covered():
                 await self._end(value)
                 return
             await self._clock.sleep(max(0.0, sent_at + self._interval_s - self._clock.monotonic()))
             number += 1
-            following = beats.value_of(epoch, number)
-            accepted_at = await self._beat(value, following, sent_at)
+            following = heartbeats.value_of(epoch, number)
+            accepted_at = await self._send(value, following, sent_at)
             if accepted_at is None:
                 self._drop()
                 return
             value, sent_at = following, accepted_at
 
-    async def _beat(self, last: str, value: str, last_sent_at: float) -> float | None:
+    async def _send(self, last: str, value: str, last_sent_at: float) -> float | None:
         """One heartbeat, sent until there is an answer: since when it is valid, None if it was refused."""
         attempt, first_sent_at = 0, None
         while True:
@@ -227,7 +385,7 @@ class Heartbeat:
             shards = await self._told()
             sent_at = self._clock.monotonic()
             try:
-                answer = await self._table.beat(self._worker_id, last, value, shards)
+                answer = await self._table.send(self._worker_id, last, value, shards)
             except Exception as error:
                 self._note(False, sent_at)
                 failure = survived(error, "sending a heartbeat")
@@ -239,7 +397,7 @@ class Heartbeat:
                 delay_s = retry_delay_s(attempt, remaining_s, self._rng)
                 await self._clock.sleep(self._interval_s if delay_s is None else delay_s)
                 continue
-            if isinstance(answer, BeatRefusal):
+            if isinstance(answer, HeartbeatRefusal):
                 if first_sent_at is not None and answer.seen is not None and answer.seen.value == value:
                     return first_sent_at
                 return None
@@ -250,10 +408,10 @@ class Heartbeat:
             return sent_at
 
     def _note(self, ok: bool, sent_at: float) -> None:
-        """A heartbeat was answered, or failed: it stands for the renewals of the carried leases."""
+        """A heartbeat was answered, or failed: it stands for the renewals of the covered leases."""
         now = self._clock.monotonic()
         self._metrics.worker.operations.renewals.lease.note(ok, now - sent_at)
-        for key in self._keeper.carried() if ok else ():
+        for key in self._keeper.covered() if ok else ():
             if key in self._metrics.shards:
                 self._metrics.shards[key].renewed_at = now
 
@@ -266,9 +424,9 @@ class Heartbeat:
             return None
 
     async def _shards(self) -> bytes | None:
-        """What the next heartbeat tells of the carried shards; None if that would cost a write unit."""
+        """What the next heartbeat tells of the covered shards; None if that would cost a write unit."""
         told: dict[str, ShardStatus | None] = {}
-        for number, key in enumerate(self._keeper.carried(), start=1):
+        for number, key in enumerate(self._keeper.covered(), start=1):
             told[key] = self._status_of(key)
             if number % SLICE == 0:
                 await asyncio.sleep(0)
@@ -280,7 +438,7 @@ class Heartbeat:
 
     def _drop(self) -> None:
         self._validity.end_epoch()
-        keys = self._keeper.drop_carried()
+        keys = self._keeper.drop_covered()
         log.warning(
             "the worker heartbeat was refused: others hold this worker for dead, or its report was deleted. %d leases "
             "are dropped; what is still ours is found again",
@@ -291,7 +449,7 @@ class Heartbeat:
     async def _end(self, value: str) -> None:
         """Every lease is renewed by itself. That the attribute stays, if this fails, harms nobody."""
         self._validity.end_epoch()
-        self._keeper.drop_carried()
+        self._keeper.drop_covered()
         try:
             await self._table.clear(self._worker_id, value)
         except Exception as error:

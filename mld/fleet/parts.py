@@ -1,0 +1,337 @@
+"""`FleetParts`: what a `Fleet` is made of, from settings: milliseconds to seconds, policies to numbers, adapters over
+the DynamoDB service."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+
+import mld
+from mld.aws.host import HostReader
+from mld.aws.service import Service
+from mld.core.clock import Clock
+from mld.core.periods import HEARTBEATS_PER_LEASE
+from mld.fleet.assign.assigner import Assigner, AssignerParts, AssignerSettings
+from mld.fleet.assign.failover_watcher import FailoverWatcher, FailoverWatcherParts
+from mld.fleet.assign.loads import AssignmentRules
+from mld.fleet.assign.takeover import TakeoverRules
+from mld.fleet.departure import ChildAdopter, Departure, Drain
+from mld.fleet.heartbeat_writer import REQUEST_TIMEOUT_S_MAX, HeartbeatTable, HeartbeatWriter, JavaPeers
+from mld.fleet.leader.election import AdaptiveElection, ShuffleElection
+from mld.fleet.leader.lock import LockRow
+from mld.fleet.leader.lock_election import LockElection, LockTable
+from mld.fleet.membership import FleetMembership
+from mld.fleet.migrate.fleet_view import ReadinessReader, Summaries
+from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
+from mld.fleet.migrate.states_table import StatesTable
+from mld.fleet.migrate.table_migration import TableMigration
+from mld.fleet.migrate.version_machine import VersionMachine
+from mld.fleet.report.platform import LoadSource, detect
+from mld.fleet.report.reporter import Reporter, ReporterRules
+from mld.fleet.report.reports import ReportRules
+from mld.fleet.report.reports_table import ReportsTable, StoredReports
+from mld.fleet.values import COORDINATOR_TABLE_KEY, REPORTS_TABLE_KEY, LeaderDecider, Place, WorkerReport
+from mld.leases.discovery import LeaseDiscovery
+from mld.leases.keeper import LeaseKeeper
+from mld.leases.lease import ShardStatus
+from mld.leases.table import LeaseTable, StoredTable
+from mld.leases.taker import LeaseTaker
+from mld.leases.validity import HeartbeatValidity
+from mld.metrics.registry import Metrics
+from mld.properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN
+from mld.properties.settings import Settings
+from mld.properties.values import AssignmentStrategy, ClientVersionConfig, MetadataLayout
+
+JAVA_DISCOVERY_SLACK_S = 1.0
+"""A Java worker reads its leases every `leaseAssignmentIntervalMillis` / 2 and then renews them one after the other."""
+
+DetectLoad = Callable[[], Awaitable[LoadSource | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetNeeds:
+    """What a fleet is made of besides settings."""
+
+    worker_id: str
+    service: Service
+    table: LeaseTable
+    """With the leases that the fleet is to see."""
+    stored: StoredTable
+    keeper: LeaseKeeper
+    heartbeat_validity: HeartbeatValidity | None
+    taker: LeaseTaker
+    clock: Clock
+    rng: Random
+    detect_load: DetectLoad
+    status_of: Callable[[str], ShardStatus | None]
+    """What people are told of a shard of this worker."""
+    metrics: Metrics
+
+
+class FleetParts:
+    """The parts of a fleet for one worker, in the order in which they depend on each other; AWS is not asked yet.
+
+    All ask `leader` who leads, which asks the election that suits the mode.
+    """
+
+    def __init__(self, settings: Settings, needs: FleetNeeds) -> None:
+        self.settings = settings
+        self.needs = needs
+        self.worker_id = needs.worker_id
+        self.clock = needs.clock
+        self.stored = needs.stored
+        self.index = needs.stored.index
+        self.taker = needs.taker
+        self.lease_duration_s = settings.failover_time_millis / 1000
+        leases_max = settings.max_leases_for_worker
+        rules = _report_rules(settings)
+        states = StatesTable(needs.service)
+        self.migration = _migration(settings, needs, states)
+        reports = StoredReports(needs.service, self.migration)
+        heartbeats = HeartbeatTable(
+            needs.service,
+            settings.table_name,
+            needs.worker_id,
+            request_timeout_s=min(self.lease_duration_s / HEARTBEATS_PER_LEASE, REQUEST_TIMEOUT_S_MAX),
+        )
+        self.java_peers = JavaPeers(
+            needs.table, reports, heartbeats, needs.clock, lease_duration_s=self.lease_duration_s, rules=rules
+        )
+        self._summaries = Summaries(
+            self.migration,
+            needs.clock,
+            lease_duration_s=self.lease_duration_s,
+            report_period_s=rules.report_period_s,
+            metrics=needs.metrics,
+        )
+        self.leader = AdaptiveElection(
+            needs.metrics, is_adaptive=settings.client_version_config is not ClientVersionConfig.VERSION_3X
+        )
+        self.membership = FleetMembership(needs.worker_id, lease_duration_s=self.lease_duration_s, rules=rules)
+        self.discovery = LeaseDiscovery(
+            needs.table, self.index, needs.keeper, needs.clock, worker_id=needs.worker_id, metrics=needs.metrics
+        )
+        assigning_due = asyncio.Event()
+        self.failover_watcher = FailoverWatcher(
+            needs.table,
+            needs.clock,
+            TakeoverRules(
+                lease_duration_s=self.lease_duration_s,
+                java_discovery_s=settings.lease_assignment_interval_millis / 2000 + JAVA_DISCOVERY_SLACK_S,
+                leases_max=leases_max,
+            ),
+            needs.worker_id,
+            FailoverWatcherParts(
+                membership=self.membership,
+                reports=reports,
+                discovery=self.discovery,
+                leader=self.leader,
+                assigning_due=assigning_due,
+                fence=heartbeats.fence,
+                metrics=needs.metrics,
+            ),
+        )
+        self.assigner = Assigner(
+            needs.table,
+            needs.worker_id,
+            needs.clock,
+            needs.rng,
+            _assigner_settings(settings, rules),
+            AssignerParts(
+                leader=self.leader,
+                membership=self.membership,
+                reports=reports,
+                failover_watcher=self.failover_watcher,
+                fence=heartbeats.fence,
+                on_assigned=self.discovery.wake,
+                due=assigning_due,
+                listeners=(self.failover_watcher, self.java_peers, self._summaries),
+                metrics=needs.metrics,
+            ),
+        )
+        self.heartbeat = HeartbeatWriter(
+            heartbeats,
+            needs.keeper,
+            needs.heartbeat_validity,
+            needs.clock,
+            needs.rng,
+            worker_id=needs.worker_id,
+            lease_duration_s=self.lease_duration_s,
+            interval_s=self.lease_duration_s / HEARTBEATS_PER_LEASE,
+            leader=self._read_leader,
+            java_peers=self.java_peers,
+            status_of=needs.status_of,
+            metrics=needs.metrics,
+        )
+        self.departure = Departure(
+            needs.table,
+            self.index,
+            needs.keeper,
+            reports,
+            self.membership,
+            needs.clock,
+            worker_id=needs.worker_id,
+            leases_max=leases_max,
+        )
+        self.drain = Drain(needs.table, needs.keeper, self.departure)
+        self.versions = VersionMachine(
+            states,
+            self.migration,
+            needs.clock,
+            needs.rng,
+            worker_id=needs.worker_id,
+            configured=settings.client_version_config,
+            is_leader=self.leader.is_leader,
+            view=ReadinessReader(needs.table, self.index, reports, rules, needs.clock).read,
+            metrics=needs.metrics,
+        )
+        self.child_adopter = ChildAdopter(
+            needs.table, needs.keeper, self.discovery, worker_id=needs.worker_id, leases_max=leases_max
+        )
+
+    # --- what is made anew when the state of the fleet changes --------------------------------------------------------
+
+    def new_election(self, *, by_lock: bool) -> LeaderDecider:
+        """Make an election of the leader: by the lock, or in 2.x by a shuffle of the lease owners."""
+        needs = self.needs
+        if not by_lock:
+            return ShuffleElection(
+                self._owners, needs.clock, worker_id=needs.worker_id, on_change=self._on_leader_changed
+            )
+        return LockElection(
+            lambda: LockTable(needs.service, self.migration.lock_place()),
+            needs.clock,
+            worker_id=needs.worker_id,
+            new_version=lambda: str(uuid.UUID(int=needs.rng.getrandbits(128), version=4)),
+            on_check=self.migration.on_check,
+            on_change=self._on_leader_changed,
+        )
+
+    def _on_leader_changed(self, leads: bool) -> None:
+        self.needs.metrics.worker.is_leader = leads
+        if not leads:
+            self.needs.metrics.worker.table.forget_leadership()
+        self._summaries.forget()
+        if leads:
+            self.assigner.wake()
+
+    async def _owners(self) -> set[str]:
+        scan = await self.needs.table.scan()
+        return {lease.owner for lease in scan.leases if lease.owner is not None}
+
+    async def _read_leader(self) -> str | None:
+        seen = await LockTable(self.needs.service, self.migration.lock_place()).read()
+        return seen.owner if isinstance(seen, LockRow) and not seen.is_released else None
+
+    async def new_reporter(self, place: Place) -> Reporter:
+        """Make the reporter to this place."""
+        settings, needs = self.settings, self.needs
+        source = None if settings.disable_worker_metrics else await needs.detect_load()
+        return Reporter(
+            ReportsTable(needs.service, place),
+            source,
+            needs.clock,
+            needs.rng,
+            worker_id=needs.worker_id,
+            version=mld.__version__,
+            rules=ReporterRules(
+                capture_period_s=settings.in_memory_worker_metrics_capture_frequency_millis / 1000,
+                report_period_s=settings.worker_metrics_reporter_freq_in_millis / 1000,
+                ring_length=settings.no_of_persisted_metrics_per_worker_metrics,
+            ),
+            on_own_row=self._on_own_row,
+            ends=self.membership.ends,
+            metrics=needs.metrics,
+        )
+
+    def _on_own_row(self, report: WorkerReport) -> None:
+        self.heartbeat.on_own_report()
+        self.drain.on_own_report(report)
+
+
+async def no_load() -> None:
+    """This worker measures nothing."""
+
+
+def load_of_this_host(clock: Clock) -> DetectLoad:
+    """CPU figures of the machine or container we run in."""
+
+    async def look() -> LoadSource | None:
+        return await detect(HostReader(), os.environ, clock)
+
+    return look
+
+
+def _report_rules(settings: Settings) -> ReportRules:
+    return ReportRules(
+        report_period_s=settings.worker_metrics_reporter_freq_in_millis / 1000,
+        stale_after_s=settings.stale_worker_metrics_entry_cleanup_duration.total_seconds(),
+        ema_alpha=settings.worker_metrics_ema_alpha,
+    )
+
+
+def _assigner_settings(settings: Settings, rules: ReportRules) -> AssignerSettings:
+    return AssignerSettings(
+        interval_s=settings.lease_assignment_interval_millis / 1000,
+        lease_duration_s=settings.failover_time_millis / 1000,
+        handoff_timeout_s=settings.graceful_lease_handoff_timeout_millis / 1000,
+        balance_every=settings.variance_balancing_frequency,
+        by_count=settings.lease_assignment_strategy is AssignmentStrategy.COUNT,
+        rules=AssignmentRules(
+            leases_max=settings.max_leases_for_worker,
+            throughput_max_kbps=settings.max_throughput_per_host_kbps,
+            dampening_percent=settings.dampening_percentage,
+            threshold_percent=settings.rebalance_threshold_percentage,
+            overshoot=settings.allow_throughput_overshoot,
+            graceful=settings.is_graceful_lease_handoff_enabled,
+        ),
+        reports=rules,
+    )
+
+
+def _migration(settings: Settings, needs: FleetNeeds, states: StatesTable) -> TableMigration:
+    return TableMigration(
+        states,
+        LegacyTables(needs.service, needs.clock),
+        needs.clock,
+        worker_id=needs.worker_id,
+        lease_table=settings.table_name,
+        coordinator=_coordinator_table(settings),
+        reports=_reports_table(settings),
+        migrate=settings.migrate_all_entities_to_lease_table,
+        complete_bake_s=min(
+            max(settings.table_migration_complete_bake_time_seconds, BAKE_SECONDS_MIN), BAKE_SECONDS_MAX
+        ),
+        create_legacy=settings.metadata_layout is MetadataLayout.LEGACY,
+        metrics=needs.metrics,
+    )
+
+
+def _coordinator_table(settings: Settings) -> LegacyTable:
+    return LegacyTable(
+        name=settings.coordinator_state_table_name,
+        key=COORDINATOR_TABLE_KEY,
+        billing_mode=settings.coordinator_state_billing_mode.value,
+        read_capacity=settings.coordinator_state_read_capacity,
+        write_capacity=settings.coordinator_state_write_capacity,
+        point_in_time_recovery=settings.coordinator_state_point_in_time_recovery_enabled,
+        deletion_protection=settings.coordinator_state_deletion_protection_enabled,
+        tags=dict(settings.coordinator_state_tags),
+    )
+
+
+def _reports_table(settings: Settings) -> LegacyTable:
+    return LegacyTable(
+        name=settings.worker_metrics_table_name,
+        key=REPORTS_TABLE_KEY,
+        billing_mode=settings.worker_metrics_billing_mode.value,
+        read_capacity=settings.worker_metrics_read_capacity,
+        write_capacity=settings.worker_metrics_write_capacity,
+        point_in_time_recovery=settings.worker_metrics_point_in_time_recovery_enabled,
+        deletion_protection=settings.worker_metrics_deletion_protection_enabled,
+        tags=dict(settings.worker_metrics_tags),
+    )
