@@ -24,13 +24,11 @@ from mld.leases.packed_status import status_of
 from mld.leases.table import StoredTable
 from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
-from mld.leases.validity import HeartbeatValidity, Validity
 from mld.metrics.registry import Metrics
 from mld.properties.settings import Settings
 from mld.properties.values import (
     ChildFailurePolicy,
     ChildLog,
-    HeartbeatSetting,
     InitialPositionKind,
     InitialPositionSetting,
 )
@@ -105,15 +103,12 @@ def assemble(
     def status_of_shard(key: str) -> ShardStatus | None:
         return status_of(metrics.shards.get(key), clock.wall())
 
-    by_heartbeat = (
-        HeartbeatValidity(clock, rng, lease_duration_s) if settings.heartbeat is HeartbeatSetting.WORKER else None
-    )
     keeper = LeaseKeeper(
         leases,
         clock,
         rng,
-        validity=by_heartbeat or Validity(lease_duration_s),
         worker_id=worker_id,
+        lease_duration_s=lease_duration_s,
         renew_interval_s=lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S,
         renewals_concurrent_max=settings.max_lease_renewal_threads,
         new_token=lambda: str(uuid.uuid4()),
@@ -129,7 +124,6 @@ def assemble(
         table=leases,
         stored=table,
         keeper=keeper,
-        heartbeat_validity=by_heartbeat,
         taker=taker,
         clock=clock,
         rng=_apart(rng),

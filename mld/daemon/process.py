@@ -41,6 +41,8 @@ from mld.daemon.until_tip import CatchUpRules, RunUntilTip, UntilTip
 from mld.daemon.worker import Worker
 from mld.fleet.parts import load_of_this_host
 from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.rows import KEY
+from mld.leases.table_maker import TableOptions
 from mld.leases.validity import renewal_timeout_s
 from mld.metrics.registry import Metrics
 from mld.properties.redaction import Scrubber
@@ -304,12 +306,16 @@ def build_worker(
         dynamo,
         clock,
         table_name=settings.table_name,
-        billing_mode=settings.lease_table_billing_mode.value,
-        read_capacity=settings.initial_lease_table_read_capacity,
-        write_capacity=settings.initial_lease_table_write_capacity,
-        tags=dict(settings.lease_table_tags),
-        deletion_protection=settings.lease_table_deletion_protection_enabled,
-        point_in_time_recovery=settings.lease_table_pitr_enabled,
+        options=TableOptions(
+            name=settings.table_name,
+            key=KEY,
+            billing_mode=settings.lease_table_billing_mode.value,
+            read_capacity=settings.initial_lease_table_read_capacity,
+            write_capacity=settings.initial_lease_table_write_capacity,
+            tags=dict(settings.lease_table_tags),
+            deletion_protection=settings.lease_table_deletion_protection_enabled,
+            point_in_time_recovery=settings.lease_table_pitr_enabled,
+        ),
         scan_segments=settings.lease_table_scan_total_segments,
         request_timeout_s=_request_timeout_s(settings),
         renewal_timeout_s=renewal_timeout_s(settings.failover_time_millis / 1000),

@@ -50,7 +50,7 @@ from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus
 from mld.leases.packed_status import pack
 from mld.leases.table import LeaseTable
-from mld.leases.validity import Heartbeat, HeartbeatValidity, may_be_applied, retry_delay_s
+from mld.leases.validity import Heartbeat, may_be_applied, retry_delay_s
 from mld.metrics.registry import Metrics
 
 UNREPORTED_S_MIN = 8.0
@@ -208,21 +208,21 @@ HEARTBEATS = "heartbeats"
 class HeartbeatWriter:
     """`run` it in a task from when the leases may be covered. `leader` reads who holds the lock now, None for nobody.
 
-    `validity` is the keeper's, and None if the settings ask for no heartbeats: then nothing here does anything.
-    `status_of` gives what a heartbeat tells people of a shard.
+    `is_wanted`: the settings ask for heartbeats; otherwise nothing here does anything. `status_of` gives what a
+    heartbeat tells people of a shard.
     """
 
     def __init__(
         self,
         table: HeartbeatTable,
         keeper: LeaseKeeper,
-        validity: HeartbeatValidity | None,
         clock: Clock,
         rng: Random,
         *,
         worker_id: str,
         lease_duration_s: float,
         interval_s: float,
+        is_wanted: bool = True,
         leader: Callable[[], Awaitable[str | None]],
         java_peers: JavaPeers,
         status_of: Callable[[str], ShardStatus | None] = lambda _key: None,
@@ -230,7 +230,8 @@ class HeartbeatWriter:
     ) -> None:
         self._table = table
         self._keeper = keeper
-        self._validity_if_wanted = validity
+        self._validity = keeper.validity
+        self.is_wanted = is_wanted
         self._clock = clock
         self._rng = rng
         self._worker_id = worker_id
@@ -246,16 +247,6 @@ class HeartbeatWriter:
         self._known_leader: str | None = None
         self._unreported: tuple[str, float] | None = None
         self._claims: dict[str, float] = {}
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether the settings ask for heartbeats."""
-        return self._validity_if_wanted is not None
-
-    @property
-    def _validity(self) -> HeartbeatValidity:
-        assert self._validity_if_wanted is not None, "no heartbeat is sent unless the settings ask for it"
-        return self._validity_if_wanted
 
     @property
     def java_peer(self) -> str | None:

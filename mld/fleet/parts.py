@@ -26,7 +26,6 @@ from mld.fleet.leader.lock import LockRow
 from mld.fleet.leader.lock_election import LockElection, LockTable
 from mld.fleet.membership import FleetMembership
 from mld.fleet.migrate.fleet_view import ReadinessReader, Summaries
-from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
 from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.migrate.table_migration import TableMigration
 from mld.fleet.migrate.version_machine import VersionMachine
@@ -39,12 +38,12 @@ from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus
 from mld.leases.table import LeaseTable, StoredTable
+from mld.leases.table_maker import LegacyTable, TableOptions
 from mld.leases.taker import LeaseTaker
-from mld.leases.validity import HeartbeatValidity
 from mld.metrics.registry import Metrics
 from mld.properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN
 from mld.properties.settings import Settings
-from mld.properties.values import AssignmentStrategy, ClientVersionConfig, MetadataLayout
+from mld.properties.values import AssignmentStrategy, ClientVersionConfig, HeartbeatSetting, MetadataLayout
 
 JAVA_DISCOVERY_SLACK_S = 1.0
 """A Java worker reads its leases every `leaseAssignmentIntervalMillis` / 2 and then renews them one after the other."""
@@ -62,7 +61,6 @@ class FleetNeeds:
     """With the leases that the fleet is to see."""
     stored: StoredTable
     keeper: LeaseKeeper
-    heartbeat_validity: HeartbeatValidity | None
     taker: LeaseTaker
     clock: Clock
     rng: Random
@@ -156,12 +154,12 @@ class FleetParts:
         self.heartbeat = HeartbeatWriter(
             heartbeats,
             needs.keeper,
-            needs.heartbeat_validity,
             needs.clock,
             needs.rng,
             worker_id=needs.worker_id,
             lease_duration_s=self.lease_duration_s,
             interval_s=self.lease_duration_s / HEARTBEATS_PER_LEASE,
+            is_wanted=settings.heartbeat is HeartbeatSetting.WORKER,
             leader=self._read_leader,
             java_peers=self.java_peers,
             status_of=needs.status_of,
@@ -296,12 +294,11 @@ def _assigner_settings(settings: Settings, rules: ReportRules) -> AssignerSettin
 def _migration(settings: Settings, needs: FleetNeeds, states: StatesTable) -> TableMigration:
     return TableMigration(
         states,
-        LegacyTables(needs.service, needs.clock),
         needs.clock,
         worker_id=needs.worker_id,
         lease_table=settings.table_name,
-        coordinator=_coordinator_table(settings),
-        reports=_reports_table(settings),
+        coordinator=LegacyTable(needs.service, needs.clock, _coordinator_table(settings)),
+        reports=LegacyTable(needs.service, needs.clock, _reports_table(settings)),
         migrate=settings.migrate_all_entities_to_lease_table,
         complete_bake_s=min(
             max(settings.table_migration_complete_bake_time_seconds, BAKE_SECONDS_MIN), BAKE_SECONDS_MAX
@@ -311,8 +308,8 @@ def _migration(settings: Settings, needs: FleetNeeds, states: StatesTable) -> Ta
     )
 
 
-def _coordinator_table(settings: Settings) -> LegacyTable:
-    return LegacyTable(
+def _coordinator_table(settings: Settings) -> TableOptions:
+    return TableOptions(
         name=settings.coordinator_state_table_name,
         key=COORDINATOR_TABLE_KEY,
         billing_mode=settings.coordinator_state_billing_mode.value,
@@ -324,8 +321,8 @@ def _coordinator_table(settings: Settings) -> LegacyTable:
     )
 
 
-def _reports_table(settings: Settings) -> LegacyTable:
-    return LegacyTable(
+def _reports_table(settings: Settings) -> TableOptions:
+    return TableOptions(
         name=settings.worker_metrics_table_name,
         key=REPORTS_TABLE_KEY,
         billing_mode=settings.worker_metrics_billing_mode.value,

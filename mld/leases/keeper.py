@@ -21,11 +21,7 @@ A holder gives its row away by completing a pending handoff, by handing the leas
 These writes are conditional on the owners, not on the counter, so that they also work right after a renewal whose reply
 was lost. A refusal means that somebody else has moved the row: then there is nothing left to give.
 
-How often leases are renewed, and a warning if the table is too slow for them (leases#renewal-rhythm).
-
-`Confirmer`: reads the rows of covered leases in time, because nothing is written to them. The keeper's collaborator.
-
-Rules: `covered`, number 4 of its list. Which lease is held is the keeper's, and what a read is worth is `Validity`'s.
+Rows covered by a heartbeat are read in time, because nothing is written to them (`validity`, number 4 of its list).
 """
 
 from __future__ import annotations
@@ -34,9 +30,8 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from random import Random
 from typing import TypeVar
 
 from mld.core.clock import Clock, wait_for_event
@@ -48,116 +43,28 @@ from mld.leases import writes
 from mld.leases.lease import Failing, Lease, ShardStatus, Throughput
 from mld.leases.resumer import Resumer
 from mld.leases.table import LeaseTable, LeaseWrite, Refusal
-from mld.leases.validity import HeldLease, Holder, Holding, RowsWritten, Validity, may_be_applied, retry_delay_s
-from mld.leases.writes import judge_read
+from mld.leases.validity import HeldLease, Holding, RowsWritten, Validity, may_be_applied, retry_delay_s
 from mld.metrics.registry import LeaseMove, Metrics
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 SLOW_S = 300.0
 """How long leases are renewed at every other tick after the last tick at which renewals of the one before waited."""
 FRESH_SHARE = 1.5
 """Of the renewal interval: what was confirmed since is passed over meanwhile. A third of the lease is left then."""
-
-
-class RenewalPace:
-    """Whether leases are renewed at every tick, or at every other one."""
-
-    def __init__(self, interval_s: float) -> None:
-        self._interval_s = interval_s
-        self._slow_until = -math.inf
-
-    def fresh_since(self, now: float, leases: int, *, is_late: bool) -> float:
-        """Since when a lease must have been confirmed to be passed over at this tick.
-
-        `is_late`: renewals of the tick before have not been sent. The first time that is a warning.
-        """
-        if is_late and now >= self._slow_until:
-            log.warning(
-                "the lease table is too slow to renew %d leases every %.1f s; they are renewed half as often now. "
-                "Give the table more capacity, or set mld.heartbeat=worker: one write for the whole worker",
-                leases,
-                self._interval_s,
-                extra={"action": "renewals_slow", "leases": leases},
-            )
-        if is_late:
-            self._slow_until = now + SLOW_S
-        return now - FRESH_SHARE * self._interval_s if now < self._slow_until else now
-
-
 RELEASE_ATTEMPTS_MAX = 4  # a release only saves others time; shutdown must not wait for it
 HAND_OVER_ATTEMPTS_MAX = 2  # a release may follow, and the next owner finds a released lease almost as fast
-
-T = TypeVar("T")
-
-
-class Parting:
-    """Each method is True if the row is known to be in other hands, or free. `valid_until` ends all attempts."""
-
-    def __init__(self, table: LeaseTable, clock: Clock, rng: random.Random) -> None:
-        self._table = table
-        self._clock = clock
-        self._rng = rng
-
-    async def transfer(self, lease: Lease, valid_until: float) -> bool:
-        """Complete the handoff that the row asks for. Tried until the lease expires: nobody else can do it sooner."""
-        if lease.handoff_to is None:
-            return await self.release(lease, valid_until)
-        return await self._assign(lease, lease.handoff_to, valid_until, None)
-
-    async def hand_over(self, lease: Lease, to: str, valid_until: float) -> bool:
-        """Make `to` the owner, or release the lease if that does not work. A pending handoff has its own next owner."""
-        may_choose = lease.checkpoint_owner is None and to != lease.owner
-        if may_choose and await self._assign(lease, to, valid_until, HAND_OVER_ATTEMPTS_MAX):
-            return True
-        return await self.release(lease, valid_until)
-
-    async def release(self, lease: Lease, valid_until: float) -> bool:
-        """Remove the owner, so that others may take the lease at once; a pending handoff is completed by that."""
-        answer = await self._try(lambda _: writes.release(lease), lease, valid_until, RELEASE_ATTEMPTS_MAX)
-        return answer is True
-
-    async def _assign(self, lease: Lease, to: str, valid_until: float, attempts_max: int | None) -> bool:
-        answer = await self._try(
-            lambda resent: writes.assign(lease, to, resent=resent), lease, valid_until, attempts_max
-        )
-        if isinstance(answer, Refusal):
-            log.info("lease %s not given to %s: %s", lease.key, to, answer.why, extra=_about(lease, "assign_refused"))
-        return isinstance(answer, Lease)
-
-    async def _try(
-        self, make: Callable[[bool], LeaseWrite[T]], lease: Lease, valid_until: float, attempts_max: int | None
-    ) -> T | None:
-        """The write's answer, None if it stays unknown. `make` gets whether an earlier attempt may have worked."""
-        attempt, resent = 0, False
-        while True:
-            attempt += 1
-            try:
-                return await self._table.apply(make(resent))
-            except Exception as error:
-                failure = survived(error, "giving a lease away", lease.key)
-                resent = resent or may_be_applied(failure)
-                delay_s = retry_delay_s(attempt, valid_until - self._clock.monotonic(), self._rng)
-                if delay_s is None or attempt == attempts_max:
-                    key = lease.key
-                    log.warning("cannot give %s away: %s", key, failure, extra=_about(lease, "release_failed"))
-                    return None
-            await self._clock.sleep(delay_s)
-
-
-def _about(lease: Lease, action: str) -> dict[str, str]:
-    return {"action": action, "shard": lease.key}
-
-
-log = logging.getLogger(__name__)
-
 RENEWALS_CONCURRENT_MAX = 20  # Java's maxLeaseRenewalThreads
 CHECKPOINT_ATTEMPTS_MAX = 4  # the child waits for the answer and can retry by itself
 HANDOFF_TIMEOUT_S = 30.0  # Java's gracefulLeaseHandoffTimeoutMillis
+READS_PER_BATCH = 100  # what one request can read
 STARTS_PER_SLICE = 50  # renewal tasks started before the loop gets a turn
 EXPIRY_MARGIN_S = 0.001  # so that a timer that fires a hair early still finds the lease expired
 
 MakeWrite = Callable[[Lease, bool], writes.RowWrite]
 ReceiverOf = Callable[[str], Awaitable[str | None]]
-Give = Callable[[Lease, float], Awaitable[bool]]
+Give = Callable[[Holding], Awaitable[bool]]
 
 
 class LeaseKeeper:
@@ -173,8 +80,8 @@ class LeaseKeeper:
         clock: Clock,
         rng: random.Random,
         *,
-        validity: Validity,
         worker_id: str,
+        lease_duration_s: float,
         renew_interval_s: float,
         renewals_concurrent_max: int = RENEWALS_CONCURRENT_MAX,
         new_token: Callable[[], str],
@@ -183,11 +90,11 @@ class LeaseKeeper:
         status_of: Callable[[str], ShardStatus | None] = lambda _key: None,
         metrics: Metrics | None = None,
     ) -> None:
-        assert 0 < renew_interval_s < validity.lease_duration_s, "leases must be renewed more often than they expire"
+        assert 0 < renew_interval_s < lease_duration_s, "leases must be renewed more often than they expire"
         self._table = table
         self._clock = clock
         self._rng = rng
-        self._validity = validity
+        self.validity = Validity(clock, rng, lease_duration_s)
         self._renew_interval_s = renew_interval_s
         self._slots = asyncio.Semaphore(renewals_concurrent_max)
         self._new_token = new_token
@@ -195,20 +102,18 @@ class LeaseKeeper:
         self._handoff_timeout_s = handoff_timeout_s
         self._status_of = status_of
         self._metrics = Metrics() if metrics is None else metrics
-        self._parting = Parting(table, clock, rng)
         self._rows = RowsWritten()
         self._holdings: dict[str, Holding] = {}
-        self._pace = RenewalPace(renew_interval_s)
+        self._slow_until = -math.inf
         self._times_changed = asyncio.Event()
         self._receiver_of: ReceiverOf | None = None
         self._tasks: asyncio.TaskGroup | None = None
-        self._confirmer = Confirmer(table, clock, rng, self, self._holdings, validity, self._slots)
         self.resumer = Resumer(
             table,
             clock,
             rng,
             self,
-            validity,
+            self.validity,
             self._rows,
             worker_id=worker_id,
             renew_interval_s=renew_interval_s,
@@ -219,7 +124,7 @@ class LeaseKeeper:
 
     def held(self) -> dict[str, HeldLease]:
         """The leases that are ours and not expired, by key."""
-        now, until = self._clock.monotonic(), self._validity.until
+        now, until = self._clock.monotonic(), self.validity.until
         return {key: HeldLease(h.lease, h.token) for key, h in self._holdings.items() if now < until(h)}
 
     def has(self, key: str) -> bool:
@@ -232,7 +137,7 @@ class LeaseKeeper:
 
     def is_held(self, key: str, token: str) -> bool:
         holding = self._holding(key, token)
-        return holding is not None and self._clock.monotonic() < self._validity.until(holding)
+        return holding is not None and self._clock.monotonic() < self.validity.until(holding)
 
     def adopt(self, lease: Lease, sent_at: float, how: LeaseMove = LeaseMove.RESUMED) -> HeldLease | None:
         """Hold `lease`, which a write sent at `sent_at` has just made or confirmed ours. A new token every time.
@@ -242,8 +147,8 @@ class LeaseKeeper:
         throughput = Throughput(lease.throughput_kbps, self._renew_interval_s)
         holding = Holding(lease, "", throughput, self._rows.lock_of(lease.key))
         self._rows.confirmed(lease)
-        self._validity.accept(holding, lease, sent_at)
-        if self._clock.monotonic() >= self._validity.until(holding):
+        self.validity.accept(holding, lease, sent_at)
+        if self._clock.monotonic() >= self.validity.until(holding):
             log.warning("lease %s expired before its answer", lease.key, extra=self._about(lease.key, "lease_late"))
             self.resumer.lapsed(lease)
             return None
@@ -298,7 +203,7 @@ class LeaseKeeper:
                         seen,
                         position if seen.is_complete else max(position, seen.checkpoint),
                         resent=resent,
-                        throughput_kbps=self._validity.kbps_for_checkpoint(holding),
+                        throughput_kbps=self.validity.kbps_for_checkpoint(holding),
                     ),
                 )
             except LeaseLostError:
@@ -327,18 +232,30 @@ class LeaseKeeper:
         receiver = None if self._receiver_of is None else await self._receiver_of(key)
         if receiver is not None:
             return await self.hand_over(key, token, receiver)
-        return await self._part(key, token, self._parting.release, LeaseMove.RELEASED)
+        return await self._part(key, token, self._release, LeaseMove.RELEASED)
 
     async def transfer(self, key: str, token: str) -> bool:
         """Complete the pending handoff: the next owner may begin. Tried until it works or the lease expires."""
-        return await self._part(key, token, self._parting.transfer)
+
+        async def give(holding: Holding) -> bool:
+            to = holding.lease.handoff_to
+            return await (self._release(holding) if to is None else self._assign(holding, to, None))
+
+        return await self._part(key, token, give)
 
     async def hand_over(self, key: str, token: str, to: str) -> bool:
         """Give the lease to the live worker `to`; release it if that does not work."""
-        return await self._part(key, token, lambda lease, until: self._parting.hand_over(lease, to, until))
+
+        async def give(holding: Holding) -> bool:
+            may_choose = holding.lease.checkpoint_owner is None and to != holding.lease.owner
+            return (may_choose and await self._assign(holding, to, HAND_OVER_ATTEMPTS_MAX)) or await self._release(
+                holding
+            )
+
+        return await self._part(key, token, give)
 
     def leave_to(self, receiver_of: ReceiverOf) -> None:
-        """This worker leaves its fleet: each lease that is released goes to its receiver, if it has one."""
+        """Let each lease that is released from now on go to its receiver, if it has one: this worker leaves."""
         self._receiver_of = receiver_of
 
     async def _part(self, key: str, token: str, give: Give, how: LeaseMove = LeaseMove.HANDED_OFF) -> bool:
@@ -348,10 +265,44 @@ class LeaseKeeper:
         holding.leaving = True
         async with holding.lock:
             try:
-                given = self.is_current(holding) and await give(holding.lease, self._validity.until(holding))
-                return self._metrics.parted(how, given)
+                return self._metrics.parted(how, self.is_current(holding) and await give(holding))
             finally:
                 self.forget(holding)
+
+    async def _release(self, holding: Holding) -> bool:
+        """Remove the owner, so that others may take the lease at once; a pending handoff is completed by that."""
+        release = writes.release(holding.lease)
+        return await self._give(holding, lambda _: release, RELEASE_ATTEMPTS_MAX) is True
+
+    async def _assign(self, holding: Holding, to: str, attempts_max: int | None) -> bool:
+        lease = holding.lease
+        answer = await self._give(holding, lambda resent: writes.assign(lease, to, resent=resent), attempts_max)
+        if isinstance(answer, Refusal):
+            about = self._about(lease.key, "assign_refused")
+            log.info("lease %s not given to %s: %s", lease.key, to, answer.why, extra=about)
+        return isinstance(answer, Lease)
+
+    async def _give(
+        self, holding: Holding, make: Callable[[bool], LeaseWrite[T]], attempts_max: int | None
+    ) -> T | None:
+        """Return the write's answer, None if it stays unknown.
+
+        `make` gets whether an earlier attempt may have worked.
+        """
+        key, valid_until = holding.lease.key, self.validity.until(holding)
+        attempt, resent = 0, False
+        while True:
+            attempt += 1
+            try:
+                return await self._table.apply(make(resent))
+            except Exception as error:
+                failure = survived(error, "giving a lease away", key)
+                resent = resent or may_be_applied(failure)
+                delay_s = retry_delay_s(attempt, valid_until - self._clock.monotonic(), self._rng)
+                if delay_s is None or attempt == attempts_max:
+                    log.warning("cannot give %s away: %s", key, failure, extra=self._about(key, "release_failed"))
+                    return None
+            await self._clock.sleep(delay_s)
 
     # --- what the table says is ours, though we do not hold it --------------------------------------------------------
 
@@ -383,14 +334,14 @@ class LeaseKeeper:
 
     async def confirm(self, keys: Collection[str]) -> None:
         """Read covered leases of ours to see that they still are. A read that fails is logged and changes nothing."""
-        await self._confirmer.confirm(keys)
+        await asyncio.gather(*(self._read(batch) for batch in _batches(list(keys))))
 
     async def run(self) -> None:
         """Renew and expire until cancelled. Nothing in the table changes when it ends."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             tasks.create_task(self._mind_times(tasks))
-            tasks.create_task(self._confirmer.run())
+            tasks.create_task(self._confirm_forever())
             await self._renew_forever(tasks)
 
     async def _renew_forever(self, tasks: asyncio.TaskGroup) -> None:
@@ -406,23 +357,41 @@ class LeaseKeeper:
 
     async def _start_renewals(self, tasks: asyncio.TaskGroup) -> None:
         """A task per lease that has none, the most urgent first."""
-        urgent_first = sorted(self._holdings.values(), key=self._validity.until)
+        urgent_first = sorted(self._holdings.values(), key=self.validity.until)
         is_late = self._slots.locked() and any(holding.renewing for holding in urgent_first)
-        fresh_since = self._pace.fresh_since(self._clock.monotonic(), len(urgent_first), is_late=is_late)
+        fresh_since = self._fresh_since(len(urgent_first), is_late=is_late)
         for number, holding in enumerate(urgent_first, start=1):
             is_busy = holding.renewing or holding.leaving or holding.confirmed_at > fresh_since
-            if not is_busy and self._validity.is_renewal_due(holding):
+            if not is_busy and self.validity.is_renewal_due(holding):
                 holding.renewing = True
                 tasks.create_task(self._renew(holding))
             if number % STARTS_PER_SLICE == 0:
                 await asyncio.sleep(0)
+
+    def _fresh_since(self, leases: int, *, is_late: bool) -> float:
+        """Return since when a lease must have been confirmed to be passed over at this tick (leases#renewal-rhythm).
+
+        `is_late`: renewals of the tick before have not been sent. The first time that is a warning.
+        """
+        now = self._clock.monotonic()
+        if is_late and now >= self._slow_until:
+            log.warning(
+                "the lease table is too slow to renew %d leases every %.1f s; they are renewed half as often now. "
+                "Give the table more capacity, or set mld.heartbeat=worker: one write for the whole worker",
+                leases,
+                self._renew_interval_s,
+                extra={"action": "renewals_slow", "leases": leases},
+            )
+        if is_late:
+            self._slow_until = now + SLOW_S
+        return now - FRESH_SHARE * self._renew_interval_s if now < self._slow_until else now
 
     async def _renew(self, holding: Holding) -> None:
         """Renew one lease, retrying until it is renewed, lost, or expired. What goes wrong concerns this lease only."""
         key = holding.lease.key
         attempt = 0
         try:
-            kbps = self._validity.kbps_for_renewal(holding)
+            kbps = self.validity.kbps_for_renewal(holding)
             while True:
                 attempt += 1
                 sent_at = self._clock.monotonic()
@@ -435,7 +404,7 @@ class LeaseKeeper:
                             lambda seen, resent: writes.renew(
                                 replace(seen, throughput_kbps=kbps),
                                 resent=resent,
-                                heartbeat=self._validity.mark_for_renewal(holding),
+                                heartbeat=self.validity.mark_for_renewal(holding),
                                 failing=seen.lacking(holding.failing),
                                 status=self._status_of(key),
                             ),
@@ -473,7 +442,7 @@ class LeaseKeeper:
 
     def _due_at(self, holding: Holding) -> float:
         """When something must be done about this holding at the latest."""
-        until = self._validity.until(holding)
+        until = self.validity.until(holding)
         return until if holding.handoff_by is None or holding.leaving else min(until, holding.handoff_by)
 
     def _force_handoff(self, holding: Holding, tasks: asyncio.TaskGroup) -> None:
@@ -487,6 +456,59 @@ class LeaseKeeper:
         )
         holding.leaving = True
         tasks.create_task(self.transfer(key, holding.token))
+
+    # --- rows covered by the heartbeat, which nobody writes -----------------------------------------------------------
+
+    async def _confirm_forever(self) -> None:
+        """Read the covered rows again and again, except those that something else has confirmed lately."""
+        pause_s = CONFIRM_SHARE * self.validity.lease_duration_s
+        while True:
+            await self.validity.has_heartbeat.wait()
+            await self._clock.sleep(pause_s)
+            before = self._clock.monotonic() - pause_s / 2
+            keys = [key for key, h in self._holdings.items() if h.covered.is_certain and h.confirmed_at < before]
+            await asyncio.gather(*(self._read_in_time(batch) for batch in _batches(keys)))
+
+    async def _read_in_time(self, keys: Sequence[str]) -> None:
+        """Read these rows, again and again until it works or the leases have expired."""
+        attempt = 0
+        while not await self._read(keys):
+            attempt += 1
+            ends = [self.validity.until(h) for key in keys if (h := self._holdings.get(key)) is not None]
+            delay_s = retry_delay_s(attempt, min(ends, default=0.0) - self._clock.monotonic(), self._rng)
+            if delay_s is None:
+                return
+            await self._clock.sleep(delay_s)
+
+    async def _read(self, keys: Sequence[str]) -> bool:
+        """Look at these rows once; False if that failed."""
+        looked_at = {
+            key: (h, h.lease)
+            for key in keys
+            if (h := self._holdings.get(key)) is not None and h.covered.is_certain and h.unknown_since is None
+        }
+        if not looked_at:
+            return True
+        try:
+            async with self._slots:
+                sent_at = self._clock.monotonic()
+                found = await self._table.get_many(list(looked_at))
+        except Exception as error:
+            failure = survived(error, "confirming leases")
+            log.warning("cannot look at %d leases: %s", len(looked_at), failure, extra={"action": "confirm_failed"})
+            return False
+        for key, (holding, before) in looked_at.items():
+            untouched = holding.lease is before and holding.unknown_since is None and not holding.leaving
+            if not (untouched and self.is_current(holding)):
+                continue
+            answer = writes.judge_read(before, found.get(key))
+            if isinstance(answer, Refusal):
+                self.lose(holding, answer)
+                continue
+            holding.lease = answer
+            self.validity.confirm(holding, answer, sent_at)
+            self.note_news(holding, before, answer)
+        return True
 
     # --- the one way to write -----------------------------------------------------------------------------------------
 
@@ -523,7 +545,7 @@ class LeaseKeeper:
         if row.counter != before.counter:  # else nothing was written: an unknown write stays unknown
             holding.unknown_since = None
             self._rows.settled(row.key)
-            self._validity.accept(holding, row, valid_from)
+            self.validity.accept(holding, row, valid_from)
             wanted = holding.expired and not holding.leaving
             if wanted and row.key not in self._holdings and row.checkpoint_owner is None:
                 self.adopt(row, valid_from)  # the answer came after the expiry, but the row is ours: a new holding
@@ -554,7 +576,7 @@ class LeaseKeeper:
         """Whether a holding still is one; ends it if its time is over."""
         if self._holdings.get(holding.lease.key) is not holding:
             return False
-        if self._clock.monotonic() < self._validity.until(holding):
+        if self._clock.monotonic() < self.validity.until(holding):
             return True
         key = holding.lease.key
         holding.expired = True
@@ -579,92 +601,11 @@ class LeaseKeeper:
     def _retry_delay_s(self, holding: Holding, attempt: int, attempts_max: int | None) -> float | None:
         if attempts_max is not None and attempt >= attempts_max:
             return None
-        return retry_delay_s(attempt, self._validity.until(holding) - self._clock.monotonic(), self._rng)
+        return retry_delay_s(attempt, self.validity.until(holding) - self._clock.monotonic(), self._rng)
 
-    def _about(self, key: str, action: str) -> dict[str, str]:
+    @staticmethod
+    def _about(key: str, action: str) -> dict[str, str]:
         return {"action": action, "shard": key}
-
-
-READS_PER_BATCH = 100  # what one request can read
-
-
-class Confirmer:
-    """`holdings` is the keeper's own mapping; `slots` bounds its requests."""
-
-    def __init__(
-        self,
-        table: LeaseTable,
-        clock: Clock,
-        rng: Random,
-        holder: Holder,
-        holdings: Mapping[str, Holding],
-        validity: Validity,
-        slots: asyncio.Semaphore,
-    ) -> None:
-        self._table = table
-        self._clock = clock
-        self._rng = rng
-        self._holder = holder
-        self._holdings = holdings
-        self._validity = validity
-        self._slots = slots
-
-    async def confirm(self, keys: Collection[str]) -> None:
-        """Read covered leases of ours to see that they still are. A read that fails is logged and changes nothing."""
-        await asyncio.gather(*(self._read(batch) for batch in _batches(list(keys))))
-
-    async def run(self) -> None:
-        """Read the covered leases again and again, except those that something else has confirmed lately."""
-        pause_s = CONFIRM_SHARE * self._validity.lease_duration_s
-        while True:
-            await self._validity.has_heartbeat.wait()
-            await self._clock.sleep(pause_s)
-            before = self._clock.monotonic() - pause_s / 2
-            keys = [key for key, h in self._holdings.items() if h.covered.is_certain and h.confirmed_at < before]
-            await asyncio.gather(*(self._read_in_time(batch) for batch in _batches(keys)))
-
-    async def _read_in_time(self, keys: Sequence[str]) -> None:
-        """Repeated until it works or the leases have expired."""
-        attempt = 0
-        while not await self._read(keys):
-            attempt += 1
-            ends = [self._validity.until(h) for key in keys if (h := self._holdings.get(key)) is not None]
-            delay_s = retry_delay_s(attempt, min(ends, default=0.0) - self._clock.monotonic(), self._rng)
-            if delay_s is None:
-                return
-            await self._clock.sleep(delay_s)
-
-    async def _read(self, keys: Sequence[str]) -> bool:
-        """One look at these rows; False if it failed."""
-        looked_at = {
-            key: (h, h.lease)
-            for key in keys
-            if (h := self._holdings.get(key)) is not None and h.covered.is_certain and h.unknown_since is None
-        }
-        if not looked_at:
-            return True
-        try:
-            async with self._slots:
-                sent_at = self._clock.monotonic()
-                found = await self._table.get_many(list(looked_at))
-        except Exception as error:
-            failure = survived(error, "confirming leases")
-            log.warning("cannot look at %d leases: %s", len(looked_at), failure, extra={"action": "confirm_failed"})
-            return False
-        for key, (holding, before) in looked_at.items():
-            untouched = holding.lease is before and holding.unknown_since is None and not holding.leaving
-            if untouched and self._holder.is_current(holding):
-                self._judge(holding, found.get(key), sent_at)
-        return True
-
-    def _judge(self, holding: Holding, row: Lease | None, sent_at: float) -> None:
-        answer = judge_read(holding.lease, row)
-        if isinstance(answer, Refusal):
-            self._holder.lose(holding, answer)
-            return
-        before, holding.lease = holding.lease, answer
-        self._validity.confirm(holding, answer, sent_at)
-        self._holder.note_news(holding, before, answer)
 
 
 def _batches(keys: Sequence[str]) -> list[Sequence[str]]:

@@ -1,16 +1,13 @@
-"""How long a held lease may be believed, and what its writes must say for that. The keeper asks.
+"""How long a held lease may be believed, what its writes must say for that, and when to try them again.
 
-Rules: leases#send-time-validity, leases#local-expiry; with heartbeats `covered`, whose list the numbers below refer to.
-`Validity` is that of leases which are renewed one by one. `HeartbeatValidity` lets the worker's heartbeat stand for the
-renewals of the leases that bear its mark, and is the same for all others. What a holding's belief rests on
-(`confirmed_at`, `covered`) is written here and nowhere else. No requests are sent here.
+Rules: leases#send-time-validity, leases#local-expiry, leases#holding-tokens, leases#retries-inside-the-lease,
+leases#lost-replies. A `Holding` is one uninterrupted possession of a lease. What its belief rests on (`confirmed_at`,
+`covered`) is written by `Validity` and nowhere else; `RowsWritten` knows our writes beyond one holding. No requests are
+sent here: the keeper asks. A lease is valid for its duration from the sending of the last write that confirmed it.
+Back-off is exponential, jittered, and stays inside the lease's remaining life; the SDK's own retries are off, so that a
+re-send is always known to be one.
 
-When to try a lease write again, and what its failure leaves open. Pure.
-
-Rules: leases#retries-inside-the-lease, leases#lost-replies. Back-off is exponential, jittered, and stays inside the
-lease's remaining life. The SDK's own retries are off, so that a re-send is always known to be one.
-
-Leases that a worker's heartbeat keeps alive instead of renewals of their own (`mld.heartbeat=worker`). Pure.
+*Rows covered by a heartbeat* (`mld.heartbeat=worker`) are kept alive by it instead of renewals of their own.
 
 Without it every held lease is written every third of the lease duration. With it one row per worker is, the worker's
 report: `mldHeartbeat` = "epoch.number". An *epoch* is a random name for one unbroken series of heartbeats; each write
@@ -44,11 +41,8 @@ Why nobody believes in a lease while somebody else may act on it. D is the lease
    moment, because the change of owner has raised the counter. A handoff is no such case: until the holder has seen it
    and given the lease away, it stays the actual owner and its heartbeat counts.
 5. Java knows nothing of all this and would judge the rows by their counters. Hence the mode ends when a Java worker
-   appears (`fleet.heartbeat_writer`): every lease is renewed and its mark removed while the heartbeat still goes on.
-
-What a keeper remembers of one uninterrupted possession of a lease, and of its writes beyond that.
-
-Rules: `keeper`, `validity` and `resumer`.
+   appears (`mld.fleet.heartbeat_writer`): every lease is renewed and its mark removed while the heartbeat still goes
+   on.
 """
 
 from __future__ import annotations
@@ -66,7 +60,6 @@ from typing import Protocol
 from mld.core.clock import Clock
 from mld.core.errors import MldError, TableMissingError, TableThrottledError
 from mld.leases.lease import Failing, Lease, Throughput
-from mld.leases.table import Refusal
 from mld.metrics.registry import LeaseMove
 
 
@@ -80,7 +73,7 @@ class HeldLease:
 
 @dataclass(slots=True)
 class Covered:
-    """How the worker's heartbeat stands for the renewals of a holding. `HeartbeatValidity` writes it."""
+    """How the worker's heartbeat stands for the renewals of a holding. `Validity` writes it."""
 
     is_certain: bool = False
     """The row is known to be marked with our heartbeat's epoch: the lease is covered."""
@@ -90,9 +83,9 @@ class Covered:
     """Send time of the heartbeat that limits the belief while the mark is not certain."""
     samples: list[float] = field(default_factory=list)
     """Throughput samples since a figure was written last."""
-    told_at: float = 0.0
+    stored_at: float = 0.0
     """When that was."""
-    telling: bool = False
+    storing: bool = False
     """A write with a figure is under way."""
     figures: int = 0
     """How many have been written by this holding."""
@@ -123,17 +116,11 @@ class Holding:
 
 
 class Holder(Protocol):
-    """What the keeper's collaborators need of it."""
+    """What the keeper's `Resumer` needs of it."""
 
     def has(self, key: str) -> bool: ...
 
-    def is_current(self, holding: Holding) -> bool: ...
-
     def adopt(self, lease: Lease, sent_at: float, how: LeaseMove) -> object | None: ...
-
-    def lose(self, holding: Holding, refusal: Refusal) -> None: ...
-
-    def note_news(self, holding: Holding, before: Lease, row: Lease) -> None: ...
 
     def lapse_noticed(self) -> None: ...
 
@@ -194,38 +181,20 @@ class Heartbeat:
     sent_at: float
 
 
-def is_covered(row: Lease, heartbeat: Heartbeat | None) -> bool:
-    """Whether the heartbeat stands for this row of its worker."""
-    return heartbeat is not None and row.heartbeat == heartbeat.epoch
-
-
-def valid_until(confirmed_at: float, covered_by: Heartbeat | None, lease_duration_s: float) -> float:
-    """When the holder must stop believing; `covered_by` None: the lease is renewed by itself."""
-    since = confirmed_at if covered_by is None else min(confirmed_at, covered_by.sent_at)
-    return since + lease_duration_s
-
-
-def mark_for(heartbeat: Heartbeat | None, now: float, lease_duration_s: float) -> str | None:
-    """The mark that a row written now should get; None if no heartbeat is recent enough."""
-    if heartbeat is None or now - heartbeat.sent_at > FRESH_SHARE * lease_duration_s:
-        return None
-    return heartbeat.epoch
-
-
 def refresh_s(figures: int, lease_duration_s: float) -> float:
-    """How long after its last figure a covered lease is written for the next one; `figures` were written so far."""
+    """Return how long after its last figure a covered lease gets the next one; `figures` were written so far."""
     first_s = FIRST_REFRESH_DURATIONS * lease_duration_s
     return (first_s, max(first_s, SECOND_REFRESH_S), REFRESH_S)[min(figures, 2)]
 
 
-def is_refresh_due(told_kbps: float | None, samples: Sequence[float], told_s: float, refresh_s: float) -> bool:
-    """Whether to write a covered lease for its throughput, `told_s` after the last figure."""
-    if not samples or told_s < min(refresh_s, CHANGED_S):
+def is_refresh_due(stored_kbps: float | None, samples: Sequence[float], stored_s: float, refresh_s: float) -> bool:
+    """Whether to write a covered lease for its throughput, `stored_s` after the last figure."""
+    if not samples or stored_s < min(refresh_s, CHANGED_S):
         return False
-    if told_s >= refresh_s or told_kbps is None:
+    if stored_s >= refresh_s or stored_kbps is None:
         return True
     kbps = fmean(samples)
-    return max(kbps, told_kbps) > CHANGE * min(kbps, told_kbps)
+    return max(kbps, stored_kbps) > CHANGE * min(kbps, stored_kbps)
 
 
 FIRST_DELAY_S = 0.05  # most throttling and network trouble is over by then
@@ -261,54 +230,15 @@ def may_be_applied(error: MldError) -> bool:
 
 
 class Validity:
-    """A lease is valid for its duration from the sending of the last write that confirmed it."""
+    """How long this worker may believe in its leases; owner of the fact which heartbeat of it was accepted last.
 
-    def __init__(self, lease_duration_s: float) -> None:
+    Without a heartbeat all leases are renewed one by one. The numbers are those of the page's list.
+    """
+
+    def __init__(self, clock: Clock, rng: Random, lease_duration_s: float) -> None:
         self.lease_duration_s = lease_duration_s
         self.has_heartbeat = asyncio.Event()
         """Set while leases may be covered, and their rows have to be read."""
-
-    def until(self, holding: Holding) -> float:
-        """When the belief in this lease ends (monotonic)."""
-        return holding.confirmed_at + self.lease_duration_s
-
-    def accept(self, holding: Holding, row: Lease, sent_at: float) -> None:
-        """A write of `holding` sent at `sent_at` has made the row what it is."""
-        holding.confirmed_at = sent_at
-
-    def confirm(self, holding: Holding, row: Lease, sent_at: float) -> None:
-        """A consistent read of a covered lease, sent at `sent_at`, shows that the row still is ours."""
-
-    def is_renewal_due(self, holding: Holding) -> bool:
-        """Whether the lease is to be renewed now. Asked at every tick."""
-        return True
-
-    def mark(self) -> str | None:
-        """The heartbeat's mark for a row that is written now; None if no heartbeat may stand for it."""
-        return None
-
-    def mark_for_renewal(self, holding: Holding) -> str | None:
-        """The mark for a renewal that is sent now. The belief is cut down to what either outcome allows."""
-        return None
-
-    def kbps_for_renewal(self, holding: Holding) -> float | None:
-        """The throughput to write."""
-        return holding.throughput.sample_kbps()
-
-    def kbps_for_checkpoint(self, holding: Holding) -> float | None:
-        """The throughput to write, if renewals do not tell it often enough."""
-        return None
-
-    def has_lost_mark(self, row: Lease) -> bool:
-        """Whether a row of ours bears a mark that means nothing any more: written, and overtaken by a new epoch."""
-        return row.heartbeat is not None
-
-
-class HeartbeatValidity(Validity):
-    """Owner of the fact which heartbeat of this worker was accepted last; `HeartbeatWriter` tells."""
-
-    def __init__(self, clock: Clock, rng: Random, lease_duration_s: float) -> None:
-        super().__init__(lease_duration_s)
         self._clock = clock
         self._rng = rng
         self._heartbeat: Heartbeat | None = None
@@ -317,56 +247,68 @@ class HeartbeatValidity(Validity):
     # --- the heartbeat ------------------------------------------------------------------------------------------------
 
     def cover(self, heartbeat: Heartbeat) -> None:
-        """Our heartbeat was accepted: it stands for the renewals of the leases marked with its epoch.
+        """Let our heartbeat, just accepted, stand for the renewals of the leases marked with its epoch.
 
         A new epoch may begin only when nothing is held under the old one: after `end_epoch` and `drop_covered`.
         """
-        assert self._heartbeat is None or (
-            heartbeat.epoch == self._heartbeat.epoch and heartbeat.sent_at >= self._heartbeat.sent_at
-        )
+        before = self._heartbeat
+        assert before is None or (heartbeat.epoch == before.epoch and heartbeat.sent_at >= before.sent_at)
         self._heartbeat = heartbeat
         self.has_heartbeat.set()
 
     def end_epoch(self) -> None:
-        """The heartbeat is over (3): the keeper must drop every lease that it may stand for, at once."""
+        """End the heartbeat (3): the keeper must drop every lease that it may stand for, at once."""
         self._heartbeat = None
         self.has_heartbeat.clear()
 
     def stop_marking(self) -> None:
-        """Leases are renewed one by one from now on (5)."""
+        """Have leases renewed one by one from now on (5)."""
         self._marks = False
+
+    def covers(self, row: Lease) -> bool:
+        """Whether our heartbeat stands for this row of ours."""
+        return self._heartbeat is not None and row.heartbeat == self._heartbeat.epoch
 
     # --- belief (1) ---------------------------------------------------------------------------------------------------
 
     def until(self, holding: Holding) -> float:
+        """Return when the belief in this lease ends (monotonic)."""
+        limit = holding.covered.capped_at
         if holding.covered.is_certain:
-            return valid_until(holding.confirmed_at, self._heartbeat, self.lease_duration_s)
-        return min(holding.confirmed_at, holding.covered.capped_at) + self.lease_duration_s
+            limit = math.inf if self._heartbeat is None else self._heartbeat.sent_at
+        return min(holding.confirmed_at, limit) + self.lease_duration_s
 
     def accept(self, holding: Holding, row: Lease, sent_at: float) -> None:
+        """Note that a write of `holding` sent at `sent_at` has made the row what it is."""
         was_covered = holding.covered.is_certain
         self._believe(holding, row, sent_at)
         covered = holding.covered
-        if not covered.is_certain or (was_covered and not covered.telling):
+        if not covered.is_certain or (was_covered and not covered.storing):
             return
         covered.figures = covered.figures + 1 if was_covered else 0
-        covered.telling = False
+        covered.storing = False
         covered.samples.clear()
-        covered.told_at = self._clock.monotonic()
+        covered.stored_at = self._clock.monotonic()
         jitter = self._rng.uniform(1 - REFRESH_JITTER, 1 + REFRESH_JITTER)
         covered.refresh_s = jitter * refresh_s(covered.figures, self.lease_duration_s)
 
     def confirm(self, holding: Holding, row: Lease, sent_at: float) -> None:
-        if is_covered(row, self._heartbeat):
+        """Note that a consistent read of a covered lease, sent at `sent_at`, shows that the row still is ours."""
+        if self.covers(row):
             self._believe(holding, row, max(sent_at, holding.confirmed_at))
         else:  # somebody has taken the mark away; others judge it by its counter, which a read does not move
             self._let_go(holding)
             holding.covered.is_possible = False
 
     def mark(self) -> str | None:
-        return mark_for(self._heartbeat, self._clock.monotonic(), self.lease_duration_s) if self._marks else None
+        """Return the heartbeat's mark for a row that is written now; None if no heartbeat may stand for it."""
+        heartbeat = self._heartbeat if self._marks else None
+        if heartbeat is None or self._clock.monotonic() - heartbeat.sent_at > FRESH_SHARE * self.lease_duration_s:
+            return None
+        return heartbeat.epoch
 
     def mark_for_renewal(self, holding: Holding) -> str | None:
+        """Return the mark for a renewal that is sent now, and cut the belief down to what either outcome allows."""
         mark = self.mark()
         if mark is None:
             self._let_go(holding)
@@ -377,16 +319,17 @@ class HeartbeatValidity(Validity):
         return mark
 
     def has_lost_mark(self, row: Lease) -> bool:
-        return row.heartbeat is not None and not is_covered(row, self._heartbeat)
+        """Whether a row of ours bears a mark that means nothing any more: written, and overtaken by a new epoch."""
+        return row.heartbeat is not None and not self.covers(row)
 
     def _believe(self, holding: Holding, row: Lease, sent_at: float) -> None:
         holding.confirmed_at = sent_at
         covered = holding.covered
-        covered.is_certain = covered.is_possible = is_covered(row, self._heartbeat)
+        covered.is_certain = covered.is_possible = self.covers(row)
         covered.capped_at = math.inf
 
     def _let_go(self, holding: Holding) -> None:
-        """Later heartbeats do not prolong the belief any more."""
+        """Let later heartbeats not prolong the belief any more."""
         covered = holding.covered
         if covered.is_certain and self._heartbeat is not None:
             covered.capped_at = self._heartbeat.sent_at
@@ -395,7 +338,7 @@ class HeartbeatValidity(Validity):
     # --- what is written, and when ------------------------------------------------------------------------------------
 
     def is_renewal_due(self, holding: Holding) -> bool:
-        """Also samples the throughput of a lease that the heartbeat keeps."""
+        """Whether the lease is to be renewed now. Asked at every tick, it samples the throughput of a covered lease."""
         covered = holding.covered
         if not covered.is_certain or not self._marks:
             return True
@@ -405,22 +348,23 @@ class HeartbeatValidity(Validity):
             del covered.samples[:-SAMPLES_MAX]
         if self.mark() is None:
             return False  # the heartbeat has trouble: nothing is gained by giving it up for this lease
-        told_s = self._clock.monotonic() - covered.told_at
-        is_due = is_refresh_due(holding.lease.throughput_kbps, covered.samples, told_s, covered.refresh_s)
+        stored_s = self._clock.monotonic() - covered.stored_at
+        is_due = is_refresh_due(holding.lease.throughput_kbps, covered.samples, stored_s, covered.refresh_s)
         return holding.unknown_since is not None or is_due or holding.lease.lacking(holding.failing) is not None
 
     def kbps_for_renewal(self, holding: Holding) -> float | None:
-        """Of a covered lease the mean since the last figure, for it has to last for minutes."""
+        """Return the throughput to write: for a covered lease, for minutes, the mean since the last figure."""
         covered = holding.covered
         if not covered.is_certain:
-            return super().kbps_for_renewal(holding)
+            return holding.throughput.sample_kbps()
         if not covered.samples:
             return None
-        covered.telling = True
+        covered.storing = True
         return round(fmean(covered.samples) if covered.figures else covered.samples[-1], 6)
 
     def kbps_for_checkpoint(self, holding: Holding) -> float | None:
+        """Return the throughput to write, if renewals do not store it often enough."""
         covered = holding.covered
-        told_s = self._clock.monotonic() - covered.told_at
-        is_due = covered.is_certain and told_s >= min(covered.refresh_s, CHECKPOINT_KBPS_S)
+        stored_s = self._clock.monotonic() - covered.stored_at
+        is_due = covered.is_certain and stored_s >= min(covered.refresh_s, CHECKPOINT_KBPS_S)
         return self.kbps_for_renewal(holding) if is_due else None

@@ -24,6 +24,7 @@ from mld.fleet.leader.lock_election import LockTable
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import Place, WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.table_maker import TableOptions
 from tests.contract.dynamo import DynamoContract
 from tests.contract.heartbeat_table import HeartbeatTableContract
 from tests.contract.lease_table import LeaseTableContract, adapter
@@ -102,12 +103,16 @@ class TestLeaseTable(LeaseTableContract):
         table = adapter(
             service,
             table_name,
-            billing_mode="PROVISIONED",
-            read_capacity=7,
-            write_capacity=8,
-            deletion_protection=True,
-            point_in_time_recovery=True,
-            tags={"team": "clicks"},
+            options=TableOptions(
+                table_name,
+                "leaseKey",
+                billing_mode="PROVISIONED",
+                read_capacity=7,
+                write_capacity=8,
+                deletion_protection=True,
+                point_in_time_recovery=True,
+                tags={"team": "clicks"},
+            ),
         )
         assert await table.ensure()
         assert not await table.ensure()

@@ -20,7 +20,6 @@ from mld.core.errors import MldError, StartupError, TableError
 from mld.core.surviving import survived
 from mld.fleet.leader.lock import LOCK_KEY
 from mld.fleet.migrate import single_table
-from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
 from mld.fleet.migrate.single_table import FleetSummary, Layout, Step, chunks, rows_to_move
 from mld.fleet.migrate.states import (
     CLIENT_VERSION,
@@ -35,6 +34,7 @@ from mld.fleet.migrate.states import (
 )
 from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.values import EntityType, Place, TableStatus
+from mld.leases.table_maker import LegacyTable
 from mld.metrics.registry import Metrics
 
 
@@ -125,7 +125,6 @@ class TableMigration:
     def __init__(
         self,
         states: StatesTable,
-        legacy: LegacyTables,
         clock: Clock,
         *,
         worker_id: str,
@@ -144,7 +143,6 @@ class TableMigration:
             operations.table_migration_start,
         )
         self._states = states
-        self._legacy = legacy
         self._clock = clock
         self._worker_id = worker_id
         self._coordinator = coordinator
@@ -174,8 +172,8 @@ class TableMigration:
         if self._create_legacy:
             await self._ensure_legacy()
         layout = Layout(self._layout.lease_table)
-        if await self._legacy.exists(self._coordinator.name):
-            has_reports = await self._legacy.exists(self._reports.name)
+        if await self._coordinator.exists():
+            has_reports = await self._reports.exists()
             layout = replace(
                 layout,
                 coordinator_table=self._coordinator.name,
@@ -195,7 +193,7 @@ class TableMigration:
         return status
 
     async def _ensure_legacy(self) -> None:
-        if not await self._legacy.exists(self._coordinator.name):
+        if not await self._coordinator.exists():
             leases = self._layout.leases
             for key in SINGLE_TABLE_KEYS:
                 if await self._states.get_item(key, leases) is not None:
@@ -204,7 +202,7 @@ class TableMigration:
                         f"{key}, and there is no table {self._coordinator.name}. Remove mld.metadataLayout"
                     )
         for table in (self._coordinator, self._reports):
-            await self._legacy.ensure(table)
+            await table.ensure()
 
     async def restore_reports_table(self) -> None:
         """Make the legacy worker-metrics table again if a migration tool has deleted it since the start.
@@ -217,7 +215,7 @@ class TableMigration:
         if had is None or self.report_place != had or self._status is TableStatus.COMPLETE:
             return
         try:
-            if await self._legacy.ensure(self._reports):
+            if await self._reports.ensure():
                 log.warning("table %s made again", self._reports.name, extra={"action": "reports_table_restored"})
         except Exception as error:
             failure = survived(error, "restoring the reports table")
@@ -418,7 +416,7 @@ class TableMigration:
         while self._layout.coordinator is None:
             await self._clock.sleep(LATE_TABLE_PERIOD_S)
             try:
-                appeared = await self._legacy.exists(self._coordinator.name)
+                appeared = await self._coordinator.exists()
             except Exception as error:
                 survived(error, "looking for late tables")
                 continue

@@ -137,7 +137,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "a lease that has expired is still written, and comes back to life",
         (
             "leases.keeper",
-            "        if self._clock.monotonic() < self._validity.until(holding):\n            return True\n        key",
+            "        if self._clock.monotonic() < self.validity.until(holding):\n            return True\n        key",
             "        return True\n        key",
         ),
     ),

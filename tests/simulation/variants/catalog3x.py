@@ -68,8 +68,8 @@ VARIANTS_3X: tuple[Variant, ...] = (
         ),
         (
             "leases.keeper",
-            "self._metrics.parted(how, given)\n            finally:\n                self.forget(holding)\n",
-            "self._metrics.parted(how, given)\n            finally:\n                pass\n",
+            "await give(holding))\n            finally:\n                self.forget(holding)\n",
+            "await give(holding))\n            finally:\n                pass\n",
         ),
     ),
     _variant(

@@ -30,10 +30,7 @@ class KeepersAtWork:
 
     async def writes_a_second(self, seconds: float) -> float:
         dynamo = await new_dynamo()
-        workers = [
-            Worker(dynamo, f"w{number}", seed=number, sends_heartbeats=self._setting == "worker")
-            for number in range(self._workers)
-        ]
+        workers = [Worker(dynamo, f"w{number}", seed=number) for number in range(self._workers)]
         tasks = [asyncio.ensure_future(worker.keeper.run()) for worker in workers]
         for number in range(self._leases):
             worker = workers[number % self._workers]
@@ -77,7 +74,6 @@ def _heartbeat(dynamo, worker: Worker) -> HeartbeatWriter:
     heartbeat = HeartbeatWriter(
         table,
         worker.keeper,
-        worker.by_heartbeat,
         LoopClock(),
         random.Random(worker.name),
         worker_id=worker.name,

@@ -14,7 +14,6 @@ import pytest
 from mld.core.clock import LoopClock
 from mld.core.errors import AwsError, AwsUnreachableError, StartupError, TableError
 from mld.fleet.leader.lock_election import LockElection, LockTable
-from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
 from mld.fleet.migrate.single_table import FleetSummary
 from mld.fleet.migrate.states import (
     CLIENT_VERSION,
@@ -30,6 +29,7 @@ from mld.fleet.migrate.table_migration import LATE_TABLE_PERIOD_S, MigrationComp
 from mld.fleet.migrate.version_machine import START_ATTEMPTS_MAX, VersionMachine
 from mld.fleet.migrate.versions import Components, FleetView
 from mld.fleet.values import ClientVersion, Place, TableStatus
+from mld.leases.table_maker import LegacyTable, TableOptions
 from mld.properties.values import ClientVersionConfig as Configured
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, throttled
 from tests.virtual_time import run_virtual
@@ -69,12 +69,11 @@ class Bed:
     def __init__(self) -> None:
         self.clock = Clock()
         self.dynamo = MemoryDynamo(self.clock)
-        self.tables = LegacyTables(self.dynamo, self.clock)
         self.states = StatesTable(self.dynamo)
 
     async def create(self, *places: Place) -> None:
         for place in places:
-            await self.tables.ensure(LegacyTable(place.table, place.key))
+            await LegacyTable(self.dynamo, self.clock, TableOptions(place.table, place.key)).ensure()
 
     async def legacy(self) -> None:
         """The layout of 3.0 to 3.4."""
@@ -105,12 +104,11 @@ class Bed:
         service = self.dynamo.client(worker)
         return TableMigration(
             StatesTable(service),
-            LegacyTables(service, self.clock),
             self.clock,
             worker_id=worker,
             lease_table=LEASES.table,
-            coordinator=LegacyTable(STATES.table, STATES.key),
-            reports=LegacyTable(REPORTS.table, REPORTS.key),
+            coordinator=LegacyTable(service, self.clock, TableOptions(STATES.table, STATES.key)),
+            reports=LegacyTable(service, self.clock, TableOptions(REPORTS.table, REPORTS.key)),
             migrate=migrate,
             complete_bake_s=BAKE_S,
             create_legacy=create_legacy,

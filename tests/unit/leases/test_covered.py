@@ -6,23 +6,24 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from random import Random
+from types import SimpleNamespace
 
 import pytest
 
 from mld.core.clock import LoopClock
 from mld.core.positions import TRIM_HORIZON, Position
 from mld.leases import writes
-from mld.leases.lease import Failing, Lease
+from mld.leases.lease import Failing, Lease, Throughput
 from mld.leases.table import Refusal
 from mld.leases.validity import (
     CHECKPOINT_KBPS_S,
     REFRESH_S,
     Heartbeat,
-    is_covered,
+    Holding,
+    Validity,
     is_refresh_due,
-    mark_for,
     refresh_s,
-    valid_until,
 )
 from mld.leases.writes import request_of
 from tests.twins.dynamo import MemoryDynamo, lost_reply, lost_request, throttled
@@ -45,6 +46,14 @@ ROW = Lease("a", TRIM_HORIZON, counter=7, owner="me", heartbeat=EPOCH)
 # --- decisions
 
 
+def validity(heartbeat: Heartbeat | None, now: float = 0.0) -> Validity:
+    """That of a worker whose heartbeat was accepted last, at `now`."""
+    made = Validity(SimpleNamespace(monotonic=lambda: now), Random(1), 10.0)  # type: ignore[arg-type]
+    if heartbeat is not None:
+        made.cover(heartbeat)
+    return made
+
+
 @pytest.mark.parametrize(
     ("confirmed_at", "heartbeat", "until"),
     [
@@ -56,7 +65,9 @@ ROW = Lease("a", TRIM_HORIZON, counter=7, owner="me", heartbeat=EPOCH)
 def test_a_covered_lease_is_valid_as_long_as_the_older_of_its_two_confirmations(
     confirmed_at: float, heartbeat: Heartbeat | None, until: float
 ) -> None:
-    assert valid_until(confirmed_at, heartbeat, 10.0) == until
+    holding = Holding(ROW, "t", Throughput(None, 1.0), asyncio.Lock(), confirmed_at)
+    holding.covered.is_certain = heartbeat is not None
+    assert validity(heartbeat).until(holding) == until
 
 
 @pytest.mark.parametrize(
@@ -66,14 +77,14 @@ def test_a_covered_lease_is_valid_as_long_as_the_older_of_its_two_confirmations(
 def test_rows_are_marked_only_while_the_heartbeat_is_recent(
     heartbeat: Heartbeat | None, now: float, mark: str | None
 ) -> None:
-    assert mark_for(heartbeat, now, 10.0) == mark
+    assert validity(heartbeat, now).mark() == mark
 
 
 def test_only_the_mark_of_the_present_epoch_counts() -> None:
-    assert is_covered(ROW, Heartbeat(EPOCH, 0.0))
-    assert not is_covered(ROW, Heartbeat(OTHER, 0.0))
-    assert not is_covered(ROW, None)
-    assert not is_covered(replace(ROW, heartbeat=None), Heartbeat(EPOCH, 0.0))
+    assert validity(Heartbeat(EPOCH, 0.0)).covers(ROW)
+    assert not validity(Heartbeat(OTHER, 0.0)).covers(ROW)
+    assert not validity(None).covers(ROW)
+    assert not validity(Heartbeat(EPOCH, 0.0)).covers(replace(ROW, heartbeat=None))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +164,7 @@ async def running(worker: Worker, beats: bool = True) -> AsyncIterator[None]:
 
     async def beat() -> None:
         while True:
-            worker.by_heartbeat.cover(Heartbeat(EPOCH, LoopClock().monotonic()))
+            worker.keeper.validity.cover(Heartbeat(EPOCH, LoopClock().monotonic()))
             await asyncio.sleep(DURATION_S / 3)
 
     tasks = [asyncio.ensure_future(worker.keeper.run())]
@@ -170,7 +181,7 @@ async def running(worker: Worker, beats: bool = True) -> AsyncIterator[None]:
 
 async def started() -> tuple[MemoryDynamo, Worker]:
     dynamo = await new_dynamo()
-    return dynamo, Worker(dynamo, "me", sends_heartbeats=True)
+    return dynamo, Worker(dynamo, "me")
 
 
 @virtual
@@ -195,7 +206,7 @@ async def test_without_heartbeats_covered_leases_end_a_lease_duration_after_the_
     (held,) = await me.hold("a")
     async with running(me, beats=False):
         await asyncio.sleep(0.1)
-        me.by_heartbeat.cover(Heartbeat(EPOCH, 0.1))
+        me.keeper.validity.cover(Heartbeat(EPOCH, 0.1))
         await asyncio.sleep(INTERVAL_S + 0.1)
         assert me.keeper.covered() == ("a",)
         await asyncio.sleep(0.1 + DURATION_S - LoopClock().monotonic() - 0.05)
@@ -209,7 +220,7 @@ async def test_a_checkpoint_does_not_prolong_a_covered_lease() -> None:
     _, me = await started()
     (held,) = await me.hold("a")
     async with running(me, beats=False):
-        me.by_heartbeat.cover(Heartbeat(EPOCH, LoopClock().monotonic()))
+        me.keeper.validity.cover(Heartbeat(EPOCH, LoopClock().monotonic()))
         await asyncio.sleep(INTERVAL_S + DURATION_S / 2)
         await me.keeper.checkpoint("a", held.token, Position("5"))
         await asyncio.sleep(DURATION_S - LoopClock().monotonic() + 0.01)
@@ -268,7 +279,7 @@ async def test_fenced_it_drops_what_is_or_may_be_covered_and_nothing_else() -> N
     async with running(me):
         await asyncio.sleep(INTERVAL_S + 0.1)
         await me.hold("b")  # held, and not marked yet
-        me.by_heartbeat.end_epoch()
+        me.keeper.validity.end_epoch()
         assert me.keeper.drop_covered() == ("a",)
         assert set(me.keeper.held()) == {"b"}
         assert dynamo.usage(operation="UpdateItem").requests
@@ -280,7 +291,7 @@ async def test_a_mark_whose_reply_is_lost_already_limits_the_belief() -> None:
     await me.hold("a")
     async with running(me, beats=False):
         await asyncio.sleep(0.01)
-        me.by_heartbeat.cover(Heartbeat(EPOCH, 0.0))
+        me.keeper.validity.cover(Heartbeat(EPOCH, 0.0))
         faults = FaultPlan(dynamo)
         faults.always = lost_reply()
         await asyncio.sleep(INTERVAL_S + 0.1)
@@ -298,7 +309,7 @@ async def test_after_heartbeats_every_lease_is_renewed_by_itself_before_it_stops
         await asyncio.sleep(2 * INTERVAL_S)
         faults = FaultPlan(dynamo)
         faults.next(throttled())
-        me.by_heartbeat.stop_marking()
+        me.keeper.validity.stop_marking()
         me.keeper.renew_each()
         await asyncio.sleep(0.01)
         assert len(me.keeper.covered()) == 1
