@@ -79,7 +79,7 @@ class Departure:
             log.warning("leases are released without receivers: %s", error, extra={"action": "heirs_unknown"})
 
     async def _receiver_now(self, key: str) -> str | None:
-        """Who gets this lease now; None if it left meanwhile, or cannot be asked for."""
+        """Return who gets this lease now; None if it left meanwhile, or cannot be asked for."""
         receiver = self._receivers.get(key)
         if receiver is None:
             return None
@@ -140,7 +140,7 @@ class Drain:
         self.is_on = False
 
     def on_own_report(self, report: WorkerReport) -> None:
-        """The row of this worker, just written."""
+        """Note the row of this worker, just written."""
         was_on, self.is_on = self.is_on, is_drained(report)
         if self.is_on != was_on:
             words = "drained: %s" if self.is_on else "no longer drained%s"

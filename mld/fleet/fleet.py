@@ -62,18 +62,20 @@ class Fleet:
         return self._parts.versions.version
 
     def running(self) -> frozenset[str]:
-        """The names of the tasks that run."""
+        """Return the names of the tasks that run."""
         return self._tasks.running()
 
     def ended(self, worker: str, until: float) -> None:
-        """A worker beside us is known to have ended, and none of its name runs before `until` (monotonic seconds)."""
+        """Hear that a worker of this group has ended, and that none of its name runs before `until` (monotonic
+        seconds).
+        """
         self.leader.ended(worker, until)
         self._parts.assigner.wake()
         self._parts.taker.ended(worker, until)
         self.failover_watcher.ended(worker, until)
 
     def wake_leases(self) -> None:
-        """Leases without an owner have appeared, or some of ours: look at once."""
+        """Look at once for leases without an owner, or of ours, that have appeared."""
         if self.takes_leases:
             self._parts.taker.wake()
         else:
@@ -81,7 +83,7 @@ class Fleet:
             self._parts.discovery.wake()
 
     def adopt_children(self, keys: tuple[str, ...]) -> None:
-        """Leases of child shards that we have just created, for nobody yet.
+        """Take, or have assigned, the leases of child shards that we have just created, for nobody yet.
 
         A leader assigns them now. Any other worker takes them itself, so that nobody waits for the next run; if that
         makes loads uneven, the leader will even them out.
@@ -165,7 +167,7 @@ class Fleet:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     async def leave(self) -> None:
-        """A stop was asked for: no more leases come to us, and the keeper learns who receives ours."""
+        """Bring no more leases to us, because a stop was asked for, and tell the keeper who receives ours."""
         self._leaving = True
         self._parts.child_adopter.stop()
         await self._tasks.end(Until.LEAVING)
@@ -176,7 +178,7 @@ class Fleet:
         self._resigning = asyncio.ensure_future(self.leader.close())  # may take seconds; leases need not wait for it
 
     async def close(self) -> None:
-        """Nothing is held any more: release what was assigned to us meanwhile, delete the report, end the tasks."""
+        """Release what was assigned to us meanwhile, delete the report, end the tasks: nothing is held any more."""
         try:
             if not self.takes_leases:
                 await self._parts.departure.release_late_leases()

@@ -80,13 +80,15 @@ class JavaPeers:
         self._telling = BackgroundTasks()
 
     async def refuse(self) -> None:
-        """Raises StartupError if a Java worker is alive, TableError if it cannot be known now."""
+        """Raise StartupError if a Java worker is alive, TableError if it cannot be known now."""
         found = await self._stored.beside(await self._table.scan())
         if java := java_workers(found, self._clock.wall(), self._rules):
             raise StartupError(refusal_text(java[0]))
 
     def look(self, seen: FleetSnapshot) -> tuple[str, tuple[str, ...]] | None:
-        """As leader: (a Java worker, the workers that must know of it), from what an assignment run has read."""
+        """Return, as leader, (a Java worker, the workers that must know of it), from what an assignment run has
+        read.
+        """
         listeners = tuple(
             report.worker
             for report in seen.reports
@@ -99,7 +101,7 @@ class JavaPeers:
         return (java[0], listeners) if java else None
 
     def _late(self, seen: FleetSnapshot) -> list[str]:
-        """Owners that have gone on renewing for longer than a young mld worker is without a report."""
+        """Return owners that have gone on renewing for longer than a young mld worker is without a report."""
         now = self._clock.monotonic()
         owners = unreported_owners(seen.leases, seen.reports, seen.expired)
         self._unreported = {owner: self._unreported.get(owner, (now, seen)) for owner, seen in owners.items()}
@@ -111,7 +113,7 @@ class JavaPeers:
         )
 
     def on_loaded(self, seen: FleetSnapshot) -> None:
-        """As leader: let those who send heartbeats know of a Java worker."""
+        """Let those who send heartbeats know of a Java worker, as leader."""
         if (found := self.look(seen)) is not None:
             self._telling.spawn(self.tell(*found))
 
@@ -151,7 +153,7 @@ class HeartbeatTable:
         self._worker_id = worker_id
 
     async def read(self, worker: str) -> HeartbeatRow | None:
-        """A worker's report as it is now; None if it has none. Raises TableError."""
+        """Return a worker's report as it is now; None if it has none. Raises TableError."""
         answer = await self._calls.send("GetItem", heartbeats.read(worker))
         row = answer.get("Item")
         return heartbeats.parse(row) if row else None
@@ -163,7 +165,7 @@ class HeartbeatTable:
     async def send(
         self, worker: str, last: str, value: str, shards: bytes | None = None
     ) -> HeartbeatRow | HeartbeatRefusal:
-        """One heartbeat, with what it tells of its shards; the row as it is then. Raises TableError."""
+        """Return one heartbeat, with what it tells of its shards; the row as it is then. Raises TableError."""
         return await self._write(worker, heartbeats.following(worker, last, value, shards))
 
     async def clear(self, worker: str, last: str) -> bool:
@@ -175,7 +177,7 @@ class HeartbeatTable:
         return isinstance(await self._write(worker, heartbeats.tell(worker, java_peer)), HeartbeatRow)
 
     async def fence(self, worker: str, seen: str | None, marks: Collection[str]) -> bool:
-        """Whether leases of `worker` with these marks may be given to others now.
+        """Return whether leases of `worker` with these marks may be given to others now.
 
         `seen` is its heartbeat, known to have stood still for more than a lease duration. If it stands for any of the
         leases, its epoch is ended first. Raises TableError.
@@ -254,7 +256,7 @@ class HeartbeatWriter:
         return self._java_peer
 
     async def admit(self, place: Place | None) -> None:
-        """Raises StartupError if heartbeats cannot stand for renewals here, TableError if it cannot be known now.
+        """Raise StartupError if heartbeats cannot stand for renewals here, TableError if it cannot be known now.
 
         `place` is where our report goes.
         """
@@ -268,7 +270,7 @@ class HeartbeatWriter:
         await self._java_peers.refuse()
 
     def check_mode(self, version: ClientVersion) -> None:
-        """Raises StartupError if the fleet is not in 3.x mode for good."""
+        """Raise StartupError if the fleet is not in 3.x mode for good."""
         if self.is_wanted and version is not ClientVersion.V3X:
             raise StartupError(
                 f"mld.heartbeat=worker, but the fleet is in state {version.value}: finish its migration to KCL 3.x, or "
@@ -276,11 +278,11 @@ class HeartbeatWriter:
             )
 
     def on_own_report(self) -> None:
-        """Our report is in the table."""
+        """Note that our report is in the table."""
         self._reported.set()
 
     def leave(self, java_peer: str) -> None:
-        """A worker that is not mld is there: renew each lease again, for as long as this process runs."""
+        """Renew each lease again, for as long as this process runs: a worker that is not mld is there."""
         if self._java_peer is not None:
             return
         self._java_peer = java_peer
@@ -337,7 +339,7 @@ class HeartbeatWriter:
             await self._clock.sleep(CLAIM_POLL_SHARE * self._lease_duration_s)
 
     async def _try_claim(self, seen: str | None) -> tuple[str, float] | None:
-        """One attempt, remembered: if its reply is lost, a later look at the row tells."""
+        """Return one attempt, remembered: if its reply is lost, a later look at the row tells."""
         value = heartbeats.value_of(f"{self._rng.getrandbits(heartbeats.EPOCH_BITS):016x}", 1)
         sent_at = self._claims[value] = self._clock.monotonic()
         answer = await self._table.claim(self._worker_id, seen, value)
@@ -348,7 +350,9 @@ class HeartbeatWriter:
         return value, sent_at
 
     async def _send_on(self, value: str, sent_at: float) -> None:
-        """Heartbeats of one epoch, until it is fenced, or until nothing rests on it after a Java peer was seen."""
+        """Send the heartbeats of one epoch, until it is fenced, or until nothing rests on it after a Java peer was
+        seen.
+        """
         epoch = heartbeats.epoch_of(value)
         assert epoch is not None
         number = int(value.rpartition(".")[2])
@@ -368,7 +372,7 @@ class HeartbeatWriter:
             value, sent_at = following, accepted_at
 
     async def _send(self, last: str, value: str, last_sent_at: float) -> float | None:
-        """One heartbeat, sent until there is an answer: since when it is valid, None if it was refused."""
+        """Return one heartbeat, sent until there is an answer: since when it is valid, None if it was refused."""
         attempt, first_sent_at = 0, None
         while True:
             attempt += 1
@@ -399,7 +403,7 @@ class HeartbeatWriter:
             return sent_at
 
     def _note(self, ok: bool, sent_at: float) -> None:
-        """A heartbeat was answered, or failed: it stands for the renewals of the covered leases."""
+        """Count a heartbeat that was answered, or failed: it stands for the renewals of the covered leases."""
         now = self._clock.monotonic()
         self._metrics.worker.operations.renewals.lease.note(ok, now - sent_at)
         for key in self._keeper.covered() if ok else ():
@@ -407,7 +411,7 @@ class HeartbeatWriter:
                 self._metrics.shards[key].renewed_at = now
 
     async def _told(self) -> bytes | None:
-        """As `_shards`; no heartbeat is lost to what goes wrong with that."""
+        """Return `_shards`; no heartbeat is lost to what goes wrong with that."""
         try:
             return await self._shards()
         except Exception as error:
@@ -415,7 +419,7 @@ class HeartbeatWriter:
             return None
 
     async def _shards(self) -> bytes | None:
-        """What the next heartbeat tells of the covered shards; None if that would cost a write unit."""
+        """Return what the next heartbeat tells of the covered shards; None if that would cost a write unit."""
         told: dict[str, ShardStatus | None] = {}
         for number, key in enumerate(self._keeper.covered(), start=1):
             told[key] = self._status_of(key)
@@ -424,7 +428,7 @@ class HeartbeatWriter:
         return await in_turns(pack(told, int(self._clock.wall()), self._room))
 
     def _goes_on(self) -> None:
-        """There is a wait and a request before this is said again; for the probe of liveness."""
+        """Tell the probe of liveness: there is a wait and a request before this is called again."""
         self._metrics.progress.step(HEARTBEATS, self._clock.monotonic(), self._interval_s + REQUEST_TIMEOUT_S_MAX)
 
     def _drop(self) -> None:
@@ -438,7 +442,7 @@ class HeartbeatWriter:
         )
 
     async def _end(self, value: str) -> None:
-        """Every lease is renewed by itself. That the attribute stays, if this fails, harms nobody."""
+        """End the epoch: every lease is renewed by itself. That the attribute stays, if this fails, harms nobody."""
         self._validity.end_epoch()
         self._keeper.drop_covered()
         try:

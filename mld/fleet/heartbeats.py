@@ -62,7 +62,7 @@ def value_of(epoch: str, number: int) -> str:
 
 
 def epoch_of(value: str | None) -> str | None:
-    """The epoch of a heartbeat; None if there is none that could go on."""
+    """Return the epoch of a heartbeat; None if there is none that could go on."""
     match = _VALUE.fullmatch(value or "")
     return match[1] if match else None
 
@@ -72,7 +72,7 @@ def is_fenced(value: str | None) -> bool:
 
 
 def is_news(before: str | None, value: str | None) -> bool:
-    """Whether `value`, read after `before`, shows that something was written since.
+    """Return whether `value`, read after `before`, shows that something was written since.
 
     Reads may be eventually consistent: an earlier number of the same epoch is no news.
     """
@@ -89,7 +89,7 @@ def parse(row: Row) -> HeartbeatRow:
 
 
 def heartbeats_among(rows: Iterable[Row]) -> dict[str, str]:
-    """The heartbeats by worker in rows of the lease table, also of reports that cannot be read otherwise."""
+    """Return the heartbeats by worker in rows of the lease table, also of reports that cannot be read otherwise."""
     found = {}
     for row in rows:
         if HEARTBEAT in row and reports.is_report(row, LEASE_TABLE_KEY):
@@ -100,7 +100,7 @@ def heartbeats_among(rows: Iterable[Row]) -> dict[str, str]:
 
 
 def may_assign(current: str | None, marks: Collection[str]) -> bool:
-    """Whether no heartbeat stands for rows with these marks, given their owner's heartbeat as just read."""
+    """Return whether no heartbeat stands for rows with these marks, given their owner's heartbeat as just read."""
     return epoch_of(current) not in marks
 
 
@@ -108,7 +108,7 @@ def may_assign(current: str | None, marks: Collection[str]) -> bool:
 
 
 def java_workers(found: Iterable[WorkerReport], now_s: float, rules: ReportRules) -> list[str]:
-    """Workers with a live report that was not written by mld."""
+    """Return workers with a live report that was not written by mld."""
     return sorted(
         report.worker
         for report in reports.newest_of_each(found)
@@ -121,7 +121,8 @@ def java_workers(found: Iterable[WorkerReport], now_s: float, rules: ReportRules
 def unreported_owners(
     leases: Iterable[Lease], found: Iterable[WorkerReport], expired: Collection[str]
 ) -> dict[str, tuple[str, int]]:
-    """Owners of living leases that have no report: (key, counter) of one lease of each. Young mld workers look so, too.
+    """Return owners of living leases that have no report: (key, counter) of one lease of each. Young mld workers
+    look so, too.
 
     Those report within seconds, so a worker that goes on renewing without a report is a Java worker.
     """
@@ -137,7 +138,7 @@ def unreported_owners(
 
 
 def refusal_text(java_peer: str) -> str:
-    """Why a worker does not start, with the remedy."""
+    """Return why a worker does not start, with the remedy."""
     return (
         f"mld.heartbeat=worker, but {java_peer} shares the lease table and is no mld worker: Java workers would take "
         "leases that are not renewed one by one for dead. Set mld.heartbeat=lease, or stop the Java workers and wait "
@@ -164,7 +165,9 @@ def claim(worker: str, seen: str | None, value: str) -> Request:
 
 
 def following(worker: str, last: str, value: str, shards: bytes | None = None) -> Request:
-    """The next heartbeat, if the row still has the last one. `shards` None: nothing is told of them from now on."""
+    """Return the next heartbeat, if the row still has the last one. `shards` None: nothing is told of them from now
+    on.
+    """
     values: dict[str, Any] = {":last": {"S": last}, ":next": {"S": value}}
     update = f"SET #{HEARTBEAT} = :next"
     if shards is None:
@@ -176,7 +179,7 @@ def following(worker: str, last: str, value: str, shards: bytes | None = None) -
 
 
 def clear(worker: str, last: str) -> Request:
-    """No heartbeats from now on."""
+    """Return no heartbeats from now on."""
     return _update(worker, f"#{HEARTBEAT} = :last", f"REMOVE #{HEARTBEAT}, #{SHARDS}", {":last": {"S": last}})
 
 

@@ -53,7 +53,7 @@ class FleetMembership:
     # --- what a look at the whole table showed ------------------------------------------------------------------------
 
     def saw_reports(self, found: Collection[WorkerReport], now: float) -> None:
-        """All reports there are, one for each worker. Told before the owners of the same look."""
+        """Take note of all reports there are, one for each worker, before the owners of the same look."""
         self._mld = frozenset(report.worker for report in found if "version" in report.mld)
         self.java = frozenset(report.worker for report in found) - self._mld
         self.drained = frozenset(report.worker for report in found if reports.is_drained(report))
@@ -62,7 +62,7 @@ class FleetMembership:
     def saw_owners(
         self, owning: Collection[str], renewing: Collection[str], promised: Collection[str], now: float
     ) -> None:
-        """Who owns leases, who of them has renewed one of them, and to whom a handoff promises one."""
+        """Take note of who owns leases, who of them has renewed one of them, and to whom a handoff promises one."""
         reporting = self._looks.moving(now, self._rules)
         # An owner shows life by its leases, a worker without any by its reports alone, by those since it had some. One
         # report is none: who wrote it may be dead.
@@ -76,7 +76,9 @@ class FleetMembership:
         self.is_alone = not has_given and not reporting.union(owning, promised) - {self._me}
 
     def gave(self, now: float) -> None:
-        """A lease of ours goes to somebody else, who may be dead: we are not alone, though a stale look may say so."""
+        """Note that a lease of ours goes to somebody else, who may be dead: we are not alone, though a stale look
+        may say so.
+        """
         self._gave_at = now
         self.is_alone = False
 
@@ -88,11 +90,11 @@ class FleetMembership:
     # --- who may get leases -------------------------------------------------------------------------------------------
 
     def begin_leadership(self) -> None:
-        """We lead from now on; a new leader has to watch reports for as long as any."""
+        """Begin to lead; a new leader has to watch reports for as long as any."""
         self._runs.forget()
 
     def exclude_dead(self, worker: str, wall_s: float) -> None:
-        """A worker was found dead, though its report may look fresh: it gets nothing until it reports anew."""
+        """Give nothing to a worker that was found dead, though its report may look fresh, until it reports anew."""
         self._found_dead = {other: since for other, since in self._found_dead.items() if abs(wall_s - since) < TRACE_S}
         self._found_dead[worker] = wall_s
         self.ends.append((worker, wall_s))
@@ -100,7 +102,7 @@ class FleetMembership:
     def assignable(
         self, active: Iterable[WorkerReport], everything: Iterable[WorkerReport], now: float
     ) -> tuple[tuple[WorkerReport, ...], list[WorkerReport]]:
-        """(the `active` reports of workers that may get leases, those of them newly found to stand still).
+        """Return (the `active` reports of workers that may get leases, those of them newly found to stand still).
 
         A worker found dead is back with a newer report, and forgotten when its report has expired.
         """
@@ -135,7 +137,7 @@ class FleetMembership:
         wall_s: float,
         leases_max: int,
     ) -> dict[str, str]:
-        """Who of the others gets these of all `leases` when we leave; nobody beyond its limit.
+        """Return who of the others gets these of all `leases` when we leave; nobody beyond its limit.
 
         A report may be of a dead worker, whatever its time says. So those whom we saw renew or report come first.
         """

@@ -252,11 +252,11 @@ class FleetParts:
 
 
 async def no_load() -> None:
-    """This worker measures nothing."""
+    """Measure nothing."""
 
 
 def load_of_this_host(clock: Clock) -> DetectLoad:
-    """CPU figures of the machine or container we run in."""
+    """Return what reads CPU figures of the machine or container we run in."""
 
     async def look() -> LoadSource | None:
         return await detect(HostReader(), os.environ, clock)

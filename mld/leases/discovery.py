@@ -69,7 +69,7 @@ class LeaseDiscovery:
             self._list_due.set()
 
     def saw_table(self, leases: Iterable[Lease], *, is_alone: bool) -> None:
-        """All rows were just read. `is_alone`: there is no other worker that could assign a lease to us."""
+        """Take note of all rows, just read. `is_alone`: there is no other worker that could assign a lease to us."""
         self._shown_at = self._clock.monotonic()
         self._is_alone = is_alone
         self._enqueue_new(lease.key for lease in leases if lease.owner == self._worker_id)

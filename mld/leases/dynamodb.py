@@ -146,7 +146,9 @@ class DynamoLeaseTable:
             params = params | {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
 
     async def _segments(self) -> int:
-        """How many parallel segments to scan. Asks for the size only of tables that have filled more than a page."""
+        """Return how many parallel segments to scan. Asks for the size only of tables that have filled more than a
+        page.
+        """
         if self._scan_segments > 0:
             return self._scan_segments
         if self._had_many_pages and self._clock.monotonic() >= self._size_known_until:
@@ -221,12 +223,14 @@ class DynamoLeaseTable:
         return write.accepted(answer.get("Attributes", {}))
 
     async def _row_behind(self, refused: RefusedError, key: str) -> Lease | None:
-        """The row that refused a write: as the service sent it, else read (it may be gone, or the server cannot)."""
+        """Return the row that refused a write: as the service sent it, else read (it may be gone, or the server
+        cannot).
+        """
         return rows.parse_row(refused.row) if refused.row else await self.get(key)
 
 
 def may_restore(lease: Lease, worker: str) -> bool:
-    """Whether `worker` may make a lost row again as it saw it last.
+    """Return whether `worker` may make a lost row again as it saw it last.
 
     An old position costs repeated records, except LATEST, which would skip what its owner has checkpointed since.
     """
@@ -234,7 +238,7 @@ def may_restore(lease: Lease, worker: str) -> bool:
 
 
 def segments_for(table_bytes: int) -> int:
-    """Parallel scan segments for a table of this size (leases#table-reads)."""
+    """Return how many parallel scan segments a table of this size takes (leases#table-reads)."""
     full, rest = divmod(table_bytes, SEGMENT_BYTES)
     return min(max(int(full) + (1 if rest else 0), 1), SEGMENTS_MAX)
 

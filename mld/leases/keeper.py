@@ -123,16 +123,16 @@ class LeaseKeeper:
     # --- what is held -------------------------------------------------------------------------------------------------
 
     def held(self) -> dict[str, HeldLease]:
-        """The leases that are ours and not expired, by key."""
+        """Return the leases that are ours and not expired, by key."""
         now, until = self._clock.monotonic(), self.validity.until
         return {key: HeldLease(h.lease, h.token) for key, h in self._holdings.items() if now < until(h)}
 
     def has(self, key: str) -> bool:
-        """Whether there is a holding of this key, be it expired."""
+        """Return whether there is a holding of this key, be it expired."""
         return key in self._holdings
 
     def lapse_noticed(self) -> None:
-        """There is a lapsed lease to bring back."""
+        """Look for lapsed leases to bring back."""
         self._times_changed.set()
 
     def is_held(self, key: str, token: str) -> bool:
@@ -170,13 +170,13 @@ class LeaseKeeper:
         return True
 
     def record_delivery(self, key: str, data_bytes: int) -> None:
-        """A batch with `data_bytes` of payload went to the processor of `key`."""
+        """Count a batch with `data_bytes` of payload that went to the processor of `key`."""
         holding = self._holdings.get(key)
         if holding is not None:
             holding.throughput.record(data_bytes)
 
     def note_failing(self, key: str, token: str, note: Failing) -> None:
-        """The record processor of `key` failed: the next renewal says so on the row, the next checkpoint takes it off.
+        """Have the next renewal say on the row that the record processor failed; the next checkpoint takes it off.
 
         A lease that is given away before that renewal goes without the note.
         """
@@ -311,17 +311,17 @@ class LeaseKeeper:
         return await self.resumer.reacquire(leases)
 
     def is_resuming(self, key: str) -> bool:
-        """Whether the lease is about to be brought back."""
+        """Return whether the lease is about to be brought back."""
         return self.resumer.is_resuming(key)
 
     # --- leases covered by the worker's heartbeat ---------------------------------------------------------------------
 
     def covered(self) -> tuple[str, ...]:
-        """Keys of the held leases that the heartbeat may stand for."""
+        """Return keys of the held leases that the heartbeat may stand for."""
         return tuple(key for key, holding in self._holdings.items() if holding.covered.is_possible)
 
     def drop_covered(self) -> tuple[str, ...]:
-        """The heartbeat is over: stop holding every lease that it may have stood for. Returns their keys."""
+        """Return the heartbeat is over: stop holding every lease that it may have stood for. Returns their keys."""
         keys = self.covered()
         for holding in [self._holdings[key] for key in keys]:
             self.forget(holding, LeaseMove.LOST)
@@ -356,7 +356,7 @@ class LeaseKeeper:
             await self._clock.sleep(max(0.0, tick_at - self._clock.monotonic()))
 
     async def _start_renewals(self, tasks: asyncio.TaskGroup) -> None:
-        """A task per lease that has none, the most urgent first."""
+        """Start a task per lease that has none, the most urgent first."""
         urgent_first = sorted(self._holdings.values(), key=self.validity.until)
         is_late = self._slots.locked() and any(holding.renewing for holding in urgent_first)
         fresh_since = self._fresh_since(len(urgent_first), is_late=is_late)
@@ -441,7 +441,7 @@ class LeaseKeeper:
             await wait_for_event(self._times_changed, None if next_s is None else next_s + EXPIRY_MARGIN_S)
 
     def _due_at(self, holding: Holding) -> float:
-        """When something must be done about this holding at the latest."""
+        """Return when something must be done about this holding at the latest."""
         until = self.validity.until(holding)
         return until if holding.handoff_by is None or holding.leaving else min(until, holding.handoff_by)
 
@@ -513,7 +513,7 @@ class LeaseKeeper:
     # --- the one way to write -----------------------------------------------------------------------------------------
 
     async def _write(self, holding: Holding, make: MakeWrite) -> Lease:
-        """One conditional write of a holding; afterwards the holding has the row as it is now.
+        """Return one conditional write of a holding; afterwards the holding has the row as it is now.
 
         Raises LeaseLostError if the holding is over or the row refused; after any other exception it is unknown.
         """
@@ -573,7 +573,7 @@ class LeaseKeeper:
         return holding
 
     def is_current(self, holding: Holding) -> bool:
-        """Whether a holding still is one; ends it if its time is over."""
+        """Return whether a holding still is one; ends it if its time is over."""
         if self._holdings.get(holding.lease.key) is not holding:
             return False
         if self._clock.monotonic() < self.validity.until(holding):

@@ -29,7 +29,7 @@ class Throughput:
         self._has_records = seed_kbps is not None
 
     def record(self, data_bytes: int) -> None:
-        """A batch with this much payload was delivered."""
+        """Count a delivered batch with this much payload."""
         self._bytes += data_bytes
         self._has_records = True
 
@@ -156,7 +156,7 @@ class Lease:
         return None if self.failing is None or self.failing.checkpoint != self.checkpoint else self.failing
 
     def lacking(self, note: Failing | None) -> Failing | None:
-        """`note` if it is about this row as it is now and not on it yet."""
+        """Return `note` if it is about this row as it is now and not on it yet."""
         if note is None or note.checkpoint != self.checkpoint:
             return None
         is_there = note == self.failing if note.failures else self.failing is None

@@ -74,18 +74,18 @@ class Resumer:
     # --- what the keeper says -----------------------------------------------------------------------------------------
 
     def lapsed(self, lease: Lease) -> None:
-        """The lease has expired, and this is the row as we wrote it last."""
+        """Bring back a lease that has expired; this is the row as we wrote it last."""
         if not self._closed and lease.owner == self._worker_id and lease.checkpoint_owner is None:
             self._lapsed[lease.key] = lease
             self._holder.lapse_noticed()
 
     def adopted(self, key: str) -> None:
-        """The lease is held."""
+        """Forget what was remembered of a lease that is held now."""
         self._lapsed.pop(key, None)
         self._contested.pop(key, None)
 
     def note_loss(self, key: str, refusal: Refusal) -> None:
-        """A write of ours was refused."""
+        """Remember that a write of ours was refused."""
         if not refusal.by_twin:
             log.info("lease %s lost: %s", key, refusal.why, extra=_about(key, "lease_lost"))
             return
@@ -99,12 +99,12 @@ class Resumer:
         )
 
     def close(self) -> None:
-        """This worker stops: what it does not hold now must not come back to it."""
+        """Bring nothing back that is not held now: this worker stops."""
         self._closed = True
         self._lapsed.clear()
 
     def is_resuming(self, key: str) -> bool:
-        """Whether the lease is about to be brought back."""
+        """Return whether the lease is about to be brought back."""
         return key in self._lapsed or key in self._under_way
 
     # --- found leases -------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class Resumer:
         return is_ours and is_free and not self._is_a_twins(lease)
 
     def _is_a_twins(self, lease: Lease) -> bool:
-        """Else two processes with our worker id would take the lease from each other for ever."""
+        """Return whether a twin renews it: two processes with our worker id would take it from each other for ever."""
         contested = self._contested.get(lease.key)
         if contested is None:
             return False
@@ -163,7 +163,9 @@ class Resumer:
     # --- lapsed leases ------------------------------------------------------------------------------------------------
 
     def due(self) -> list[Lease]:
-        """The lapsed leases that are not being brought back yet. The caller must pass each of them to `resume`."""
+        """Return the lapsed leases that are not being brought back yet. The caller must pass each of them to
+        `resume`.
+        """
         found = [lease for key, lease in self._lapsed.items() if key not in self._under_way]
         self._under_way.update(lease.key for lease in found)
         return found
@@ -188,7 +190,7 @@ class Resumer:
     # --- the write ----------------------------------------------------------------------------------------------------
 
     async def _confirm(self, seen: Lease, *, is_lapsed: bool = False) -> Lease | bool:
-        """One guarded renewal of a row that names us and is not held: whether it is held now.
+        """Return one guarded renewal of a row that names us and is not held: whether it is held now.
 
         A lease: what a write of ours with unknown outcome seems to have made of the row. It may as well be the last
         write of our dead predecessor: renew on top of it. Raises TableError if the outcome is unknown, and it is after

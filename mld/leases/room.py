@@ -38,7 +38,7 @@ class RoomWatch:
         self._reported: set[str] = set()
 
     def saw(self, left: Collection[str], now: float) -> None:
-        """A look that ended at `now` left these leases to others, because this worker has no room."""
+        """Take note of the leases that a look which ended at `now` left to others, because this worker has no room."""
         self._since = {key: self._since.get(key, now) for key in left}
         unread = {key for key, since in self._since.items() if now - since >= PATIENCE_S}
         self._table.without_room = len(unread)

@@ -148,7 +148,7 @@ class LegacyTable(TableMaker):
     what, action = "table", "legacy_table_created"
 
     async def exists(self) -> bool:
-        """Whether the table is there; one that is being created is waited for, one being deleted is gone."""
+        """Return whether the table is there; one that is being created is waited for, one being deleted is gone."""
         deadline = self._clock.monotonic() + READY_TIMEOUT_S
         poll_s = FIRST_POLL_S
         while (status := await self._status()) == "CREATING":
@@ -157,7 +157,7 @@ class LegacyTable(TableMaker):
         return status not in (None, "DELETING")
 
     async def ensure(self) -> bool:
-        """As `TableMaker.ensure`, and leave the options of a table that is there alone."""
+        """Do as `TableMaker.ensure`, and leave the options of a table that is there alone."""
         return not await self.exists() and await super().ensure()
 
     async def _send(self, operation: str, params: Mapping[str, Any], *refusals: str) -> dict[str, Any]:

@@ -77,7 +77,9 @@ class LeaseTaker:
         self._woken.set()
 
     def ended(self, worker: str, until: float) -> None:
-        """The process of that worker is dead, and none of its name runs before `until`: its leases have expired."""
+        """Take the leases of a worker whose process is dead, and none of whose name runs before `until`, for
+        expired.
+        """
         self._ended[worker] = until
         self.wake()
 
@@ -101,7 +103,7 @@ class LeaseTaker:
             await wait_for_event(self._woken, min(retry_s, self._period_s) if failures else self._period_s)
 
     async def take_once(self, scan: TableScan | None = None) -> tuple[str, ...]:
-        """One pass; the keys of the leases taken. A `scan` just made elsewhere saves one here.
+        """Return one pass; the keys of the leases taken. A `scan` just made elsewhere saves one here.
 
         Raises TableError if the table cannot be scanned; leases that cannot be taken are logged and left.
         """
@@ -188,7 +190,7 @@ class LeaseTaker:
         return None if lease is None else await self._take_row(lease, choice.is_steal)
 
     async def _fresh_victim(self, choice: Choice) -> Lease | None:
-        """The row as it is now; None if it is gone or does not belong to the chosen victim any more.
+        """Return the row as it is now; None if it is gone or does not belong to the chosen victim any more.
 
         Its living owner renews it all the time, so a scan that is a little old would make every other steal fail.
         """

@@ -134,23 +134,23 @@ class RowsWritten:
         """The counter over which the last write was sent, until its outcome is known."""
 
     def lock_of(self, key: str) -> asyncio.Lock:
-        """Makes each write wait for the one before. Kept while somebody holds it, or the lease."""
+        """Make each write wait for the one before. Kept while somebody holds it, or the lease."""
         return self._locks.setdefault(key, asyncio.Lock())
 
     def sent(self, over: Lease) -> None:
-        """A write that raises the counter of the row as seen is sent."""
+        """Note that a write is sent which raises the counter of the row as seen."""
         self._unknown[over.key] = over.counter
 
     def is_unknown(self, seen: Lease) -> bool:
-        """Whether a write of ours may have raised the counter of the row since it was seen so."""
+        """Return whether a write of ours may have raised the counter of the row since it was seen so."""
         return self._unknown.get(seen.key) == seen.counter
 
     def settled(self, key: str) -> None:
-        """No write of unknown outcome can be in the row any more."""
+        """Note that no write of unknown outcome can be in the row any more."""
         self._unknown.pop(key, None)
 
     def confirmed(self, row: Lease) -> None:
-        """The row is known to be so by a write of ours: those over lower counters are history."""
+        """Note that the row is known to be so by a write of ours: those over lower counters are history."""
         if self._unknown.get(row.key, row.counter) < row.counter:
             self.settled(row.key)
 
@@ -188,7 +188,7 @@ def refresh_s(figures: int, lease_duration_s: float) -> float:
 
 
 def is_refresh_due(stored_kbps: float | None, samples: Sequence[float], stored_s: float, refresh_s: float) -> bool:
-    """Whether to write a covered lease for its throughput, `stored_s` after the last figure."""
+    """Return whether to write a covered lease for its throughput, `stored_s` after the last figure."""
     if not samples or stored_s < min(refresh_s, CHANGED_S):
         return False
     if stored_s >= refresh_s or stored_kbps is None:
@@ -205,7 +205,7 @@ RENEWAL_TIMEOUT_S_MIN = 1.0  # a shorter one would take a slow answer for none
 
 
 def retry_delay_s(attempt: int, remaining_s: float, rng: random.Random) -> float | None:
-    """Seconds to wait after failed attempt number `attempt` (from 1), at most half of what remains.
+    """Return seconds to wait after failed attempt number `attempt` (from 1), at most half of what remains.
 
     None if hardly anything remains.
     """
@@ -217,7 +217,7 @@ def retry_delay_s(attempt: int, remaining_s: float, rng: random.Random) -> float
 
 
 def renewal_timeout_s(lease_duration_s: float) -> float:
-    """How long one write that keeps a lease may wait for its answer.
+    """Return how long one write that keeps a lease may wait for its answer.
 
     A connection may lead nowhere without anybody knowing; the next try, on a new one, must fit into the lease.
     """
@@ -225,7 +225,9 @@ def renewal_timeout_s(lease_duration_s: float) -> float:
 
 
 def may_be_applied(error: MldError) -> bool:
-    """Whether a failed write may be in the row all the same. Throttling and a missing table are plain answers."""
+    """Return whether a failed write may be in the row all the same. Throttling and a missing table are plain
+    answers.
+    """
     return not isinstance(error, TableThrottledError | TableMissingError)
 
 
@@ -266,7 +268,7 @@ class Validity:
         self._marks = False
 
     def covers(self, row: Lease) -> bool:
-        """Whether our heartbeat stands for this row of ours."""
+        """Return whether our heartbeat stands for this row of ours."""
         return self._heartbeat is not None and row.heartbeat == self._heartbeat.epoch
 
     # --- belief (1) ---------------------------------------------------------------------------------------------------
@@ -319,7 +321,9 @@ class Validity:
         return mark
 
     def has_lost_mark(self, row: Lease) -> bool:
-        """Whether a row of ours bears a mark that means nothing any more: written, and overtaken by a new epoch."""
+        """Return whether a row of ours bears a mark that means nothing any more: written, and overtaken by a new
+        epoch.
+        """
         return row.heartbeat is not None and not self.covers(row)
 
     def _believe(self, holding: Holding, row: Lease, sent_at: float) -> None:
@@ -338,7 +342,9 @@ class Validity:
     # --- what is written, and when ------------------------------------------------------------------------------------
 
     def is_renewal_due(self, holding: Holding) -> bool:
-        """Whether the lease is to be renewed now. Asked at every tick, it samples the throughput of a covered lease."""
+        """Return whether the lease is to be renewed now. Asked at every tick, it samples the throughput of a covered
+        lease.
+        """
         covered = holding.covered
         if not covered.is_certain or not self._marks:
             return True

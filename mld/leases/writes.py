@@ -213,13 +213,15 @@ def assign(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
 
 
 def assign_expired(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
-    """`assign`, only if the counter stands where it was seen: for workers that judge expiry without leading."""
+    """Make an `assign` only if the counter stands where it was seen: for workers that judge expiry without leading."""
     write = assign(lease, owner, resent=resent)
     return replace(write, verb="assign_expired", conditions=(*write.conditions, _seen(lease)))
 
 
 def pinned(write: RowWrite, until_s: int) -> RowWrite:
-    """The same change of owner, after which our leaders leave the lease where it is until `until_s` (epoch seconds)."""
+    """Return the same change of owner, after which our leaders leave the lease where it is until `until_s` (epoch
+    seconds).
+    """
     return replace(write, sets=((rows.PINNED_UNTIL, _number(":pinnedUntil", until_s)), *write.sets))
 
 
@@ -299,7 +301,7 @@ def delete_unchanged(lease: Lease) -> YesOrNo:
 
 
 def of_stream(write: LeaseWrite[AnswerT], stream: str) -> LeaseWrite[AnswerT]:
-    """The same write of a shard's row in a table of several streams."""
+    """Return the same write of a shard's row in a table of several streams."""
     key, lease = f"{stream}:{write.key}", write.creates
     return replace(write, key=key, creates=None if lease is None else replace(lease, key=key, stream=stream))
 
@@ -312,7 +314,7 @@ def _of_row(verb: str, key: str, *conditions: Condition, sets: tuple[tuple[str, 
 
 
 def the_row(row: Row) -> Lease:
-    """The row that was written. Raises TableUnavailableError, or CorruptRowError."""
+    """Return the row that was written. Raises TableUnavailableError, or CorruptRowError."""
     lease = rows.parse_row(row)
     if lease is None:
         raise TableUnavailableError(f"row {row.get(rows.KEY)} has stopped being a lease")
@@ -330,7 +332,7 @@ def _no(_row: Lease | None) -> bool:
 def judge_refused(
     lease: Lease, row: Lease | None, *, resent: bool, position: Position | None = None
 ) -> Lease | Refusal:
-    """What a refused renew (or, with `position`, checkpoint) of our `lease` means, given the row as it is.
+    """Return what a refused renew (or, with `position`, checkpoint) of our `lease` means, given the row as it is.
 
     A lease: the row is still ours and this is its state; the module's page says when. Otherwise why it is lost.
     """
@@ -353,7 +355,7 @@ def judge_refused(
 
 
 def judge_read(lease: Lease, row: Lease | None) -> Lease | Refusal:
-    """Whether our `lease`, of which no write is under way or unknown, still is what a consistent read shows.
+    """Return whether our `lease`, of which no write is under way or unknown, still is what a consistent read shows.
 
     A handoff that somebody else began shows on the returned lease.
     """
@@ -368,7 +370,7 @@ def judge_read(lease: Lease, row: Lease | None) -> Lease | Refusal:
 
 
 def judge_refused_take(lease: Lease, owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
-    """Whether a refused take was in truth our own earlier attempt; else why it was refused."""
+    """Return whether a refused take was in truth our own earlier attempt; else why it was refused."""
     if row is None:
         return Refusal("the row was deleted")
     ours = row.owner == owner and row.checkpoint_owner is None and row.counter == lease.counter + 1
@@ -378,7 +380,7 @@ def judge_refused_take(lease: Lease, owner: str, row: Lease | None, *, resent: b
 
 
 def judge_refused_handoff(lease: Lease, next_owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
-    """Whether a refused beginning of a handoff was in truth our own earlier attempt; else why it was refused."""
+    """Return whether a refused beginning of a handoff was in truth our own earlier attempt; else why it was refused."""
     if row is None:
         return Refusal("the row was deleted")
     if resent and (row.owner, row.checkpoint_owner) == (next_owner, lease.owner):
@@ -387,7 +389,9 @@ def judge_refused_handoff(lease: Lease, next_owner: str, row: Lease | None, *, r
 
 
 def judge_refused_assign(lease: Lease, owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
-    """Whether the row belongs to `owner` all the same, after an attempt of unknown outcome; else why it was refused."""
+    """Return whether the row belongs to `owner` all the same, after an attempt of unknown outcome; else why it was
+    refused.
+    """
     if row is None:
         return Refusal("the row was deleted")
     if resent and (row.owner, row.checkpoint_owner) == (owner, None) and row.counter > lease.counter:
@@ -398,7 +402,9 @@ def judge_refused_assign(lease: Lease, owner: str, row: Lease | None, *, resent:
 
 
 def judge_refused_release(lease: Lease, row: Lease | None) -> Lease | None:
-    """The lease to release instead: ours, but a handoff began or ended since it was seen. None: nothing to release."""
+    """Return the lease to release instead: ours, but a handoff began or ended since it was seen. None: nothing to
+    release.
+    """
     if row is None or row.actual_owner != lease.actual_owner:
         return None
     same_owners = (row.owner, row.checkpoint_owner) == (lease.owner, lease.checkpoint_owner)
@@ -406,7 +412,7 @@ def judge_refused_release(lease: Lease, row: Lease | None) -> Lease | None:
 
 
 def is_owner_switch(seen: Lease, owner: str) -> bool:
-    """Whether making `owner` the owner counts in `ownerSwitchesSinceCheckpoint` (leases#owner-switches)."""
+    """Return whether making `owner` the owner counts in `ownerSwitchesSinceCheckpoint` (leases#owner-switches)."""
     return (seen.owner is not None and seen.owner != owner) or seen.checkpoint_owner == owner
 
 
@@ -414,7 +420,7 @@ def is_owner_switch(seen: Lease, owner: str) -> bool:
 
 
 def _guard(lease: Lease) -> tuple[Condition, ...]:
-    """The holder's guard: see the page."""
+    """Return the holder's guard: see the page."""
     assert lease.actual_owner is not None, "only a held lease can be written"
     me = _text(":me", lease.actual_owner)
     holds = (Is(rows.OWNER, me), NOT_HANDED)
@@ -442,7 +448,7 @@ def _next(lease: Lease) -> tuple[str, Value]:
 
 
 def _mark(lease: Lease) -> tuple[str, ...]:
-    """The mark of a worker heartbeat goes with the owner, where there is one."""
+    """Return the mark of a worker heartbeat goes with the owner, where there is one."""
     return () if lease.heartbeat is None else (rows.HEARTBEAT,)
 
 
@@ -472,7 +478,7 @@ _PLACEHOLDER = re.compile(r"#(\w+)")
 
 
 def request_of(write: LeaseWrite[Any]) -> tuple[str, dict[str, Any]]:
-    """The operation and its parameters. Raises ValueError for a row that must not be born (`rows.new_row`)."""
+    """Return the operation and its parameters. Raises ValueError for a row that must not be born (`rows.new_row`)."""
     condition, update = _all_of(write.conditions), _update(write)
     row = {"Key": {rows.KEY: {"S": write.key}}} if write.creates is None else {"Item": rows.new_row(write.creates)}
     request: dict[str, Any] = {**row, "ConditionExpression": condition}

@@ -91,7 +91,7 @@ class Auditor:
             self._next_at_s = self._clock.monotonic() + (AUDIT_PERIOD_S if completed else RETRY_S)
 
     def is_due(self, leads: bool) -> bool:
-        """Whether `step` has something to do."""
+        """Return whether `step` has something to do."""
         if not leads:
             return self._next_at_s is not None
         return self._next_at_s is None or self._clock.monotonic() >= self._next_at_s
@@ -106,7 +106,8 @@ class Auditor:
             return False
 
     async def audit(self) -> bool:
-        """One audit, whoever leads. False if the stream or its list of shards was not fit for it: it is tried again.
+        """Return one audit, whoever leads. False if the stream or its list of shards was not fit for it: it is tried
+        again.
 
         A hole that the list of shards does not explain is watched. Raises `errors.TableError` and `errors.StreamError`.
         """
@@ -144,7 +145,7 @@ class Auditor:
         return findings.without(self._memory.hopeless)
 
     def _note(self, findings: Findings) -> None:
-        """What is missing. KCL counts streams: here there is one."""
+        """Count what is missing. KCL counts streams: here there is one."""
         audits = self._worker.operations.audits
         audits.partial.note(bool(findings.holes))
         audits.to_sync.note(bool(findings.is_empty or findings.holes or findings.missing_children))

@@ -66,7 +66,7 @@ Decision = Delete | Keep | Forget
 
 
 def judge_cleanup(row: Lease | None, family: Mapping[str, Lease | None], *, completed_due: bool) -> Decision | None:
-    """What the rows alone say about an entry: its own `row`, and those of its parents and recorded children.
+    """Return what the rows alone say about an entry: its own `row`, and those of its parents and recorded children.
 
     None: they do not decide; the list of shards may. A child counts as started at LATEST, at any sequence number and at
     SHARD_END.
@@ -91,7 +91,7 @@ def judge_cleanup(row: Lease | None, family: Mapping[str, Lease | None], *, comp
 
 
 def judge_garbage(row: Lease, survey: Survey) -> Delete | Keep:
-    """Whether the shard of a completed `row` has left retention, so that the row is of no more use."""
+    """Return whether the shard of a completed `row` has left retention, so that the row is of no more use."""
     match survey.judge(row):
         case Park(reason):
             return Keep(reason)
@@ -186,7 +186,7 @@ class LeaseCleanup:
                     heapq.heappush(due, id_order(child))
 
     def _due(self, now_s: float) -> list[tuple[int, str]]:
-        """A heap of the entries to look at, parents first, so that a chain of generations goes in one tick."""
+        """Return a heap of the entries to look at, parents first, so that a chain of generations goes in one tick."""
         if not self._enabled:
             return []
         keys = (key for key, look in self._queue.items() if look.at_s <= now_s)
@@ -243,7 +243,7 @@ class LookTime:
     then_s: float
 
     def after(self, now_s: float) -> LookTime:
-        """The next look after one at `now_s` that came to nothing: twice as long each time, within bounds."""
+        """Return the next look after one at `now_s` that came to nothing: twice as long each time, within bounds."""
         return LookTime(now_s + self.then_s, max(self.then_s, min(2 * self.then_s, BACKOFF_S_MAX)))
 
 
@@ -285,7 +285,7 @@ class _TickSurvey:
         return self._survey
 
     async def _shards(self) -> tuple[Shard, ...] | None:
-        """None if the stream is missing, not ready, or cannot be listed now."""
+        """Return none if the stream is missing, not ready, or cannot be listed now."""
         try:
             listing = await self._detector.list_all()
         except StreamError as error:

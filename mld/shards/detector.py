@@ -91,7 +91,7 @@ class ShardDetector:
         self._attempts_max = max(1, attempts_max)
 
     async def list_all(self, shard_filter: ShardFilter | None = None) -> Listing:
-        """Every shard the filter selects; without one, every shard inside retention.
+        """Return every shard the filter selects; without one, every shard inside retention.
 
         Raises StreamThrottledError, StreamUnavailableError, IteratorExpiredError or InvalidStreamResponseError once the
         retries are used up, and any other `errors.StreamError` at once.
@@ -115,8 +115,9 @@ class ShardDetector:
             return NotListed(reason, is_missing=True)
 
     async def takes_records(self) -> bool:
-        """Whether new records, and with them new shards, may still come: not to a stream of a table that was switched
-        off. Raises `errors.StreamError`."""
+        """Return whether new records, and with them new shards, may still come: not to a stream of a table that was
+        switched off. Raises `errors.StreamError`.
+        """
         if self.kind is StreamKind.KINESIS:
             return True
         return (await ours(self._streams.describe(), "describing the stream")).status != STREAM_DISABLED

@@ -80,7 +80,7 @@ def plan_shard_end(
     trimmed: Collection[str] = (),
     merges: bool = True,
 ) -> Create | BlockedOnMergeParent | Invalid:
-    """The rows to create when the shard of `lease` ends with `children`, which is not empty.
+    """Return the rows to create when the shard of `lease` ends with `children`, which is not empty.
 
     `parent_rows_present` are those of a merge child's parents that have a row, whatever its checkpoint. One of two
     missing blocks, unless nothing is left to wait for: the child has its row (`child_row_present`), or the parent left
@@ -140,7 +140,9 @@ class ShardEnding:
         return await self._look_up(lease)
 
     async def _look_up(self, lease: Lease) -> Preparation:
-        """An end without children: is the shard over, and which shards follow it? Rows are read before the listing."""
+        """Return an end without children: is the shard over, and which shards follow it? Rows are read before the
+        listing.
+        """
         scan = await self._table.scan()
         listing = await self._detector.list_all()
         shards = listing.shards if isinstance(listing, ShardsListed) else None
@@ -174,7 +176,7 @@ class ShardEnding:
         return await self._prepare_with(lease, children)
 
     async def _prepare_expired(self, lease: Lease, result: SyncResult) -> Preparation:
-        """The sync made the rows of the listed children (shards#children-of-ended-parents).
+        """Return the sync made the rows of the listed children (shards#children-of-ended-parents).
 
         It left out a merge child that waits for a parent without a row.
         """
@@ -220,7 +222,7 @@ class ShardEnding:
                 return Prepared(synced + created)
 
     async def _sync_for_parent(self, parent: str) -> SyncResult | Blocked:
-        """A sync at once may give the missing merge parent its row; Java waits for its auditor."""
+        """Return a sync at once may give the missing merge parent its row; Java waits for its auditor."""
         now_s = self._clock.monotonic()
         if self._last_sync_at_s is not None and now_s - self._last_sync_at_s < SYNC_SPACING_S:
             return Blocked(f"merge parent {parent} has no lease yet; a sync was made a moment ago")

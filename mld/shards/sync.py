@@ -73,7 +73,7 @@ class SyncResult:
 
 
 def bootstrap_filter(initial: InitialPosition) -> ShardFilter:
-    """The ListShards filter for an empty table (shards#listing-filter)."""
+    """Return the ListShards filter for an empty table (shards#listing-filter)."""
     if initial.sentinel == LATEST:
         return ShardFilter(ShardFilterType.AT_LATEST)
     if initial.sentinel == AT_TIMESTAMP:
@@ -111,11 +111,11 @@ class ShardSync:
         return await self._counted(self._sync(scan))
 
     async def sync_with(self, scan: TableScan, shards: Sequence[Shard]) -> SyncResult:
-        """As `sync`, for a complete, unfiltered, non-empty listing made after `scan`."""
+        """Sync as `sync` does, for a complete, unfiltered, non-empty listing made after `scan`."""
         return await self._counted(self._sync_with(scan, shards))
 
     async def _counted(self, syncing: Awaitable[SyncResult]) -> SyncResult:
-        """What it returns. One that is refused counts as a failure, as one that raises does."""
+        """Return what it returns. One that is refused counts as a failure, as one that raises does."""
         began_at = self._clock.monotonic()
         try:
             result = await syncing
@@ -163,7 +163,8 @@ class ShardSync:
         return await self._create(sound, wanted, frozenset(lease.key for lease in leases))
 
     async def _snapshot(self) -> SyncResult:
-        """The shards that were open at the configured position, as an exact partition; its `shards` are empty if not.
+        """Return the shards that were open at the configured position, as an exact partition; its `shards` are empty
+        if not.
 
         Also taken of a table with rows: a snapshot of a timestamp whose creation broke off is then finished as one
         (shards#interrupted-timestamp-snapshot). Without it the oldest listed ancestors are read, and with them what is
@@ -234,7 +235,8 @@ class ShardSync:
         )
 
     async def _rows_seen_now(self, graph: ShardGraph, scan: TableScan, wanted: Sequence[Lease]) -> list[Lease]:
-        """The rows, read consistently, that shards akin to the `wanted` ones have although the scan does not show them.
+        """Return the rows, read consistently, that shards akin to the `wanted` ones have although the scan does not
+        show them.
 
         A scan is no snapshot: it may miss a child row and, pages later, the parent row that was cleaned up meanwhile.
         Deciding from that would read the parent's whole shard again, or skip what the child is being read for. The rows
@@ -268,7 +270,7 @@ class ShardSync:
         return created
 
     async def _still_wanted(self, lease: Lease, rows: frozenset[str]) -> bool:
-        """Whether a lease that is wanted for its parents' rows still has one of them.
+        """Return whether a lease that is wanted for its parents' rows still has one of them.
 
         While a parent row exists, nobody deletes its children's rows (shards#deletion-order-of-rows), so a missing one
         was never there.

@@ -124,7 +124,7 @@ class FollowedStreams(TrackedStreams):
             self._on_change()  # leases of unknown streams wait for this
 
     def _count(self, streams: TrackedList) -> None:
-        """As KCL's leader counts them."""
+        """Count as KCL's leader does."""
         counts = self._needs.metrics.worker.operations.stream_tracking
         active = len(streams.current())
         counts.active.note(active)
@@ -207,7 +207,7 @@ class FollowedStreams(TrackedStreams):
         return any(made)
 
     async def _audit(self) -> None:
-        """Each stream by itself, so that one whose shards cannot be listed holds up none of the others."""
+        """Audit each stream by itself, so that one whose shards cannot be listed holds up none of the others."""
         at_once = asyncio.Semaphore(SYNCS_AT_ONCE_MAX)
 
         async def audit(stream: str | None, leads: bool) -> None:
@@ -239,7 +239,9 @@ class FollowedStreams(TrackedStreams):
 
 
 def _is_remade(former: ListedStream, streams: Iterable[ListedStream]) -> bool:
-    """Whether a later incarnation of this stream is listed: then there is nothing left to read under this one."""
+    """Return whether a later incarnation of this stream is listed: then there is nothing left to read under this
+    one.
+    """
     return any(
         (one.id.account, one.id.name) == (former.id.account, former.id.name)
         and (one.former_since_s is None or one.id.epoch > former.id.epoch)

@@ -45,7 +45,7 @@ class ListTable:
         self._calls = TableCalls(service, table_name, REQUEST_TIMEOUT_S)
 
     async def read(self) -> TrackedList:
-        """The list as it is now; version 0 if there is none yet, or a damaged one. Raises TableError."""
+        """Return the list as it is now; version 0 if there is none yet, or a damaged one. Raises TableError."""
         key = {rows.KEY: {"S": stream_list.KEY}}
         answer = await self._calls.send("GetItem", {"Key": key, "ConsistentRead": True})
         return stream_list.parse(answer.get("Item") or {})
@@ -155,7 +155,7 @@ class ListFollower:
         return self.streams
 
     def seen_former_s(self, stream: str) -> float:
-        """For how long this worker has seen a stream as a former one, whatever wall clocks say."""
+        """Return for how long this worker has seen a stream as a former one, whatever wall clocks say."""
         now = self._clock.monotonic()
         return now - self._former_seen.get(stream, now)
 
@@ -179,7 +179,7 @@ class ListFollower:
         self.streams = await self._table.write(without(self.streams, gone)) or self.streams
 
     async def _unpublished(self, in_table: Collection[StreamId]) -> tuple[ListedStream, ...]:
-        """Streams with leases that the list does not have at all, as our own settings name them.
+        """Return streams with leases that the list does not have at all, as our own settings name them.
 
         A leader of ours lists every stream before it makes its leases, and lists as former what only the table has. So
         nobody publishes these: a Java leader made their leases, and will assign some to us.
@@ -217,7 +217,9 @@ class ListFollower:
             self.streams = await self._table.read()
 
     async def _listed(self, wanted: Sequence[WantedStream], in_table: Collection[StreamId]) -> list[ListedStream]:
-        """The streams of the settings as the list is to have them; one that cannot be told stays as it was listed."""
+        """Return the streams of the settings as the list is to have them; one that cannot be told stays as it was
+        listed.
+        """
         before = self.streams.current()
         answers = await self._ask(self._to_ask(wanted, before))
         newest, there = self.streams.newest(), _by_name(in_table)  # thousands: nothing is looked through for each
@@ -241,7 +243,7 @@ class ListFollower:
         return list(listed.values())
 
     def _to_ask(self, wanted: Sequence[WantedStream], before: Mapping[str, ListedStream]) -> list[WantedStream]:
-        """Those to ask the service about now: what is new or changed, and of the others some in turn."""
+        """Return those to ask the service about now: what is new or changed, and of the others some in turn."""
         begin = self._turn if self._turn < len(wanted) else 0
         self._turn = begin + ASKED_IN_TURN
         return [
@@ -253,7 +255,7 @@ class ListFollower:
         ]
 
     async def _ask(self, asked: Sequence[WantedStream]) -> dict[str, StreamSummary | StreamError]:
-        """What the service says, by label."""
+        """Return what the service says, by label."""
         answers: dict[str, StreamSummary | StreamError] = {}
         for number, one in enumerate(asked, 1):
             if number % ASKED_PER_SECOND == 0:
@@ -288,7 +290,7 @@ def _identified(
     newest: _ByName,
     there: Mapping[tuple[str, str], Sequence[StreamId]],
 ) -> ListedStream | str:
-    """The stream as it is to be listed, or why it is not, or not yet."""
+    """Return the stream as it is to be listed, or why it is not, or not yet."""
     if isinstance(answer, StreamError):
         return str(answer)
     name = account_and_name(answer.arn)

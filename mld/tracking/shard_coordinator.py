@@ -29,7 +29,7 @@ from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
 
 
 def blocking_parent(lease: Lease, rows: Mapping[str, Lease | None]) -> str | None:
-    """The first parent of `lease` that still has to end, by name; None if the shard may start.
+    """Return the first parent of `lease` that still has to end, by name; None if the shard may start.
 
     `rows` holds what was read of the parents; None or no entry means that there is no row. SHARD_END is tested by
     equality as in Java, where a row at SHARD_END with a sub-sequence number still blocks.
@@ -127,7 +127,7 @@ class ShardCoordinator:
                 return MissingVerdict.UNKNOWN
 
     async def _survey(self) -> Survey:
-        """Rows and shards (None: no such stream), shared by all who ask at about the same time.
+        """Return rows and shards (None: no such stream), shared by all who ask at about the same time.
 
         The rows are read before the shards are listed: the other way round a new shard's row could look foreign.
         """

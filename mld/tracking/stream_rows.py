@@ -35,12 +35,12 @@ class SortedRows:
         return frozenset(stream for stream in found if stream is not None)
 
     def of_stream(self, stream: str | None) -> TableScan:
-        """The rows of one stream, with the shards' own names as keys."""
+        """Return the rows of one stream, with the shards' own names as keys."""
         return self.of.get(stream, TableScan())
 
 
 async def sorted_by_stream(scan: TableScan) -> SortedRows:
-    """The leases of `scan` by stream, in the form of `StreamRows`; with a turn of the loop every few hundred."""
+    """Return the leases of `scan` by stream, in the form of `StreamRows`; with a turn of the loop every few hundred."""
     leases: dict[str | None, list[Lease]] = {}
     corrupt: dict[str | None, list[tuple[str, str]]] = {}
     for number, lease in enumerate(scan.leases, 1):
@@ -60,7 +60,7 @@ async def sorted_by_stream(scan: TableScan) -> SortedRows:
 
 
 def within_stream(lease: Lease) -> Lease:
-    """The lease as its stream's rooms know it."""
+    """Return the lease as its stream's rooms know it."""
     return lease if lease.stream is None else replace(lease, key=lease.shard_id, stream=None)
 
 
@@ -75,7 +75,7 @@ class SharedScan:
         self._scanned_at = 0.0
 
     async def rows(self) -> SortedRows:
-        """At most `SCAN_VALID_S` old. Raises `errors.TableError`."""
+        """Return rows that are at most `SCAN_VALID_S` old. Raises `errors.TableError`."""
         async with self._lock:
             if self._rows is None or self._clock.monotonic() - self._scanned_at > SCAN_VALID_S:
                 scanned_at = self._clock.monotonic()
@@ -117,12 +117,12 @@ class ConsumedStreams:
         self.ids: frozenset[str | None] = frozenset(ids)
 
     def has(self, stream: str | None) -> bool:
-        """An `IsVisible`."""
+        """Return an `IsVisible`."""
         return stream in self.ids
 
 
 def visible(scan: TableScan, is_visible: IsVisible) -> TableScan:
-    """The scan without the leases of other streams."""
+    """Return the scan without the leases of other streams."""
     return replace(scan, leases=tuple(lease for lease in scan.leases if is_visible(lease.stream)))
 
 

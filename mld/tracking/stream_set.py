@@ -65,11 +65,11 @@ class TrackedStream:
     """What the last worker of a fleet removes of the stream's; None: nothing."""
 
     def key_of(self, shard_id: str) -> str:
-        """The key of a shard's lease."""
+        """Return the key of a shard's lease."""
         return shard_id if self.stream is None else f"{self.stream}:{shard_id}"
 
     async def closed_shards(self) -> frozenset[str]:
-        """Keys of the shards that take no more records. Raises StreamError."""
+        """Return keys of the shards that take no more records. Raises StreamError."""
         listing = await self.detector.list_all()
         if not isinstance(listing, ShardsListed):
             raise StreamUnavailableError(listing.reason)
@@ -89,7 +89,7 @@ def track(
     on_missing_child: Callable[[str], None],
     take_down: Callable[[], Awaitable[None]] | None,
 ) -> TrackedStream:
-    """The parts of the stream behind `streams`, whose leases are `rows`."""
+    """Return the parts of the stream behind `streams`, whose leases are `rows`."""
     fleet, clock, metrics = needs.fleet, needs.clock, needs.metrics
     detector = needs.new_detector(streams, kind)
     sync = ShardSync(
@@ -131,7 +131,7 @@ def track(
 
 
 def require_rows(result: SyncResult, scan: TableScan) -> bool:
-    """Whether a sync at the start may have made rows which `scan` lacks.
+    """Return whether a sync at the start may have made rows which `scan` lacks.
 
     Raises StartupError for a foreign table, `errors.StreamError` for a stream that is not there, or not yet.
     """
@@ -224,7 +224,7 @@ class TrackedStreams:
         return not (self._sync_due or self._is_syncing)
 
     def check(self, scan: TableScan) -> None:
-        """Raises StartupError if the table is of the other form: of one stream, or of several."""
+        """Raise StartupError if the table is of the other form: of one stream, or of several."""
         other = next((lease for lease in scan.leases if lease.stream is not None), None)
         if other is not None:
             raise StartupError(
@@ -247,7 +247,8 @@ class TrackedStreams:
             return self._do_without_sync(scan, error)
 
     async def _may_sync(self, scan: TableScan, leads: Callable[[], Awaitable[bool]]) -> bool:
-        """Whether to sync now (shards#bootstrap-decision). Nobody waits for rows: others find them once there are some.
+        """Return whether to sync now (shards#bootstrap-decision). Nobody waits for rows: others find them once there
+        are some.
 
         An empty table is the leader's business in 3.x, and its auditor's if that one dies; in 2.x nobody can prove to
         lead before leases have owners. Where leases exist every worker compares them with the stream, so that none
@@ -258,7 +259,9 @@ class TrackedStreams:
         return await leads()
 
     def _do_without_sync(self, scan: TableScan, error: StreamError) -> bool:
-        """The leases there are enough to work with; what is missing can come later. Without any there is no start."""
+        """Return the leases there are enough to work with; what is missing can come later. Without any there is no
+        start.
+        """
         if not scan.leases:
             raise error
         log.warning("shard sync failed, it is tried again: %s", error, extra={"action": "sync_failed"})
@@ -321,7 +324,7 @@ class TrackedStreams:
     # --- streams ------------------------------------------------------------------------------------------------------
 
     def _in_order(self) -> list[str | None]:
-        """The streams that are consumed."""
+        """Return the streams that are consumed."""
         return sorted(self._consumed.ids, key=lambda stream: stream or "")
 
     async def _track(self, listed: ListedStream | None) -> TrackedStream:

@@ -69,13 +69,15 @@ class Leadership:
     """The workers among which the load was evened out last."""
 
     def balances(self, workers: Iterable[str], every: int, *, early: bool) -> bool:
-        """Whether a run evens the load out: the first does, every `every`th, and one after a worker came or went."""
+        """Return whether a run evens the load out: the first does, every `every`th, and one after a worker came or
+        went.
+        """
         if early and self.runs > 0:
             return False
         return self.runs % every == 0 or frozenset(workers) != self.balanced_among
 
     def after_run(self, workers: Iterable[str], *, balanced: bool, early: bool) -> Leadership:
-        """The leadership after a run that has decided; its writes may still fail."""
+        """Return the leadership after a run that has decided; its writes may still fail."""
         runs = self.runs + (self.runs == 0 or not early)
         return replace(self, runs=runs, balanced_among=frozenset(workers) if balanced else self.balanced_among)
 
@@ -83,12 +85,12 @@ class Leadership:
         return replace(self, failures=0)
 
     def after_failure(self) -> Leadership | None:
-        """None if another worker should lead."""
+        """Return none if another worker should lead."""
         failures = self.failures + 1
         return replace(self, failures=failures) if failures < FAILED_RUNS_MAX else None
 
     def held_back(self, plan: Plan, alone: str, seen: FleetSnapshot, *, now: float, wall_s: float) -> Plan:
-        """The part of the plan that `alone`, the only worker known, may get by now."""
+        """Return the part of the plan that `alone`, the only worker known, may get by now."""
         if now - self.since >= ALONE_S:
             return plan
         most = ALONE_LEASES_MAX if _others_were_here(alone, seen, wall_s) else FIRST_LEASES_MAX
@@ -97,7 +99,7 @@ class Leadership:
 
 
 def _others_were_here(alone: str, seen: FleetSnapshot, wall_s: float) -> bool:
-    """Whether another worker owns something or has reported within `TRACE_S`, alive or not."""
+    """Return whether another worker owns something or has reported within `TRACE_S`, alive or not."""
     if any(lease.actual_owner not in (None, alone) for lease in seen.leases):
         return True
     since = wall_s - TRACE_S
@@ -140,7 +142,7 @@ class Reports(Protocol):
     """`StoredReports`."""
 
     async def legacy(self) -> Sequence[WorkerReport]:
-        """Reports of the legacy table, while that one is read at all."""
+        """Return the reports of the legacy table, while that one is read at all."""
         ...
 
     async def delete_stale(self, stale: Iterable[WorkerReport]) -> None: ...
@@ -230,7 +232,7 @@ class Assigner:
                 await self._clock.sleep(max(0.0, started_at + WAKE_GAP_S - self._clock.monotonic()))
 
     async def run_once(self, *, early: bool = False) -> RunReport | None:
-        """One run; None if we do not lead or the run failed. Failures are logged and counted, never raised."""
+        """Return one run; None if we do not lead or the run failed. Failures are logged and counted, never raised."""
         async with self._one_run:
             if not await self._leader.is_leader():
                 self._leadership = None
@@ -349,7 +351,7 @@ class Assigner:
         return await self._table.scan()
 
     async def _load(self, read: Callable[[], Awaitable[T]]) -> tuple[float, T]:
-        """(when the successful read began, what it read). The second failure in a row is raised."""
+        """Return (when the successful read began, what it read). The second failure in a row is raised."""
         for attempt in range(1, LOAD_ATTEMPTS + 1):
             began_at = self._clock.monotonic()
             try:
@@ -399,7 +401,7 @@ class Assigner:
         )
 
     def _held_back(self, leadership: Leadership, plan: Plan, alone: str, seen: FleetSnapshot) -> Plan:
-        """What the only worker known may get by now; the next run comes soon if that is not everything."""
+        """Return what the only worker known may get by now; the next run comes soon if that is not everything."""
         now, wall_s = self._clock.monotonic(), self._clock.wall()
         allowed = leadership.held_back(plan, alone, seen, now=now, wall_s=wall_s)
         if allowed is not plan:

@@ -113,24 +113,26 @@ class FailoverWatcher:
         return self._looked_at > -math.inf
 
     def wake(self) -> None:
-        """Somebody has come: look at everything now."""
+        """Look at everything now: somebody has come."""
         self._whole_at = -math.inf
         self._woken.set()
 
     def ended(self, worker: str, until: float) -> None:
-        """A worker is known to have ended, and none of its name runs before `until`: look at what it has left."""
+        """Look at what a worker has left that is known to have ended, and none of whose name runs before `until`."""
         self.takeover.ended(worker, until)
         self.wake()
 
     def gave(self) -> None:
-        """A lease of ours goes to somebody else, who may be dead: from now on there is somebody to look at."""
+        """Note that a lease of ours goes to somebody else, who may be dead: from now on there is somebody to look
+        at.
+        """
         was_alone = self.membership.is_alone
         self.membership.gave(self._clock.monotonic())
         if was_alone:
             self.wake()
 
     def on_loaded(self, seen: FleetSnapshot) -> None:
-        """The assigner has read the reports, perhaps that of the first worker to come beside us."""
+        """Hear what the assigner has read, perhaps the report of the first worker to come beside us."""
         if self.membership.is_alone and any(report.worker != self._me for report in seen.reports):
             self.wake()
 
@@ -185,7 +187,7 @@ class FailoverWatcher:
             await self._welcome(everybody)
 
     async def _welcome(self, reports: Iterable[WorkerReport]) -> None:
-        """Nobody leads: a newcomer gets what we have above our share."""
+        """Give a newcomer what we have above our share, while nobody leads."""
         wall_s = self._clock.wall()
         move = self.takeover.gift(self.membership.living(reports, wall_s), self._clock.monotonic(), wall_s)
         if move is not None and (await self._writer.write([move])).done:
@@ -196,7 +198,7 @@ class FailoverWatcher:
             )
 
     async def _read_legacy(self) -> None:
-        """They say who is a Java worker. A table of theirs that does not answer must not keep us from looking."""
+        """Read who is a Java worker. A table of theirs that does not answer must not keep us from looking."""
         self._legacy_due_at = self._clock.monotonic() + LEGACY_PERIOD_S
         try:
             async with asyncio.timeout(TIMEOUT_S):
@@ -219,7 +221,7 @@ class FailoverWatcher:
                 self._parts.assigning_due.set()  # a leader gives them to whom they fit best
 
     def _next_look_at(self) -> float:
-        """The next multiple of the period by the wall clock, in monotonic time."""
+        """Return the next multiple of the period by the wall clock, in monotonic time."""
         period_s = self.takeover.whole_period_s()
         if self.takeover.part_count > 1 and self.takeover.my_parts():
             period_s = LOOK_PERIOD_S
@@ -256,7 +258,7 @@ class FailoverWatcher:
             await self._exclude_dead(owner)
 
     async def _exclude_dead(self, owner: str) -> None:
-        """The leases of a silent worker were taken: delete its report, which would be believed for a minute.
+        """Delete the report of a silent worker whose leases were taken; it would be believed for a minute.
 
         Otherwise leaders and leavers who do not know give it leases, and more than others, as it has none. A worker
         that lives after all writes its report anew. Those in a legacy table stay, because they decide the migration;

@@ -83,7 +83,7 @@ class MoveWriter:
         return written
 
     async def _without_living(self, moves: Sequence[Move], written: Written) -> Sequence[Move]:
-        """The moves that may be made: of expired leases with marks only those whose owners could be fenced."""
+        """Return the moves that may be made: of expired leases with marks only those whose owners could be fenced."""
         marks: dict[str, set[str]] = {}
         for move in moves:
             if _needs_fence(move):
@@ -135,7 +135,7 @@ def _write_of(move: Move, *, counter_matters: bool) -> writes.RowWrite:
 
 
 def _is_from_silent(move: Move) -> bool:
-    """Whether the lease has an owner, who may have renewed it since it was read and then keeps it."""
+    """Return whether the lease has an owner, who may have renewed it since it was read and then keeps it."""
     return move.why is Why.EXPIRED and move.lease.actual_owner is not None
 
 

@@ -78,12 +78,12 @@ class Observations:
         return self._seen
 
     def forget(self) -> None:
-        """Leadership is new: what was seen before it does not count."""
+        """Forget what was seen before leadership was won."""
         self._seen.clear()
         self._pulses.clear()
 
     def heard(self, heartbeats: Mapping[str, str], now: float) -> None:
-        """A scan that ended at `now` showed these heartbeats, by worker, and no others. Told before its leases."""
+        """Take note of the heartbeats, by worker, that a scan showed which ended at `now`, before its leases."""
         pulses = {}
         for worker, value in heartbeats.items():
             before = self._pulses.get(worker)
@@ -96,12 +96,12 @@ class Observations:
         self._pulses = pulses
 
     def heartbeat_of(self, worker: str) -> str | None:
-        """The heartbeat that the worker was last seen with."""
+        """Return the heartbeat that the worker was last seen with."""
         pulse = self._pulses.get(worker)
         return None if pulse is None else pulse.value
 
     def scanned(self, leases: Sequence[Lease], now: float) -> Steps[None]:
-        """A scan that ended at `now` showed these leases and no others."""
+        """Yield a scan that ended at `now` showed these leases and no others."""
         for number, lease in enumerate(leases):
             self.saw(lease, now)
             if number % STEP_LEASES == STEP_LEASES - 1:
@@ -112,7 +112,7 @@ class Observations:
                 del self._seen[key]
 
     def saw(self, lease: Lease, now: float) -> None:
-        """One row was read at `now`."""
+        """Take note of one row, read at `now`."""
         before = self._seen.get(lease.key)
         if before is None:
             moved_at = None if lease.actual_owner is None else now
@@ -129,14 +129,14 @@ class Observations:
         self._seen[lease.key] = Seen(counter, moved_at, handoff, covered)
 
     def _covering(self, lease: Lease) -> Pulse | None:
-        """The heartbeat that stands for the lease."""
+        """Return the heartbeat that stands for the lease."""
         if lease.heartbeat is None:
             return None
         pulse = self._pulses.get(lease.actual_owner or "")
         return pulse if pulse is not None and epoch_of(pulse.value) == lease.heartbeat else None
 
     def _covered(self, lease: Lease, before: bool, moved_at: float | None, now: float) -> tuple[float | None, bool]:
-        """(when it moved, whether it is covered)."""
+        """Return (when it moved, whether it is covered)."""
         if (pulse := self._covering(lease)) is not None:
             return pulse.moved_at if moved_at is None else max(moved_at, pulse.moved_at), True
         if before and not is_fenced(self.heartbeat_of(lease.actual_owner or "")):
@@ -144,22 +144,28 @@ class Observations:
         return moved_at, False
 
     def assigned(self, lease: Lease, now: float) -> None:
-        """Our own assignment was confirmed with this row; its new owner has a whole lease duration to start."""
+        """Note that our own assignment was confirmed with this row; its new owner has a whole lease duration to
+        start.
+        """
         self._seen[lease.key] = Seen(lease.counter, now)
 
     def handoff_begun(self, lease: Lease, now: float) -> None:
-        """Our own handoff was confirmed with this row, whose counter it left alone."""
+        """Note that our own handoff was confirmed with this row, whose counter it left alone."""
         before = self._seen.get(lease.key)
         seen = before if before is not None else Seen(lease.counter, now)
         self._seen[lease.key] = seen._replace(handoff=self._handoff(None, lease, now))
 
     def moved_at(self, lease: Lease) -> float | None:
-        """When the lease was last seen to move; None means never, as for a lease that was nobody's from the start."""
+        """Return when the lease was last seen to move; None means never, as for a lease that was nobody's from the
+        start.
+        """
         seen = self._seen.get(lease.key)
         return None if seen is None else seen.moved_at
 
     def is_expired(self, lease: Lease, now: float) -> bool:
-        """Nobody's, or standing still for longer than a lease duration. A lease never observed is not expired yet."""
+        """Return whether it is nobody's, or has stood still for longer than a lease duration; False if it was never
+        observed.
+        """
         if lease.owner is None and lease.checkpoint_owner is None:
             return True
         seen = self._seen.get(lease.key)
@@ -168,13 +174,13 @@ class Observations:
         return seen.moved_at is None or now - seen.moved_at > self._lease_duration_s
 
     def is_blocked(self, lease: Lease, now: float) -> bool:
-        """Whether a pending handoff has to be left alone: alive, not complete, deadline not passed."""
+        """Return whether a pending handoff has to be left alone: alive, not complete, deadline not passed."""
         if lease.checkpoint_owner is None or lease.is_complete or self.is_expired(lease, now):
             return False
         return not self._is_overdue(lease, now)
 
     def is_stuck(self, lease: Lease, now: float) -> bool:
-        """A handoff past its deadline whose old owner keeps renewing: to be completed by force."""
+        """Return a handoff past its deadline whose old owner keeps renewing: to be completed by force."""
         return lease.checkpoint_owner is not None and self._is_overdue(lease, now) and not self.is_expired(lease, now)
 
     def _is_overdue(self, lease: Lease, now: float) -> bool:
@@ -190,7 +196,7 @@ class Observations:
 
 
 def expired_keys(observations: Observations, leases: Iterable[Lease], now: float) -> Steps[frozenset[str]]:
-    """The leases that are nobody's or expired."""
+    """Yield the leases that are nobody's or expired."""
     expired = []
     for number, lease in enumerate(leases):
         if observations.is_expired(lease, now):

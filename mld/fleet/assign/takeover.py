@@ -100,11 +100,11 @@ class Takeover:
         """By part."""
 
     def ended(self, worker: str, until: float) -> None:
-        """The process of that worker is dead, and none of its name runs before `until`."""
+        """Note that the process of that worker is dead, and that none of its name runs before `until`."""
         self._ended[worker] = until
 
     def has_ended(self, worker: str | None, now: float) -> bool:
-        """Whether what was read of this worker at `now` was written by a process that is dead."""
+        """Return whether what was read of this worker at `now` was written by a process that is dead."""
         return worker is not None and self._ended.get(worker, -math.inf) >= now
 
     # --- what was seen ------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class Takeover:
     def saw_all(
         self, leases: Sequence[Lease], reports: Sequence[WorkerReport], heartbeats: Mapping[str, str], now: float
     ) -> Steps[None]:
-        """A whole look that ended at `now`; `heartbeats` are the heartbeats by worker."""
+        """Yield a whole look that ended at `now`; `heartbeats` are the heartbeats by worker."""
         self._membership.saw_reports(reports, now)
         self.observations.heard(heartbeats, now)
         there = {lease.key for lease in leases}
@@ -153,7 +153,7 @@ class Takeover:
         return tuple(chosen)
 
     def saw_part(self, leases: Sequence[Lease], part: int, now: float) -> Steps[None]:
-        """A look at one part that ended at `now`."""
+        """Yield a look at one part that ended at `now`."""
         for number, lease in enumerate(leases):
             self._saw(lease, now)
             self._parts[lease.key] = part
@@ -181,7 +181,7 @@ class Takeover:
             known.pop(key, None)
 
     def _owners(self, leases: Iterable[Lease], now: float) -> Steps[tuple[set[str], set[str]]]:
-        """(who owns leases, who of them has renewed one of them)."""
+        """Return (who owns leases, who of them has renewed one of them)."""
         owning: set[str] = set()
         renewing: set[str] = set()
         for number, lease in enumerate(leases):
@@ -194,7 +194,9 @@ class Takeover:
         return owning, renewing
 
     def _end_patience(self, leases: Sequence[Lease]) -> Steps[None]:
-        """A Java worker that renewed something before and renews nothing now will not discover anything any more."""
+        """Yield a Java worker that renewed something before and renews nothing now will not discover anything any
+        more.
+        """
         dead = self._membership.silent & self._renewed_once
         for number, lease in enumerate(leases):
             if lease.actual_owner in dead:
@@ -207,14 +209,14 @@ class Takeover:
         return now - self._moved_at(lease) > self._rules.lease_duration_s
 
     def _moved_at(self, lease: Lease) -> float:
-        """When an owned lease was last seen to move, or first seen with this owner."""
+        """Return when an owned lease was last seen to move, or first seen with this owner."""
         moved_at = self.observations.moved_at(lease)
         return self._given[lease.key].since if moved_at is None else moved_at
 
     # --- who looks at what --------------------------------------------------------------------------------------------
 
     def watchers(self, part: int) -> tuple[str, ...]:
-        """Who looks at this part as often as it takes, in the view of this worker, which counts itself."""
+        """Return who looks at this part as often as it takes, in the view of this worker, which counts itself."""
         return self._watchers[part]
 
     @property
@@ -222,11 +224,11 @@ class Takeover:
         return len(self._watchers)
 
     def my_parts(self) -> tuple[int, ...]:
-        """The parts of `part_count` that we look at every `LOOK_PERIOD_S`."""
+        """Return the parts of `part_count` that we look at every `LOOK_PERIOD_S`."""
         return tuple(part for part, watchers in enumerate(self._watchers) if self._me in watchers)
 
     def whole_period_s(self) -> float:
-        """How often we look at everything: as a watcher of a table in one part as often as at that."""
+        """Return how often we look at everything: as a watcher of a table in one part as often as at that."""
         duration_s = self._rules.lease_duration_s
         if self._membership.is_alone:
             return max(LOOK_PERIOD_S, ALONE_SHARE * duration_s)
@@ -235,13 +237,13 @@ class Takeover:
         return slow_period_s(len(self._rows), duration_s)
 
     def bound_s(self) -> float:
-        """How long a lease may go without a renewal while this worker can read and write the table."""
+        """Return how long a lease may go without a renewal while this worker can read and write the table."""
         return self._rules.lease_duration_s + self.whole_period_s() + SECOND_CHANCE_S
 
     # --- what is to be taken ------------------------------------------------------------------------------------------
 
     def _due_at(self, lease: Lease) -> float:
-        """When the lease may be taken by whom it falls to; `math.inf` if never, as far as we know."""
+        """Return when the lease may be taken by whom it falls to; `math.inf` if never, as far as we know."""
         owner = lease.actual_owner
         if owner is None:
             return self._free_since[lease.key] + FREE_GRACE_S
@@ -253,7 +255,7 @@ class Takeover:
         return self._moved_at(lease) + patience_s
 
     def plan(self, now: float) -> tuple[list[Lease], float]:
-        """(the leases to take now, when more may become due: `math.inf` if not before another look)."""
+        """Return (the leases to take now, when more may become due: `math.inf` if not before another look)."""
         due = sorted(key for key, at in self._due.items() if at < now)
         next_at = min((at for at in self._due.values() if at >= now), default=math.inf)
         if not due:
@@ -289,7 +291,7 @@ class Takeover:
         return loads_of(lease for key, lease in self._rows.items() if key not in apart)
 
     def _deal(self, keys: Iterable[str], loads: Mapping[str, int]) -> dict[str, str]:
-        """Whom each of the due leases falls to, as every watcher sees it: nobody else who has let one fall due."""
+        """Deal the due leases as every watcher does: to nobody else who has let one fall due."""
         by_part: dict[int, list[Lease]] = {}
         for key in keys:
             by_part.setdefault(self._parts[key], []).append(self._rows[key])
@@ -326,7 +328,7 @@ class Takeover:
         return Move(lease, min(newcomers, key=partial(_rank, self._me)), graceful=True, why=Why.BALANCE)
 
     def tried(self, leases: Iterable[Lease], done: Mapping[str, Lease], now: float) -> None:
-        """We wanted these, and `done` are the rows of those that are ours now. The others wait for the next look."""
+        """Note which of the leases that we wanted are ours now (`done`). The others wait for the next look."""
         for lease in leases:
             self._forget(lease.key)
             if (row := done.get(lease.key)) is not None:
@@ -334,12 +336,12 @@ class Takeover:
                 self._parts[lease.key] = 0
 
     def is_gone(self, owner: str, now: float) -> bool:
-        """Whether it has ended, or no lease of `owner` that we know of has moved for a lease duration."""
+        """Return whether it has ended, or no lease of `owner` that we know of has moved for a lease duration."""
         return self.has_ended(owner, now) or all(
             self._stands_still(lease, now) for lease in self._rows.values() if lease.actual_owner == owner
         )
 
 
 def _rank(one: int | str, other: str) -> bytes:
-    """A lot that is the same for everybody who draws it."""
+    """Return a lot that is the same for everybody who draws it."""
     return hashlib.blake2b(f"{one}/{other}".encode(), digest_size=8).digest()

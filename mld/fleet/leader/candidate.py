@@ -196,7 +196,7 @@ class LeaderCandidate:
     """How often a release is tried yet."""
 
     def holds(self, now: float) -> bool:
-        """Whether the lock is held, as far as this process can know."""
+        """Return whether the lock is held, as far as this process can know."""
         return self.holding is not None and self.holding.is_valid(now)
 
     @property
@@ -211,7 +211,7 @@ Stepped: TypeAlias = tuple[LeaderCandidate, tuple[Action, ...]]
 
 
 def step(state: LeaderCandidate, event: Event, now: float) -> Stepped:
-    """The state after `event`, and what is to be done in this order: at most one request, as the last."""
+    """Return the state after `event`, and what is to be done in this order: at most one request, as the last."""
     match event:
         case News.ASK:
             return _ask(state, now)

@@ -152,7 +152,9 @@ class AdaptiveElection:
         return asked is self._current and not self._is_switching and not self._closed
 
     def _note(self, leads: bool) -> None:
-        """Only workers that may have to change their way of electing tell which one it is, as in KCL."""
+        """Count who leads; only workers that may have to change their way of electing tell which one it is, as in
+        KCL.
+        """
         counts = self._worker.operations.leadership
         counts.is_leader.note(leads)
         if self._is_adaptive and self._current is not None:

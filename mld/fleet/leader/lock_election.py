@@ -52,7 +52,7 @@ class LockTable:
         return self._place
 
     async def read(self) -> SeenLock:
-        """The lock as it is now. Raises TableError; a damaged row is a value."""
+        """Return the lock as it is now. Raises TableError; a damaged row is a value."""
         answer = await self._calls.send("GetItem", lock.read(self._place))
         return lock.parse_lock(answer.get("Item"))
 
@@ -99,7 +99,7 @@ _FAILURES = {
 
 
 async def _nothing(_: bool) -> None:
-    """The hook of an election that has none."""
+    """Do nothing: the hook of an election that has none."""
 
 
 class LockElection:
@@ -162,7 +162,7 @@ class LockElection:
         return not check.cancelled() and check.result() and self.holds_lock
 
     def ended(self, worker: str, until: float) -> None:
-        """A worker is known to have ended, and none of its name runs before `until`: its lock may be claimed."""
+        """Claim the lock of a worker that is known to have ended, and none of whose name runs before `until`."""
         self._step(candidate.Ended(worker, until))
 
     async def step_down(self, hold_off_s: float) -> None:
@@ -218,7 +218,7 @@ class LockElection:
         return self.holds_lock
 
     async def _fail_check(self, error: Exception) -> None:
-        """The hook says that the result must not be used."""
+        """Give the lock up, because the hook says that the result must not be used."""
         log.warning("not leading: %s", error or type(error).__name__, extra={"action": "leader_check_failed"})
         table = self._table()
         if self._used is not None and self._used.place != table.place:
@@ -281,7 +281,7 @@ class LockElection:
         return None
 
     def _mind_heartbeats(self) -> None:
-        """A task renews the lock exactly while it is held."""
+        """Have a task renew the lock exactly while it is held."""
         if self._state.holding is None:
             heartbeats, self._heartbeats = self._heartbeats, None
             if heartbeats is not None and heartbeats is not asyncio.current_task():
@@ -290,7 +290,7 @@ class LockElection:
             self._heartbeats = asyncio.create_task(self._keep())
 
     async def _send(self, request: candidate.Request) -> candidate.Event:
-        """The answer to one request."""
+        """Return the answer to one request."""
         version = ""
         if isinstance(request, Claim | candidate.Renew):
             version = self._new_version()

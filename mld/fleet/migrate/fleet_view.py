@@ -30,7 +30,7 @@ class ReadinessReader:
         self._clock = clock
 
     async def read(self) -> FleetView:
-        """Raises TableError."""
+        """Raise TableError."""
         index = await self._index.status()
         scan = await self._table.scan()
         now = self._clock.wall()
@@ -63,7 +63,7 @@ class Summaries:
         self._first_seen: dict[str, tuple[int, float]] = {}
 
     def forget(self) -> None:
-        """Leadership was won or lost: what was seen before does not count."""
+        """Forget what was seen before leadership was won or lost."""
         self._first_seen = {}
 
     def on_loaded(self, seen: FleetSnapshot) -> None:
@@ -82,7 +82,7 @@ class Summaries:
         self._migration.push(summary)
 
     def _unproven(self, leases: Iterable[Lease]) -> set[str]:
-        """Leases that this leader has neither seen move nor watched for a lease duration."""
+        """Return leases that this leader has neither seen move nor watched for a lease duration."""
         now = self._clock.monotonic()
         self._first_seen = {lease.key: self._first_seen.get(lease.key, (lease.counter, now)) for lease in leases}
         return {

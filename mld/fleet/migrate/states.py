@@ -84,18 +84,18 @@ TableRow: TypeAlias = StateRow[TableStatus]
 
 
 def first_row(kind: Kind[StateT], state: StateT, by: str, at_ms: int) -> StateRow[StateT]:
-    """The row to create: it says already that the fleet came from INIT."""
+    """Return the row to create: it says already that the fleet came from INIT."""
     return StateRow(kind, state, by, at_ms, (HistoryEntry(kind.first.value, by, at_ms),))
 
 
 def advanced(row: StateRow[StateT], state: StateT, by: str, at_ms: int) -> StateRow[StateT]:
-    """The row after `row`: what it said becomes the newest entry of its history."""
+    """Return the row after `row`: what it said becomes the newest entry of its history."""
     past = HistoryEntry(row.state.value, row.by, row.at_ms)
     return StateRow(row.kind, state, by, at_ms, (past, *row.history)[:HISTORY_MAX], row.others)
 
 
 def parse_state(kind: Kind[StateT], item: Row, place: Place) -> StateRow[StateT]:
-    """The row as read from `place`. Raises UnreadableStateError if it does not say a state that we know.
+    """Return the row as read from `place`. Raises UnreadableStateError if it does not say a state that we know.
 
     `mb`, `mts` and `h` inform and are not needed to go on, so a damaged one is taken for absent.
     """
@@ -119,13 +119,13 @@ def parse_state(kind: Kind[StateT], item: Row, place: Place) -> StateRow[StateT]
 
 
 def item_of(row: StateRow[StateT], place: Place) -> dict[str, dict[str, Any]]:
-    """The whole item, to be put into `place`."""
+    """Return the whole item, to be put into `place`."""
     identity = {place.key: {"S": row.kind.key}, ENTITY_TYPE: {"S": row.kind.entity.value}}
     return {**{name: dict(value) for name, value in row.others.items()}, **identity, **changes_of(row)}
 
 
 def changes_of(row: StateRow[StateT]) -> dict[str, dict[str, Any]]:
-    """The attributes that an update of the row sets; it leaves all others as they are."""
+    """Return the attributes that an update of the row sets; it leaves all others as they are."""
     changes: dict[str, dict[str, Any]] = {row.kind.attribute: {"S": row.state.value}}
     if row.by is not None:
         changes[MODIFIED_BY] = {"S": row.by}
@@ -137,7 +137,8 @@ def changes_of(row: StateRow[StateT]) -> dict[str, dict[str, Any]]:
 
 
 def moved(item: Row, legacy: Place) -> dict[str, dict[str, Any]] | None:
-    """A row of the legacy coordinator table as it is to stand in the lease table; None if it must not stand there.
+    """Return a row of the legacy coordinator table as it is to stand in the lease table; None if it must not stand
+    there.
 
     There every row that is not a lease needs an `entityType` that all readers know. Rows of workers before 3.5 have
     none; theirs follows from the key, or from what only a stream-info row has. Anything else would be a broken lease.
@@ -263,7 +264,9 @@ def _in_state(kind: Kind[StateT], state: StateT) -> Params:
 
 
 def _unchanged(item: Row) -> Params:
-    """Every attribute is as it was read. One that was added since goes unnoticed: nobody adds any to such rows."""
+    """Return every attribute is as it was read. One that was added since goes unnoticed: nobody adds any to such
+    rows.
+    """
     numbered = list(enumerate(item.items()))
     return {
         "ConditionExpression": " AND ".join(f"#a{number} = :a{number}" for number, _ in numbered),

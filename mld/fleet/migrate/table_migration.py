@@ -63,7 +63,9 @@ class RowMover:
         return True
 
     async def _plan(self, item: Row, legacy: Place, leases: Place) -> tuple[Row, Row, Row | None] | None:
-        """What the transaction needs. A copy in the lease table is replaced: everybody reads the legacy row first."""
+        """Return what the transaction needs. A copy in the lease table is replaced: everybody reads the legacy row
+        first.
+        """
         key = str(item[legacy.key].get("S"))
         wanted = moved(item, legacy)
         if wanted is None:
@@ -232,15 +234,15 @@ class TableMigration:
         return self._layout
 
     def lock_place(self) -> Place:
-        """Where the leader's lock is now."""
+        """Return where the leader's lock is now."""
         return single_table.lock_place(self._status, self._layout)
 
     def read_places(self) -> tuple[Place, ...]:
-        """Where coordinator rows are to be read now, in this order."""
+        """Return where coordinator rows are to be read now, in this order."""
         return single_table.state_read_places(self._status, self._layout)
 
     def report_read_places(self) -> tuple[Place, ...]:
-        """Where worker reports are to be listed now."""
+        """Return where worker reports are to be listed now."""
         return single_table.report_read_places(self._status, self._layout)
 
     @property
@@ -256,7 +258,7 @@ class TableMigration:
     # --- the leader's check -------------------------------------------------------------------------------------------
 
     def push(self, summary: FleetSummary | None) -> None:
-        """What the leader's assigner has just seen; None if it cannot tell yet."""
+        """Note what the leader's assigner has just seen; None if it cannot tell yet."""
         self._summary = summary
 
     async def on_check(self, is_leader: bool) -> None:
@@ -307,7 +309,7 @@ class TableMigration:
             self._counts.in_phase_2.note(moved)
 
     def _enter(self, status: TableStatus) -> None:
-        """Raises MigrationCompletedError on COMPLETE."""
+        """Raise MigrationCompletedError on COMPLETE."""
         if status is not self._status:
             log.info("rows of the fleet: %s", status.value, extra={"action": "table_status"})
         self._status = status
@@ -340,7 +342,9 @@ class TableMigration:
         )
 
     async def _carry_out(self, step: Step, row: TableRow | None, place: Place) -> None:
-        """A write that is refused changes nothing here: the next check reads what somebody else has written."""
+        """Carry out a step. A write that is refused changes nothing here: the next check reads what somebody else has
+        written.
+        """
         match step:
             case Step.CREATE_INIT:
                 await self._create(TableStatus.INIT, place)
@@ -412,7 +416,7 @@ class TableMigration:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """For ever: report a legacy coordinator table that appears after this worker has started without one."""
+        """Report a legacy coordinator table that appears after this worker has started without one, for ever."""
         while self._layout.coordinator is None:
             await self._clock.sleep(LATE_TABLE_PERIOD_S)
             try:

@@ -120,7 +120,7 @@ class VersionMachine:
             delay_s = MONITOR_S if await self._look(on_state) else RETRY_S
 
     async def _look(self, on_state: OnState) -> bool:
-        """One look at the row; False if a state could not be entered."""
+        """Return one look at the row; False if a state could not be entered."""
         match self._version:
             case ClientVersion.V3X_WITH_ROLLBACK:
                 self._counts.in_3x.note(1)
@@ -153,7 +153,7 @@ class VersionMachine:
         return True
 
     async def _enter(self, version: ClientVersion, stored: ClientVersion | None, on_state: OnState) -> None:
-        """Does nothing if this has been entered before and nothing else since."""
+        """Do nothing if this has been entered before and nothing else since."""
         wanted = (version, versions.components(version, stored))
         if wanted == self._entered:
             return
@@ -171,7 +171,7 @@ class VersionMachine:
             )
 
     async def _flip(self, row: ClientVersionRow, place: Place) -> bool:
-        """As leader of a fleet that has been ready for long enough, write 3X_WITH_ROLLBACK; True if written."""
+        """Write 3X_WITH_ROLLBACK as leader of a fleet that has been ready for long enough; True if written."""
         try:
             if not await self._is_leader():
                 self._readiness = Readiness()
@@ -193,7 +193,7 @@ class VersionMachine:
     # --- the row ------------------------------------------------------------------------------------------------------
 
     async def _read(self) -> tuple[ClientVersionRow | None, Place]:
-        """The row and where it is, or where it would be created."""
+        """Return the row and where it is, or where it would be created."""
         for place in self._routes.read_places():
             row = await self._states.get(CLIENT_VERSION, place)
             if row is not None:
@@ -201,7 +201,9 @@ class VersionMachine:
         return None, self._routes.write_place
 
     async def _write(self, row: ClientVersionRow | None, place: Place, version: ClientVersion) -> bool:
-        """A row that exists is changed where it was read: Java looks for it in its own place and changes nothing."""
+        """Return a row that exists is changed where it was read: Java looks for it in its own place and changes
+        nothing.
+        """
         now_ms = int(self._clock.wall() * 1000)
         if row is None:
             return await self._states.create(first_row(CLIENT_VERSION, version, self._worker_id, now_ms), place)

@@ -245,7 +245,7 @@ class _Switch:
         self.off.set()
 
     def turn(self, on: bool) -> bool:
-        """True if this turned it on."""
+        """Return true if this turned it on."""
         begins = on and self.off.is_set()
         rising, falling = (self.on, self.off) if on else (self.off, self.on)
         falling.clear()

@@ -63,7 +63,7 @@ class ReportsTable:
             raise TableUnavailableError(f"own report {report.worker} cannot be read back: {error}") from error
 
     async def get(self, worker: str) -> WorkerReport | None:
-        """One report as it is now; None if there is none that can be read. Raises TableError."""
+        """Return one report as it is now; None if there is none that can be read. Raises TableError."""
         key = {self._place.key: {"S": worker}}
         row = (await self._calls.send("GetItem", {"Key": key, "ConsistentRead": True})).get("Item", {})
         found = reports.parse_rows([row], self._place.key).reports
@@ -91,7 +91,7 @@ class ReportsTable:
         return await self._try("DeleteItem", self._request(report.worker, f"{unchanged} AND {self._is_report}", values))
 
     async def scan(self) -> ReportScan:
-        """All reports here, eventually consistent; damaged rows are named, not raised. Raises TableError."""
+        """Return all reports here, eventually consistent; damaged rows are named, not raised. Raises TableError."""
         params: Request = {}
         if self._place.key != REPORTS_TABLE_KEY:
             params = {
@@ -154,7 +154,7 @@ class StoredReports:
         self._places = places
 
     async def legacy(self) -> tuple[WorkerReport, ...]:
-        """The reports of the legacy worker-metrics table, if the fleet still has one. Raises TableError."""
+        """Return the reports of the legacy worker-metrics table, if the fleet still has one. Raises TableError."""
         found: list[WorkerReport] = []
         for place in self._places.report_read_places():
             if place.key != LEASE_TABLE_KEY:
@@ -165,11 +165,11 @@ class StoredReports:
         return tuple(found)
 
     async def beside(self, scan: TableScan) -> tuple[WorkerReport, ...]:
-        """All reports, those of `scan` and those of the legacy table. Raises TableError."""
+        """Return all reports, those of `scan` and those of the legacy table. Raises TableError."""
         return (*reports.parse_rows(scan.others, LEASE_TABLE_KEY).reports, *await self.legacy())
 
     async def may_receive(self, worker: str) -> bool:
-        """Whether the worker has a report now and does not leave. Raises TableError."""
+        """Return whether the worker has a report now and does not leave. Raises TableError."""
         found = [await ReportsTable(self._service, place).get(worker) for place in self._places.report_read_places()]
         there = reports.newest_of_each(report for report in found if report is not None)
         return any(not reports.is_leaving(report) for report in there)
