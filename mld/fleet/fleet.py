@@ -103,7 +103,7 @@ class Fleet:
         if self._started:
             return
         await self._parts.migration.start()
-        place = self._parts.migration.report_place
+        place = self._parts.migration.routes.report_place
         await self._parts.heartbeat.admit(place)
         if self._reporter is None and place is not None:
             self._reporter = await self._parts.new_reporter(place)

@@ -8,6 +8,7 @@ import os
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 import mld
@@ -25,19 +26,19 @@ from mld.fleet.leader.election import AdaptiveElection, ShuffleElection
 from mld.fleet.leader.lock import LockRow
 from mld.fleet.leader.lock_election import LockElection, LockTable
 from mld.fleet.membership import FleetMembership
-from mld.fleet.migrate.fleet_view import ReadinessReader, Summaries
 from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.migrate.table_migration import TableMigration
 from mld.fleet.migrate.version_machine import VersionMachine
+from mld.fleet.migrate.versions import FleetView
 from mld.fleet.report.platform import LoadSource, detect
 from mld.fleet.report.reporter import Reporter, ReporterRules
-from mld.fleet.report.reports import ReportRules
+from mld.fleet.report.reports import EXPIRED_AFTER_PERIODS, ReportRules
 from mld.fleet.report.reports_table import ReportsTable, StoredReports
 from mld.fleet.values import COORDINATOR_TABLE_KEY, REPORTS_TABLE_KEY, LeaderDecider, Place, WorkerReport
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus
-from mld.leases.table import LeaseTable, StoredTable
+from mld.leases.table import IndexStatus, LeaseTable, StoredTable
 from mld.leases.table_maker import LegacyTable, TableOptions
 from mld.leases.taker import LeaseTaker
 from mld.metrics.registry import Metrics
@@ -88,8 +89,8 @@ class FleetParts:
         leases_max = settings.max_leases_for_worker
         rules = _report_rules(settings)
         states = StatesTable(needs.service)
-        self.migration = _migration(settings, needs, states)
-        reports = StoredReports(needs.service, self.migration)
+        self.migration = _migration(settings, needs, states, rules)
+        reports = StoredReports(needs.service, lambda: self.migration.routes.report_read_places)
         heartbeats = HeartbeatTable(
             needs.service,
             settings.table_name,
@@ -98,13 +99,6 @@ class FleetParts:
         )
         self.java_peers = JavaPeers(
             needs.table, reports, heartbeats, needs.clock, lease_duration_s=self.lease_duration_s, rules=rules
-        )
-        self._summaries = Summaries(
-            self.migration,
-            needs.clock,
-            lease_duration_s=self.lease_duration_s,
-            report_period_s=rules.report_period_s,
-            metrics=needs.metrics,
         )
         self.leader = AdaptiveElection(
             needs.metrics, is_adaptive=settings.client_version_config is not ClientVersionConfig.VERSION_3X
@@ -147,7 +141,7 @@ class FleetParts:
                 fence=heartbeats.fence,
                 on_assigned=self.discovery.wake,
                 due=assigning_due,
-                listeners=(self.failover_watcher, self.java_peers, self._summaries),
+                listeners=(self.failover_watcher, self.java_peers, self.migration),
                 metrics=needs.metrics,
             ),
         )
@@ -184,7 +178,7 @@ class FleetParts:
             worker_id=needs.worker_id,
             configured=settings.client_version_config,
             is_leader=self.leader.is_leader,
-            view=ReadinessReader(needs.table, self.index, reports, rules, needs.clock).read,
+            view=partial(self._view, reports, rules),
             metrics=needs.metrics,
         )
         self.child_adopter = ChildAdopter(
@@ -201,7 +195,7 @@ class FleetParts:
                 self._owners, needs.clock, worker_id=needs.worker_id, on_change=self._on_leader_changed
             )
         return LockElection(
-            lambda: LockTable(needs.service, self.migration.lock_place()),
+            lambda: LockTable(needs.service, self.migration.routes.lock_place),
             needs.clock,
             worker_id=needs.worker_id,
             new_version=lambda: str(uuid.UUID(int=needs.rng.getrandbits(128), version=4)),
@@ -213,16 +207,28 @@ class FleetParts:
         self.needs.metrics.worker.is_leader = leads
         if not leads:
             self.needs.metrics.worker.table.forget_leadership()
-        self._summaries.forget()
+        self.migration.forget()
         if leads:
             self.assigner.wake()
+
+    async def _view(self, reports: StoredReports, rules: ReportRules) -> FleetView:
+        """Read what the readiness monitor looks at (coordination#readiness-for-3x-mode). Raises TableError."""
+        index = await self.index.status()
+        scan = await self.needs.table.scan()
+        now, believed_s = self.clock.wall(), EXPIRED_AFTER_PERIODS * rules.report_period_s
+        reporting = frozenset(
+            report.worker
+            for report in await reports.beside(scan)
+            if report.updated_at_s is not None and report.updated_at_s + believed_s > now
+        )
+        return FleetView(index is IndexStatus.ACTIVE, {lease.key: lease.owner for lease in scan.leases}, reporting)
 
     async def _owners(self) -> set[str]:
         scan = await self.needs.table.scan()
         return {lease.owner for lease in scan.leases if lease.owner is not None}
 
     async def _read_leader(self) -> str | None:
-        seen = await LockTable(self.needs.service, self.migration.lock_place()).read()
+        seen = await LockTable(self.needs.service, self.migration.routes.lock_place).read()
         return seen.owner if isinstance(seen, LockRow) and not seen.is_released else None
 
     async def new_reporter(self, place: Place) -> Reporter:
@@ -291,7 +297,7 @@ def _assigner_settings(settings: Settings, rules: ReportRules) -> AssignerSettin
     )
 
 
-def _migration(settings: Settings, needs: FleetNeeds, states: StatesTable) -> TableMigration:
+def _migration(settings: Settings, needs: FleetNeeds, states: StatesTable, rules: ReportRules) -> TableMigration:
     return TableMigration(
         states,
         needs.clock,
@@ -304,6 +310,8 @@ def _migration(settings: Settings, needs: FleetNeeds, states: StatesTable) -> Ta
             max(settings.table_migration_complete_bake_time_seconds, BAKE_SECONDS_MIN), BAKE_SECONDS_MAX
         ),
         create_legacy=settings.metadata_layout is MetadataLayout.LEGACY,
+        lease_duration_s=settings.failover_time_millis / 1000,
+        report_period_s=rules.report_period_s,
         metrics=needs.metrics,
     )
 

@@ -86,12 +86,17 @@ def refreshed_status(current: TableStatus, stored: TableStatus | None, *, migrat
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """The tables of an application. A legacy table is None if it did not exist when the worker started."""
+class Routes:
+    """Where the rows of an application live. A legacy table is None if it did not exist when the worker started.
+
+    What a worker writes stays where it was `at_start`; what it reads, and the lock, goes by the status that is `live`.
+    """
 
     lease_table: str
     coordinator_table: str | None = None
     reports_table: str | None = None
+    at_start: TableStatus = TableStatus.COMPLETE
+    live: TableStatus = TableStatus.COMPLETE
 
     @property
     def leases(self) -> Place:
@@ -105,50 +110,45 @@ class Layout:
     def reports(self) -> Place | None:
         return None if self.reports_table is None else Place(self.reports_table, REPORTS_TABLE_KEY)
 
+    @property
+    def lock_place(self) -> Place:
+        """Where the leader's lock is now."""
+        return self.read_places[0]
 
-def state_read_places(live: TableStatus, layout: Layout) -> tuple[Place, ...]:
-    """Return where to look for a coordinator row, in this order. Also where to list them."""
-    return _with_legacy(live, layout.coordinator, layout.leases)
+    @property
+    def read_places(self) -> tuple[Place, ...]:
+        """Where to look for a coordinator row now, in this order. Also where to list them."""
+        return self._with_legacy(self.coordinator)
 
+    @property
+    def report_read_places(self) -> tuple[Place, ...]:
+        """Where to list worker reports now."""
+        return self._with_legacy(self.reports)
 
-def report_read_places(live: TableStatus, layout: Layout) -> tuple[Place, ...]:
-    """Return where to list worker reports."""
-    return _with_legacy(live, layout.reports, layout.leases)
+    @property
+    def write_place(self) -> Place:
+        """Where to write and delete coordinator rows, for as long as the worker runs."""
+        return self.leases if self._writes_leases or self.coordinator is None else self.coordinator
 
+    @property
+    def report_place(self) -> Place | None:
+        """Where to write the own report, for as long as the worker runs. None: it belongs into a missing table."""
+        return self.leases if self._writes_leases else self.reports
 
-def state_write_place(at_start: TableStatus, layout: Layout) -> Place:
-    """Return where to write and delete coordinator rows: it does not change while a worker runs."""
-    return layout.leases if _in_lease_table(at_start) or layout.coordinator is None else layout.coordinator
+    @property
+    def _writes_leases(self) -> bool:
+        return self.at_start in (TableStatus.COMPLETE, TableStatus.PENDING)
 
-
-def report_write_place(at_start: TableStatus, layout: Layout) -> Place | None:
-    """Return where to write the own report, for as long as the worker runs. None: it belongs into a table that is
-    missing.
-    """
-    return layout.leases if _in_lease_table(at_start) else layout.reports
-
-
-def lock_place(live: TableStatus, layout: Layout) -> Place:
-    """Return where the leader's lock is."""
-    if live is TableStatus.COMPLETE or layout.coordinator is None:
-        return layout.leases
-    return layout.coordinator
-
-
-def _with_legacy(live: TableStatus, legacy: Place | None, leases: Place) -> tuple[Place, ...]:
-    return (leases,) if live is TableStatus.COMPLETE or legacy is None else (legacy, leases)
-
-
-def _in_lease_table(at_start: TableStatus) -> bool:
-    return at_start in (TableStatus.COMPLETE, TableStatus.PENDING)
+    def _with_legacy(self, legacy: Place | None) -> tuple[Place, ...]:
+        return (self.leases,) if self.live is TableStatus.COMPLETE or legacy is None else (legacy, self.leases)
 
 
-def missing_reports_warning(at_start: TableStatus, layout: Layout, reports_name: str) -> str | None:
+def missing_reports_warning(routes: Routes, reports_name: str) -> str | None:
     """Return what to tell the operator of a legacy coordinator table without its worker-metrics table."""
-    if report_write_place(at_start, layout) is not None:
+    if routes.report_place is not None:
         return None
     return (
-        f"the coordinator table {layout.coordinator_table} exists and the worker-metrics table {reports_name} does "
+        f"the coordinator table {routes.coordinator_table} exists and the worker-metrics table {reports_name} does "
         "not: this worker cannot report and is given no leases. Set mld.metadataLayout=legacy to have the table "
         "created, or correct workerMetricsTableName"
     )

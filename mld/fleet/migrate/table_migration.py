@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from mld.core.clock import Clock
@@ -20,7 +20,7 @@ from mld.core.errors import MldError, StartupError, TableError
 from mld.core.surviving import survived
 from mld.fleet.leader.lock import LOCK_KEY
 from mld.fleet.migrate import single_table
-from mld.fleet.migrate.single_table import FleetSummary, Layout, Step, chunks, rows_to_move
+from mld.fleet.migrate.single_table import FleetSummary, Routes, Step, chunks, rows_to_move
 from mld.fleet.migrate.states import (
     CLIENT_VERSION,
     ENTITY_TYPE,
@@ -33,7 +33,8 @@ from mld.fleet.migrate.states import (
     moved,
 )
 from mld.fleet.migrate.states_table import StatesTable
-from mld.fleet.values import EntityType, Place, TableStatus
+from mld.fleet.values import EntityType, FleetSnapshot, Place, TableStatus
+from mld.leases.lease import Lease
 from mld.leases.table_maker import LegacyTable
 from mld.metrics.registry import Metrics
 
@@ -136,14 +137,16 @@ class TableMigration:
         migrate: bool,
         complete_bake_s: float,
         create_legacy: bool = False,
+        lease_duration_s: float = 10.0,
+        report_period_s: float = single_table.REPORT_PERIOD_S,
         metrics: Metrics | None = None,
     ) -> None:
         operations = (Metrics() if metrics is None else metrics).worker.operations
-        self._counts, self._moves, self._starts = (
-            operations.table_migration,
-            operations.row_moves,
-            operations.table_migration_start,
-        )
+        self._counts, self._moves = operations.table_migration, operations.row_moves
+        self._starts, self._versions = operations.table_migration_start, operations.fleet_versions
+        self._lease_duration_s = lease_duration_s
+        self._report_period_s = report_period_s
+        self._first_seen: dict[str, tuple[int, float]] = {}
         self._states = states
         self._clock = clock
         self._worker_id = worker_id
@@ -152,8 +155,8 @@ class TableMigration:
         self._migrate = migrate
         self._complete_bake_s = complete_bake_s
         self._create_legacy = create_legacy
-        self._layout = Layout(lease_table)
-        self._at_start = self._status = TableStatus.COMPLETE
+        self.routes = Routes(lease_table)
+        """Where the fleet's rows live now."""
         self._mover = RowMover(states, worker_id=worker_id, on_moved=lambda: self._moves.batches.note(1))
         self._move: asyncio.Task[None] | None = None
         self._move_after = float("-inf")
@@ -173,30 +176,25 @@ class TableMigration:
     async def _start(self) -> TableStatus:
         if self._create_legacy:
             await self._ensure_legacy()
-        layout = Layout(self._layout.lease_table)
+        routes = Routes(self.routes.lease_table)
         if await self._coordinator.exists():
-            has_reports = await self._reports.exists()
-            layout = replace(
-                layout,
-                coordinator_table=self._coordinator.name,
-                reports_table=self._reports.name if has_reports else None,
-            )
-        place = layout.coordinator
+            reports = self._reports.name if await self._reports.exists() else None
+            routes = replace(routes, coordinator_table=self._coordinator.name, reports_table=reports)
+        place = routes.coordinator
         row = None if place is None else await self._states.get(TABLE_MIGRATION, place)
         status = single_table.initial_status(
-            None if row is None else row.state, coordinator_table=layout.coordinator_table, migrate=self._migrate
+            None if row is None else row.state, coordinator_table=routes.coordinator_table, migrate=self._migrate
         )
-        self._layout = layout
-        self._at_start = self._status = status
+        self.routes = replace(routes, at_start=status, live=status)
         log.info("rows of the fleet: %s", status.value, extra={"action": "table_status"})
-        warning = single_table.missing_reports_warning(status, layout, self._reports.name)
+        warning = single_table.missing_reports_warning(self.routes, self._reports.name)
         if warning is not None:
             log.error(warning, extra={"action": "reports_table_missing"})
         return status
 
     async def _ensure_legacy(self) -> None:
         if not await self._coordinator.exists():
-            leases = self._layout.leases
+            leases = self.routes.leases
             for key in SINGLE_TABLE_KEYS:
                 if await self._states.get_item(key, leases) is not None:
                     raise StartupError(
@@ -213,8 +211,8 @@ class TableMigration:
         fleet goes forward again. Without it nobody could report, and only the leader would be given leases. Errors are
         logged: a worker that cannot report goes on.
         """
-        had = self._layout.reports
-        if had is None or self.report_place != had or self._status is TableStatus.COMPLETE:
+        had = self.routes.reports
+        if had is None or self.routes.report_place != had or self.status is TableStatus.COMPLETE:
             return
         try:
             if await self._reports.ensure():
@@ -223,43 +221,46 @@ class TableMigration:
             failure = survived(error, "restoring the reports table")
             log.error("%s", failure, extra={"action": "reports_table_missing"})
 
-    # --- routing ------------------------------------------------------------------------------------------------------
-
     @property
     def status(self) -> TableStatus:
-        return self._status
-
-    @property
-    def layout(self) -> Layout:
-        return self._layout
-
-    def lock_place(self) -> Place:
-        """Return where the leader's lock is now."""
-        return single_table.lock_place(self._status, self._layout)
-
-    def read_places(self) -> tuple[Place, ...]:
-        """Return where coordinator rows are to be read now, in this order."""
-        return single_table.state_read_places(self._status, self._layout)
-
-    def report_read_places(self) -> tuple[Place, ...]:
-        """Return where worker reports are to be listed now."""
-        return single_table.report_read_places(self._status, self._layout)
-
-    @property
-    def write_place(self) -> Place:
-        """Where coordinator rows are created, as long as this worker runs."""
-        return single_table.state_write_place(self._at_start, self._layout)
-
-    @property
-    def report_place(self) -> Place | None:
-        """Where this worker reports as long as it runs; None if that table is missing."""
-        return single_table.report_write_place(self._at_start, self._layout)
+        """The status that is live."""
+        return self.routes.live
 
     # --- the leader's check -------------------------------------------------------------------------------------------
 
+    def forget(self) -> None:
+        """Forget what was seen before leadership was won or lost."""
+        self._first_seen = {}
+
+    def on_loaded(self, seen: FleetSnapshot) -> None:
+        """Take note of what the leader's assigner has just seen."""
+        summary = single_table.summarise(
+            seen.leases,
+            seen.reports,
+            wall_s=self._clock.wall(),
+            at=self._clock.monotonic(),
+            expired=seen.expired,
+            unproven=self._unproven(seen.leases),
+            report_period_s=self._report_period_s,
+        )
+        if summary is not None:
+            self._versions.lowest_code.note(summary.lowest_code)
+        self.push(summary)
+
     def push(self, summary: FleetSummary | None) -> None:
-        """Note what the leader's assigner has just seen; None if it cannot tell yet."""
+        """Go by this summary of the fleet; None if it cannot be told yet."""
         self._summary = summary
+
+    def _unproven(self, leases: Iterable[Lease]) -> set[str]:
+        """Return the leases that this leader has neither seen move nor watched for a lease duration."""
+        now = self._clock.monotonic()
+        self._first_seen = {lease.key: self._first_seen.get(lease.key, (lease.counter, now)) for lease in leases}
+        return {
+            lease.key
+            for lease in leases
+            if self._first_seen[lease.key][0] == lease.counter
+            and now - self._first_seen[lease.key][1] <= self._lease_duration_s
+        }
 
     async def on_check(self, is_leader: bool) -> None:
         """Read the row and follow it; as leader, move the migration on.
@@ -267,8 +268,8 @@ class TableMigration:
         Raises MigrationCompletedError once, when the lock has moved to the lease table. Raises TableError if the row
         cannot be read: a new leader must not lead before it has seen that the lock still belongs here.
         """
-        place = self._layout.coordinator
-        if self._status is TableStatus.COMPLETE or place is None:
+        place = self.routes.coordinator
+        if self.status is TableStatus.COMPLETE or place is None:
             if is_leader:
                 self._counts.status.note(ORDINALS[TableStatus.COMPLETE])
             return
@@ -295,7 +296,7 @@ class TableMigration:
             self._counts.status.note(UNKNOWN if row is None else ORDINALS[row.state])
             self._count_fleet(self._summary)
         self._enter(
-            single_table.refreshed_status(self._status, None if row is None else row.state, migrate=self._migrate)
+            single_table.refreshed_status(self.status, None if row is None else row.state, migrate=self._migrate)
         )
         if is_leader:
             await self._lead(row, place)
@@ -310,9 +311,9 @@ class TableMigration:
 
     def _enter(self, status: TableStatus) -> None:
         """Raise MigrationCompletedError on COMPLETE."""
-        if status is not self._status:
+        if status is not self.status:
             log.info("rows of the fleet: %s", status.value, extra={"action": "table_status"})
-        self._status = status
+        self.routes = replace(self.routes, live=status)
         if status is TableStatus.COMPLETE:
             self._stop_move()
             raise MigrationCompletedError("the leader's lock lives in the lease table now")
@@ -332,7 +333,7 @@ class TableMigration:
 
     def _next_step(self, row: TableRow | None, legacy_keys: tuple[str, ...] | None) -> Step:
         return single_table.leader_step(
-            self._status,
+            self.status,
             row,
             self._summary,
             wall_ms=self._wall_ms(),
@@ -343,47 +344,36 @@ class TableMigration:
 
     async def _carry_out(self, step: Step, row: TableRow | None, place: Place) -> None:
         """Carry out a step. A write that is refused changes nothing here: the next check reads what somebody else has
-        written.
-        """
+        written."""
         match step:
-            case Step.CREATE_INIT:
-                await self._create(TableStatus.INIT, place)
-            case Step.CREATE_DEPLOYED:
-                await self._create(TableStatus.DEPLOYED, place)
+            case Step.CREATE_INIT | Step.CREATE_DEPLOYED:
+                status = TableStatus.INIT if step is Step.CREATE_INIT else TableStatus.DEPLOYED
+                first = first_row(TABLE_MIGRATION, status, self._worker_id, self._wall_ms())
+                with self._counts.write_fault.faults():
+                    await self._states.create(first, place)
             case Step.STOP_MOVE:
                 self._stop_move()
             case Step.MOVE_ROWS:
                 self._start_move(place)
-            case Step.NOTHING | Step.LIST_LEGACY:
-                pass
-            case _:
-                assert row is not None, f"{step} without a row"
-                await self._change(step, row, place)
-
-    async def _create(self, status: TableStatus, place: Place) -> None:
-        with self._counts.write_fault.faults():
-            await self._states.create(first_row(TABLE_MIGRATION, status, self._worker_id, self._wall_ms()), place)
-
-    async def _change(self, step: Step, row: TableRow, place: Place) -> None:
-        match step:
-            case Step.DELETE_ROW:
+            case Step.DELETE_ROW if row is not None:
                 with self._counts.delete_fault.faults():
                     await self._states.delete(row, place)
-            case Step.TO_DEPLOYED:
+            case Step.TO_DEPLOYED if row is not None:
                 self._stop_move()
-                if await self._update(row, TableStatus.DEPLOYED, place) and self._status is TableStatus.INIT:
-                    self._enter(
-                        single_table.refreshed_status(self._status, TableStatus.DEPLOYED, migrate=self._migrate)
-                    )
-            case Step.TO_PENDING:
+                if await self._update(row, TableStatus.DEPLOYED, place) and self.status is TableStatus.INIT:
+                    self._enter(single_table.refreshed_status(self.status, TableStatus.DEPLOYED, migrate=self._migrate))
+            case Step.TO_PENDING if row is not None:
                 await self._update(row, TableStatus.PENDING, place)
-            case Step.FINALISE:
+            case Step.FINALISE if row is not None:
                 complete = advanced(row, TableStatus.COMPLETE, self._worker_id, self._wall_ms())
-                leases = self._layout.leases
                 with self._counts.completion_fault.faults():
-                    is_done = await self._states.finalise(complete, row.state, place, leases, self._worker_id)
+                    is_done = await self._states.finalise(
+                        complete, row.state, place, self.routes.leases, self._worker_id
+                    )
                 if is_done:
                     self._enter(TableStatus.COMPLETE)
+            case _:
+                assert step in (Step.NOTHING, Step.LIST_LEGACY), f"{step} without a row"
 
     async def _update(self, row: TableRow, status: TableStatus, place: Place) -> bool:
         changed = advanced(row, status, self._worker_id, self._wall_ms())
@@ -404,7 +394,7 @@ class TableMigration:
     async def _move_rows(self, place: Place) -> None:
         try:
             with self._moves.all.timed(self._clock.monotonic):
-                await self._mover.move(place, self._layout.leases)
+                await self._mover.move(place, self.routes.leases)
         except Exception as error:
             failure = survived(error, "moving rows")
             log.warning("rows not moved: %s", failure, extra={"action": "move_failed"})
@@ -417,7 +407,7 @@ class TableMigration:
 
     async def watch(self) -> None:
         """Report a legacy coordinator table that appears after this worker has started without one, for ever."""
-        while self._layout.coordinator is None:
+        while self.routes.coordinator is None:
             await self._clock.sleep(LATE_TABLE_PERIOD_S)
             try:
                 appeared = await self._coordinator.exists()

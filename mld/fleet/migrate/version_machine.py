@@ -9,15 +9,15 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from mld.core.clock import Clock
 from mld.core.errors import StartupError
 from mld.core.surviving import survived
 from mld.fleet.migrate import versions
-from mld.fleet.migrate.single_table import Layout
 from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersionRow, advanced, first_row
 from mld.fleet.migrate.states_table import StatesTable
+from mld.fleet.migrate.table_migration import TableMigration
 from mld.fleet.migrate.versions import Components, FleetView, Readiness
 from mld.fleet.values import ClientVersion, Place
 from mld.metrics.registry import Metrics
@@ -29,18 +29,6 @@ MONITOR_S = 60.0  # Java's
 MONITOR_JITTER_S = 30.0  # Java's, before the first look
 RETRY_S = 1.0  # Java's, after a transition that failed
 START_ATTEMPTS_MAX = 20  # Java's
-
-
-class Routes(Protocol):
-    """Where coordinator rows live; `TableMigration` is one."""
-
-    def read_places(self) -> tuple[Place, ...]: ...
-
-    @property
-    def write_place(self) -> Place: ...
-
-    @property
-    def layout(self) -> Layout: ...
 
 
 OnState: TypeAlias = Callable[[ClientVersion, Components], Awaitable[None]]
@@ -56,7 +44,7 @@ class VersionMachine:
     def __init__(
         self,
         states: StatesTable,
-        routes: Routes,
+        migration: TableMigration,
         clock: Clock,
         rng: random.Random,
         *,
@@ -68,7 +56,7 @@ class VersionMachine:
     ) -> None:
         self._counts = (Metrics() if metrics is None else metrics).worker.operations.version_migration
         self._states = states
-        self._routes = routes
+        self._migration = migration
         self._clock = clock
         self._rng = rng
         self._worker_id = worker_id
@@ -194,11 +182,11 @@ class VersionMachine:
 
     async def _read(self) -> tuple[ClientVersionRow | None, Place]:
         """Return the row and where it is, or where it would be created."""
-        for place in self._routes.read_places():
+        for place in self._migration.routes.read_places:
             row = await self._states.get(CLIENT_VERSION, place)
             if row is not None:
                 return row, place
-        return None, self._routes.write_place
+        return None, self._migration.routes.write_place
 
     async def _write(self, row: ClientVersionRow | None, place: Place, version: ClientVersion) -> bool:
         """Return a row that exists is changed where it was read: Java looks for it in its own place and changes
@@ -210,8 +198,8 @@ class VersionMachine:
         return await self._states.update(advanced(row, version, self._worker_id, now_ms), row.state, place)
 
     async def _warn_about_peers(self, version: ClientVersion) -> None:
-        leases = self._routes.layout.leases
-        in_lease_table = self._routes.write_place == leases
+        leases = self._migration.routes.leases
+        in_lease_table = self._migration.routes.write_place == leases
         if version is ClientVersion.INIT or not in_lease_table:
             return
         untyped = await self._states.rows_without_type(leases)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
 
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
@@ -140,23 +140,20 @@ def _names(expressions: str) -> dict[str, str]:
 log = logging.getLogger(__name__)
 
 
-class ReportPlaces(Protocol):
-    """Where reports are to be read now; `TableMigration` knows."""
-
-    def report_read_places(self) -> tuple[Place, ...]: ...
-
-
 class StoredReports:
-    """Those beside the leases come with every scan of the lease table; those of the legacy table are read here."""
+    """Those beside the leases come with every scan of the lease table; those of the legacy table are read here.
 
-    def __init__(self, service: Service, places: ReportPlaces) -> None:
+    `places` tells where reports are to be read now.
+    """
+
+    def __init__(self, service: Service, places: Callable[[], tuple[Place, ...]]) -> None:
         self._service = service
         self._places = places
 
     async def legacy(self) -> tuple[WorkerReport, ...]:
         """Return the reports of the legacy worker-metrics table, if the fleet still has one. Raises TableError."""
         found: list[WorkerReport] = []
-        for place in self._places.report_read_places():
+        for place in self._places():
             if place.key != LEASE_TABLE_KEY:
                 try:
                     found += (await ReportsTable(self._service, place).scan()).reports
@@ -170,13 +167,13 @@ class StoredReports:
 
     async def may_receive(self, worker: str) -> bool:
         """Return whether the worker has a report now and does not leave. Raises TableError."""
-        found = [await ReportsTable(self._service, place).get(worker) for place in self._places.report_read_places()]
+        found = [await ReportsTable(self._service, place).get(worker) for place in self._places()]
         there = reports.newest_of_each(report for report in found if report is not None)
         return any(not reports.is_leaving(report) for report in there)
 
     async def delete_stale(self, stale: Iterable[WorkerReport]) -> None:
         """Delete left-over reports where they were read. Errors are logged."""
-        places = {place.key != LEASE_TABLE_KEY: place for place in self._places.report_read_places()}
+        places = {place.key != LEASE_TABLE_KEY: place for place in self._places()}
         for report in stale:
             if (place := places.get(report.legacy)) is not None:
                 try:

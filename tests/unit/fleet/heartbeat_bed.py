@@ -54,15 +54,8 @@ class KeepersAtWork:
         return dynamo.usage(operation="UpdateItem").requests / seconds
 
 
-class OneTable:
-    """Where reports are in a fleet without legacy tables."""
-
-    def report_read_places(self) -> tuple[Place, ...]:
-        return (Place(TABLE, LEASE_TABLE_KEY),)
-
-
 def java_peers_of(dynamo, table, heartbeats: HeartbeatTable, clock: Clock, lease_duration_s: float) -> JavaPeers:
-    stored = StoredReports(dynamo, OneTable())
+    stored = StoredReports(dynamo, lambda: (Place(TABLE, LEASE_TABLE_KEY),))
     return JavaPeers(table, stored, heartbeats, clock, lease_duration_s=lease_duration_s, rules=ReportRules())
 
 
