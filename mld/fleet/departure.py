@@ -34,7 +34,7 @@ from mld.fleet.values import WorkerReport
 from mld.leases import writes
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
-from mld.leases.room import loads_of
+from mld.leases.lease import loads_of
 from mld.leases.table import LeaseIndex, LeaseTable, Refusal, TableScan
 
 log = logging.getLogger(__name__)

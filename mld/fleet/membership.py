@@ -16,8 +16,7 @@ from heapq import heapify, heapreplace
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import LEASES_MAX, WorkerReport
-from mld.leases.lease import Lease
-from mld.leases.room import loads_of
+from mld.leases.lease import Lease, loads_of
 
 TRACE_S = 300.0  # a fleet that is deployed anew is not away for longer
 

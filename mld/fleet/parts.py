@@ -137,11 +137,15 @@ class FleetParts:
                 leader=self.leader,
                 membership=self.membership,
                 reports=reports,
-                failover_watcher=self.failover_watcher,
+                on_gave=self.failover_watcher.gave,
                 fence=heartbeats.fence,
                 on_assigned=self.discovery.wake,
                 due=assigning_due,
-                listeners=(self.failover_watcher, self.java_peers, self.migration),
+                listeners=(
+                    self.failover_watcher.on_loaded,
+                    self.java_peers.on_loaded,
+                    self.migration.on_loaded,
+                ),
                 metrics=needs.metrics,
             ),
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from mld.core.clock import Clock, wait_for_event
 from mld.core.periods import EPSILON_S
@@ -21,7 +21,6 @@ from mld.core.surviving import survived
 from mld.leases import writes
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
-from mld.leases.room import RoomWatch
 from mld.leases.table import LeaseTable, Refusal, TableScan
 from mld.leases.take_plan import Choice, SeenRow, TakePlan, TakingRules, decide, observe
 from mld.leases.validity import may_be_applied, retry_delay_s
@@ -36,6 +35,39 @@ TAKE_ATTEMPTS_MAX = 3
 REFUSED_IN_A_ROW_MAX = 20
 """A pass ends after that many takes refused in a row: others go through the same leases and are ahead of us, and a
 refused write costs as much as another. Where a tenth is still free, one in eight gives up; then the others find it."""
+
+NO_ROOM_PATIENCE_S = 60.0  # others may have room and take it, or a worker may be starting
+NAMED_MAX = 5  # shards in a line of the log
+
+
+class RoomWatch:
+    """Reports open leases that stay without a worker because this one is full, and nobody else takes them."""
+
+    def __init__(self, leases_max: int, metrics: Metrics) -> None:
+        self._leases_max = leases_max
+        self._table = metrics.worker.table
+        self._since: dict[str, float] = {}
+        self._reported: set[str] = set()
+
+    def saw(self, left: Collection[str], now: float) -> None:
+        """Take note of the leases that a look which ended at `now` left to others, because this worker has no room."""
+        self._since = {key: self._since.get(key, now) for key in left}
+        unread = {key for key, since in self._since.items() if now - since >= NO_ROOM_PATIENCE_S}
+        self._table.without_room = len(unread)
+        self._reported &= unread
+        if unread <= self._reported:
+            return
+        self._reported = unread
+        log.error(
+            "no worker has had room for %d shards for %.0f s, so nobody reads them: %s%s; this worker has %d, all that "
+            "maxLeasesForWorker allows. Start another worker, or raise maxLeasesForWorker",
+            len(unread),
+            NO_ROOM_PATIENCE_S,
+            ", ".join(sorted(unread)[:NAMED_MAX]),
+            ", ..." if len(unread) > NAMED_MAX else "",
+            self._leases_max,
+            extra={"action": "no_room", "shards": len(unread)},
+        )
 
 
 class LeaseTaker:

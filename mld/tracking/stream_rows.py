@@ -59,6 +59,11 @@ async def sorted_by_stream(scan: TableScan) -> SortedRows:
     )
 
 
+def key_of(stream: str | None, shard_id: str) -> str:
+    """Return the key of a shard's lease. `stream` is the stream's identifier among several, else None."""
+    return shard_id if stream is None else f"{stream}:{shard_id}"
+
+
 def within_stream(lease: Lease) -> Lease:
     """Return the lease as its stream's rooms know it."""
     return lease if lease.stream is None else replace(lease, key=lease.shard_id, stream=None)
@@ -96,14 +101,11 @@ class StreamRows:
         return (await self._scans.rows()).of_stream(self._stream)
 
     async def get(self, key: str) -> Lease | None:
-        lease = await self._table.get(self._key(key))
+        lease = await self._table.get(key_of(self._stream, key))
         return None if lease is None else within_stream(lease)
 
     async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:
         return await self._table.apply(writes.of_stream(write, self._stream))
-
-    def _key(self, shard_id: str) -> str:
-        return f"{self._stream}:{shard_id}"
 
 
 IsVisible = Callable[[str | None], bool]

@@ -33,12 +33,12 @@ from mld.shards.ending import ShardEnding
 from mld.shards.sync import ShardSync, SyncResult, SyncStatus
 from mld.tracking.shard_coordinator import ShardCoordinator
 from mld.tracking.stream_list import ListedStream
-from mld.tracking.stream_rows import ConsumedStreams, SharedScan, StreamRows, visible, within_stream
+from mld.tracking.stream_rows import ConsumedStreams, SharedScan, StreamRows, key_of, visible, within_stream
 
 
 @dataclass(frozen=True, slots=True)
 class TrackingNeeds:
-    """What all streams of a worker share. `on_missing_child` is told of a finished shard whose child has no row."""
+    """What all streams of a worker share."""
 
     fleet: Fleet
     clock: Clock
@@ -47,87 +47,6 @@ class TrackingNeeds:
     cleans_up: bool
     metrics: Metrics
     parents_changed: Signal
-
-
-@dataclass(frozen=True, slots=True)
-class TrackedStream:
-    """The parts of one stream. `name` is how people know it, `stream` its identifier among several, else None."""
-
-    name: str
-    stream: str | None
-    source: ShardSource
-    detector: ShardDetector
-    sync: ShardSync
-    auditor: Auditor
-    cleanup: LeaseCleanup
-    coordinator: ShardCoordinator
-    take_down: Callable[[], Awaitable[None]] | None
-    """What the last worker of a fleet removes of the stream's; None: nothing."""
-
-    def key_of(self, shard_id: str) -> str:
-        """Return the key of a shard's lease."""
-        return shard_id if self.stream is None else f"{self.stream}:{shard_id}"
-
-    async def closed_shards(self) -> frozenset[str]:
-        """Return keys of the shards that take no more records. Raises StreamError."""
-        listing = await self.detector.list_all()
-        if not isinstance(listing, ShardsListed):
-            raise StreamUnavailableError(listing.reason)
-        return frozenset(self.key_of(shard.shard_id) for shard in listing.shards if not shard.is_open)
-
-
-def track(
-    needs: TrackingNeeds,
-    rows: ShardRows,
-    streams: Streams,
-    source: ShardSource,
-    *,
-    name: str,
-    stream: str | None,
-    kind: StreamKind,
-    initial: InitialPosition,
-    on_missing_child: Callable[[str], None],
-    take_down: Callable[[], Awaitable[None]] | None,
-) -> TrackedStream:
-    """Return the parts of the stream behind `streams`, whose leases are `rows`."""
-    fleet, clock, metrics = needs.fleet, needs.clock, needs.metrics
-    detector = needs.new_detector(streams, kind)
-    sync = ShardSync(
-        rows,
-        detector,
-        clock,
-        initial=initial,
-        ignore_unexpected_children=needs.ignore_unexpected_children,
-        metrics=metrics,
-    )
-    cleanup = LeaseCleanup(
-        rows, detector, clock, enabled=needs.cleans_up, on_missing_child=on_missing_child, metrics=metrics
-    )
-
-    def adopt(shard_ids: tuple[str, ...]) -> None:
-        fleet.adopt_children(shard_ids if stream is None else tuple(f"{stream}:{shard}" for shard in shard_ids))
-
-    coordinator = ShardCoordinator(
-        rows,
-        detector,
-        ShardEnding(rows, sync, detector, clock, metrics),
-        cleanup,
-        clock,
-        parents_changed=needs.parents_changed,
-        on_created=adopt,
-    )
-    auditor = Auditor(
-        rows,
-        detector,
-        sync,
-        clock,
-        fleet.leader.is_leader,
-        on_created=fleet.wake_leases,
-        on_abandoned=cleanup.enqueue,
-        metrics=metrics,
-        stream=stream,
-    )
-    return TrackedStream(name, stream, source, detector, sync, auditor, cleanup, coordinator, take_down)
 
 
 def require_rows(result: SyncResult, scan: TableScan) -> bool:
@@ -165,7 +84,10 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OpenedStream:
-    """What records and shards of a stream come from. `take_down`: what the last worker of a fleet removes of it."""
+    """What records and shards of a stream come from. `name` is how people know it.
+
+    `take_down` removes what the last worker of a fleet removes of it; None: nothing.
+    """
 
     name: str
     streams: Streams
@@ -173,6 +95,26 @@ class OpenedStream:
     initial: InitialPosition
     take_down: Callable[[], Awaitable[None]] | None = None
     kind: StreamKind = StreamKind.KINESIS
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedStream:
+    """The parts of one stream. `stream` is its identifier among several, else None."""
+
+    opened: OpenedStream
+    stream: str | None
+    detector: ShardDetector
+    sync: ShardSync
+    auditor: Auditor
+    cleanup: LeaseCleanup
+    coordinator: ShardCoordinator
+
+    async def closed_shards(self) -> frozenset[str]:
+        """Return keys of the shards that take no more records. Raises StreamError."""
+        listing = await self.detector.list_all()
+        if not isinstance(listing, ShardsListed):
+            raise StreamUnavailableError(listing.reason)
+        return frozenset(key_of(self.stream, shard.shard_id) for shard in listing.shards if not shard.is_open)
 
 
 OpenStream = Callable[[ListedStream | None], Awaitable[OpenedStream]]
@@ -283,7 +225,7 @@ class TrackedStreams:
 
     def source_of(self, lease: Lease) -> ShardSource:
         """Return where the records of a lease that is consumed come from."""
-        return self._of(lease).source
+        return self._of(lease).opened.source
 
     async def closed_shards(self) -> frozenset[str]:
         """Return the keys of the shards that take no more records, as the streams list them now."""
@@ -296,8 +238,8 @@ class TrackedStreams:
     async def take_down(self) -> None:
         """Remove what the last worker of a fleet removes."""
         for tracked in self._tracked.values():
-            if tracked.take_down is not None:
-                await tracked.take_down()
+            if tracked.opened.take_down is not None:
+                await tracked.opened.take_down()
 
     # --- for the consumers --------------------------------------------------------------------------------------------
 
@@ -328,24 +270,48 @@ class TrackedStreams:
         return sorted(self._consumed.ids, key=lambda stream: stream or "")
 
     async def _track(self, listed: ListedStream | None) -> TrackedStream:
+        needs, clock, metrics, fleet = self._needs, self._clock, self._needs.metrics, self._needs.fleet
         opened = await self._open_stream(listed)
         stream = None if listed is None else listed.stream
-
-        def missing_child(_shard: str) -> None:
-            self._note_sync_due(stream)
-
-        return track(
-            self._needs,
-            self._rows_of(stream),
-            opened.streams,
-            opened.source,
-            name=opened.name,
-            stream=stream,
-            kind=opened.kind,
+        rows = self._rows_of(stream)
+        detector = needs.new_detector(opened.streams, opened.kind)
+        sync = ShardSync(
+            rows,
+            detector,
+            clock,
             initial=opened.initial,
-            on_missing_child=missing_child,
-            take_down=opened.take_down,
+            ignore_unexpected_children=needs.ignore_unexpected_children,
+            metrics=metrics,
         )
+        cleanup = LeaseCleanup(
+            rows,
+            detector,
+            clock,
+            enabled=needs.cleans_up,
+            on_missing_child=lambda _: self._note_sync_due(stream),
+            metrics=metrics,
+        )
+        coordinator = ShardCoordinator(
+            rows,
+            detector,
+            ShardEnding(rows, sync, detector, clock, metrics),
+            cleanup,
+            clock,
+            parents_changed=needs.parents_changed,
+            on_created=lambda ids: fleet.adopt_children(tuple(key_of(stream, shard_id) for shard_id in ids)),
+        )
+        auditor = Auditor(
+            rows,
+            detector,
+            sync,
+            clock,
+            fleet.leader.is_leader,
+            on_created=fleet.wake_leases,
+            on_abandoned=cleanup.enqueue,
+            metrics=metrics,
+            stream=stream,
+        )
+        return TrackedStream(opened, stream, detector, sync, auditor, cleanup, coordinator)
 
     def _rows_of(self, stream: str | None) -> ShardRows:
         return self._table if stream is None else StreamRows(self._table, stream, self._scans)
@@ -384,6 +350,6 @@ class TrackedStreams:
             failure = survived(error, "syncing shards")
             level = logging.ERROR if isinstance(failure, StartupError) else logging.WARNING
             about = {"action": "sync_failed"} | ({} if stream is None else {"stream": stream})
-            log.log(level, "shard sync of %s failed: %s", self._tracked[stream].name, failure, extra=about)
+            log.log(level, "shard sync of %s failed: %s", self._tracked[stream].opened.name, failure, extra=about)
             self._note_sync_due(stream)
             return False

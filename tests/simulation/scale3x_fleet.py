@@ -188,11 +188,11 @@ class Fleet3x:
             leader=_Leads(),
             membership=FleetMembership(worker_id, lease_duration_s=LEASE_DURATION_S, rules=settings.reports),
             reports=_NoOthers(),
-            failover_watcher=_NoOthers(),
+            on_gave=lambda: None,
             fence=_NoOthers().fence,
             on_assigned=lambda _keys: None,
             due=asyncio.Event(),
-            listeners=(self,),
+            listeners=(self.on_loaded,),
         )
         self.leader = kind(self.table, worker_id, self.clock, Random("leader"), settings, parts)
         self._do(self.leader.run())
@@ -437,9 +437,6 @@ class _NoOthers:
         return ()
 
     async def delete_stale(self, stale: Iterable[WorkerReport]) -> None:
-        return None
-
-    def gave(self) -> None:
         return None
 
     async def fence(self, _owner: str, _seen: str | None, _marks: Collection[str]) -> bool:

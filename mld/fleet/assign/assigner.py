@@ -148,18 +148,6 @@ class Reports(Protocol):
     async def delete_stale(self, stale: Iterable[WorkerReport]) -> None: ...
 
 
-class Listener(Protocol):
-    """Who wants to know what each run reads."""
-
-    def on_loaded(self, seen: FleetSnapshot) -> None: ...
-
-
-class Giver(Protocol):
-    """Who must know that this worker gives leases to others: `FailoverWatcher`."""
-
-    def gave(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class AssignerParts:
     """The collaborators."""
@@ -167,12 +155,14 @@ class AssignerParts:
     leader: LeaderDecider
     membership: FleetMembership
     reports: Reports
-    failover_watcher: Giver
+    on_gave: Callable[[], None]
+    """Hears that this worker gives leases to others."""
     fence: Fence
     on_assigned: OnAssigned
     due: asyncio.Event
     """Set by whoever wants a run now."""
-    listeners: Sequence[Listener] = ()
+    listeners: Sequence[Callable[[FleetSnapshot], None]] = ()
+    """Hear what each run has read."""
     metrics: Metrics = field(default_factory=Metrics)
 
 
@@ -310,7 +300,7 @@ class Assigner:
         expired = await in_turns(expired_keys(self._observations, scan.leases, read_from), self._clock)
         seen = FleetSnapshot(scan.leases, everything, expired)
         for listener in self._parts.listeners:
-            listener.on_loaded(seen)
+            listener(seen)
         active = self._assignable(sorted_out.active, everything)
         if all(report.worker != self._worker_id for report in everything) or not active:
             # That we live is known before our first report is seen.
@@ -334,7 +324,7 @@ class Assigner:
         self._counts.write.note(not written.errors, self._clock.monotonic() - began_at)
         self._counts.failed.note(written.refused)
         if any(lease.owner != self._worker_id for lease in written.done.values()):
-            self._parts.failover_watcher.gave()
+            self._parts.on_gave()
         await self._delete(sorted_out.stale)
         report = RunReport(
             plan=plan,

@@ -33,8 +33,8 @@ from mld.fleet.membership import FleetMembership
 from mld.fleet.report import reports
 from mld.fleet.values import FleetSnapshot, WorkerReport
 from mld.leases.lease import Lease
-from mld.leases.room import RoomWatch
 from mld.leases.table import LeaseTable, TableScan
+from mld.leases.taker import RoomWatch
 from mld.metrics.registry import Metrics
 
 log = logging.getLogger(__name__)

@@ -47,8 +47,7 @@ from mld.fleet.assign.loads import Move, Why, is_pinned
 from mld.fleet.assign.observations import STEP_LEASES, Observations
 from mld.fleet.membership import FleetMembership, spread
 from mld.fleet.values import LEASES_MAX, WorkerReport
-from mld.leases.lease import Lease
-from mld.leases.room import loads_of
+from mld.leases.lease import Lease, loads_of
 from mld.leases.take_plan import shares_of
 
 SECOND_CHANCE_S = 0.3

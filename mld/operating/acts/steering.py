@@ -16,8 +16,7 @@ from mld.fleet.membership import spread
 from mld.fleet.report import reports
 from mld.fleet.values import LEASE_TABLE_KEY, Place
 from mld.leases import writes
-from mld.leases.lease import Lease
-from mld.leases.room import loads_of
+from mld.leases.lease import Lease, loads_of
 from mld.leases.rows import LEFT_OUT_MAX
 from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, change_by, full_key, update
 from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ShardView, WorkerView

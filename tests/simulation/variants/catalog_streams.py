@@ -69,7 +69,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
     _variant(
         "bare_shard_id_is_the_key",
         "the key of a row is the shard's own name, whichever stream it is of",
-        ("tracking.stream_rows", '        return f"{self._stream}:{shard_id}"\n', "        return shard_id\n"),
+        ("tracking.stream_rows", "self._table.get(key_of(self._stream, key))", "self._table.get(key)"),
         (
             "leases.writes",
             'key, lease = f"{stream}:{write.key}", write.creates',

@@ -96,11 +96,11 @@ class Bed:
             leader=self.leader,
             membership=self.membership,
             reports=self,
-            failover_watcher=self,
+            on_gave=self.gave,
             fence=self._fence,
             on_assigned=self.heard.assigned.append,
             due=asyncio.Event(),
-            listeners=(self,),
+            listeners=(self.on_loaded,),
         )
         return Assigner(table, "me", CLOCK, random.Random(1), self.settings, parts)
 
