@@ -37,16 +37,16 @@ class Fleet:
         clock, index = parts.clock, parts.index
         self._tasks: TaskList[Components] = TaskList(
             (
-                Task("taker", parts.taker.run, lambda on: on.taker),
-                Task("discovery", parts.discovery.run, lambda on: on.assigner),
                 Task("assigner", parts.assigner.run, lambda on: on.assigner),
-                Task("failover watcher", parts.failover_watcher.run, lambda on: on.assigner),
-                Task("index", partial(keep_index, index, clock), lambda on: on.index),
-                Task("lost table", partial(keep_table, parts.stored, clock, parts.worker_id, parts.lease_duration_s)),
-                Task("late tables", self._watch_for_late_tables),
-                Task("versions", self._follow_version),
+                Task("discovery", parts.discovery.run, lambda on: on.assigner),
                 Task("heartbeat", parts.heartbeat.run, lambda _: parts.heartbeat.is_wanted, Until.RELEASED),
+                Task("index", partial(keep_index, index, clock), lambda on: on.index),
+                Task("late tables", self._watch_for_late_tables),
+                Task("failover watcher", parts.failover_watcher.run, lambda on: on.assigner),
+                Task("lost table", partial(keep_table, parts.stored, clock, parts.worker_id, parts.lease_duration_s)),
                 Task("reports", self._report, lambda _: self._reporter is not None, Until.CLOSED),
+                Task("taker", parts.taker.run, lambda on: on.taker),
+                Task("versions", self._follow_version),
             ),
             clock,
         )

@@ -73,7 +73,7 @@ class TaskList(Generic[StateT]):
         ending = [self._running.pop(name) for name in list(self._running) if name not in wanted]
         for task in ending:
             task.cancel()
-        for name in sorted(wanted.keys() - self._running.keys()):
+        for name in [name for name in wanted if name not in self._running]:
             task = asyncio.ensure_future(kept_running(wanted[name].run, name, self._clock))
             self._running[name] = task
             task.add_done_callback(self._on_done)
