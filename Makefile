@@ -264,26 +264,6 @@ test-spark-oldest: $(OLDEST)/.installed
 	  tests/integration/test_spark_engine.py tests/integration/test_spark_streaming.py \
 	  tests/integration/test_other_users.py $(PYTEST_ARGS)
 
-# The client of Spark Connect and PySpark are two packages of the same modules: an environment of its own, and a server of
-# the PySpark in the other one.
-.PHONY: test-connect
-CONNECT := .venv-connect
-$(CONNECT)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/spark-connect.txt
-	$(call install,$(CONNECT),spark-connect)
-	$(call install_mld,$(CONNECT))
-	@touch $@
-
-test-connect: $(DEV) $(CONNECT)/.installed
-	MLD_CONNECT_SERVER=$(abspath $(BIN)/python) $(CONNECT)/bin/python -m pytest --timeout 900 -rs tests/connect $(PYTEST_ARGS)
-
-# An HDFS and a YARN in a JVM of its own: fetches 67 MB of jars.
-.PHONY: test-hdfs
-test-hdfs: $(DEV)
-	$(BIN)/python -m tests.hdfs.fetch || true
-	MLD_HDFS=1 $(BIN)/python -m pytest --timeout 900 -rs tests/hdfs $(PYTEST_ARGS)
-
-# The JDBC sink against a PostgreSQL and a MariaDB as processes of the tests: fetches 165 MB. Each file in a process of its
-# own, because the JVM of a session stays until its process ends.
 .PHONY: test-jdbc
 test-jdbc: $(DEV)
 	$(BIN)/python -m tests.support.fetch_databases || true
@@ -301,4 +281,4 @@ docs: $(DEV)
 	$(BIN)/python -m tests.support.written_pages
 
 clean:
-	rm -rf $(VENV) .venv-ministack .venv-checkers .venv-lakehouse .venv-connect .venv-spark-pandas .venv-spark-oldest $(FAST) .venv-lock .venv-deploy .cache build *.egg-info
+	rm -rf $(VENV) .venv-ministack .venv-checkers .venv-lakehouse .venv-spark-pandas .venv-spark-oldest $(FAST) .venv-lock .venv-deploy .cache build *.egg-info

@@ -4,3 +4,6 @@ Importing this package imports neither boto3 nor any extra; see `docs/develop/ar
 """
 
 __version__ = "0.2.0"
+
+DISTRIBUTION = "mld-kinesis"
+"""The name under which pip installs this; `mld` on the package index is somebody else's."""

@@ -167,7 +167,7 @@ class ShardFile:
         raise ArchiveError(f"{self.path} was moved, replaced or shortened while its shard was being archived")
 
     def _find_start(self) -> int:
-        """Where to start reading: a line at or before the checkpoint near the end, or the beginning."""
+        """Return where to start reading: a line at or before the checkpoint near the end, or the beginning."""
         size = os.fstat(self._fd).st_size
         back = PROBE_BYTES
         while self._checkpoint is not None and back < size:
@@ -274,7 +274,7 @@ def place_of(record: Record) -> Place:
 
 
 def encode_line(shard_id: str, record: Record) -> bytes:
-    """One line of the archive, in ASCII."""
+    """Return one line of the archive, in ASCII."""
     line: dict[str, str | int] = {
         "shard": shard_id,
         "sequence": record.sequence_number,
@@ -290,7 +290,7 @@ def encode_line(shard_id: str, record: Record) -> bytes:
 
 
 def decode_place(line: bytes, shard_id: str) -> Place | None:
-    """The place of a line, None if it is no whole line of this shard."""
+    """Return the place of a line, None if it is no whole line of this shard."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -303,7 +303,7 @@ def decode_place(line: bytes, shard_id: str) -> Place | None:
 
 
 def file_name(shard_id: str) -> str:
-    """A file name that stays in its directory, one per shard id."""
+    """Return a file name that stays in its directory, one per shard id."""
     name = quote(shard_id, safe="")
     if not name or len(name) > FILE_NAME_CHARS_MAX:
         raise ArchiveError(f"the shard id cannot be a file name: {shard_id[:80]!r}")
@@ -311,7 +311,7 @@ def file_name(shard_id: str) -> str:
 
 
 def directory_name(stream_id: str) -> str:
-    """One name per identifier ``account:name:epoch``: account and epoch are digits, and names have no colon."""
+    """Return one name per identifier ``account:name:epoch``: account and epoch are digits, and names have no colon."""
     name = quote(stream_id.replace(":", "_"), safe="$")
     if len(name) > FILE_NAME_CHARS_MAX:
         raise ArchiveError(f"the stream's identifier cannot be a directory's name: {stream_id[:80]!r}")
@@ -326,7 +326,7 @@ def make_directory(directory: Path) -> None:
 
 
 def _say(text: str) -> None:
-    """One line for the daemon's log, which collects standard error."""
+    """Write one line for the daemon's log, which collects standard error."""
     sys.stderr.write(f"archive: {text}\n")
 
 

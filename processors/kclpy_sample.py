@@ -20,7 +20,7 @@ FATAL_EXIT_STATUS = 1
 
 
 def make_processor() -> Any:
-    """The processor; imports amazon_kclpy only now, so that this module can be read without it."""
+    """Return the processor; imports amazon_kclpy only now, so that this module can be read without it."""
     from amazon_kclpy.checkpoint_error import CheckpointError  # type: ignore[import-not-found]
     from amazon_kclpy.v3 import processor  # type: ignore[import-not-found]
 

@@ -159,7 +159,7 @@ class RecordProcessor(ABC):
 
     # Not abstract: having nothing to prepare is normal.
     def initialize(self, shard_id: str, sequence_number: str | None, sub_sequence_number: int | None) -> None:  # noqa: B027
-        """The first call. The position is the last checkpoint, or a sentinel such as TRIM_HORIZON."""
+        """Begin a shard; the first call. The position is the last checkpoint, or a sentinel such as TRIM_HORIZON."""
 
     @abstractmethod
     def process_records(
@@ -169,13 +169,17 @@ class RecordProcessor(ABC):
 
     @abstractmethod
     def shard_ended(self, checkpointer: Checkpointer) -> None:
-        """The shard has no more records: finish all work, then call `checkpointer.checkpoint()`, which is required."""
+        """Finish a shard that has no more records: end all work, then call `checkpointer.checkpoint()`, which is
+        required.
+        """
 
     def shutdown_requested(self, checkpointer: Checkpointer) -> None:  # noqa: B027
-        """The shard is about to move: a chance to finish and checkpoint. Doing nothing is safe."""
+        """Finish and checkpoint, because the shard is about to move. Doing nothing is safe."""
 
     def lease_lost(self) -> None:  # noqa: B027
-        """The shard belongs to another worker, which may already be working on it. The last call."""
+        """Stop without a checkpoint, in the last call. The shard belongs to another worker, which may already be
+        working on it. The last call.
+        """
 
 
 def serve(
@@ -205,7 +209,7 @@ def serve(
 
 
 def run(factory: Callable[[], RecordProcessor]) -> None:
-    """The main function of a processor program: serve the daemon on standard input and output, then return.
+    """Serve the daemon on standard input and output, then return.
 
     Ends the process with exit status 1 and a traceback on standard error if anything fails.
     """
@@ -250,7 +254,7 @@ class _Channel:
         self._stdout = stdout
 
     def next_action(self) -> ReceivedAction | None:
-        """The next action; None at the end of input, which is how a daemon says goodbye."""
+        """Return the next action; None at the end of input, which is how a daemon says goodbye."""
         line = self._stdin.readline()
         if not line:
             return None

@@ -14,7 +14,7 @@ INPUT_BUFFER_BYTES = 1024 * 1024
 
 
 def claim_standard_streams(input_buffer_bytes: int = INPUT_BUFFER_BYTES) -> tuple[BinaryIO, BinaryIO]:
-    """Private copies of standard input and output for the protocol.
+    """Return private copies of standard input and output for the protocol.
 
     File descriptor 1 becomes standard error and 0 the null device, so that neither a `print`, nor a C library, nor a
     program the processor starts can write into the protocol or eat it.

@@ -7,9 +7,10 @@ log: they may change while the daemon runs. A value that follows from another ke
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from mld.properties.keys import BY_NAME, KEYS
-from mld.properties.keytypes import Effect
+from mld.properties.keytypes import Effect, Key
 from mld.properties.loader import LoadedConfiguration
 from mld.properties.settings import Settings
 from mld.properties.stream_keys import STREAMS
@@ -33,8 +34,8 @@ def changes_between(running: LoadedConfiguration, file: LoadedConfiguration) -> 
         for key in KEYS
         if key.effect is Effect.EFFECTIVE
         and not (key.name == STREAMS and file.settings.streams_file)  # which is read again anyway
-        and hasattr(file.settings, key.field)
-        and getattr(running.settings, key.field) != getattr(file.settings, key.field)
+        and key.sets
+        and value_of(running.settings, key) != value_of(file.settings, key)
     }
     source = {value.key: value.source for value in file.effective}
     named = [
@@ -50,6 +51,17 @@ def changes_between(running: LoadedConfiguration, file: LoadedConfiguration) -> 
     )
 
 
+def value_of(settings: Settings, key: Key) -> object:
+    """Return what the settings have for a key that sets a field."""
+    return reduce(getattr, key.sets.split("."), settings)
+
+
 def with_live(running: Settings, file: Settings) -> Settings:
-    """`running` with the values that `file` gives to the live keys."""
-    return replace(running, **{key.field: getattr(file, key.field) for key in LIVE})
+    """Return `running` with the values that `file` gives to the live keys."""
+    for key in LIVE:
+        group, _, name = key.sets.rpartition(".")
+        value = value_of(file, key)
+        running = replace(
+            running, **{group: replace(getattr(running, group), **{name: value})} if group else {name: value}
+        )
+    return running

@@ -76,7 +76,7 @@ def convert(key: Key, text: str) -> object:
             return text
         case ValueKind.INT:
             return _integer(text, INT_MAX)
-        case ValueKind.LONG:
+        case ValueKind.LONG | ValueKind.MILLIS | ValueKind.SECONDS | ValueKind.BYTES:
             return _integer(text, LONG_MAX)
         case ValueKind.DOUBLE:
             return _decimal(text)

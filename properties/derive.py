@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import PurePath
+from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
 from mld.properties.keys import CREDENTIALS_PREFIX, KEYS
@@ -72,12 +73,11 @@ _DEREGISTER_KEY = "mld.deregisterConsumer"
 # Any value, even 0, of the first two selects polling; 0 of the others means "not set" (zero rule).
 _SELECTING_WHEN_PRESENT = ("retryGetRecordsInSeconds", "maxGetRecordsThreadPool")
 _POLLING_KEYS = ("idleTimeBetweenReadsInMillis", "millisBehindLatestThresholdForReducedTps", "maxRecords")
-_MERGED_FIELDS = frozenset({"initial_position_at"})  # keys whose value lives in another key's field
 
 
 @dataclass(slots=True)
 class Derivation:
-    """Values by field of `Settings`; `sources` says where a value comes from that is in no line.
+    """Values by field of `Settings`, in the unit of their key; `sources` says where one comes from that is in no line.
 
     `listed` are the places of the names in the file of mld.streamsFile, if there is one that could be read.
     """
@@ -118,8 +118,7 @@ def derive(
     """Fill in everything that the file leaves out. Keys are checked in Java's order."""
     derivation = Derivation(given, env, file_name, listed)
     for key in KEYS:
-        if key.field not in _MERGED_FIELDS:
-            derivation.values[key.field] = given[key.name].value if key.name in given else key.default
+        derivation.values[key.field] = given[key.name].value if key.name in given else key.default
     _application(derivation)
     _stream(derivation)
     _credentials(derivation)
@@ -138,8 +137,20 @@ def derive(
 
 
 def settings_of(derivation: Derivation) -> Settings:
-    """The settings; only for a derivation (and keys) without errors."""
-    return Settings(**{one.name: derivation.values[one.name] for one in fields(Settings)})  # type: ignore[arg-type]
+    """Make the settings; only for a derivation (and keys) without errors."""
+    values = dict(derivation.values)
+    for key in KEYS:
+        values[key.field] = key.in_core_units(values[key.field])
+    groups = get_type_hints(Settings)
+    members: dict[str, Any] = {
+        one.name: values[one.name] if one.name in values else _group(groups[one.name], values, f"{one.name}.")
+        for one in fields(Settings)
+    }
+    return Settings(**members)
+
+
+def _group(kind: Any, values: Mapping[str, object], prefix: str) -> object:
+    return kind(**{one.name: values[prefix + one.name] for one in fields(kind)})
 
 
 def _application(derivation: Derivation) -> None:
@@ -148,10 +159,10 @@ def _application(derivation: Derivation) -> None:
         derivation.say(Level.ERROR, "applicationName", "is required", "give the application a name")
         return
     for field_name, suffix in (
-        ("table_name", ""),
-        ("fanout_consumer_name", ""),
-        ("worker_metrics_table_name", "-WorkerMetricStats"),
-        ("coordinator_state_table_name", "-CoordinatorState"),
+        ("lease_table.name", ""),
+        ("fanout.consumer_name", ""),
+        ("worker_metrics_table.name", "-WorkerMetricStats"),
+        ("coordinator_state_table.name", "-CoordinatorState"),
     ):
         if derivation.values[field_name] is None:
             derivation.derived(field_name, f"{name}{suffix}", "applicationName")
@@ -182,10 +193,10 @@ def _credentials(derivation: Derivation) -> None:
     if derivation.value_of(CREDENTIALS_PREFIX) is None:
         remedy = f"for example {CREDENTIALS_PREFIX}=DefaultCredentialsProvider"
         derivation.say(Level.ERROR, CREDENTIALS_PREFIX, "is required", remedy)
-    main = derivation.values["aws_credentials_provider"]
+    main = derivation.values["kinesis.credentials"]
     for service in ("dynamo_db", "cloud_watch"):
-        if derivation.values[f"aws_credentials_provider_{service}"] is None:
-            derivation.derived(f"aws_credentials_provider_{service}", main, CREDENTIALS_PREFIX)
+        if derivation.values[f"{service}.credentials"] is None:
+            derivation.derived(f"{service}.credentials", main, CREDENTIALS_PREFIX)
 
 
 def _region(derivation: Derivation) -> None:
@@ -210,11 +221,11 @@ def _region(derivation: Derivation) -> None:
         own = derivation.value_of(f"{prefix}.region")
         if own is None:
             source = derivation.sources.get("region_name", "regionName" if region is not None else "default")
-            derivation.derived(f"{service}_region", region, source)
+            derivation.derived(f"{service}.region", region, source)
         elif derivation.value_of("regionName") not in (None, own):
             message = f"{own} wins over regionName for this client; in Java either may win"
             derivation.say(Level.WARNING, f"{prefix}.region", message, "remove one of the two")
-    used = derivation.values["kinesis_region"]
+    used = derivation.values["kinesis.region"]
     if in_arn is not None and used != in_arn:
         message = f"its region {in_arn} is not the region used for Kinesis, {used}"
         derivation.say(Level.WARNING, "streamArn", message, "make regionName and the region of streamArn agree")
@@ -242,7 +253,7 @@ def _streams(derivation: Derivation) -> None:
         return
     if STREAMS in given and STREAMS_FILE in given:
         say(Level.ERROR, STREAMS_FILE, f"cannot be used together with {STREAMS}", "remove one of the two")
-    if FORMER_WAIT in given and values["former_streams"] is not FormerStreams.DELETE:
+    if FORMER_WAIT in given and values["shards.former_streams"] is not FormerStreams.DELETE:
         say(Level.INFO, FORMER_WAIT, f"is not used: {FORMER} is not delete")
     if "fanoutConfig.consumerArn" in given:
         why = "is the consumer of one stream, and there is a list of streams"
@@ -257,7 +268,7 @@ def _streams(derivation: Derivation) -> None:
     streams, remarks = streams_of(places, given, initial, list_file=file)
     values["streams"] = streams
     derivation.remarks += remarks
-    endpoint, region = values["kinesis_endpoint"], values["kinesis_region"]
+    endpoint, region = values["kinesis.endpoint"], values["kinesis.region"]
     far = next((one for one in streams if one.region not in (None, region)), None)
     if endpoint is not None and is_of_aws(str(endpoint)) and far is not None:
         why = f"is an endpoint of AWS, which serves one region, and the stream {far.name} is in {far.region}"
@@ -265,9 +276,9 @@ def _streams(derivation: Derivation) -> None:
 
 
 def _heartbeat(derivation: Derivation) -> None:
-    if derivation.values["heartbeat"] is not HeartbeatSetting.WORKER:
+    if derivation.values["leases.heartbeat"] is not HeartbeatSetting.WORKER:
         return
-    version = derivation.values["client_version_config"]
+    version = derivation.values["fleet.client_version"]
     if version is not ClientVersionConfig.VERSION_3X:
         assert isinstance(version, ClientVersionConfig)
         derivation.say(
@@ -279,15 +290,15 @@ def _heartbeat(derivation: Derivation) -> None:
 
 
 def _leases(derivation: Derivation) -> None:
-    if derivation.values["lease_assignment_interval_millis"] is None:
-        failover = derivation.values["failover_time_millis"]
+    if derivation.values["fleet.assignment_interval_s"] is None:
+        failover = derivation.values["leases.duration_s"]
         assert isinstance(failover, int)
-        derivation.derived("lease_assignment_interval_millis", 2 * failover, "failoverTimeMillis")
+        derivation.derived("fleet.assignment_interval_s", 2 * failover, "failoverTimeMillis")
 
 
 def _retrieval(derivation: Derivation) -> None:
     """How records are fetched. Botocore's client reads events far too slowly for fan-out."""
-    mode = derivation.values["retrieval_mode"]
+    mode = derivation.values["reader.mode"]
     arn = derivation.value_of("streamArn")
     if isinstance(arn, StreamArn) and arn.is_of_table:
         if mode is RetrievalMode.FANOUT:
@@ -298,7 +309,7 @@ def _retrieval(derivation: Derivation) -> None:
             key = "initialPositionInStreamExtended"
             key = key if key in derivation.given else "initialPositionInStream"
             derivation.say(Level.ERROR, key, NO_TIME, "use TRIM_HORIZON or LATEST")
-        derivation.values["reads_by_fan_out"] = False
+        derivation.values["reader.by_fan_out"] = False
         _unused(derivation, (*_FANOUT_KEYS, _DEREGISTER_KEY), "the stream of a DynamoDB table is polled")
         return
     selecting = [name for name in _SELECTING_WHEN_PRESENT if name in derivation.given]
@@ -307,7 +318,7 @@ def _retrieval(derivation: Derivation) -> None:
     if mode is RetrievalMode.DEFAULT and selecting:
         why = f"DEFAULT polls because {', '.join(selecting)} is set"
         derivation.say(Level.WARNING, "retrievalMode", why, "set retrievalMode=POLLING to say so")
-    derivation.values["reads_by_fan_out"] = by_fan_out
+    derivation.values["reader.by_fan_out"] = by_fan_out
     if by_fan_out:
         _fan_out(derivation)
         _unused(derivation, _POLLING_KEYS, "records are read by enhanced fan-out")
@@ -317,7 +328,7 @@ def _retrieval(derivation: Derivation) -> None:
 
 def _fan_out(derivation: Derivation) -> None:
     """Say which consumer reads the records, or what is wrong with it."""
-    name, arn = derivation.values["fanout_consumer_name"], derivation.values["fanout_consumer_arn"]
+    name, arn = derivation.values["fanout.consumer_name"], derivation.values["fanout.consumer_arn"]
     stream = derivation.values["stream_name"]
     if name is None or stream is None or (derivation.is_multi_stream and arn is not None):
         return  # a required key is missing, or one is wrong
@@ -349,7 +360,11 @@ def _unused(derivation: Derivation, names: tuple[str, ...], why: str) -> None:
 def _dead_letter(derivation: Derivation) -> None:
     """What the keys about failing children ask of each other."""
     values, say = derivation.values, derivation.say
-    policy, attempts, letter = values["child_failure_policy"], values["poison_attempts"], values["dead_letter"]
+    policy, attempts, letter = (
+        values["child.failure_policy"],
+        values["child.poison_attempts"],
+        values["child.dead_letter"],
+    )
     assert isinstance(policy, ChildFailurePolicy)
     assert letter is None or isinstance(letter, DeadLetter)
     if "mld.childRestartsMax" in derivation.given and policy is not ChildFailurePolicy.RESTART:
@@ -366,7 +381,7 @@ def _dead_letter(derivation: Derivation) -> None:
     if policy is not ChildFailurePolicy.PARK:
         why = f"needs a daemon that lives on, and mld.childFailurePolicy is {policy.value}"
         say(Level.ERROR, "mld.poisonAttempts", why, "set mld.childFailurePolicy=park")
-    if PurePath(str(values["executable_name"] or "").partition(" ")[0]).name == SPARK_PROGRAM:
+    if PurePath(str(values["child.command"] or "").partition(" ")[0]).name == SPARK_PROGRAM:
         why = "does not fit mld-spark, which accepts records long before it commits them"
         say(Level.ERROR, "mld.poisonAttempts", why, "use mld.spark.deadLetter and mld.spark.attemptsMax")
     arn = None if letter is None else StreamArn.parse(letter.name)
@@ -383,16 +398,16 @@ def _is_read(derivation: Derivation, arn: StreamArn) -> bool:
     values = derivation.values
     streams = values["streams"]
     assert isinstance(streams, tuple)
-    here = (values["stream_name"], values["kinesis_region"])
+    here = (values["stream_name"], values["kinesis.region"])
     read = [
-        (one.stream_name, one.region or values["kinesis_region"]) for one in streams if isinstance(one, StreamSetting)
+        (one.stream_name, one.region or values["kinesis.region"]) for one in streams if isinstance(one, StreamSetting)
     ]
     return (arn.name, arn.region) in (here, *read)
 
 
 def _http(derivation: Derivation) -> None:
     """The status page asks for no password: who could read it must be said."""
-    address = derivation.values["http"]
+    address = derivation.values["serving.http"]
     if not isinstance(address, ListenAddress):
         if "mld.httpHosts" in derivation.given:
             derivation.say(Level.WARNING, "mld.httpHosts", "is not used: mld.http is not set", "set mld.http")
@@ -408,13 +423,13 @@ def _metrics(derivation: Derivation) -> None:
     if _METRICS_KEY not in derivation.given:
         _default_metrics(derivation)
         return
-    outputs = values["metrics"]
+    outputs = values["metrics.outputs"]
     assert isinstance(outputs, tuple)
-    if MetricsOutput.PROMETHEUS in outputs and values["http"] is None:
+    if MetricsOutput.PROMETHEUS in outputs and values["serving.http"] is None:
         why = "has prometheus, and mld.http, where /metrics would be served, is not set"
         say(Level.WARNING, _METRICS_KEY, why, "set mld.http, for example to 127.0.0.1:9404")
     sent = [output.value for output in outputs if output is not MetricsOutput.PROMETHEUS]
-    if sent and values["metrics_level"] is MetricsLevel.NONE:
+    if sent and values["metrics.level"] is MetricsLevel.NONE:
         why = f"has {', '.join(sent)}, and metricsLevel is NONE: nothing is sent"
         say(Level.WARNING, _METRICS_KEY, why, "set metricsLevel to SUMMARY or DETAILED")
     if not sent:
@@ -422,13 +437,13 @@ def _metrics(derivation: Derivation) -> None:
 
 
 def _default_metrics(derivation: Derivation) -> None:
-    values, endpoint = derivation.values, derivation.values["kinesis_endpoint"]
-    elsewhere = values["cloud_watch_endpoint"] or any(derivation.env.get(name) for name in CLOUDWATCH_VARIABLES)
+    values, endpoint = derivation.values, derivation.values["kinesis.endpoint"]
+    elsewhere = values["cloud_watch.endpoint"] or any(derivation.env.get(name) for name in CLOUDWATCH_VARIABLES)
     if endpoint is None or elsewhere or is_of_aws(str(endpoint)):
-        values["metrics"] = (MetricsOutput.CLOUDWATCH, MetricsOutput.PROMETHEUS)
+        values["metrics.outputs"] = (MetricsOutput.CLOUDWATCH, MetricsOutput.PROMETHEUS)
         return
-    derivation.derived("metrics", (MetricsOutput.PROMETHEUS,), "kinesisEndpoint")
-    if values["metrics_level"] is not MetricsLevel.NONE:
+    derivation.derived("metrics.outputs", (MetricsOutput.PROMETHEUS,), "kinesisEndpoint")
+    if values["metrics.level"] is not MetricsLevel.NONE:
         why = "is prometheus only: kinesisEndpoint is no endpoint of AWS, and CloudWatch has none"
         remedy = "set cloudWatchEndpoint, or mld.metrics=cloudwatch to use the CloudWatch of AWS"
         derivation.say(Level.INFO, _METRICS_KEY, why, remedy)
@@ -438,12 +453,12 @@ def _processes(derivation: Derivation) -> None:
     """Workers of one unit share the file, so what there can be only one of is refused."""
     if derivation.values["processes"] == 1:
         return
-    if derivation.values["control_socket"] not in (None, SOCKET_OFF):
+    if derivation.values["serving.control_socket"] not in (None, SOCKET_OFF):
         remedy = "remove it: each worker makes one of its own, where the commands find it"
         derivation.say(Level.ERROR, "mld.controlSocket", "names one socket for several workers", remedy)
     streams = derivation.values["streams"]
     assert isinstance(streams, tuple)
-    executables = (derivation.values["executable_name"], *(one.executable_name for one in streams))
+    executables = (derivation.values["child.command"], *(one.executable_name for one in streams))
     words = " ".join(text for text in executables if isinstance(text, str)).split()
     if any(PurePath(word).name == SPARK_PROGRAM for word in words):
         why = f"asks for several workers, and each would start a Spark session of its own for {SPARK_PROGRAM}"

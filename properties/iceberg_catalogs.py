@@ -36,8 +36,6 @@ def problems(
     catalogs: Mapping[str, Mapping[str, str]],
     sinks: Mapping[str, Mapping[str, str]],
     conf: Mapping[str, str],
-    *,
-    remote: bool,
 ) -> Iterator[Problem]:
     """What does not fit together; `sinks` are the properties of the sinks as they were given."""
     for name, table in tables.items():
@@ -50,22 +48,17 @@ def problems(
             if given.get(other, value).lower() != value.lower():
                 yield key, f"and mld.spark.sink.{name}.{other} do not agree", f"remove mld.spark.sink.{name}.{other}"
         catalog = table.partition(".")[0]
-        if not remote and catalog not in catalogs and f"spark.sql.catalog.{catalog}" not in conf:
+        if catalog not in catalogs and f"spark.sql.catalog.{catalog}" not in conf:
             yield (
                 key,
                 f"is in the catalog {catalog}, which no key describes",
                 f"write {CATALOG_PREFIX}{catalog}.type = {', '.join(list(NEEDS)[:-1])} or {list(NEEDS)[-1]}",
             )
     for catalog, given in catalogs.items():
-        yield from _of_catalog(f"{CATALOG_PREFIX}{catalog}", catalog, given, conf, remote=remote)
+        yield from _of_catalog(f"{CATALOG_PREFIX}{catalog}", catalog, given, conf)
 
 
-def _of_catalog(
-    prefix: str, catalog: str, given: Mapping[str, str], conf: Mapping[str, str], *, remote: bool
-) -> Iterator[Problem]:
-    if remote:
-        yield prefix, "has no effect with mld.spark.remote", "set the catalog at the Connect server"
-        return
+def _of_catalog(prefix: str, catalog: str, given: Mapping[str, str], conf: Mapping[str, str]) -> Iterator[Problem]:
     if f"spark.sql.catalog.{catalog}" in conf:
         yield prefix, f"and mld.spark.conf.spark.sql.catalog.{catalog} are the same catalog", "keep one of them"
     kind = given.get("type", "")

@@ -1,9 +1,9 @@
 """The table of every key the daemon knows. Parsing, docs/use/configuration.md and `mld check` are driven by it.
 
 Rules: configuration#one-key-table, configuration#dotted-keys; keys of KCL 1.x are in `key_lines`. A new key is a new
-row here (those for several streams: in `stream_keys`) and a field in `settings`; nothing else. Keys under ``mld.`` and
-`cloudWatchEndpoint` are ours: Java does not read them, so that one file serves both daemons. The `proxyUrl` of a client
-is ours too, but stops Java. Meanings are for operators: one sentence, no class names.
+row here (those for several streams: in `stream_keys`) and the field in `settings` that it `sets`; nothing else. Keys
+under ``mld.`` and `cloudWatchEndpoint` are ours: Java does not read them, so that one file serves both daemons. The
+`proxyUrl` of a client is ours too, but stops Java. Meanings are for operators: one sentence, no class names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
-from mld.properties.keytypes import INT_MAX, LONG_MAX, Effect, Key, Section, ValueKind, snake_case
+from mld.properties.keytypes import INT_MAX, LONG_MAX, Effect, Key, Section, ValueKind
 from mld.properties.redaction import Shown
 from mld.properties.stream_keys import PATTERN_KEYS, STREAM_KEYS
 from mld.properties.values import (
@@ -35,6 +35,7 @@ from mld.properties.values import (
 
 BOOL, CHOICE, DOUBLE = ValueKind.BOOL, ValueKind.CHOICE, ValueKind.DOUBLE
 INT, LONG, TEXT = ValueKind.INT, ValueKind.LONG, ValueKind.TEXT
+MILLIS, SECONDS, BYTES = ValueKind.MILLIS, ValueKind.SECONDS, ValueKind.BYTES
 
 FAILOVER_MILLIS_MIN = 100  # leases are renewed every third of it less 25 ms; below this nothing can keep up
 READ_INTERVAL_MILLIS_MIN = 200  # Kinesis allows five reads a second and shard
@@ -54,73 +55,72 @@ _SELECTS_POLLING = "Its presence selects polling when retrievalMode is DEFAULT; 
 _DAEMON = (
     Key("executableName", TEXT, Section.DAEMON,
         "Command of the record processor, split at spaces (no quotes, no shell).", default_text="required",
-        shown_as=Shown.COMMAND),
+        shown_as=Shown.COMMAND, sets="child.command"),
     Key("processingLanguage", TEXT, Section.DAEMON, "Language of the record processor.",
         effect=Effect.NONE, note="Only ever logged."),
     Key("maxActiveThreads", INT, Section.DAEMON, "Size of Java's thread pool.", default=0,
         effect=Effect.NONE, note="This daemon has no such pool."),
-    Key("timeoutInSeconds", INT, Section.DAEMON,
+    Key("timeoutInSeconds", SECONDS, Section.DAEMON,
         "Longest wait for an answer of a child before that child counts as failed.", default_text="no limit",
-        boxed=True, minimum=1, maximum=INT_MAX, live=True),
-    Key("shutdownGraceMillis", LONG, Section.DAEMON,
+        boxed=True, minimum=1, maximum=INT_MAX, live=True, sets="child.reply_timeout_s"),
+    Key("shutdownGraceMillis", MILLIS, Section.DAEMON,
         "Longest duration of a graceful stop; after it children are ended by force.", default=25_000,
-        boxed=True, minimum=0, note="Java's default is 0, no graceful stop at all."),
+        boxed=True, minimum=0, note="Java's default is 0, no graceful stop at all.", sets="shutdown_grace_s"),
     Key("workerId", TEXT, Section.DAEMON, "Name of this worker in the lease table; must be unique.",
-        default_text="random at each start", aliases=("workerIdentifier",), shown_as=Shown.FULL),
+        default_text="random at each start", aliases=("workerIdentifier",), shown_as=Shown.FULL, sets="worker_id"),
 )  # fmt: skip
 
 _APPLICATION = (
     Key("applicationName", TEXT, Section.APPLICATION,
         "Name of the application: lease table, metrics namespace and fan-out consumer are named after it.",
-        default_text="required", shown_as=Shown.FULL),
+        default_text="required", shown_as=Shown.FULL, sets="application_name"),
     Key("streamName", TEXT, Section.APPLICATION, "Stream to read.", default_text="required, or streamArn",
-        shown_as=Shown.FULL),
+        shown_as=Shown.FULL, sets="stream_name"),
     Key("streamArn", ValueKind.STREAM_ARN, Section.APPLICATION,
         "ARN of the stream to read; its name wins over streamName.",
-        note="Its region is used when regionName is absent; Java never uses it."),
+        note="Its region is used when regionName is absent; Java never uses it.", sets="stream_arn"),
     Key("tableName", TEXT, Section.APPLICATION, "Name of the lease table.", default_text="applicationName",
-        shown_as=Shown.FULL),
+        shown_as=Shown.FULL, sets="lease_table.name"),
 )  # fmt: skip
 
 _AWS = (
     Key(CREDENTIALS_PREFIX, ValueKind.CREDENTIALS, Section.AWS,
-        "Credentials for Kinesis, and for the others by default.", default_text="required"),
+        "Credentials for Kinesis, and for the others by default.", default_text="required",
+        sets="kinesis.credentials"),
     Key(f"{CREDENTIALS_PREFIX}DynamoDB", ValueKind.CREDENTIALS, Section.AWS, "Credentials for DynamoDB.",
-        default_text=CREDENTIALS_PREFIX),
+        default_text=CREDENTIALS_PREFIX, sets="dynamo_db.credentials"),
     Key(f"{CREDENTIALS_PREFIX}CloudWatch", ValueKind.CREDENTIALS, Section.AWS, "Credentials for CloudWatch.",
-        default_text=CREDENTIALS_PREFIX),
+        default_text=CREDENTIALS_PREFIX, sets="cloud_watch.credentials"),
     Key("regionName", ValueKind.REGION, Section.AWS, "Region of Kinesis, DynamoDB and CloudWatch.",
-        default_text="region of streamArn, AWS_REGION, AWS_DEFAULT_REGION, profile, instance metadata"),
+        default_text="region of streamArn, AWS_REGION, AWS_DEFAULT_REGION, profile, instance metadata",
+        sets="region_name"),
     Key("kinesisEndpoint", ValueKind.URL, Section.AWS, "Endpoint of Kinesis.", default_text="that of the region",
-        aliases=("kinesisClient.endpointOverride",)),
+        aliases=("kinesisClient.endpointOverride",), sets="kinesis.endpoint"),
     Key("dynamoDBEndpoint", ValueKind.URL, Section.AWS, "Endpoint of DynamoDB.", default_text="that of the region",
-        aliases=("dynamoDbClient.endpointOverride",)),
+        aliases=("dynamoDbClient.endpointOverride",), sets="dynamo_db.endpoint"),
     Key("cloudWatchEndpoint", ValueKind.URL, Section.AWS, "Endpoint of CloudWatch.", default_text="that of the region",
-        aliases=("cloudWatchClient.endpointOverride",), note="Java knows only the dotted form."),
+        aliases=("cloudWatchClient.endpointOverride",), note="Java knows only the dotted form.",
+        sets="cloud_watch.endpoint"),
 )  # fmt: skip
 
 
-def _client_keys(prefix: str, field: str, service: str, effect: Effect, note: str) -> tuple[Key, ...]:
+def _client_keys(prefix: str, group: str, service: str, effect: Effect, note: str) -> tuple[Key, ...]:
     """The dotted keys of one AWS client (configuration#dotted-keys)."""
-    timeouts = ("apiCallTimeout", "apiCallAttemptTimeout")
     return (
         Key(f"{prefix}.region", ValueKind.REGION, Section.AWS, f"Region of {service}; wins over regionName.",
-            default_text="regionName", effect=effect, note=note, field_name=f"{field}_region"),
+            default_text="regionName", effect=effect, note=note, sets=f"{group}.region"),
         Key(f"{prefix}.dualstackEnabled", BOOL, Section.AWS, f"Use the dual-stack (IPv6) endpoint of {service}.",
-            default=False, effect=effect, note=note, field_name=f"{field}_dualstack_enabled"),
+            default=False, effect=effect, note=note, sets=f"{group}.dualstack"),
         Key(f"{prefix}.fipsEnabled", BOOL, Section.AWS, f"Use the FIPS endpoint of {service}.",
-            default=False, effect=effect, note=note, field_name=f"{field}_fips_enabled"),
+            default=False, effect=effect, note=note, sets=f"{group}.fips"),
         Key(f"{prefix}.proxyUrl", ValueKind.URL, Section.AWS,
             f"Proxy on the way to {service}, as http://[user:password@]host:port; NO_PROXY does not apply to it.",
             default_text="HTTPS_PROXY or HTTP_PROXY, by the endpoint's scheme, and NO_PROXY",
-            effect=effect, note=note or _OWN_PROXY, field_name=f"{field}_proxy_url"),
+            effect=effect, note=note or _OWN_PROXY, sets=f"{group}.proxy_url"),
     ) + tuple(
         Key(f"{prefix}.overrideConfiguration.{name}", ValueKind.DURATION, Section.AWS,
-            f"{title} of calls to {service}.", effect=Effect.UNSUPPORTED, note=_SDK_TIMEOUT,
-            field_name=f"{field}_{snake}")
-        for name, title, snake in zip(
-            timeouts, ("Time-out", "Time-out of each attempt"), ("api_call_timeout", "api_call_attempt_timeout"),
-            strict=True)
+            f"{title} of calls to {service}.", effect=Effect.UNSUPPORTED, note=_SDK_TIMEOUT)
+        for name, title in (("apiCallTimeout", "Time-out"), ("apiCallAttemptTimeout", "Time-out of each attempt"))
     )  # fmt: skip
 
 
@@ -131,46 +131,54 @@ _CLIENTS = (
 )
 
 _LEASES = (
-    Key("failoverTimeMillis", LONG, Section.LEASES,
+    Key("failoverTimeMillis", MILLIS, Section.LEASES,
         "Duration of a lease: a worker silent for longer loses its shards.", default=10_000,
-        minimum=FAILOVER_MILLIS_MIN),
-    Key("leaseAssignmentIntervalMillis", LONG, Section.LEASES, "Interval of the leader's lease assignment.",
-        default_text="twice failoverTimeMillis", minimum=1),
+        minimum=FAILOVER_MILLIS_MIN, sets="leases.duration_s"),
+    Key("leaseAssignmentIntervalMillis", MILLIS, Section.LEASES, "Interval of the leader's lease assignment.",
+        default_text="twice failoverTimeMillis", minimum=1, sets="fleet.assignment_interval_s"),
     Key("maxLeasesForWorker", INT, Section.LEASES, "Most leases of open shards this worker takes.", default=INT_MAX,
-        minimum=1),
+        minimum=1, sets="leases.held_max"),
     Key("maxLeasesToStealAtOneTime", INT, Section.LEASES,
-        "Most leases taken from a busier worker in one round (2.x-compatible taking).", default=1, minimum=1),
+        "Most leases taken from a busier worker in one round (2.x-compatible taking).", default=1, minimum=1,
+        sets="leases.steals_max"),
     Key("enablePriorityLeaseAssignment", BOOL, Section.LEASES,
-        "Take leases expired for very long first (2.x-compatible taking).", default=True, boxed=True),
+        "Take leases expired for very long first (2.x-compatible taking).", default=True, boxed=True,
+        sets="leases.very_old_first"),
     Key("maxLeaseRenewalThreads", INT, Section.LEASES, "Most lease renewals under way at once.", default=20,
-        minimum=1),
-    Key("shardSyncIntervalMillis", LONG, Section.LEASES,
-        "Pause after a shard sync; not the period of the leader's audit.", default=60_000, minimum=1),
+        minimum=1, sets="leases.renewals_concurrent_max"),
+    Key("shardSyncIntervalMillis", MILLIS, Section.LEASES,
+        "Pause after a shard sync; not the period of the leader's audit.", default=60_000, minimum=1,
+        sets="shards.sync_interval_s"),
     Key("cleanupLeasesUponShardCompletion", BOOL, Section.LEASES,
         "Delete the leases of shards that were read to their end once their children are under way.", default=True,
-        note="Java ignores false."),
+        note="Java ignores false.", sets="shards.cleans_up"),
     Key("ignoreUnexpectedChildShards", BOOL, Section.LEASES,
-        "Tolerate child shards of parents that look open (DynamoDB Streams).", default=False),
+        "Tolerate child shards of parents that look open (DynamoDB Streams).", default=False,
+        sets="shards.ignores_unexpected_children"),
     Key("initialLeaseTableReadCapacity", INT, Section.LEASES, "Read capacity of a new lease table.", default=10,
-        minimum=1, note="Only with mld.leaseTableBillingMode PROVISIONED; Java ignores it."),
+        minimum=1, note="Only with mld.leaseTableBillingMode PROVISIONED; Java ignores it.",
+        sets="lease_table.read_capacity"),
     Key("initialLeaseTableWriteCapacity", INT, Section.LEASES, "Write capacity of a new lease table.", default=10,
-        minimum=1, note="Only with mld.leaseTableBillingMode PROVISIONED; Java ignores it."),
+        minimum=1, note="Only with mld.leaseTableBillingMode PROVISIONED; Java ignores it.",
+        sets="lease_table.write_capacity"),
     Key("leaseTableDeletionProtectionEnabled", BOOL, Section.LEASES,
-        "Create the lease table with deletion protection.", default=False, boxed=True),
+        "Create the lease table with deletion protection.", default=False, boxed=True,
+        sets="lease_table.deletion_protection"),
     Key("leaseTablePitrEnabled", BOOL, Section.LEASES,
         "Switch on point-in-time recovery of the lease table at start, also of an existing one.", default=False,
-        boxed=True),
+        boxed=True, sets="lease_table.point_in_time_recovery"),
     Key("leaseTableScanTotalSegments", INT, Section.LEASES, "Parallel segments of a scan of the lease table.",
-        default=0, minimum=0, note="0 chooses by the size of the table."),
-    Key("listShardsBackoffTimeInMillis", LONG, Section.LEASES, "Pause between throttled ListShards attempts.",
-        default=1_500, minimum=1),
-    Key("maxListShardsRetryAttempts", INT, Section.LEASES, "Most ListShards attempts.", default=50, minimum=1),
+        default=0, minimum=0, note="0 chooses by the size of the table.", sets="leases.scan_segments"),
+    Key("listShardsBackoffTimeInMillis", MILLIS, Section.LEASES, "Pause between throttled ListShards attempts.",
+        default=1_500, minimum=1, sets="shards.list_backoff_s"),
+    Key("maxListShardsRetryAttempts", INT, Section.LEASES, "Most ListShards attempts.", default=50, minimum=1,
+        sets="shards.list_attempts_max"),
     Key("initialPositionInStream", ValueKind.INITIAL_POSITION, Section.LEASES,
         "Where an application without checkpoints starts.", default=InitialPositionSetting(InitialPositionKind.LATEST),
-        default_text="LATEST", field_name="initial_position"),
+        default_text="LATEST", sets="initial_position"),
     Key("initialPositionInStreamExtended", ValueKind.EPOCH_SECONDS, Section.LEASES,
         "Time at which an application without checkpoints starts; wins over initialPositionInStream.",
-        note="Seconds, not milliseconds.", field_name="initial_position_at"),
+        note="Seconds, not milliseconds."),
 )  # fmt: skip
 
 
@@ -186,88 +194,99 @@ _assignment = partial(_dotted, Section.ASSIGNMENT, "workerUtilizationAwareAssign
 
 _HANDOFF_KEYS = (
     _handoff("isGracefulLeaseHandoffEnabled", BOOL, "Let the old owner finish before a lease moves.", True,
-             boxed=True),
-    _handoff("gracefulLeaseHandoffTimeoutMillis", LONG, "Shortest wait before a requested handoff is forced.",
-             30_000, boxed=True, minimum=0),
+             boxed=True, sets="leases.hands_off_gracefully"),
+    _handoff("gracefulLeaseHandoffTimeoutMillis", MILLIS, "Shortest wait before a requested handoff is forced.",
+             30_000, boxed=True, minimum=0, sets="leases.handoff_timeout_s"),
 )  # fmt: skip
 
 _ASSIGNMENT_KEYS = (
-    _assignment("inMemoryWorkerMetricsCaptureFrequencyMillis", LONG, "Sampling period of this worker's load.", 1_000,
-                minimum=1),
-    _assignment("workerMetricsReporterFreqInMillis", LONG, "Period of writing this worker's load to its row.", 30_000,
-                minimum=1),
-    _assignment("noOfPersistedMetricsPerWorkerMetrics", INT, "Samples kept per metric in the row.", 10, minimum=1),
-    _assignment("disableWorkerMetrics", BOOL, "Balance by throughput only.", False, boxed=True),
+    _assignment("inMemoryWorkerMetricsCaptureFrequencyMillis", MILLIS, "Sampling period of this worker's load.", 1_000,
+                minimum=1, sets="fleet.capture_period_s"),
+    _assignment("workerMetricsReporterFreqInMillis", MILLIS, "Period of writing this worker's load to its row.", 30_000,
+                minimum=1, sets="fleet.report_period_s"),
+    _assignment("noOfPersistedMetricsPerWorkerMetrics", INT, "Samples kept per metric in the row.", 10, minimum=1,
+                sets="fleet.samples_per_report"),
+    _assignment("disableWorkerMetrics", BOOL, "Balance by throughput only.", False, boxed=True,
+                sets="fleet.ignores_load"),
     _assignment("maxThroughputPerHostKBps", DOUBLE, "Most KB/s assigned to one worker.", 1.7976931348623157e308,
-                minimum=0, field_name="max_throughput_per_host_kbps"),
-    _assignment("dampeningPercentage", INT, "Share of the excess moved in one run.", 60, minimum=1, maximum=100),
+                minimum=0, sets="fleet.throughput_max_kbps"),
+    _assignment("dampeningPercentage", INT, "Share of the excess moved in one run.", 60, minimum=1, maximum=100,
+                sets="fleet.dampening_percent"),
     _assignment("reBalanceThresholdPercentage", INT, "Band around the fleet's average that is left alone.", 10,
-                minimum=1, maximum=100, field_name="rebalance_threshold_percentage"),
-    _assignment("allowThroughputOvershoot", BOOL, "Move one lease even if it exceeds the target.", True, boxed=True),
+                minimum=1, maximum=100, sets="fleet.threshold_percent"),
+    _assignment("allowThroughputOvershoot", BOOL, "Move one lease even if it exceeds the target.", True, boxed=True,
+                sets="fleet.overshoot"),
     _assignment("staleWorkerMetricsEntryCleanupDuration", ValueKind.DURATION,
                 "Age at which rows of vanished workers are deleted.", timedelta(hours=24), default_text="PT24H",
-                boxed=True),
-    _assignment("varianceBalancingFrequency", INT, "Re-balance at every n-th run.", 3, minimum=1),
-    _assignment("workerMetricsEMAAlpha", DOUBLE, "Weight of the newest sample, 0 to 1.", 0.5, minimum=0, maximum=1),
+                boxed=True, sets="fleet.stale_report_s"),
+    _assignment("varianceBalancingFrequency", INT, "Re-balance at every n-th run.", 3, minimum=1,
+                sets="fleet.balance_every"),
+    _assignment("workerMetricsEMAAlpha", DOUBLE, "Weight of the newest sample, 0 to 1.", 0.5, minimum=0, maximum=1,
+                sets="fleet.ema_alpha"),
 )  # fmt: skip
 
 
-def _legacy_table_keys(stem: str, bean: str, table: str, default_name: str) -> tuple[Key, ...]:
+def _legacy_table_keys(stem: str, bean: str, group: str, table: str, default_name: str) -> tuple[Key, ...]:
     """The keys of one legacy table (configuration#derived-names): its name, and the rest for creating it."""
 
-    def key(suffix: str, kind: ValueKind, meaning: str, default: object, **more: object) -> Key:
+    def key(suffix: str, kind: ValueKind, meaning: str, default: object, field: str, **more: object) -> Key:
         name = stem + suffix
-        row: dict[str, object] = {"aliases": (f"{bean}.{name}",), "note": _LEGACY_ONLY}
+        sets = f"{group}.{field}"
+        row: dict[str, object] = {"aliases": (f"{bean}.{name}",), "note": _LEGACY_ONLY, "sets": sets}
         return Key(name, kind, Section.LEGACY_TABLES, meaning, default, **(row | more))  # type: ignore[arg-type]
 
     return (
-        key("TableName", TEXT, f"Name of the legacy {table} table.", None, default_text=default_name,
+        key("TableName", TEXT, f"Name of the legacy {table} table.", None, "name", default_text=default_name,
             note="It is used if it exists.", shown_as=Shown.FULL),
-        key("BillingMode", CHOICE, f"Billing of the {table} table.", BillingMode.PAY_PER_REQUEST, choices=BillingMode),
-        key("ReadCapacity", LONG, f"Read capacity of the {table} table.", 0, minimum=0),
-        key("WriteCapacity", LONG, f"Write capacity of the {table} table.", 0, minimum=0),
-        key("PointInTimeRecoveryEnabled", BOOL, f"Point-in-time recovery of the {table} table.", False, boxed=True),
-        key("DeletionProtectionEnabled", BOOL, f"Deletion protection of the {table} table.", False, boxed=True),
-        key("Tags", ValueKind.TAGS, f"Tags of the {table} table.", ()),
+        key("BillingMode", CHOICE, f"Billing of the {table} table.", BillingMode.PAY_PER_REQUEST, "billing_mode",
+            choices=BillingMode),
+        key("ReadCapacity", LONG, f"Read capacity of the {table} table.", 0, "read_capacity", minimum=0),
+        key("WriteCapacity", LONG, f"Write capacity of the {table} table.", 0, "write_capacity", minimum=0),
+        key("PointInTimeRecoveryEnabled", BOOL, f"Point-in-time recovery of the {table} table.", False,
+            "point_in_time_recovery", boxed=True),
+        key("DeletionProtectionEnabled", BOOL, f"Deletion protection of the {table} table.", False,
+            "deletion_protection", boxed=True),
+        key("Tags", ValueKind.TAGS, f"Tags of the {table} table.", (), "tags"),
     )  # fmt: skip
 
 
 _LEGACY_TABLE_KEYS = (
-    *_legacy_table_keys("workerMetrics", "workerMetricStatsTableConfigBean", "worker-metrics",
+    *_legacy_table_keys("workerMetrics", "workerMetricStatsTableConfigBean", "worker_metrics_table", "worker-metrics",
                         "applicationName, then -WorkerMetricStats"),
-    *_legacy_table_keys("coordinatorState", "coordinatorStateTableConfigBean", "coordinator-state",
-                        "applicationName, then -CoordinatorState"),
+    *_legacy_table_keys("coordinatorState", "coordinatorStateTableConfigBean", "coordinator_state_table",
+                        "coordinator-state", "applicationName, then -CoordinatorState"),
 )  # fmt: skip
 
 _COORDINATOR = (
     Key("clientVersionConfig", CHOICE, Section.COORDINATOR,
         "Which generations of workers share the application.", default=ClientVersionConfig.VERSION_3X,
-        choices=ClientVersionConfig),
+        choices=ClientVersionConfig, sets="fleet.client_version"),
     Key("migrateAllEntitiesToLeaseTable", BOOL, Section.COORDINATOR,
-        "Second phase of the migration to a single table.", default=False),
-    Key("tableMigrationCompleteBakeTimeSeconds", LONG, Section.COORDINATOR,
+        "Second phase of the migration to a single table.", default=False, sets="fleet.migrates_to_lease_table"),
+    Key("tableMigrationCompleteBakeTimeSeconds", SECONDS, Section.COORDINATOR,
         "Time before the migration to a single table counts as complete.", default=86_400, minimum=0,
-        note=f"Used within {BAKE_SECONDS_MIN} to {BAKE_SECONDS_MAX}."),
-    Key("parentShardPollIntervalMillis", LONG, Section.COORDINATOR,
+        note=f"Used within {BAKE_SECONDS_MIN} to {BAKE_SECONDS_MAX}.", sets="fleet.bake_s"),
+    Key("parentShardPollIntervalMillis", MILLIS, Section.COORDINATOR,
         "Interval at which a child shard looks whether its parents are done.", default=10_000, minimum=1,
-        live=True),
+        live=True, sets="child.parent_poll_s"),
     Key("skipShardSyncAtWorkerInitializationIfLeasesExist", BOOL, Section.COORDINATOR,
-        "Skip the shard sync at start when the lease table has rows.", default=False),
-    Key("schedulerInitializationBackoffTimeMillis", LONG, Section.COORDINATOR,
-        "Pause between attempts to initialize.", default=1_000, minimum=1),
+        "Skip the shard sync at start when the lease table has rows.", default=False,
+        sets="shards.skips_sync_if_leases_exist"),
+    Key("schedulerInitializationBackoffTimeMillis", MILLIS, Section.COORDINATOR,
+        "Pause between attempts to initialize.", default=1_000, minimum=1, sets="initialization_backoff_s"),
     Key("shardPrioritization", TEXT, Section.COORDINATOR, "Order in which shards are served.",
         effect=Effect.NONE, note="Java refuses to start with any value of it."),
 )  # fmt: skip
 
 _LIFECYCLE = (
-    Key("taskBackoffTimeMillis", LONG, Section.LIFECYCLE, "Pause after a failed step of a shard consumer.",
-        default=500, minimum=1, live=True),
-    Key("logWarningForTaskAfterMillis", LONG, Section.LIFECYCLE,
+    Key("taskBackoffTimeMillis", MILLIS, Section.LIFECYCLE, "Pause after a failed step of a shard consumer.",
+        default=500, minimum=1, live=True, sets="child.task_backoff_s"),
+    Key("logWarningForTaskAfterMillis", MILLIS, Section.LIFECYCLE,
         "Warn when a child takes longer over one request, and again each time this has doubled, at least hourly.",
         default=60_000, boxed=True, minimum=0, note="Java's default is off; it repeats the warning every second.",
-        live=True),
+        live=True, sets="child.warn_after_s"),
     Key("callProcessRecordsEvenForEmptyRecordList", BOOL, Section.LIFECYCLE, "Deliver empty batches too.",
-        default=False),
+        default=False, sets="child.deliver_empty_batches"),
     Key("validateSequenceNumberBeforeCheckpointing", BOOL, Section.LIFECYCLE,
         "Check sequence numbers before a checkpoint.", default=False, effect=Effect.NONE,
         note="A feature of KCL 1.x."),
@@ -278,32 +297,35 @@ _METRICS = (
         "Where metrics go: to CloudWatch, to who scrapes /metrics of mld.http, or to a collector of OpenTelemetry. "
         "none is nowhere.",
         default_text="cloudwatch,prometheus; prometheus alone if kinesisEndpoint is no endpoint of AWS and none is "
-        "given for CloudWatch", choices=MetricsOutput, note="otlp needs the extra otel, prometheus the extra metrics."),
+        "given for CloudWatch", choices=MetricsOutput, note="otlp needs the extra otel, prometheus the extra metrics.",
+        sets="metrics.outputs"),
     Key("metricsLevel", CHOICE, Section.METRICS, "Which metrics are published.", default=MetricsLevel.DETAILED,
-        choices=MetricsLevel, note="Of cloudwatch and otlp; prometheus always has all of its own."),
+        choices=MetricsLevel, note="Of cloudwatch and otlp; prometheus always has all of its own.",
+        sets="metrics.level"),
     Key("metricsEnabledDimensions", ValueKind.DIMENSIONS, Section.METRICS,
         "Dimensions published: ALL, or some of Operation, ShardId, StreamId, WorkerIdentifier.", default=("ALL",),
-        default_text="ALL", note="Operation always is; WorkerIdentifier only if workerId is set."),
-    Key("metricsBufferTimeMillis", LONG, Section.METRICS, "How often metrics are sent.",
+        default_text="ALL", note="Operation always is; WorkerIdentifier only if workerId is set.",
+        sets="metrics.dimensions"),
+    Key("metricsBufferTimeMillis", MILLIS, Section.METRICS, "How often metrics are sent.",
         default=CLOUDWATCH_PERIOD_MILLIS,
         note="Java's default is 10000, but CloudWatch resolves a minute. "
-        f"Below {METRICS_PERIOD_MILLIS_MIN} it is raised to that."),
+        f"Below {METRICS_PERIOD_MILLIS_MIN} it is raised to that.", sets="metrics.period_s"),
     Key("metricsMaxQueueSize", INT, Section.METRICS, "Most values that wait while CloudWatch cannot be reached.",
-        default=10_000, minimum=1),
+        default=10_000, minimum=1, sets="metrics.queue_max"),
 )  # fmt: skip
 
 _POLLING = (
     Key("retrievalMode", CHOICE, Section.POLLING,
         "DEFAULT polls if a polling key is present and else uses fan-out.", default=RetrievalMode.DEFAULT,
-        choices=RetrievalMode),
+        choices=RetrievalMode, sets="reader.mode"),
     Key("maxRecords", INT, Section.POLLING, "Most records of one read.", default=10_000, minimum=1,
-        maximum=MAX_RECORDS_MAX, aliases=("pollingConfig.maxRecords",)),
-    Key("idleTimeBetweenReadsInMillis", LONG, Section.POLLING, "Pause between reads of a shard without news.",
+        maximum=MAX_RECORDS_MAX, aliases=("pollingConfig.maxRecords",), sets="reader.records_max"),
+    Key("idleTimeBetweenReadsInMillis", MILLIS, Section.POLLING, "Pause between reads of a shard without news.",
         default=1_500, aliases=("pollingConfig.idleTimeBetweenReadsInMillis",),
-        note=f"Below {READ_INTERVAL_MILLIS_MIN} it is raised to that."),
-    Key("millisBehindLatestThresholdForReducedTps", LONG, Section.POLLING,
+        note=f"Below {READ_INTERVAL_MILLIS_MIN} it is raised to that.", sets="reader.idle_interval_s"),
+    Key("millisBehindLatestThresholdForReducedTps", MILLIS, Section.POLLING,
         "Read less often when the shard is less behind than this.", default=0, default_text="0, off", minimum=0,
-        aliases=("pollingConfig.millisBehindLatestThresholdForReducedTps",)),
+        aliases=("pollingConfig.millisBehindLatestThresholdForReducedTps",), sets="reader.reduced_tps_threshold_s"),
     Key("retryGetRecordsInSeconds", INT, Section.POLLING, "A setting of KCL 1.x.", boxed=True,
         aliases=("pollingConfig.retryGetRecordsInSeconds",), effect=Effect.NONE, note=_SELECTS_POLLING),
     Key("maxGetRecordsThreadPool", INT, Section.POLLING, "A setting of KCL 1.x.", boxed=True,
@@ -311,103 +333,140 @@ _POLLING = (
 )  # fmt: skip
 
 
-def _fanout(name: str, kind: ValueKind, meaning: str, default: object = None, default_text: str = "") -> Key:
+def _fanout(
+    name: str, kind: ValueKind, meaning: str, default: object = None, default_text: str = "", *, sets: str
+) -> Key:
     shown, minimum = (Shown.FULL, None) if kind is TEXT else (None, 1)
     return Key(f"fanoutConfig.{name}", kind, Section.FANOUT, meaning, default, default_text, minimum=minimum,
-               field_name=f"fanout_{snake_case(name)}", shown_as=shown)  # fmt: skip
+               sets=sets, shown_as=shown)  # fmt: skip
 
 
 _FANOUT = (
-    _fanout("consumerName", TEXT, "Consumer to find or register.", default_text="applicationName"),
-    _fanout("consumerArn", TEXT, "ARN of a registered consumer to use; none is registered then."),
-    _fanout("maxDescribeStreamSummaryRetries", INT, "Most DescribeStreamSummary attempts.", 10),
-    _fanout("maxDescribeStreamConsumerRetries", INT, "Most DescribeStreamConsumer attempts.", 10),
-    _fanout("registerStreamConsumerRetries", INT, "Most RegisterStreamConsumer attempts.", 10),
-    _fanout("retryBackoffMillis", LONG, "Pause between these attempts.", 1_000),
+    _fanout(
+        "consumerName",
+        TEXT,
+        "Consumer to find or register.",
+        default_text="applicationName",
+        sets="fanout.consumer_name",
+    ),
+    _fanout(
+        "consumerArn", TEXT, "ARN of a registered consumer to use; none is registered then.", sets="fanout.consumer_arn"
+    ),
+    _fanout(
+        "maxDescribeStreamSummaryRetries",
+        INT,
+        "Most DescribeStreamSummary attempts.",
+        10,
+        sets="fanout.describe_stream_attempts_max",
+    ),
+    _fanout(
+        "maxDescribeStreamConsumerRetries",
+        INT,
+        "Most DescribeStreamConsumer attempts.",
+        10,
+        sets="fanout.describe_consumer_attempts_max",
+    ),
+    _fanout(
+        "registerStreamConsumerRetries",
+        INT,
+        "Most RegisterStreamConsumer attempts.",
+        10,
+        sets="fanout.register_attempts_max",
+    ),
+    _fanout("retryBackoffMillis", MILLIS, "Pause between these attempts.", 1_000, sets="fanout.backoff_s"),
 )
 
 _OWN = (
     Key("mld.strict", BOOL, Section.OWN, "Treat every warning about this file as an error.", default=False,
-        boxed=True),
+        boxed=True, sets="strict"),
     Key("mld.protocolVersion", INT, Section.OWN,
         "Dialect spoken with the child: 2, or 1 for record processors written for KCL 1.x.", default=2, boxed=True,
-        minimum=1, maximum=2),
+        minimum=1, maximum=2, sets="child.protocol_version"),
     Key("mld.childFailurePolicy", CHOICE, Section.OWN,
         "A failed child is started again from the last checkpoint, with growing pauses: for ever, while all other "
         "shards go on (park), or until mld.childRestartsMax ends the daemon (restart). exit ends it at once, as Java.",
-        default=ChildFailurePolicy.PARK, choices=ChildFailurePolicy),
+        default=ChildFailurePolicy.PARK, choices=ChildFailurePolicy, sets="child.failure_policy"),
     Key("mld.childRestartsMax", INT, Section.OWN,
         "Restarts of a shard without checkpoint progress before the daemon gives up.", default=5, boxed=True,
-        minimum=0, note="Only with mld.childFailurePolicy restart.", live=True),
-    Key("mld.childRestartBackoffMillis", LONG, Section.OWN,
+        minimum=0, note="Only with mld.childFailurePolicy restart.", live=True, sets="child.restarts_max"),
+    Key("mld.childRestartBackoffMillis", MILLIS, Section.OWN,
         "Pause before the first restart; it doubles each time, up to 5 minutes.", default=1_000,
-        boxed=True, minimum=0, live=True),
+        boxed=True, minimum=0, live=True, sets="child.restart_backoff_s"),
     Key("mld.poisonAttempts", INT, Section.OWN,
         "Failures of a batch after which it is delivered in halves, and of the record then found alone, before that "
         "record is written to mld.deadLetter and passed over.", default_text="off: no record is ever skipped",
-        boxed=True, minimum=POISON_ATTEMPTS_MIN, note="Only with mld.childFailurePolicy park."),
+        boxed=True, minimum=POISON_ATTEMPTS_MIN, note="Only with mld.childFailurePolicy park.",
+        sets="child.poison_attempts"),
     Key("mld.deadLetter", ValueKind.DEAD_LETTER, Section.OWN,
         "Where such records are written: a directory, s3://bucket/prefix, the ARN of another stream, or the URL of a "
-        "queue (SQS).", default_text="none", note="With the credentials of AwsCredentialsProvider."),
+        "queue (SQS).", default_text="none", note="With the credentials of AwsCredentialsProvider.",
+        sets="child.dead_letter"),
     Key("mld.deadLetterEndpoint", ValueKind.URL, Section.OWN, "Endpoint of S3, or of Kinesis, for mld.deadLetter.",
-        default_text="that of the region; kinesisEndpoint for a stream of the region that is read"),
-    Key("mld.childStopTimeoutMillis", LONG, Section.OWN,
+        default_text="that of the region; kinesisEndpoint for a stream of the region that is read",
+        sets="child.dead_letter_endpoint"),
+    Key("mld.childStopTimeoutMillis", MILLIS, Section.OWN,
         "Wait after closing a child's input before TERM is sent, and again before KILL.", default=5_000, boxed=True,
-        minimum=0),
-    Key("mld.prefetchBytesMax", LONG, Section.OWN,
+        minimum=0, sets="child.stop_timeout_s"),
+    Key("mld.prefetchBytesMax", BYTES, Section.OWN,
         "Most memory of records that wait for their children, in bytes, over all shards; each has an equal share.",
-        default=PREFETCH_BYTES_MAX, boxed=True, minimum=1),
+        default=PREFETCH_BYTES_MAX, boxed=True, minimum=1, sets="reader.prefetch_bytes_max"),
     Key("mld.http", ValueKind.LISTEN, Section.OWN,
         "Where the status page, the probes and the metrics are served: host:port. They only read, and ask for no "
-        "password.", default_text="none, off"),
+        "password.", default_text="none, off", sets="serving.http"),
     Key("mld.httpHosts", ValueKind.HOSTS, Section.OWN,
         "Host names by which mld.http may be called, besides localhost and its address.", default=(),
-        default_text="none"),
+        default_text="none", sets="serving.http_hosts"),
     Key("mld.controlSocket", ValueKind.SOCKET, Section.OWN,
         "Socket by which `mld status`, `mld tap` and the like reach the running daemon, in a directory of its user "
         "alone (0700); off makes none.",
-        default_text="a file of its own in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/mld or /tmp/mld-UID"),
+        default_text="a file of its own in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/mld or /tmp/mld-UID",
+        sets="serving.control_socket"),
     Key("mld.processes", ValueKind.PROCESSES, Section.OWN,
         "How many workers `mld run` starts from this file, as processes of one unit; auto: one for each CPU that it "
-        "may use. Limits of other keys hold for each of them.", default=1, note="--processes wins."),
+        "may use. Limits of other keys hold for each of them.", default=1, note="--processes wins.",
+        sets="processes"),
     Key("mld.logLevel", CHOICE, Section.OWN, "The least important events that are logged.", default=LogLevel.INFO,
-        choices=LogLevel, note="--log-level on the command line wins, and so does the file of -l.", live=True),
+        choices=LogLevel, note="--log-level on the command line wins, and so does the file of -l.", live=True,
+        sets="log_level"),
     Key("mld.childLog", CHOICE, Section.OWN,
         "How lines that children log as JSON objects are passed on: as fields of the daemon's own lines (fields), or "
-        "as they are (raw). All other lines are passed on as they are.", default=ChildLog.FIELDS, choices=ChildLog),
+        "as they are (raw). All other lines are passed on as they are.", default=ChildLog.FIELDS, choices=ChildLog,
+        sets="child.log"),
     Key("mld.deregisterConsumer", BOOL, Section.OWN,
         "Deregister the consumer of enhanced fan-out at the end, if this worker has registered it and is the last one.",
         default=False, boxed=True,
-        note="For applications that come and go. Consumers that were found, or named by their ARN, always stay."),
+        note="For applications that come and go. Consumers that were found, or named by their ARN, always stay.",
+        sets="fanout.deregister"),
     Key("mld.leaseTableBillingMode", CHOICE, Section.OWN, "Billing of a new lease table.",
         default=BillingMode.PAY_PER_REQUEST, choices=BillingMode,
-        note="PROVISIONED uses initialLeaseTableReadCapacity and initialLeaseTableWriteCapacity."),
-    Key("mld.leaseTableTags", ValueKind.TAGS, Section.OWN, "Tags of a new lease table.", default=()),
+        note="PROVISIONED uses initialLeaseTableReadCapacity and initialLeaseTableWriteCapacity.",
+        sets="lease_table.billing_mode"),
+    Key("mld.leaseTableTags", ValueKind.TAGS, Section.OWN, "Tags of a new lease table.", default=(),
+        sets="lease_table.tags"),
     Key("mld.schemaRegistry", CHOICE, Section.OWN,
         "What becomes of records that were written through the Glue Schema Registry: nothing (off), the frame is taken "
         "off and the payload inflated (strip), or Avro data becomes JSON text as well (json).",
-        default=SchemaMode.OFF, choices=SchemaMode),
+        default=SchemaMode.OFF, choices=SchemaMode, sets="schemas.mode"),
     Key("mld.schemaRegistry.onError", CHOICE, Section.OWN,
         "A record whose schema cannot be had, or whose payload cannot be read, is delivered as it came, with the key "
         "schemaError (deliver), or its batch waits (fail).", default=SchemaErrors.DELIVER, choices=SchemaErrors,
-        field_name="schema_registry_on_error"),
+        sets="schemas.on_error"),
     Key("mld.schemaRegistry.region", TEXT, Section.OWN, "Region of the registry.", default_text="that of Kinesis",
-        shown_as=Shown.FULL,
-        field_name="schema_registry_region"),
+        shown_as=Shown.FULL, sets="schemas.region"),
     Key("mld.schemaRegistry.endpoint", ValueKind.URL, Section.OWN, "Endpoint of the registry.",
-        default_text="that of the region",
-        field_name="schema_registry_endpoint"),
+        default_text="that of the region", sets="schemas.endpoint"),
     Key("mld.metadataLayout", CHOICE, Section.OWN,
         "Where leader lock and worker reports live: auto (beside the leases, unless the tables of KCL 3.0 to 3.4 "
         "exist) or legacy (create those tables if they are missing).", default=MetadataLayout.AUTO,
-        choices=MetadataLayout),
+        choices=MetadataLayout, sets="fleet.metadata_layout"),
     Key("mld.leaseAssignmentStrategy", CHOICE, Section.OWN,
         "How the leader assigns leases: by utilization and throughput, or by count.",
-        default=AssignmentStrategy.UTILIZATION, choices=AssignmentStrategy),
+        default=AssignmentStrategy.UTILIZATION, choices=AssignmentStrategy, sets="fleet.assignment_strategy"),
     Key("mld.heartbeat", CHOICE, Section.OWN,
         "What a worker renews: each lease (lease), or one row of its own (worker; for fleets without Java workers).",
         default=HeartbeatSetting.LEASE, choices=HeartbeatSetting,
-        note="worker only with clientVersionConfig=CLIENT_VERSION_CONFIG_3X; refused beside Java workers."),
+        note="worker only with clientVersionConfig=CLIENT_VERSION_CONFIG_3X; refused beside Java workers.",
+        sets="leases.heartbeat"),
 )  # fmt: skip
 
 KEYS: tuple[Key, ...] = (

@@ -6,8 +6,8 @@ means "not set" there. Keys of boxed types, and our own, take 0 as it is.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
 
 from mld.properties.redaction import Shown
@@ -18,8 +18,6 @@ VARIABLE = "<name>"
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
-_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-
 
 class ValueKind(Enum):
     """The kind of a value; the text is its name on the reference page."""
@@ -27,6 +25,9 @@ class ValueKind(Enum):
     TEXT = "text"
     INT = "int"
     LONG = "long"
+    MILLIS = "milliseconds"
+    SECONDS = "seconds"
+    BYTES = "bytes"
     DOUBLE = "number"
     BOOL = "boolean"
     CHOICE = "one of"
@@ -49,7 +50,9 @@ class ValueKind(Enum):
     CREDENTIALS = "credentials"
 
 
-NUMERIC_KINDS = frozenset({ValueKind.INT, ValueKind.LONG, ValueKind.DOUBLE})
+LONG_KINDS = frozenset({ValueKind.LONG, ValueKind.MILLIS, ValueKind.SECONDS, ValueKind.BYTES})
+"""Whole numbers of 64 bits, with their unit."""
+NUMERIC_KINDS = LONG_KINDS | {ValueKind.INT, ValueKind.DOUBLE}
 _SHOWN_UNLESS_DECLARED = {
     ValueKind.TEXT: Shown.HIDDEN,
     ValueKind.TAGS: Shown.NAMES,
@@ -96,9 +99,10 @@ class Key:
     `default` is the converted value when the key is absent; None means none, or computed (`default_text` says how).
     `boxed` keys take 0 and false as they are. `minimum`/`maximum` bound numbers. `note` is what an operator should know
     about it; with an `effect` other than EFFECTIVE it is also what `mld check` says. `choices` belongs to CHOICE and
-    CHOICES. A `name` with ``<name>`` in it is a pattern: one key for each name. `shown_as` says how much of its value
-    may be shown; None is the rule of its kind, which hides TEXT. `live` keys may change while the daemon runs; all
-    others are read at the start only.
+    CHOICES. `sets` is its field in the settings, as ``group.field``; if `kind` is a time, the field is in seconds. A
+    `name` with ``<name>`` in it is a pattern: one key for each name. `shown_as` says how much of its value may be
+    shown; None is the rule of its kind, which hides TEXT. `live` keys may change while the daemon runs; all others are
+    read at the start only.
     """
 
     name: str
@@ -114,7 +118,7 @@ class Key:
     choices: type[Enum] | None = None
     effect: Effect = Effect.EFFECTIVE
     note: str = ""
-    field_name: str = ""
+    sets: str = ""
     shown_as: Shown | None = None
     live: bool = False
 
@@ -124,8 +128,19 @@ class Key:
 
     @property
     def field(self) -> str:
-        """The name of the field in `Settings`."""
-        return self.field_name or snake_case(self.name.removeprefix(OWN_PREFIX))
+        """Return the field of `Settings` that it sets; the key's own name if it sets none by itself."""
+        return self.sets or self.name
+
+    def in_core_units(self, value: object) -> object:
+        """Return a value of the file in the unit of the settings: times in seconds."""
+        match self.kind, value:
+            case ValueKind.MILLIS, int():
+                return value / 1000
+            case ValueKind.SECONDS, int():
+                return float(value)
+            case ValueKind.DURATION, timedelta():
+                return value.total_seconds()
+        return value
 
     def name_in(self, spelling: str) -> str | None:
         """What stands for ``<name>`` in this spelling of a pattern; None if it is none."""
@@ -148,8 +163,3 @@ class Key:
     def zero_is_unset(self) -> bool:
         """Whether the zero rule turns a 0 into the default."""
         return self.kind in NUMERIC_KINDS and not self.boxed and self.default != 0
-
-
-def snake_case(name: str) -> str:
-    """`dynamoDBEndpoint` -> ``dynamo_db_endpoint``."""
-    return _WORD_START.sub("_", name).lower()

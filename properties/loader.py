@@ -218,7 +218,7 @@ def _one_stream_id(derivation: Derivation, spark: SparkLines) -> Iterator[Remark
 
 def _frames_for_spark(derivation: Derivation, spark: SparkLines) -> Iterator[Remark]:
     """The processor learns of schema versions from the daemon, which takes the frames off."""
-    mode, format_ = derivation.values["schema_registry"], spark.values["format"]
+    mode, format_ = derivation.values["schemas.mode"], spark.values["format"]
     if spark.values["schema"] != REGISTRY or mode is SchemaMode.STRIP:
         return
     if mode is SchemaMode.JSON and format_ is Format.JSON:

@@ -1,13 +1,14 @@
 """The settings: every value the daemon runs with, converted, checked and with all defaults filled in. Immutable.
 
-One field per key of `keys` that has an effect, in the same order, and a few that are derived (named at the end). Units
-are in the names, as in the keys. Defaults live in the table of `keys`, not here; `loader.load` makes this object.
+One field for each key of `keys` that has an effect, in the group that the key names, and a few that are derived. Parts
+of the daemon are given their group. Times are in seconds, whatever the unit of the key. Defaults live in the table of
+`keys`, not here; `loader.load` makes this object.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import timedelta
+from typing import Any
 
 from mld.properties.credentials import CredentialsChain
 from mld.properties.values import (
@@ -70,157 +71,204 @@ Tags = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What a properties file means. `worker_id` is None when absent: the daemon then makes one up at each start.
+class ClientSettings:
+    """How one service of AWS is reached. `region` None: only a profile or instance metadata can tell."""
 
-    `region_name` is the general region, None if only a profile or instance metadata can tell; `kinesis_region`,
-    `dynamo_db_region` and `cloud_watch_region` are what each client uses. `stream_name` is resolved from the ARN. If
-    `is_multi_stream`, `stream_name` is empty and `stream_arn` None; with a `streams_file`, `streams` are those of the
-    start.
-    """
+    credentials: CredentialsChain
+    region: str | None
+    endpoint: str | None
+    dualstack: bool
+    fips: bool
+    proxy_url: str | None = field(repr=False)
 
-    executable_name: str
-    timeout_in_seconds: int | None
-    shutdown_grace_millis: int
-    worker_id: str | None
 
-    application_name: str
-    stream_name: str
-    stream_arn: str | None
-    table_name: str
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    """How long a lease lasts, and how this worker gets, keeps and gives leases."""
 
-    streams: tuple[StreamSetting, ...]
-    streams_file: str | None
+    duration_s: float
+    held_max: int
+    steals_max: int
+    very_old_first: bool
+    renewals_concurrent_max: int
+    hands_off_gracefully: bool
+    handoff_timeout_s: float
+    heartbeat: HeartbeatSetting
+    scan_segments: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSettings:
+    """A table of DynamoDB: its name, and how it is made if it is missing."""
+
+    name: str
+    billing_mode: BillingMode
+    read_capacity: int
+    write_capacity: int
+    point_in_time_recovery: bool
+    deletion_protection: bool
+    tags: Tags
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSettings:
+    """How shards are listed and their rows made and deleted, and what becomes of streams that left the list."""
+
+    sync_interval_s: float
+    skips_sync_if_leases_exist: bool
+    cleans_up: bool
+    ignores_unexpected_children: bool
+    list_backoff_s: float
+    list_attempts_max: int
     former_streams: FormerStreams
-    former_streams_wait: timedelta
-    record_stream_name: bool
+    former_streams_wait_s: float
 
-    aws_credentials_provider: CredentialsChain
-    aws_credentials_provider_dynamo_db: CredentialsChain
-    aws_credentials_provider_cloud_watch: CredentialsChain
-    region_name: str | None
-    kinesis_endpoint: str | None
-    dynamo_db_endpoint: str | None
-    cloud_watch_endpoint: str | None
-    kinesis_region: str | None
-    kinesis_dualstack_enabled: bool
-    kinesis_fips_enabled: bool
-    kinesis_proxy_url: str | None = field(repr=False)
-    dynamo_db_region: str | None
-    dynamo_db_dualstack_enabled: bool
-    dynamo_db_fips_enabled: bool
-    dynamo_db_proxy_url: str | None = field(repr=False)
-    cloud_watch_region: str | None
-    cloud_watch_dualstack_enabled: bool
-    cloud_watch_fips_enabled: bool
-    cloud_watch_proxy_url: str | None = field(repr=False)
 
-    failover_time_millis: int
-    lease_assignment_interval_millis: int
-    max_leases_for_worker: int
-    max_leases_to_steal_at_one_time: int
-    enable_priority_lease_assignment: bool
-    max_lease_renewal_threads: int
-    shard_sync_interval_millis: int
-    cleanup_leases_upon_shard_completion: bool
-    ignore_unexpected_child_shards: bool
-    initial_lease_table_read_capacity: int
-    initial_lease_table_write_capacity: int
-    lease_table_deletion_protection_enabled: bool
-    lease_table_pitr_enabled: bool
-    lease_table_scan_total_segments: int
-    list_shards_backoff_time_in_millis: int
-    max_list_shards_retry_attempts: int
-    initial_position: InitialPositionSetting
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSettings:
+    """How workers report their load, how the leader assigns leases, and which generations of workers there are."""
 
-    is_graceful_lease_handoff_enabled: bool
-    graceful_lease_handoff_timeout_millis: int
+    assignment_interval_s: float
+    assignment_strategy: AssignmentStrategy
+    throughput_max_kbps: float
+    dampening_percent: int
+    threshold_percent: int
+    overshoot: bool
+    balance_every: int
+    ignores_load: bool
+    capture_period_s: float
+    report_period_s: float
+    samples_per_report: int
+    stale_report_s: float
+    ema_alpha: float
+    client_version: ClientVersionConfig
+    migrates_to_lease_table: bool
+    bake_s: float
+    metadata_layout: MetadataLayout
 
-    in_memory_worker_metrics_capture_frequency_millis: int
-    worker_metrics_reporter_freq_in_millis: int
-    no_of_persisted_metrics_per_worker_metrics: int
-    disable_worker_metrics: bool
-    max_throughput_per_host_kbps: float
-    dampening_percentage: int
-    rebalance_threshold_percentage: int
-    allow_throughput_overshoot: bool
-    stale_worker_metrics_entry_cleanup_duration: timedelta
-    variance_balancing_frequency: int
-    worker_metrics_ema_alpha: float
 
-    worker_metrics_table_name: str
-    worker_metrics_billing_mode: BillingMode
-    worker_metrics_read_capacity: int
-    worker_metrics_write_capacity: int
-    worker_metrics_point_in_time_recovery_enabled: bool
-    worker_metrics_deletion_protection_enabled: bool
-    worker_metrics_tags: Tags
-    coordinator_state_table_name: str
-    coordinator_state_billing_mode: BillingMode
-    coordinator_state_read_capacity: int
-    coordinator_state_write_capacity: int
-    coordinator_state_point_in_time_recovery_enabled: bool
-    coordinator_state_deletion_protection_enabled: bool
-    coordinator_state_tags: Tags
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildSettings:
+    """The record processor, and how the consumer of a shard treats it and waits. The times may change in a run."""
 
-    client_version_config: ClientVersionConfig
-    migrate_all_entities_to_lease_table: bool
-    table_migration_complete_bake_time_seconds: int
-    parent_shard_poll_interval_millis: int
-    skip_shard_sync_at_worker_initialization_if_leases_exist: bool
-    scheduler_initialization_backoff_time_millis: int
-
-    task_backoff_time_millis: int
-    log_warning_for_task_after_millis: int
-    call_process_records_even_for_empty_record_list: bool
-
-    metrics: tuple[MetricsOutput, ...]
-    metrics_level: MetricsLevel
-    metrics_enabled_dimensions: tuple[str, ...]
-    metrics_buffer_time_millis: int
-    metrics_max_queue_size: int
-
-    retrieval_mode: RetrievalMode
-    max_records: int
-    idle_time_between_reads_in_millis: int
-    millis_behind_latest_threshold_for_reduced_tps: int
-
-    fanout_consumer_name: str
-    fanout_consumer_arn: str | None
-    fanout_max_describe_stream_summary_retries: int
-    fanout_max_describe_stream_consumer_retries: int
-    fanout_register_stream_consumer_retries: int
-    fanout_retry_backoff_millis: int
-
-    strict: bool
+    command: str
     protocol_version: int
-    child_failure_policy: ChildFailurePolicy
-    child_restarts_max: int
-    child_restart_backoff_millis: int
+    reply_timeout_s: float | None
+    stop_timeout_s: float
+    log: ChildLog
+    deliver_empty_batches: bool
+    failure_policy: ChildFailurePolicy
+    restarts_max: int
+    restart_backoff_s: float
     poison_attempts: int | None
     dead_letter: DeadLetter | None
     dead_letter_endpoint: str | None
-    child_stop_timeout_millis: int
+    parent_poll_s: float
+    task_backoff_s: float
+    warn_after_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderSettings:
+    """How records are fetched. `by_fan_out` is the mode in effect."""
+
+    mode: RetrievalMode
+    records_max: int
+    idle_interval_s: float
+    reduced_tps_threshold_s: float
     prefetch_bytes_max: int
+    adds_stream_name: bool
+    by_fan_out: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FanOutSettings:
+    """The consumer of enhanced fan-out, and how patiently it is found or registered."""
+
+    consumer_name: str
+    consumer_arn: str | None
+    describe_stream_attempts_max: int
+    describe_consumer_attempts_max: int
+    register_attempts_max: int
+    backoff_s: float
+    deregister: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaSettings:
+    """What is done with records that were written through the Glue Schema Registry."""
+
+    mode: SchemaMode
+    on_error: SchemaErrors
+    region: str | None
+    endpoint: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    """Where metrics go, which, and how often."""
+
+    outputs: tuple[MetricsOutput, ...]
+    level: MetricsLevel
+    dimensions: tuple[str, ...]
+    period_s: float
+    queue_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingSettings:
+    """Where the running daemon can be asked."""
+
     http: ListenAddress | None
     http_hosts: tuple[str, ...]
     control_socket: str | None
-    processes: int
-    child_log: ChildLog
-    log_level: LogLevel
-    deregister_consumer: bool
-    lease_table_billing_mode: BillingMode
-    lease_table_tags: Tags
-    schema_registry: SchemaMode
-    schema_registry_on_error: SchemaErrors
-    schema_registry_region: str | None
-    schema_registry_endpoint: str | None
-    metadata_layout: MetadataLayout
-    lease_assignment_strategy: AssignmentStrategy
-    heartbeat: HeartbeatSetting
 
-    # Derived: the mode in effect.
-    reads_by_fan_out: bool
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a properties file means. `worker_id` is None when absent: the daemon then makes one up at each start.
+
+    `region_name` is the general region, None if only a profile or instance metadata can tell; each client has the one
+    that it uses. `stream_name` is resolved from the ARN. If `is_multi_stream`, `stream_name` is empty and `stream_arn`
+    None; with a `streams_file`, `streams` are those of the start.
+    """
+
+    application_name: str
+    worker_id: str | None
+    strict: bool
+    processes: int
+    log_level: LogLevel
+    shutdown_grace_s: float
+    initialization_backoff_s: float
+
+    stream_name: str
+    stream_arn: str | None
+    streams: tuple[StreamSetting, ...]
+    streams_file: str | None
+    initial_position: InitialPositionSetting
+
+    region_name: str | None
+    kinesis: ClientSettings
+    dynamo_db: ClientSettings
+    cloud_watch: ClientSettings
+
+    leases: LeaseSettings
+    lease_table: TableSettings
+    worker_metrics_table: TableSettings
+    coordinator_state_table: TableSettings
+    shards: ShardSettings
+    fleet: FleetSettings
+    child: ChildSettings
+    reader: ReaderSettings
+    fanout: FanOutSettings
+    schemas: SchemaSettings
+    metrics: MetricsSettings
+    serving: ServingSettings
+
+    def __getattr__(self, name: str) -> Any:
+        from mld.properties.flat import flat
+
+        return flat(self, name)
 
     @property
     def is_multi_stream(self) -> bool:

@@ -142,8 +142,6 @@ KEYS: tuple[Key, ...] = (
     _key("startTimeoutMillis", LONG, "Longest wait of a shard for the session to start.", 120_000, minimum=1),
     _key("master", TEXT, "Spark master: `local[*]`, `spark://…`, `k8s://…`, `yarn`.", "local[*]",
          shown_as=Shown.PLACE),
-    _key("remote", TEXT, "Spark Connect server, `sc://host:port`; wins over master.",
-         shown_as=Shown.PLACE),
     _key("packages", TEXT, "Maven coordinates of packages to load, with commas between them.",
          shown_as=Shown.PLACE),
     _key("pyFiles", TEXT, "Python modules that executors and the pipeline import, beside those of the pipeline's own "
@@ -164,8 +162,6 @@ KEYS: tuple[Key, ...] = (
     _key("networkFileSystem", CHOICE, "Whether sinks, dead letters, ledger and checkpoint may be on NFS, SMB or "
          "another network file system: refuse, or trust it to have atomic renames, exclusive names and locks.",
          NetworkFiles.REFUSE, choices=NetworkFiles),
-    _key("compactFiles", INT, "So many small files of one size in a directory of a sink are put together into one.", 32,
-         minimum=2, maximum=256),
     _key("alignMillis", LONG, "With mld.spark.mode = streaming: how far the records of one shard may be ahead of "
          "those of the slowest other one, by their arrival in Kinesis; 0: as they come.", 0, minimum=0,
          maximum=86_400_000),
@@ -181,9 +177,8 @@ KEYS: tuple[Key, ...] = (
     _key("s3.bucketOwner", TEXT, "Account, twelve digits, that the buckets of sinks must belong to.",
          default_text="anybody", shown_as=Shown.FULL),
     _key("s3.timeoutMillis", LONG, "Longest wait for an answer of S3.", 60_000, minimum=100, maximum=3_600_000),
-    _key("glue.region", ValueKind.REGION, "Region of the Glue Data Catalog.",
+    _key("glue.region", ValueKind.REGION, "Region of Glue as the catalog of Iceberg tables.",
          default_text="regionName, else the SDK's"),
-    _key("glue.endpoint", ValueKind.URL, "Address of a service that speaks Glue.", default_text="AWS"),
     _key("sink.<name>.format", TEXT, "Format of a sink: parquet, json, csv, orc, delta, iceberg, jdbc, …",
          "parquet"),
     _key("sink.<name>.path", TEXT, "Directory or table of a sink."),
@@ -202,11 +197,6 @@ KEYS: tuple[Key, ...] = (
          "(rows that have changed) or complete (all rows).", "append"),
     _key("sink.<name>.files", TEXT, "Without partitionBy: `one` file a commit, so that readers see whole commits; "
          "`many`: as many as Spark's tasks make.", default_text="one on S3, else many"),
-    _key("sink.<name>.compact", TEXT, "`on`: put small files of the sink together into large ones; `off`: leave them, "
-         "as is needed where others remember which files they have read.",
-         default_text="on for parquet and orc outside of S3"),
-    _key("sink.<name>.glueTable", TEXT, "`database.table` of Glue that is made over the files of a sink, and told of "
-         "its columns and partitions."),
     _key("sink.<name>.options.<option>", TEXT, "An option of the format."),
     _key("table.<name>", TEXT, "An Iceberg table, as catalog.schema.table: declares the sink of that name."),
     _key("catalog.<catalog>.type", TEXT, "Kind of an Iceberg catalog: glue, rest, jdbc or hadoop."),
@@ -226,8 +216,28 @@ _SINK_KEY = re.compile(
     re.ASCII,
 )
 OUTPUT_MODE, OUTPUT_MODES = "outputMode", ("append", "update", "complete")
-CHOICES = {OUTPUT_MODE: OUTPUT_MODES, "writers": ("one", "shared"), "files": ("one", "many"), "compact": ("on", "off")}
+CHOICES = {OUTPUT_MODE: OUTPUT_MODES, "writers": ("one", "shared"), "files": ("one", "many")}
 """Properties of a sink that have few values; the first of each is the default."""
+
+
+COMPACTION_REMEDY = (
+    "rewrite plain files with a job of Spark into a new directory, choose a longer mld.spark.triggerIntervalMillis, or "
+    "write a table: CALL <catalog>.system.rewrite_data_files (Iceberg) and OPTIMIZE (Delta) compact"
+)
+CATALOG_REMEDY = (
+    "register plain files by a crawler, ALTER TABLE … ADD PARTITION or Athena's partition projection, or write a table "
+    "that its catalog knows: mld.spark.table.<name> with mld.spark.catalog.<catalog>.type = glue"
+)
+REMOVED: Mapping[str, tuple[Level, str]] = {
+    "remote": (Level.ERROR, "remove it, and name a cluster by mld.spark.master = spark://…, yarn or k8s://…"),
+    "compactFiles": (Level.WARNING, COMPACTION_REMEDY),
+    "sink.<name>.compact": (Level.WARNING, COMPACTION_REMEDY),
+    "sink.<name>.glueTable": (Level.ERROR, f"remove it; the files go on as they are: {CATALOG_REMEDY}"),
+    "glue.endpoint": (Level.WARNING, "it was for glueTable; Iceberg has mld.spark.catalog.<catalog>.glue.endpoint"),
+}
+"""Keys of mld 0.2, by the name after `mld.spark.`: whether the start is refused or they are ignored, and the remedy."""
+REMOVED_OPTIONS = {"--compact": COMPACTION_REMEDY, "--ddl": CATALOG_REMEDY}
+"""Of `mld-spark` of mld 0.2."""
 
 
 @dataclass(slots=True)
@@ -305,7 +315,7 @@ def read(
             short = name.removeprefix(PREFIX)
             values[short], places[short] = value, place
     given = {name: sink.values for name, sink in sinks.items()}
-    for key_name, message, remedy in problems(tables, catalogs, given, conf, remote=bool(values["remote"])):
+    for key_name, message, remedy in problems(tables, catalogs, given, conf):
         remarks.append(Remark(Level.ERROR, key_name, shown.get(key_name, ("", file_name))[1], message, remedy))
     for name, table in tables.items():
         sink = sinks.setdefault(name, SinkLines(name, shown[f"{TABLE_PREFIX}{name}"][1]))
@@ -349,7 +359,15 @@ def _put(sinks: dict[str, SinkLines], name: str, value: str, place: str) -> None
 
 
 def _unknown(name: str, place: str) -> Remark:
-    """A misspelled key of the processor is an error: its sink would run without it."""
+    """Remark on a name that is no key. A misspelled key is an error: its sink would run without it."""
+    if removed := REMOVED.get(re.sub(r"^sink\.[^.]+", "sink.<name>", name.removeprefix(PREFIX))):
+        level, remedy = removed
+        said = (
+            "is a key of mld 0.2 and is ignored"
+            if level is Level.WARNING
+            else "is a key of mld 0.2 and no longer there"
+        )
+        return Remark(level, name, place, said, remedy)
     if name.startswith(SINK_PREFIX):
         remedy = f"a sink has {', '.join(_SINK_PROPERTIES)}: write {SINK_PREFIX}<name>.<one of these>"
     elif name.startswith(TABLE_PREFIX):
@@ -423,7 +441,7 @@ def _plain(path: str) -> str:
 
 def _executors_read_files(values: Mapping[str, object]) -> bool:
     """As the processor's settings say it: else each record travels through the driver's heap, or the plan."""
-    is_local = not values["remote"] and str(values["master"]).partition("[")[0] == "local"
+    is_local = str(values["master"]).partition("[")[0] == "local"
     return is_local or values["spool"] is not None
 
 
@@ -465,9 +483,6 @@ def _together(
         say("checkpoint", "is required by mld.spark.mode = streaming", "name one all workers share", place=place)
     if streaming and not sinks:
         say("sink", "is required by mld.spark.mode = streaming", f"write {SINK_PREFIX}<name>.path = …", place=place)
-    if streaming and values["remote"]:
-        remedy = "the queries write through the session host; use mld.spark.master"
-        say("remote", "cannot be used with mld.spark.mode = streaming", remedy)
     unused = "has no effect without mld.spark.mode = streaming"
     for name in ("checkpoint", "alignMillis"):
         if not streaming and values[name]:

@@ -19,19 +19,21 @@ TEXT = ValueKind.TEXT
 STREAM_KEYS = (
     Key(STREAMS, ValueKind.STREAM_NAMES, Section.STREAMS,
         "Streams to read, by name, instead of streamName. Selects the form of the lease table for several streams.",
-        default=(), default_text="none, one stream is read"),
+        default=(), default_text="none, one stream is read", sets="streams"),
     Key(STREAMS_FILE, TEXT, Section.STREAMS,
         "File with the list of streams, instead of mld.streams; it is read again every minute.", default_text="none",
-        note="The [format](multi-stream.md#the-list-in-a-file) has a page.", shown_as=Shown.PLACE),
+        note="The [format](multi-stream.md#the-list-in-a-file) has a page.", shown_as=Shown.PLACE,
+        sets="streams_file"),
     Key(FORMER, ValueKind.CHOICE, Section.STREAMS,
         "What becomes of a stream that is no longer in the list: its shards are read on (keep), or no longer, and "
         "their rows are kept (stop) or deleted after mld.formerStreamsWait (delete).", default=FormerStreams.STOP,
-        choices=FormerStreams),
+        choices=FormerStreams, sets="shards.former_streams"),
     Key(FORMER_WAIT, ValueKind.DURATION, Section.STREAMS,
         "How long a stream must be gone from the list before its rows are deleted.", default=timedelta(hours=1),
-        default_text="PT1H", note="Only with mld.formerStreams=delete."),
+        default_text="PT1H", note="Only with mld.formerStreams=delete.", sets="shards.former_streams_wait_s"),
     Key("mld.recordStreamName", ValueKind.BOOL, Section.STREAMS,
-        "Give every record that a child gets the field streamName.", default=False, boxed=True),
+        "Give every record that a child gets the field streamName.", default=False, boxed=True,
+        sets="reader.adds_stream_name"),
 )  # fmt: skip
 
 

@@ -52,7 +52,7 @@ class ReceivedAction:
 
 
 def parse_daemon_line(line: bytes) -> ReceivedAction | ReceivedReply:
-    """The message in one line of the daemon. Raises DaemonMessageError; unknown keys are ignored."""
+    """Return the message in one line of the daemon. Raises DaemonMessageError; unknown keys are ignored."""
     try:
         value = json.loads(line)
         return _message(value)
@@ -93,7 +93,7 @@ def _message(value: dict[str, Any]) -> ReceivedAction | ReceivedReply:
 
 
 def _stream(value: dict[str, Any]) -> StreamLabel | None:
-    """The stream in an `initialize`; None if it names none, as when the application reads one stream."""
+    """Return the stream in an `initialize`; None if it names none, as when the application reads one stream."""
     match value:
         case {"streamName": str(name), "streamArn": str(arn), "streamId": str(identifier)}:
             return StreamLabel(name, arn, identifier)

@@ -63,7 +63,7 @@ RECORD_END = _RECORD_END
 
 
 def encode_action(action: Initialize | LeaseLost | ShardEnded | ShutdownRequested, dialect: Dialect) -> bytes:
-    """The line of any action but `processRecords`, newline included."""
+    """Return the line of any action but `processRecords`, newline included."""
     match action:
         case Initialize(shard_id, sequence, sub, stream):
             return _line(
@@ -83,7 +83,7 @@ def encode_action(action: Initialize | LeaseLost | ShardEnded | ShutdownRequeste
 
 
 def encode_process_records(records: Iterable[Record], millis_behind_latest: int | None) -> Iterator[bytes]:
-    """The `processRecords` line in pieces of about PIECE_BYTES, newline included; each step does bounded work."""
+    """Yield the `processRecords` line in pieces of about PIECE_BYTES, newline included; each step does bounded work."""
     parts = [RECORDS_HEAD]
     size = 0
     separator = b""
@@ -113,19 +113,19 @@ def encode_process_records(records: Iterable[Record], millis_behind_latest: int 
 
 
 def records_tail(millis_behind_latest: int | None) -> bytes:
-    """The end of a `processRecords` line, after its records, newline included."""
+    """Return the end of a `processRecords` line, after its records, newline included."""
     return b'],"millisBehindLatest":%b}\n' % _number(millis_behind_latest).encode()
 
 
 def encode_record(data: bytes, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int, extra: bytes = b"") -> bytes:
-    """One element of `records`: payload, JSON text, digits, digits, number, and keys of `record_keys`."""
+    """Return one element of `records`: payload, JSON text, digits, digits, number, and keys of `record_keys`."""
     return _RECORD % (b2a_base64(data, newline=False), key, sequence, arrival_ms, sub, extra)
 
 
 def encode_large_record(
     data: bytes, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int, extra: bytes = b""
 ) -> Iterator[bytes]:
-    """The same slice by slice, for a payload above SLICE_DATA_BYTES."""
+    """Yield the same slice by slice, for a payload above SLICE_DATA_BYTES."""
     yield _RECORD_HEAD
     view = memoryview(data)
     for start in range(0, len(view), SLICE_DATA_BYTES):
@@ -134,12 +134,14 @@ def encode_large_record(
 
 
 def record_keys(keys: Mapping[str, str]) -> bytes:
-    """Keys that every record of a stream has, besides the usual ones; flat, as children that know none accept them."""
+    """Return keys that every record of a stream has, besides the usual ones; flat, as children that know none accept
+    them.
+    """
     return _extra_keys(keys)
 
 
 def encode_checkpoint_reply(request: CheckpointRequest, error: CheckpointErrorName | None) -> bytes:
-    """The reply to a request, newline included; None says that the position is stored.
+    """Return the reply to a request, newline included; None says that the position is stored.
 
     The position is echoed, one that came under the 1.x key under that key, where the child looks for it.
     """
@@ -157,7 +159,7 @@ def _extra_keys(extra: Mapping[str, str]) -> bytes:
 
 
 def _stream_keys(stream: StreamLabel | None) -> str:
-    """Flat keys, as existing children refuse an object (protocol#keys-of-several-streams)."""
+    """Return flat keys, as existing children refuse an object (protocol#keys-of-several-streams)."""
     if stream is None:
         return ""
     return f',"streamName":{quote(stream.name)},"streamArn":{quote(stream.arn)},"streamId":{quote(stream.id)}'
@@ -200,7 +202,7 @@ _DECODER = json.JSONDecoder(parse_int=_NumberText, parse_float=_NumberText, pars
 
 
 def parse_child_line(line: str, dialect: Dialect = Dialect.KCL_2) -> ChildMessage | Ignored:
-    """What one line of a child's output means. Never raises.
+    """Return what one line of a child's output means. Never raises.
 
     Kinder than Java where that is safe (protocol#tolerated-lines): extra keys are tolerated and `null` is harmless. Not
     where it is not: a checkpoint request without the key `sequenceNumber` but with others is refused, because taking it
@@ -258,7 +260,7 @@ def _coerce_text(value: dict[str, object], key: str) -> str | None:
 
 
 def _coerce_integer(value: dict[str, object], key: str) -> int | None:
-    """Jackson's rules for a nullable 64-bit integer (protocol#tolerated-lines)."""
+    """Apply Jackson's rules for a nullable 64-bit integer (protocol#tolerated-lines)."""
     match value.get(key):
         case None:
             return None
@@ -291,6 +293,6 @@ def _whole(text: str) -> int | None:
 
 
 def shorten(line: str) -> str:
-    """A line of a child, fit for a log: ASCII, quoted, short."""
+    """Return a line of a child, fit for a log: ASCII, quoted, short."""
     head = ascii(line[:REASON_CHARS_MAX])
     return head if len(line) <= REASON_CHARS_MAX else f"{head} and {len(line) - REASON_CHARS_MAX} characters more"

@@ -13,7 +13,7 @@ _SPACES = re.compile(" +")
 
 
 def split_command(value: str) -> list[str]:
-    """The arguments: split at runs of U+0020 only; empty pieces at the end vanish.
+    """Return the arguments: split at runs of U+0020 only; empty pieces at the end vanish.
 
     A leading space gives an empty first argument and an empty value a single empty one: both cannot be started, as in
     the Java daemon.
@@ -25,5 +25,5 @@ def split_command(value: str) -> list[str]:
 
 
 def shell_command(program_path: str, command: Sequence[str]) -> list[str]:
-    """The command to try if the kernel refuses to run `program_path` (ENOEXEC): it is a script without `#!`."""
+    """Return the command to try if the kernel refuses to run `program_path` (ENOEXEC): it is a script without `#!`."""
     return [SHELL, program_path, *command[1:]]

@@ -196,7 +196,7 @@ class Conversation:
         self._awaited = action
 
     def send(self, action: Initialize | LeaseLost | ShardEnded | ShutdownRequested) -> bytes:
-        """`begin` the action and return its line."""
+        """Begin the action and return its line."""
         self.begin(action.name)
         return codec.encode_action(action, self._dialect)
 
@@ -222,7 +222,7 @@ class Conversation:
         return self._done(self._awaited)
 
     def reply(self, error: CheckpointErrorName | None = None) -> bytes:
-        """The line of the reply to the request."""
+        """Return the line of the reply to the request."""
         asked = self._asked
         if asked is None:
             raise ProtocolMisuse("a checkpoint reply without a request")
@@ -232,7 +232,7 @@ class Conversation:
         return codec.encode_checkpoint_reply(asked.request, error)
 
     def eof(self) -> ProcessorGoneError:
-        """The child's output has ended: how it failed."""
+        """Return the child's output has ended: how it failed."""
         awaited, self._awaited = self._awaited, None
         self._step(ConversationTrigger.END_OF_OUTPUT)
         if awaited is None:
@@ -247,7 +247,7 @@ class Conversation:
         return ActionDone(action)
 
     def _awaited_name(self) -> str:
-        """What the status must say."""
+        """Return what the status must say."""
         assert self._awaited is not None
         legacy = self._dialect is Dialect.KCL_1 and self._awaited in _LEGACY_SHUTDOWN
         return "shutdown" if legacy else self._awaited.value

@@ -46,12 +46,14 @@ class UnavailableError(Exception):
 
 
 def per_child(environment: Mapping[bytes, bytes]) -> frozenset[bytes]:
-    """The variables in which this child may differ from others of its server."""
+    """Return the variables in which this child may differ from others of its server."""
     return OF_SHARD | OF_STREAM if STREAM_ID in environment else OF_SHARD
 
 
 def shared_part(cwd: bytes, arguments: Sequence[bytes], environment: Mapping[bytes, bytes]) -> bytes:
-    """What all children of one server have in common: directory, arguments, and variables but those `per_child`."""
+    """Return what all children of one server have in common: directory, arguments, and variables but those
+    `per_child`.
+    """
     own = per_child(environment)
     variables = sorted(name + b"=" + value for name, value in environment.items() if name not in own)
     return b"\0".join([cwd, *arguments, b"", *variables])
@@ -80,7 +82,7 @@ class Request:
         return cls(shared_part(cwd, arguments, environment), variables, own_group=own_group)
 
     def server_name(self) -> str:
-        """Equal for all requests of one daemon that one server may answer."""
+        """Return a name that is equal for all requests of one daemon that one server may answer."""
         return f"{int.from_bytes(self.shared, 'little') % _HASH_MODULUS:032x}"
 
     def encode(self) -> bytes:
@@ -90,7 +92,7 @@ class Request:
 
     @classmethod
     def decode(cls, body: bytes) -> Request:
-        """The request in the bytes after the length. Raises ValueError."""
+        """Return the request in the bytes after the length. Raises ValueError."""
         head, _, shared = body.partition(b"\0\0")
         version, own_group, *variables = head.split(b"\0")
         if version != _VERSION:
@@ -104,7 +106,7 @@ def encode_record(what: str, number: int = 0) -> bytes:
 
 
 def decode_record(record: bytes) -> tuple[str, int] | None:
-    """What a record says, and its number; None if it was cut off, because the other side is gone."""
+    """Return what a record says, and its number; None if it was cut off, because the other side is gone."""
     if len(record) != RECORD_BYTES:
         return None
     what, number = record.decode().split()
@@ -112,7 +114,9 @@ def decode_record(record: bytes) -> tuple[str, int] | None:
 
 
 def process_identity(pid: int) -> tuple[int, int] | None:
-    """The id and the time of the start, which together are never given twice; None if there is no such process."""
+    """Return the id and the time of the start, which together are never given twice; None if there is no such
+    process.
+    """
     try:
         handle = posix.open(f"/proc/{pid}/stat", posix.O_RDONLY | posix.O_CLOEXEC)
     except OSError:
@@ -126,7 +130,9 @@ def process_identity(pid: int) -> tuple[int, int] | None:
 
 
 def open_runtime_directory(directory: str) -> int:
-    """A descriptor of the directory, which only this user can have made and can write to. Raises UnavailableError."""
+    """Return a descriptor of the directory, which only this user can have made and can write to. Raises
+    UnavailableError.
+    """
     try:
         handle = posix.open(directory, _DIRECTORY_FLAGS)
     except OSError as error:

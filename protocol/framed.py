@@ -29,11 +29,13 @@ class FramedRecord:
     text: bytes
 
     def as_it_came(self) -> FramedRecord:
-        """The record before anything was taken off it."""
+        """Return the record before anything was taken off it."""
         return self
 
     def fields(self) -> dict[str, object]:
-        """The fields the child gets: data in base64, partitionKey, sequenceNumber, approximateArrivalTimestamp, …"""
+        """Return the fields the child gets: data in base64, partitionKey, sequenceNumber, approximateArrivalTimestamp,
+        …
+        """
         fields: dict[str, object] = json.loads(self.text)
         return fields
 
@@ -53,7 +55,7 @@ class Splitter:
         self._is_first = True
 
     def feed(self, piece: bytes) -> Iterator[FramedRecord]:
-        """The records that this piece completes."""
+        """Yield the records that this piece completes."""
         *whole, self._rest = (self._rest + piece).split(_END)
         for text in whole:
             start = len(RECORDS_HEAD) if self._is_first else len(b",")
@@ -64,7 +66,7 @@ class Splitter:
 
 
 def line_of(records: Sequence[FramedRecord], millis_behind_latest: int | None) -> Iterator[bytes]:
-    """A `processRecords` line of these records in pieces of about 128 KB, newline included."""
+    """Yield a `processRecords` line of these records in pieces of about 128 KB, newline included."""
     parts, size = [RECORDS_HEAD], 0
     for number, record in enumerate(records):
         parts += (b",", record.text) if number else (record.text,)

@@ -27,7 +27,7 @@ class LineSplitter:
         return len(self._pending)
 
     def feed(self, data: bytes) -> list[str]:
-        """The lines these bytes complete, without their ends."""
+        """Return the lines these bytes complete, without their ends."""
         if self._after_cr and data:
             self._after_cr = False
             data = data.removeprefix(b"\n")
@@ -46,7 +46,7 @@ class LineSplitter:
         return lines
 
     def eof(self) -> list[str]:
-        """The last line, if it has no end."""
+        """Return the last line, if it has no end."""
         return [self._take()] if self._pending else []
 
     def _keep(self, part: bytes) -> None:

@@ -30,21 +30,22 @@ class MeetingError(Exception):
 
 
 def runtime_places(environment: Mapping[bytes, bytes]) -> list[str]:
-    """Where sockets and locks may be, the best first: what systemd made for the service, then for the user's session,
-    then where temporary files are."""
+    """Return where sockets and locks may be, the best first: what systemd made for the service, then for the user's
+    session, then where temporary files are.
+    """
     service = environment.get(b"RUNTIME_DIRECTORY", b"").partition(b":")[0]
     private = [_text(place) for place in (service, environment.get(b"XDG_RUNTIME_DIR", b"")) if place]
     return [place for place in private if _only_we_write(place)] + temporary_places(environment)
 
 
 def temporary_places(environment: Mapping[bytes, bytes]) -> list[str]:
-    """Places with room for data; the others may be in memory, with a few MB."""
+    """Return the places with room for data; the others may be in memory, with a few MB."""
     named = environment.get(b"TMPDIR", b"")
     return list(dict.fromkeys([*([_text(named)] if named else []), FALLBACK]))
 
 
 def find(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0) -> str | None:
-    """The directory of this daemon's children, if one of them has made it."""
+    """Return the directory of this daemon's children, if one of them has made it."""
     for place in _usable(program, owner, places, room_bytes):
         for name in _names(place, _prefix(program, owner)):
             return f"{place}/{name}"
@@ -52,7 +53,7 @@ def find(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0)
 
 
 def meet(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0) -> str:
-    """The same, made if need be; a socket's path in it needs `room_bytes` more. Raises MeetingError."""
+    """Return the same, made if need be; a socket's path in it needs `room_bytes` more. Raises MeetingError."""
     if found := find(program, owner, places, room_bytes):
         return found
     place = next(_usable(program, owner, places, room_bytes), None)
@@ -73,7 +74,7 @@ def meet(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0)
 
 
 def meetings(program: str, places: Sequence[str]) -> Iterator[tuple[Owner, str]]:
-    """All directories of this program that are this user's alone, with the daemon whose children meet there."""
+    """Yield all directories of this program that are this user's alone, with the daemon whose children meet there."""
     for place in places:
         for name in _names(place, f"{program}-"):
             pid, _, rest = name.removeprefix(f"{program}-").partition("-")
@@ -93,7 +94,7 @@ def remove(directory: str) -> None:
 
 
 def is_ours_alone(path: str) -> bool:
-    """Whether it is a directory (not a link to one) of this user, and closed to all others."""
+    """Return whether it is a directory (not a link to one) of this user, and closed to all others."""
     try:
         status = posix.lstat(path)
     except OSError:
@@ -141,7 +142,7 @@ def _is_directory(path: str) -> bool:
 
 
 def _only_we_write(path: str) -> bool:
-    """A variable may be left from another user's session, as after `su`."""
+    """Return a variable may be left from another user's session, as after `su`."""
     try:
         status = posix.stat(path)
     except OSError:
@@ -150,7 +151,7 @@ def _only_we_write(path: str) -> bool:
 
 
 def _lock(owner: Owner) -> int | None:
-    """A descriptor that holds the lock until it is closed; None where there can be no lock."""
+    """Return a descriptor that holds the lock until it is closed; None where there can be no lock."""
     import fcntl  # only who makes the directory needs it
 
     try:

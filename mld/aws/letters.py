@@ -198,17 +198,19 @@ class QueueBox(ServiceBox):
 
 def letter_box_of(settings: Settings, factory: ClientFactory) -> LetterBox | None:
     """Not open yet; None if no record is ever set aside. Does no I/O."""
-    place = settings.dead_letter
-    if place is None or settings.poison_attempts is None:
+    place = settings.child.dead_letter
+    if place is None or settings.child.poison_attempts is None:
         return None
     match place.kind:
         case DeadLetterKind.DIRECTORY:
             return DirectoryBox(place.name)
         case DeadLetterKind.S3:
-            return BucketBox(_service(factory, "s3", None, settings.dead_letter_endpoint), place.name, place.prefix)
+            return BucketBox(
+                _service(factory, "s3", None, settings.child.dead_letter_endpoint), place.name, place.prefix
+            )
         case DeadLetterKind.KINESIS:
-            is_beside = place.region == settings.kinesis_region
-            endpoint = settings.dead_letter_endpoint or (settings.kinesis_endpoint if is_beside else None)
+            is_beside = place.region == settings.kinesis.region
+            endpoint = settings.child.dead_letter_endpoint or (settings.kinesis.endpoint if is_beside else None)
             return StreamBox(_service(factory, "kinesis", place.region, endpoint), place.name)
         case DeadLetterKind.SQS:
             parts = urlsplit(place.name)

@@ -59,7 +59,7 @@ def _stream(one: StreamSetting, settings: Settings, shown: Mapping[str, str | No
         "name": one.name,
         "streamName": one.stream_name,
         "arn": None if one.arn is None else one.arn.text,
-        "region": one.region or settings.kinesis_region,
+        "region": one.region or settings.kinesis.region,
         "identifier": f"{account}:{one.stream_name}:{epoch}",
         "initialPosition": str(one.initial_position),
     } | {name: shown.get(key_of_stream(one.name, name)) for name in _OWN}
@@ -85,8 +85,8 @@ def _notes(streams: Sequence[dict[str, Any]], settings: Settings) -> Iterator[st
             "? is known when the daemon runs: the account is that of the stream's credentials, the epoch what the "
             "lease table has for the stream, else the time of its creation."
         )
-    wait = f"{settings.former_streams_wait.total_seconds():g} s"
-    yield f"A stream that leaves the list {_FORMER[settings.former_streams].format(wait=wait)}."
+    wait = f"{settings.shards.former_streams_wait_s:g} s"
+    yield f"A stream that leaves the list {_FORMER[settings.shards.former_streams].format(wait=wait)}."
 
 
 KEY = "mld.protocolVersion"
@@ -98,12 +98,12 @@ _OLD = re.compile(r"""["']shutdown["']""")
 
 def generation_remarks(settings: Settings, file_name: str, environment: Mapping[str, str]) -> list[Remark]:
     """A warning if the command's program seems to speak another generation than the file says."""
-    found = guess(split_command(settings.executable_name), environment)
-    if found is None or found[0].value == settings.protocol_version:
+    found = guess(split_command(settings.child.command), environment)
+    if found is None or found[0].value == settings.child.protocol_version:
         return []
     dialect, why = found
     name = "KCL 1.x" if dialect is Dialect.KCL_1 else "KCL 2.x and 3.x"
-    message = f"is {settings.protocol_version}, but the record processor seems to be for {name}: {why}"
+    message = f"is {settings.child.protocol_version}, but the record processor seems to be for {name}: {why}"
     return [Remark(Level.WARNING, KEY, file_name, message, f"set {KEY} = {dialect.value} if it is")]
 
 
@@ -206,21 +206,21 @@ def print_check(
 
 def failures_in_words(settings: Settings) -> str:
     """What a failure of the record processor leads to."""
-    first_s = settings.child_restart_backoff_millis / 1000
+    first_s = settings.child.restart_backoff_s
     longest_s = max(PAUSE_MAX_S, first_s)
     again = f"is started again from the last checkpoint after {first_s:g} s, doubling to {longest_s:g} s"
-    match settings.child_failure_policy:
+    match settings.child.failure_policy:
         case ChildFailurePolicy.EXIT:
             return "The first failure of a record processor ends the daemon with exit code 1, as Amazon's."
         case ChildFailurePolicy.RESTART:
-            most = settings.child_restarts_max
+            most = settings.child.restarts_max
             return (
                 f"A record processor that fails {again}; after {most} restarts without checkpoint progress the daemon "
                 "ends with exit code 1. No record is ever skipped."
             )
         case ChildFailurePolicy.PARK:
             kept = f"A record processor that fails {again}, for ever; its shard waits, and all others go on. "
-            attempts, letter = settings.poison_attempts, settings.dead_letter
+            attempts, letter = settings.child.poison_attempts, settings.child.dead_letter
             if attempts is None or letter is None:
                 return kept + "No record is ever skipped."
             return kept + (
@@ -232,14 +232,14 @@ def failures_in_words(settings: Settings) -> str:
 def _sessions(loaded: LoadedConfiguration) -> dict[str, Any] | None:
     """The session hosts of this application, and where the UI of the next one will be; None without `mld-spark`."""
     given = {value.key: value.value or "" for value in loaded.effective if value.section is Section.SPARK}
-    program = PurePath(loaded.settings.executable_name.split(" ")[0]).name
+    program = PurePath(loaded.settings.child.command.split(" ")[0]).name
     if program != PROGRAM:
         return None
     conf = {key.removeprefix(CONF_PREFIX): value for key, value in given.items() if key.startswith(CONF_PREFIX)}
     hosts = sparkhosts.running(loaded.settings.application_name)
     return {
         "sessions": [host.about for host in hosts],
-        "nextUi": sparkhosts.expected_ui(conf, given.get(f"{PREFIX}remote"), given.get(f"{PREFIX}master")),
+        "nextUi": sparkhosts.expected_ui(conf, given.get(f"{PREFIX}master")),
     }
 
 
@@ -274,7 +274,7 @@ def _print_prices(console: Console, prices: Sequence[dict[str, float]], settings
     for column in ("leases", "workers"):
         table.add_column(column, justify="right")
     for kind in HeartbeatSetting:
-        chosen = " (this file)" if kind is settings.heartbeat else ""
+        chosen = " (this file)" if kind is settings.leases.heartbeat else ""
         table.add_column(f"mld.heartbeat={kind.value}{chosen}", justify="right")
     for row in prices:
         dollars = (f"{row[kind.value]:,.2f}" for kind in HeartbeatSetting)
@@ -285,7 +285,7 @@ def _print_prices(console: Console, prices: Sequence[dict[str, float]], settings
         f"{price.READ_DOLLARS_PER_MILLION} a million read units. Prices change: check them, and those of your region.",
         f"Checkpoints come on top: {price.checkpoint_dollars():.2f} a month for one a second.",
     ]
-    if settings.client_version_config is not ClientVersionConfig.VERSION_3X:
+    if settings.fleet.client_version is not ClientVersionConfig.VERSION_3X:
         notes.append("For a fleet in 3.x mode, which this one may not have reached yet.")
     for note in notes:
         console.print(Text(note, style="dim"), soft_wrap=True)

@@ -8,6 +8,13 @@ RENEWALS_PER_LEASE = 3
 """Java's: within its duration a lease survives a renewal that failed and one that is late."""
 EPSILON_S = 0.025
 """Java's epsilonMillis."""
+
+
+def renew_interval_s(lease_duration_s: float) -> float:
+    """Return the time from one renewal of a lease to the next."""
+    return lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S
+
+
 HEARTBEATS_PER_LEASE = 3
 """Of a worker whose heartbeat carries its leases, in a lease's duration: as often as leases are renewed one by one."""
 CONFIRM_SHARE = 0.4

@@ -79,10 +79,8 @@ def _time(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def expected_ui(conf: Mapping[str, str], remote: str | None, master: str | None = None) -> str:
-    """Where the UI of a host will be that does not run yet, from `mld.spark.conf.*`, `.remote` and `.master`."""
-    if remote:
-        return f"that of the Spark Connect server {remote}"
+def expected_ui(conf: Mapping[str, str], master: str | None = None) -> str:
+    """Where the UI of a host will be that does not run yet, from `mld.spark.conf.*` and `mld.spark.master`."""
     on = conf.get(UI_OFF, "").strip().lower()
     if on == "false":
         return f"none (mld.spark.conf.{UI_OFF} is false)"

@@ -12,7 +12,7 @@ from mld.aws.service import Service
 from mld.consumer.ports import ConsumerParts, ConsumerSettings, ProcessorHost, Sender, ShardSource, Signal
 from mld.consumer.restarts import RestartPolicy
 from mld.core.clock import Clock
-from mld.core.periods import RENEWALS_PER_LEASE
+from mld.core.periods import renew_interval_s
 from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.core.streams import ChildBatch, FanOut, StreamKind, Streams, StreamSummary
 from mld.daemon.worker import Worker, WorkerParts, WorkerSettings, WorkerSignals
@@ -42,8 +42,6 @@ from mld.tracking.follower import ListFollower, ListTable, WantedStream
 from mld.tracking.stream_list import ListedStream
 from mld.tracking.stream_rows import ConsumedStreams, VisibleTable
 from mld.tracking.stream_set import OpenedStream, StreamRules, TrackedStreams, TrackingNeeds
-
-EPSILON_S = 0.025  # Java's epsilonMillis
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +90,10 @@ def assemble(
     `letters` must be there if the settings set records aside. `prepare` takes off what a schema registry put around
     records.
     """
-    lease_duration_s = settings.failover_time_millis / 1000
+    lease_duration_s = settings.leases.duration_s
     signals = WorkerSignals()
     metrics = Metrics() if metrics is None else metrics
-    metrics.worker.prefetch_limit_bytes = settings.prefetch_bytes_max
+    metrics.worker.prefetch_limit_bytes = settings.reader.prefetch_bytes_max
 
     consumed = ConsumedStreams() if settings.is_multi_stream else ConsumedStreams(None)
     leases = VisibleTable(table, consumed.has)
@@ -109,11 +107,11 @@ def assemble(
         rng,
         worker_id=worker_id,
         lease_duration_s=lease_duration_s,
-        renew_interval_s=lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S,
-        renewals_concurrent_max=settings.max_lease_renewal_threads,
+        renew_interval_s=renew_interval_s(lease_duration_s),
+        renewals_concurrent_max=settings.leases.renewals_concurrent_max,
         new_token=lambda: str(uuid.uuid4()),
         on_change=signals.changed.set,
-        handoff_timeout_s=settings.graceful_lease_handoff_timeout_millis / 1000,
+        handoff_timeout_s=settings.leases.handoff_timeout_s,
         status_of=status_of_shard,
         metrics=metrics,
     )
@@ -139,8 +137,8 @@ def assemble(
             streams,
             clock,
             rng,
-            backoff_s=settings.list_shards_backoff_time_in_millis / 1000,
-            attempts_max=settings.max_list_shards_retry_attempts,
+            backoff_s=settings.shards.list_backoff_s,
+            attempts_max=settings.shards.list_attempts_max,
             kind=kind,
         )
 
@@ -148,8 +146,8 @@ def assemble(
         fleet=fleet,
         clock=clock,
         new_detector=new_detector,
-        ignore_unexpected_children=settings.ignore_unexpected_child_shards,
-        cleans_up=settings.cleanup_leases_upon_shard_completion,
+        ignore_unexpected_children=settings.shards.ignores_unexpected_children,
+        cleans_up=settings.shards.cleans_up,
         metrics=metrics,
         parents_changed=parents_changed,
     )
@@ -159,16 +157,16 @@ def assemble(
         return source.opened(await ports.open(listed), listed)
 
     rules = StreamRules(
-        sync_spacing_s=settings.shard_sync_interval_millis / 1000,
-        skip_sync=settings.skip_shard_sync_at_worker_initialization_if_leases_exist,
-        former=settings.former_streams,
-        former_wait_s=settings.former_streams_wait.total_seconds(),
+        sync_spacing_s=settings.shards.sync_interval_s,
+        skip_sync=settings.shards.skips_sync_if_leases_exist,
+        former=settings.shards.former_streams,
+        former_wait_s=settings.shards.former_streams_wait_s,
         lease_duration_s=lease_duration_s,
     )
     if not settings.is_multi_stream:
         sources = TrackedStreams(tracking, table, open_stream, rules, consumed)
     else:
-        follower = ListFollower(ListTable(dynamo, settings.table_name), clock, ports.read_wanted, ports.describe)
+        follower = ListFollower(ListTable(dynamo, settings.lease_table.name), clock, ports.read_wanted, ports.describe)
         sources = FollowedStreams(
             tracking, table, open_stream, rules, consumed, follower, on_change=signals.changed.set
         )
@@ -191,7 +189,7 @@ def assemble(
         sources=sources,
         consumer_parts=consumer_parts,
         clock=clock,
-        takes_down=settings.deregister_consumer and settings.reads_by_fan_out,
+        takes_down=settings.fanout.deregister and settings.reader.by_fan_out,
     )
     return Worker(parts, worker_settings(settings), signals)
 
@@ -213,7 +211,9 @@ class _Source:
         self._worker_id = worker_id
         self._clock = clock
         self._prepare = prepare
-        self._shares = ReaderShares(clock, rng, budget=Budget(settings.prefetch_bytes_max), on_a_beat=polls_on_a_beat)
+        self._shares = ReaderShares(
+            clock, rng, budget=Budget(settings.reader.prefetch_bytes_max), on_a_beat=polls_on_a_beat
+        )
 
     def opened(self, ports: StreamPorts, listed: ListedStream | None) -> OpenedStream:
         """What the parts of a stream are made of."""
@@ -245,10 +245,10 @@ def _apart(rng: Random) -> Random:
 def taking_rules(settings: Settings) -> TakingRules:
     """The rules of the taker: Java's, and even shares beyond them."""
     return TakingRules(
-        lease_duration_s=settings.failover_time_millis / 1000,
-        leases_max=settings.max_leases_for_worker,
-        steals_max=settings.max_leases_to_steal_at_one_time,
-        very_old_first=settings.enable_priority_lease_assignment,
+        lease_duration_s=settings.leases.duration_s,
+        leases_max=settings.leases.held_max,
+        steals_max=settings.leases.steals_max,
+        very_old_first=settings.leases.very_old_first,
         even_shares=True,
     )
 
@@ -269,34 +269,33 @@ def _position(configured: InitialPositionSetting) -> InitialPosition:
 
 
 def _failures_max(settings: Settings) -> int | None:
-    match settings.child_failure_policy:
+    match settings.child.failure_policy:
         case ChildFailurePolicy.PARK:
             return None
         case ChildFailurePolicy.RESTART:
-            return settings.child_restarts_max
+            return settings.child.restarts_max
         case ChildFailurePolicy.EXIT:
             return 0
 
 
 def worker_settings(settings: Settings) -> WorkerSettings:
     """Milliseconds of the file to seconds of the core, policy to numbers."""
-    timeout = settings.timeout_in_seconds
     consumer = ConsumerSettings(
-        dialect=Dialect(settings.protocol_version),
+        dialect=Dialect(settings.child.protocol_version),
         restarts=RestartPolicy(
             failures_max=_failures_max(settings),
-            backoff_s=settings.child_restart_backoff_millis / 1000,
+            backoff_s=settings.child.restart_backoff_s,
         ),
-        poison_attempts=settings.poison_attempts or 0,
-        reply_timeout_s=None if timeout is None else float(timeout),
-        parent_poll_s=settings.parent_shard_poll_interval_millis / 1000,
-        task_backoff_s=settings.task_backoff_time_millis / 1000,
-        deliver_empty_batches=settings.call_process_records_even_for_empty_record_list,
-        warn_after_s=settings.log_warning_for_task_after_millis / 1000,
-        logs_fields=settings.child_log is ChildLog.FIELDS,
+        poison_attempts=settings.child.poison_attempts or 0,
+        reply_timeout_s=settings.child.reply_timeout_s,
+        parent_poll_s=settings.child.parent_poll_s,
+        task_backoff_s=settings.child.task_backoff_s,
+        deliver_empty_batches=settings.child.deliver_empty_batches,
+        warn_after_s=settings.child.warn_after_s,
+        logs_fields=settings.child.log is ChildLog.FIELDS,
     )
     return WorkerSettings(
         consumer=consumer,
-        initialization_backoff_s=settings.scheduler_initialization_backoff_time_millis / 1000,
-        ensure_table=settings.lease_table_pitr_enabled,
+        initialization_backoff_s=settings.initialization_backoff_s,
+        ensure_table=settings.lease_table.point_in_time_recovery,
     )

@@ -41,8 +41,6 @@ from mld.daemon.until_tip import CatchUpRules, RunUntilTip, UntilTip
 from mld.daemon.worker import Worker
 from mld.fleet.parts import load_of_this_host
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.rows import KEY
-from mld.leases.table_maker import TableOptions
 from mld.leases.validity import renewal_timeout_s
 from mld.metrics.registry import Metrics
 from mld.properties.redaction import Scrubber
@@ -57,7 +55,6 @@ from mld.schemas.opening import OpenedRegistry, registry_of
 
 log = logging.getLogger(__name__)
 
-EPSILON_S = 0.025  # Java's epsilonMillis
 KINESIS_THREADS_MAX = 24  # for what is large or new, and all calls through botocore
 KINESIS_CALLS_MAX = 64  # in flight, not shards: a thousand shards that are polled every 1.5 s, 100 ms away
 DYNAMO_READ_TIMEOUT_MIN_S = 1.0
@@ -93,7 +90,7 @@ async def run_daemon(
 
     stop = StopSignals(hang_up_here(is_supervised=supervision.manager.is_there), reload)
     _refuse(settings, properties_file)
-    command = runnable(split_command(settings.executable_name))
+    command = runnable(split_command(settings.child.command))
     worker_id = membership.worker_id if membership else settings.worker_id or str(uuid.uuid4())
     factory = client_factory(settings)
     metrics = Metrics()
@@ -118,7 +115,7 @@ async def run_daemon(
             "action": "daemon_starting",
             "application": settings.application_name,
             "stream": settings.stream_name or ", ".join(one.name for one in settings.streams[:STREAMS_SHOWN_MAX]),
-            "table": settings.table_name,
+            "table": settings.lease_table.name,
             "worker": worker_id,
             "command": command[0],
             "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
@@ -148,10 +145,10 @@ async def run_daemon(
         )
         pages = membership.pages if membership else None
         parts = SurfaceParts(settings, worker, worker_id, metrics, dynamo, factory, clock, supervision, pages)
-        grace_s = settings.shutdown_grace_millis / 1000
+        grace_s = settings.shutdown_grace_s
         if until_tip is not None:
             rules = CatchUpRules(
-                settings.failover_time_millis / 1000, initial_position(settings), until_tip.time_max_s, properties_file
+                settings.leases.duration_s, initial_position(settings), until_tip.time_max_s, properties_file
             )
             run = RunUntilTip(worker, metrics, worker_id, parts.clock, rules, around=lambda: surface(parts))
             return await stop.run(run, grace_s)
@@ -254,8 +251,8 @@ def _dynamo(settings: Settings, factory: ClientFactory, metrics: Metrics) -> Cou
         "dynamodb",
         label="DynamoDB",
         lean=True,
-        threads_max=settings.max_lease_renewal_threads,
-        calls_max=settings.max_lease_renewal_threads,
+        threads_max=settings.leases.renewals_concurrent_max,
+        calls_max=settings.leases.renewals_concurrent_max,
         read_timeout_s=request_timeout_s,
         connect_timeout_s=min(CONNECT_TIMEOUT_S, request_timeout_s),
     )
@@ -264,7 +261,7 @@ def _dynamo(settings: Settings, factory: ClientFactory, metrics: Metrics) -> Cou
 
 def _request_timeout_s(settings: Settings) -> float:
     """Well below the lease duration, so that a slow reply cannot outlive the lease (leases#table-reads)."""
-    return max(DYNAMO_READ_TIMEOUT_MIN_S, settings.failover_time_millis / 1000 / RENEWALS_PER_LEASE)
+    return max(DYNAMO_READ_TIMEOUT_MIN_S, settings.leases.duration_s / RENEWALS_PER_LEASE)
 
 
 def _naming(command: Sequence[str], streams: Streams, clock: Clock) -> StreamNaming | None:
@@ -305,27 +302,18 @@ def build_worker(
     table = DynamoLeaseTable(
         dynamo,
         clock,
-        table_name=settings.table_name,
-        options=TableOptions(
-            name=settings.table_name,
-            key=KEY,
-            billing_mode=settings.lease_table_billing_mode.value,
-            read_capacity=settings.initial_lease_table_read_capacity,
-            write_capacity=settings.initial_lease_table_write_capacity,
-            tags=dict(settings.lease_table_tags),
-            deletion_protection=settings.lease_table_deletion_protection_enabled,
-            point_in_time_recovery=settings.lease_table_pitr_enabled,
-        ),
-        scan_segments=settings.lease_table_scan_total_segments,
+        table_name=settings.lease_table.name,
+        settings=settings.lease_table,
+        scan_segments=settings.leases.scan_segments,
         request_timeout_s=_request_timeout_s(settings),
-        renewal_timeout_s=renewal_timeout_s(settings.failover_time_millis / 1000),
+        renewal_timeout_s=renewal_timeout_s(settings.leases.duration_s),
     )
     host = PipeHost(
         command,
         clock,
-        stop_timeout_s=settings.child_stop_timeout_millis / 1000,
+        stop_timeout_s=settings.child.stop_timeout_s,
         environment=environment,
-        logs_fields=settings.child_log is ChildLog.FIELDS,
+        logs_fields=settings.child.log is ChildLog.FIELDS,
         of_stream=_commands(sources, command, clock),
     )
     return assemble(

@@ -81,8 +81,8 @@ class StreamClients:
         if listed is None and self._only is not None:
             return self._only
         if listed is None:
-            own, arn, consumer_arn = None, settings.stream_arn, settings.fanout_consumer_arn
-            service = await self._service_at(self._place(arn, settings.kinesis_region))
+            own, arn, consumer_arn = None, settings.stream_arn, settings.fanout.consumer_arn
+            service = await self._service_at(self._place(arn, settings.kinesis.region))
             streams, extra = streams_port(service, self._clock, settings.stream_name, arn), b""
         else:
             own, arn = self._known.get(listed.label), listed.arn
@@ -122,22 +122,21 @@ class StreamClients:
         return service, streams_port(service, self._clock, name, arn, self._extra(name))
 
     def _extra(self, name: str) -> bytes:
-        return record_keys({"streamName": name}) if self._settings.record_stream_name else b""
+        return record_keys({"streamName": name}) if self._settings.reader.adds_stream_name else b""
 
     async def _service(self, label: str, arn: str | None) -> CountedService:
         own = self._known.get(label)
-        region = self._settings.kinesis_region if arn is None else arn.split(":")[3]
+        region = self._settings.kinesis.region if arn is None else arn.split(":")[3]
         return await self._service_at(self._place(arn, region, None if own is None else own.credentials))
 
     def _place(self, arn: str | None, region: str | None, credentials: CredentialsChain | None = None) -> _Place:
-        return _Place(kind_of(arn), region, credentials or self._settings.aws_credentials_provider)
+        return _Place(kind_of(arn), region, credentials or self._settings.kinesis.credentials)
 
     async def _service_at(self, place: _Place) -> CountedService:
         async with self._opening:
             if place not in self._services:
-                settings = replace(
-                    self._settings, kinesis_region=place.region, aws_credentials_provider=place.credentials
-                )
+                kinesis = replace(self._settings.kinesis, region=place.region, credentials=place.credentials)
+                settings = replace(self._settings, kinesis=kinesis)
                 service = self._new_service(settings, place.kind)
                 try:
                     await service.open()

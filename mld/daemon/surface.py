@@ -58,9 +58,9 @@ async def surface(parts: SurfaceParts) -> AsyncIterator[None]:
     status = _status_of(parts)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(_running(status, parts.clock))
-        if parts.unit_pages is not None or parts.settings.http is not None:
+        if parts.unit_pages is not None or parts.settings.serving.http is not None:
             await stack.enter_async_context(_pages(parts.settings, status, parts.unit_pages))
-        if parts.settings.control_socket != SOCKET_OFF:
+        if parts.settings.serving.control_socket != SOCKET_OFF:
             await stack.enter_async_context(_control(parts, status))
         if parts.supervision.manager.is_there:
             await stack.enter_async_context(_announcing(parts, status))
@@ -79,7 +79,7 @@ def _status_of(parts: SurfaceParts) -> DaemonStatus:
             metrics=parts.metrics,
             reader=FleetReader(settings, parts.dynamo, _slowly_read(parts), parts.clock, view_rules(settings)),
             clock=parts.clock,
-            lease_duration_s=settings.failover_time_millis / 1000,
+            lease_duration_s=settings.leases.duration_s,
             mode=lambda: worker.fleet.version.value,
             is_ready=lambda: worker.is_ready,
             read_table=lambda: worker.table.get(LOCK_KEY, consistent=False),
@@ -96,7 +96,7 @@ def _slowly_read(parts: SurfaceParts) -> DynamoLeaseTable:
     return DynamoLeaseTable(
         parts.dynamo,
         parts.clock,
-        table_name=parts.settings.table_name,
+        table_name=parts.settings.lease_table.name,
         scan_segments=1,
         request_timeout_s=REQUEST_TIMEOUT_S,
     )
@@ -104,7 +104,7 @@ def _slowly_read(parts: SurfaceParts) -> DynamoLeaseTable:
 
 def is_spark(settings: Settings) -> bool:
     """Whether the record processor is ours that runs on Spark."""
-    return any(PurePath(word).name == PROGRAM for word in split_command(settings.executable_name))
+    return any(PurePath(word).name == PROGRAM for word in split_command(settings.child.command))
 
 
 @asynccontextmanager
@@ -123,7 +123,7 @@ def _announcing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncConte
     return announcing(
         parts.supervision,
         parts.clock,
-        grace_s=parts.settings.shutdown_grace_millis / 1000,
+        grace_s=parts.settings.shutdown_grace_s,
         initialized=parts.worker.signals.initialized,
         stop_asked=parts.worker.signals.stop_asked,
         overdue=status.overdue,
@@ -151,14 +151,16 @@ def _publishing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncConte
 async def _pages(settings: Settings, status: DaemonStatus, unit_pages: Path | None) -> AsyncIterator[None]:
     from mld.serving.web_pages import WebPages
 
-    pages = WebPages(status, with_metrics=MetricsOutput.PROMETHEUS in settings.metrics)
+    pages = WebPages(status, with_metrics=MetricsOutput.PROMETHEUS in settings.metrics.outputs)
     try:
         if unit_pages is not None:
             await pages.start_at(unit_pages)
-        elif settings.http is not None:
-            await pages.start(settings.http, settings.http_hosts)
+        elif settings.serving.http is not None:
+            await pages.start(settings.serving.http, settings.serving.http_hosts)
     except OSError as error:
-        raise StartupError(f"mld.http = {settings.http}: {error.strerror or error}; choose another address") from error
+        raise StartupError(
+            f"mld.http = {settings.serving.http}: {error.strerror or error}; choose another address"
+        ) from error
     try:
         yield
     finally:
@@ -172,7 +174,7 @@ async def _control(parts: SurfaceParts, status: DaemonStatus) -> AsyncIterator[N
     from mld.serving.control_answers import ControlAnswers
 
     server = ControlServer(ControlAnswers(status, parts.worker.taps, parts.clock).routes())
-    where = parts.settings.application_name, parts.settings.control_socket, os.environ
+    where = parts.settings.application_name, parts.settings.serving.control_socket, os.environ
     keeping: asyncio.Task[None] | None = None
     if await serve_control(server, *where) is not None:
         keep = partial(keep_control, server, *where, parts.clock)

@@ -1,5 +1,4 @@
-"""`FleetParts`: what a `Fleet` is made of, from settings: milliseconds to seconds, policies to numbers, adapters over
-the DynamoDB service."""
+"""`FleetParts`: what a `Fleet` is made of, from settings, with its adapters over the DynamoDB service."""
 
 from __future__ import annotations
 
@@ -39,10 +38,9 @@ from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus
 from mld.leases.table import IndexStatus, LeaseTable, StoredTable
-from mld.leases.table_maker import LegacyTable, TableOptions
+from mld.leases.table_maker import LegacyTable
 from mld.leases.taker import LeaseTaker
 from mld.metrics.registry import Metrics
-from mld.properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN
 from mld.properties.settings import Settings
 from mld.properties.values import AssignmentStrategy, ClientVersionConfig, HeartbeatSetting, MetadataLayout
 
@@ -85,15 +83,15 @@ class FleetParts:
         self.stored = needs.stored
         self.index = needs.stored.index
         self.taker = needs.taker
-        self.lease_duration_s = settings.failover_time_millis / 1000
-        leases_max = settings.max_leases_for_worker
+        self.lease_duration_s = settings.leases.duration_s
+        leases_max = settings.leases.held_max
         rules = _report_rules(settings)
         states = StatesTable(needs.service)
         self.migration = _migration(settings, needs, states, rules)
         reports = StoredReports(needs.service, lambda: self.migration.routes.report_read_places)
         heartbeats = HeartbeatTable(
             needs.service,
-            settings.table_name,
+            settings.lease_table.name,
             needs.worker_id,
             request_timeout_s=min(self.lease_duration_s / HEARTBEATS_PER_LEASE, REQUEST_TIMEOUT_S_MAX),
         )
@@ -101,7 +99,7 @@ class FleetParts:
             needs.table, reports, heartbeats, needs.clock, lease_duration_s=self.lease_duration_s, rules=rules
         )
         self.leader = AdaptiveElection(
-            needs.metrics, is_adaptive=settings.client_version_config is not ClientVersionConfig.VERSION_3X
+            needs.metrics, is_adaptive=settings.fleet.client_version is not ClientVersionConfig.VERSION_3X
         )
         self.membership = FleetMembership(needs.worker_id, lease_duration_s=self.lease_duration_s, rules=rules)
         self.discovery = LeaseDiscovery(
@@ -113,7 +111,7 @@ class FleetParts:
             needs.clock,
             TakeoverRules(
                 lease_duration_s=self.lease_duration_s,
-                java_discovery_s=settings.lease_assignment_interval_millis / 2000 + JAVA_DISCOVERY_SLACK_S,
+                java_discovery_s=settings.fleet.assignment_interval_s / 2 + JAVA_DISCOVERY_SLACK_S,
                 leases_max=leases_max,
             ),
             needs.worker_id,
@@ -157,7 +155,7 @@ class FleetParts:
             worker_id=needs.worker_id,
             lease_duration_s=self.lease_duration_s,
             interval_s=self.lease_duration_s / HEARTBEATS_PER_LEASE,
-            is_wanted=settings.heartbeat is HeartbeatSetting.WORKER,
+            is_wanted=settings.leases.heartbeat is HeartbeatSetting.WORKER,
             leader=self._read_leader,
             java_peers=self.java_peers,
             status_of=needs.status_of,
@@ -180,7 +178,7 @@ class FleetParts:
             needs.clock,
             needs.rng,
             worker_id=needs.worker_id,
-            configured=settings.client_version_config,
+            configured=settings.fleet.client_version,
             is_leader=self.leader.is_leader,
             view=partial(self._view, reports, rules),
             metrics=needs.metrics,
@@ -238,7 +236,7 @@ class FleetParts:
     async def new_reporter(self, place: Place) -> Reporter:
         """Make the reporter to this place."""
         settings, needs = self.settings, self.needs
-        source = None if settings.disable_worker_metrics else await needs.detect_load()
+        source = None if settings.fleet.ignores_load else await needs.detect_load()
         return Reporter(
             ReportsTable(needs.service, place),
             source,
@@ -247,9 +245,9 @@ class FleetParts:
             worker_id=needs.worker_id,
             version=mld.__version__,
             rules=ReporterRules(
-                capture_period_s=settings.in_memory_worker_metrics_capture_frequency_millis / 1000,
-                report_period_s=settings.worker_metrics_reporter_freq_in_millis / 1000,
-                ring_length=settings.no_of_persisted_metrics_per_worker_metrics,
+                capture_period_s=settings.fleet.capture_period_s,
+                report_period_s=settings.fleet.report_period_s,
+                ring_length=settings.fleet.samples_per_report,
             ),
             on_own_row=self._on_own_row,
             ends=self.membership.ends,
@@ -276,26 +274,26 @@ def load_of_this_host(clock: Clock) -> DetectLoad:
 
 def _report_rules(settings: Settings) -> ReportRules:
     return ReportRules(
-        report_period_s=settings.worker_metrics_reporter_freq_in_millis / 1000,
-        stale_after_s=settings.stale_worker_metrics_entry_cleanup_duration.total_seconds(),
-        ema_alpha=settings.worker_metrics_ema_alpha,
+        report_period_s=settings.fleet.report_period_s,
+        stale_after_s=settings.fleet.stale_report_s,
+        ema_alpha=settings.fleet.ema_alpha,
     )
 
 
 def _assigner_settings(settings: Settings, rules: ReportRules) -> AssignerSettings:
     return AssignerSettings(
-        interval_s=settings.lease_assignment_interval_millis / 1000,
-        lease_duration_s=settings.failover_time_millis / 1000,
-        handoff_timeout_s=settings.graceful_lease_handoff_timeout_millis / 1000,
-        balance_every=settings.variance_balancing_frequency,
-        by_count=settings.lease_assignment_strategy is AssignmentStrategy.COUNT,
+        interval_s=settings.fleet.assignment_interval_s,
+        lease_duration_s=settings.leases.duration_s,
+        handoff_timeout_s=settings.leases.handoff_timeout_s,
+        balance_every=settings.fleet.balance_every,
+        by_count=settings.fleet.assignment_strategy is AssignmentStrategy.COUNT,
         rules=AssignmentRules(
-            leases_max=settings.max_leases_for_worker,
-            throughput_max_kbps=settings.max_throughput_per_host_kbps,
-            dampening_percent=settings.dampening_percentage,
-            threshold_percent=settings.rebalance_threshold_percentage,
-            overshoot=settings.allow_throughput_overshoot,
-            graceful=settings.is_graceful_lease_handoff_enabled,
+            leases_max=settings.leases.held_max,
+            throughput_max_kbps=settings.fleet.throughput_max_kbps,
+            dampening_percent=settings.fleet.dampening_percent,
+            threshold_percent=settings.fleet.threshold_percent,
+            overshoot=settings.fleet.overshoot,
+            graceful=settings.leases.hands_off_gracefully,
         ),
         reports=rules,
     )
@@ -306,41 +304,13 @@ def _migration(settings: Settings, needs: FleetNeeds, states: StatesTable, rules
         states,
         needs.clock,
         worker_id=needs.worker_id,
-        lease_table=settings.table_name,
-        coordinator=LegacyTable(needs.service, needs.clock, _coordinator_table(settings)),
-        reports=LegacyTable(needs.service, needs.clock, _reports_table(settings)),
-        migrate=settings.migrate_all_entities_to_lease_table,
-        complete_bake_s=min(
-            max(settings.table_migration_complete_bake_time_seconds, BAKE_SECONDS_MIN), BAKE_SECONDS_MAX
-        ),
-        create_legacy=settings.metadata_layout is MetadataLayout.LEGACY,
-        lease_duration_s=settings.failover_time_millis / 1000,
+        lease_table=settings.lease_table.name,
+        coordinator=LegacyTable(needs.service, needs.clock, settings.coordinator_state_table, COORDINATOR_TABLE_KEY),
+        reports=LegacyTable(needs.service, needs.clock, settings.worker_metrics_table, REPORTS_TABLE_KEY),
+        migrate=settings.fleet.migrates_to_lease_table,
+        complete_bake_s=settings.fleet.bake_s,
+        create_legacy=settings.fleet.metadata_layout is MetadataLayout.LEGACY,
+        lease_duration_s=settings.leases.duration_s,
         report_period_s=rules.report_period_s,
         metrics=needs.metrics,
-    )
-
-
-def _coordinator_table(settings: Settings) -> TableOptions:
-    return TableOptions(
-        name=settings.coordinator_state_table_name,
-        key=COORDINATOR_TABLE_KEY,
-        billing_mode=settings.coordinator_state_billing_mode.value,
-        read_capacity=settings.coordinator_state_read_capacity,
-        write_capacity=settings.coordinator_state_write_capacity,
-        point_in_time_recovery=settings.coordinator_state_point_in_time_recovery_enabled,
-        deletion_protection=settings.coordinator_state_deletion_protection_enabled,
-        tags=dict(settings.coordinator_state_tags),
-    )
-
-
-def _reports_table(settings: Settings) -> TableOptions:
-    return TableOptions(
-        name=settings.worker_metrics_table_name,
-        key=REPORTS_TABLE_KEY,
-        billing_mode=settings.worker_metrics_billing_mode.value,
-        read_capacity=settings.worker_metrics_read_capacity,
-        write_capacity=settings.worker_metrics_write_capacity,
-        point_in_time_recovery=settings.worker_metrics_point_in_time_recovery_enabled,
-        deletion_protection=settings.worker_metrics_deletion_protection_enabled,
-        tags=dict(settings.worker_metrics_tags),
     )

@@ -24,8 +24,9 @@ from mld.leases.lease import Lease
 from mld.leases.owner_index import FORBIDDEN_CODES, OwnerIndex
 from mld.leases.rows import CorruptRowError, Row
 from mld.leases.table import AnswerT, LeaseWrite, Refusal, TableScan
-from mld.leases.table_maker import TableMaker, TableOptions
+from mld.leases.table_maker import TableMaker, on_demand
 from mld.leases.writes import request_of
+from mld.properties.settings import TableSettings
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ RESTORES_AT_ONCE = 20  # rows of a lost table; as renewals
 class DynamoLeaseTable:
     """The `StoredTable` port over a DynamoDB `Service`. `scan_segments` 0: as many as the table's size asks for.
 
-    `options` count when the table is created. `renewal_timeout_s` is for the writes that keep a lease, renewals and
+    `settings` count when the table is created. `renewal_timeout_s` is for the writes that keep a lease, renewals and
     checkpoints; by default that of the others.
     """
 
@@ -53,7 +54,7 @@ class DynamoLeaseTable:
         clock: Clock,
         *,
         table_name: str,
-        options: TableOptions | None = None,
+        settings: TableSettings | None = None,
         scan_segments: int = 0,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         renewal_timeout_s: float | None = None,
@@ -64,7 +65,8 @@ class DynamoLeaseTable:
         self._maker = TableMaker(
             service,
             clock,
-            options or TableOptions(table_name, rows.KEY),
+            settings or on_demand(table_name),
+            rows.KEY,
             request_timeout_s=request_timeout_s,
             on_missing=self._note_missing,
         )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from mld.aws.boundary import raises_only
@@ -15,6 +14,8 @@ from mld.aws.service import Service
 from mld.aws.table_calls import RefusedError, TableCalls
 from mld.core.clock import Clock
 from mld.core.errors import StartupError, TableMissingError, TableThrottledError, TableUnavailableError
+from mld.properties.settings import TableSettings
+from mld.properties.values import BillingMode
 
 log = logging.getLogger(__name__)
 
@@ -29,23 +30,22 @@ FORBIDDEN_CODES = ("AccessDeniedException", "AccessDenied", "UnauthorizedOperati
 READY_STATES = frozenset({"ACTIVE", "UPDATING"})
 
 
-@dataclass(frozen=True, slots=True)
-class TableOptions:
-    """A table as the properties describe it. `key` is its hash key; capacities count when provisioned."""
-
-    name: str
-    key: str
-    billing_mode: str = "PAY_PER_REQUEST"
-    read_capacity: int = 10
-    write_capacity: int = 10
-    point_in_time_recovery: bool = False
-    deletion_protection: bool = False
-    tags: Mapping[str, str] = field(default_factory=dict)
+def on_demand(name: str) -> TableSettings:
+    """Return the settings of a table that is paid by the request, without settings."""
+    return TableSettings(
+        name=name,
+        billing_mode=BillingMode.PAY_PER_REQUEST,
+        read_capacity=0,
+        write_capacity=0,
+        point_in_time_recovery=False,
+        deletion_protection=False,
+        tags=(),
+    )
 
 
 @raises_only(TableUnavailableError)
 class TableMaker:
-    """Creates one table; `on_missing` hears of each answer that there is none."""
+    """Creates one table with the hash key `key`; `on_missing` hears of each answer that there is none."""
 
     what, action = "lease table", "lease_table_created"
 
@@ -53,15 +53,17 @@ class TableMaker:
         self,
         service: Service,
         clock: Clock,
-        options: TableOptions,
+        settings: TableSettings,
+        key: str,
         *,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         on_missing: Callable[[], None] = lambda: None,
     ) -> None:
-        self.name = options.name
-        self._calls = TableCalls(service, options.name, request_timeout_s, on_missing)
+        self.name = settings.name
+        self._calls = TableCalls(service, settings.name, request_timeout_s, on_missing)
         self._clock = clock
-        self._options = options
+        self._settings = settings
+        self._key = key
 
     async def ensure(self) -> bool:
         """Create the table if it is missing and wait until it can be used; True if this call created it.
@@ -78,7 +80,7 @@ class TableMaker:
                 continue  # it may be ready at once
             why = f"{self.what} {self.name} is {status or 'missing'} after {READY_TIMEOUT_S:.0f} s"
             poll_s = await self._pause(poll_s, deadline, why)
-        if self._options.point_in_time_recovery:
+        if self._settings.point_in_time_recovery:
             await self._enable_backups(deadline)
         return created
 
@@ -92,20 +94,20 @@ class TableMaker:
 
     async def _create(self) -> bool:
         """Return True if this call created the table, False if it exists already or DynamoDB has too much to do now."""
-        options = self._options
+        settings = self._settings
         params: dict[str, Any] = {
-            "AttributeDefinitions": [{"AttributeName": options.key, "AttributeType": "S"}],
-            "KeySchema": [{"AttributeName": options.key, "KeyType": "HASH"}],
-            "BillingMode": options.billing_mode,
-            "DeletionProtectionEnabled": options.deletion_protection,
+            "AttributeDefinitions": [{"AttributeName": self._key, "AttributeType": "S"}],
+            "KeySchema": [{"AttributeName": self._key, "KeyType": "HASH"}],
+            "BillingMode": settings.billing_mode.value,
+            "DeletionProtectionEnabled": settings.deletion_protection,
         }
-        if options.billing_mode == "PROVISIONED":
+        if settings.billing_mode is BillingMode.PROVISIONED:
             params["ProvisionedThroughput"] = {
-                "ReadCapacityUnits": options.read_capacity,
-                "WriteCapacityUnits": options.write_capacity,
+                "ReadCapacityUnits": settings.read_capacity,
+                "WriteCapacityUnits": settings.write_capacity,
             }
-        if options.tags:
-            params["Tags"] = [{"Key": key, "Value": value} for key, value in options.tags.items()]
+        if settings.tags:
+            params["Tags"] = [{"Key": key, "Value": value} for key, value in settings.tags]
         try:
             await self._send("CreateTable", params, EXISTS_CODE)
         except (RefusedError, TableThrottledError):

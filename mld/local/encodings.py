@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mld import DISTRIBUTION
 from mld.local.kinesis.errors import KinesisError
 
 _EPOCH_TIME = 1
 """The tag."""
 _DATA = "Data"
 _TIME_SUFFIX = "Timestamp"
-MISSING = "CBOR needs the package cbor2 of the extra 'local': pip install 'mld[local]'"
+MISSING = f"CBOR needs the package cbor2 of the extra 'local': pip install '{DISTRIBUTION}[local]'"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from mld import DISTRIBUTION
 from mld.local.http import HttpRequest, HttpResponse
 from mld.local.kinesis.json_api import error_body
 from mld.local.routing import DYNAMODB, Call
@@ -86,7 +87,9 @@ def _term(index: int, attribute: str, rule: dict[str, Any], names: dict[str, str
 
 log = logging.getLogger(__name__)
 
-MISSING = "DynamoDB, CloudWatch, STS and Glue need the packages of the extra 'local': pip install 'mld[local]'"
+MISSING = (
+    f"DynamoDB, CloudWatch, STS and Glue need the packages of the extra 'local': pip install '{DISTRIBUTION}[local]'"
+)
 _HOP_BY_HOP = frozenset(("connection", "content-length", "content-type", "date", "server", "transfer-encoding"))
 
 _ACCOUNT_HEADER = "x-moto-account-id"

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from http.client import responses
 from typing import Protocol
 
+from mld import DISTRIBUTION
+
 log = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX = 64 * 1024
@@ -181,7 +183,8 @@ class HttpConnection(asyncio.Protocol):
         assert self._transport is not None
         if self._http2 is None:
             log.warning(
-                "A client speaks HTTP/2, which needs the package h2 of the extra 'local': pip install 'mld[local]'",
+                "A client speaks HTTP/2, which needs h2 of the extra 'local': pip install '%s[local]'",
+                DISTRIBUTION,
                 extra={"action": "local_http2_missing"},
             )
             self.abort()

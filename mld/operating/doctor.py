@@ -355,7 +355,7 @@ class Doctor:
     async def _cloudwatch(self) -> list[Diagnosis]:
         """Metrics are not needed to consume: what fails here is a warning."""
         settings = self._settings
-        if settings.metrics_level is MetricsLevel.NONE or MetricsOutput.CLOUDWATCH not in settings.metrics:
+        if settings.metrics_level is MetricsLevel.NONE or MetricsOutput.CLOUDWATCH not in settings.metrics.outputs:
             return []
         found, service = await self._reach("cloudwatch")
         if service is not None:

@@ -55,11 +55,14 @@ def settings_of_one(settings: Settings, setting: StreamSetting) -> Settings:
         streams=(),
         stream_name=setting.stream_name,
         stream_arn=None if setting.arn is None else setting.arn.text,
-        kinesis_region=setting.region or settings.kinesis_region,
-        aws_credentials_provider=setting.credentials or settings.aws_credentials_provider,
         initial_position=setting.initial_position,
-        executable_name=setting.executable_name or settings.executable_name,
-        fanout_consumer_arn=setting.consumer_arn,
+        kinesis=replace(
+            settings.kinesis,
+            region=setting.region or settings.kinesis.region,
+            credentials=setting.credentials or settings.kinesis.credentials,
+        ),
+        child=replace(settings.child, command=setting.executable_name or settings.child.command),
+        fanout=replace(settings.fanout, consumer_arn=setting.consumer_arn),
     )
 
 

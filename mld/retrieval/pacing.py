@@ -37,8 +37,8 @@ _FIRST_BACKOFF_S = {Failure.ERROR: ERROR_BACKOFF_S, Failure.THROTTLED: THROTTLE_
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """The configured intervals. `reduced_tps_threshold_ms`: closer to the tip than this, wait at least this long.
-    The catch-up interval is for readers further behind than `catch_up_from_ms`.
+    """The configured intervals. `reduced_tps_threshold_s`: closer to the tip than this, wait at least this long.
+    The catch-up interval is for readers further behind than `catch_up_from_s`.
 
     With `beat_s` a wait at the tip is extended to its next multiple, the same for all readers: one wake-up of the
     process then serves several shards, which saves a third of the cost of an idle shard.
@@ -46,9 +46,9 @@ class Pacing:
 
     idle_interval_s: float
     catch_up_interval_s: float = CALL_INTERVAL_MIN_S
-    reduced_tps_threshold_ms: int = 0
+    reduced_tps_threshold_s: float = 0.0
     beat_s: float = 0.0
-    catch_up_from_ms: int = 0
+    catch_up_from_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +92,10 @@ def beat_of(idle_interval_s: float) -> float:
 def _interval_s(pacing: Pacing, millis_behind_latest: int | None) -> float:
     if millis_behind_latest is None:
         return pacing.idle_interval_s
-    behind = millis_behind_latest > pacing.catch_up_from_ms
+    behind_s = millis_behind_latest / 1000
+    behind = behind_s > pacing.catch_up_from_s
     usual_s = min(pacing.catch_up_interval_s, pacing.idle_interval_s) if behind else pacing.idle_interval_s
-    if millis_behind_latest < pacing.reduced_tps_threshold_ms:
-        return max(usual_s, pacing.reduced_tps_threshold_ms / 1000)
-    return usual_s
+    return max(usual_s, pacing.reduced_tps_threshold_s) if behind_s < pacing.reduced_tps_threshold_s else usual_s
 
 
 def backoff_s(failure: Failure, failures: int, jitter: float) -> float:

@@ -13,6 +13,7 @@ from mld.aws.service import RawService
 from mld.aws.wire.client import WireService
 from mld.core.clock import Clock
 from mld.core.errors import StartupError
+from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.streams import FanOut, StreamKind, Streams
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import Settings
@@ -32,8 +33,7 @@ NewReader = Callable[[str, ShardMetrics], ShardReader]
 """Makes the reader of the shard with this id, which counts there what it reads."""
 TakeDown = Callable[[], Awaitable[None]]
 """What the last worker of a fleet does when it ends."""
-_RENEWALS_PER_LEASE = 3
-TABLE_CATCH_UP_FROM_MS = 60_000
+TABLE_CATCH_UP_FROM_S = 60.0
 """A shard of a DynamoDB stream further behind than this is read more often, by Amazon's adapter too; the age of the
 newest record, which is all the service tells, is never 0."""
 TABLE_CATCH_UP_FACTOR = 3
@@ -41,14 +41,14 @@ TABLE_CATCH_UP_FACTOR = 3
 
 def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams, extra: bytes = b"") -> FanOut | None:
     """The port of enhanced fan-out; None to poll. Nothing can subscribe where every call must go through botocore."""
-    if not settings.reads_by_fan_out:
+    if not settings.reader.by_fan_out:
         return None
     if isinstance(kinesis, WireService | CountedService) and kinesis.can_stream:
         return KinesisFanOut(
             kinesis, streams, stream_name=settings.stream_name, page_of=replace(page_of_event, extra=extra)
         )
     why = "enhanced fan-out needs the lean wire client, and thus no client certificate and no proxy that speaks TLS"
-    if settings.retrieval_mode is RetrievalMode.FANOUT:
+    if settings.reader.mode is RetrievalMode.FANOUT:
         raise StartupError(f"{why}; set retrievalMode=POLLING")
     log.warning("%s; retrievalMode DEFAULT polls instead", why, extra={"action": "fan_out_impossible"})
     return None
@@ -77,7 +77,7 @@ def readers_of(
         return polling_readers(settings, streams, shares, kind), None
     consumer = consumer_of(settings, fan_out, shares.clock, shares.rng, consumer_arn)
     new_reader = fan_out_readers(settings, fan_out, consumer, shares)
-    return new_reader, consumer.deregister if settings.deregister_consumer else None
+    return new_reader, consumer.deregister if settings.fanout.deregister else None
 
 
 def consumer_of(settings: Settings, fan_out: FanOut, clock: Clock, rng: Random, arn: str | None) -> RegisteredConsumer:
@@ -86,13 +86,13 @@ def consumer_of(settings: Settings, fan_out: FanOut, clock: Clock, rng: Random, 
         fan_out,
         clock,
         rng,
-        name=settings.fanout_consumer_name,
+        name=settings.fanout.consumer_name,
         arn=arn,
         retries=Retries(
-            describe_stream=settings.fanout_max_describe_stream_summary_retries,
-            describe_consumer=settings.fanout_max_describe_stream_consumer_retries,
-            register=settings.fanout_register_stream_consumer_retries,
-            backoff_s=settings.fanout_retry_backoff_millis / 1000,
+            describe_stream=settings.fanout.describe_stream_attempts_max,
+            describe_consumer=settings.fanout.describe_consumer_attempts_max,
+            register=settings.fanout.register_attempts_max,
+            backoff_s=settings.fanout.backoff_s,
         ),
     )
 
@@ -102,7 +102,7 @@ def fan_out_readers(
 ) -> NewReader:
     """Readers that subscribe."""
     # The next renewal at the latest shows that a lease is lost, and a renewal may take as long as its interval.
-    yield_s = max(YIELD_S, 2 * settings.failover_time_millis / 1000 / _RENEWALS_PER_LEASE)
+    yield_s = max(YIELD_S, 2 * settings.leases.duration_s / RENEWALS_PER_LEASE)
 
     def new_reader(shard_id: str, metrics: ShardMetrics) -> FanOutReader:
         return FanOutReader(
@@ -113,7 +113,7 @@ def fan_out_readers(
             shard_id=shard_id,
             yield_s=yield_s,
             budget=shares.budget,
-            deliver_empty=settings.call_process_records_even_for_empty_record_list,
+            deliver_empty=settings.child.deliver_empty_batches,
             metrics=metrics,
         )
 
@@ -122,16 +122,16 @@ def fan_out_readers(
 
 def polling_intervals(settings: Settings, kind: StreamKind, *, on_a_beat: bool = False) -> Pacing:
     """How often a shard of a stream of this kind is read."""
-    idle_interval_s = settings.idle_time_between_reads_in_millis / 1000
+    idle_interval_s = settings.reader.idle_interval_s
     intervals = Pacing(
         idle_interval_s,
-        reduced_tps_threshold_ms=settings.millis_behind_latest_threshold_for_reduced_tps,
+        reduced_tps_threshold_s=settings.reader.reduced_tps_threshold_s,
         beat_s=beat_of(idle_interval_s) if on_a_beat else 0.0,
     )
     if kind is StreamKind.KINESIS:
         return intervals
     catch_up_interval_s = idle_interval_s / TABLE_CATCH_UP_FACTOR
-    return replace(intervals, catch_up_interval_s=catch_up_interval_s, catch_up_from_ms=TABLE_CATCH_UP_FROM_MS)
+    return replace(intervals, catch_up_interval_s=catch_up_interval_s, catch_up_from_s=TABLE_CATCH_UP_FROM_S)
 
 
 def polling_readers(settings: Settings, streams: Streams, shares: ReaderShares, kind: StreamKind) -> NewReader:
@@ -144,10 +144,10 @@ def polling_readers(settings: Settings, streams: Streams, shares: ReaderShares, 
             shares.clock,
             shares.rng,
             shard_id=shard_id,
-            max_records=settings.max_records,
+            max_records=settings.reader.records_max,
             intervals=intervals,
             budget=shares.budget,
-            deliver_empty=settings.call_process_records_even_for_empty_record_list,
+            deliver_empty=settings.child.deliver_empty_batches,
             metrics=metrics,
         )
 

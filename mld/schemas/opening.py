@@ -7,6 +7,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from mld import DISTRIBUTION
 from mld.aws.beside import beside_service
 from mld.aws.client_factory import ClientFactory
 from mld.aws.counted import CountedService
@@ -47,14 +48,14 @@ def registry_of(
     settings: Settings, factory: ClientFactory, clock: Clock, worker: WorkerMetrics
 ) -> OpenedRegistry | None:
     """Not open yet; None if frames stay on records. Does no I/O."""
-    if settings.schema_registry is SchemaMode.OFF:
+    if settings.schemas.mode is SchemaMode.OFF:
         return None
 
     glue = beside_service(
         factory,
         "glue",
-        settings.schema_registry_region,
-        settings.schema_registry_endpoint,
+        settings.schemas.region,
+        settings.schemas.endpoint,
         label="schema registry",
         timeout_s=TIMEOUT_S,
         threads_max=LOOKUPS_AT_ONCE_MAX,
@@ -66,9 +67,9 @@ def registry_of(
     preparer = SchemaPreparer(
         registry,
         clock,
-        settings.schema_registry,
+        settings.schemas.mode,
         decoder.decode,
-        waits=settings.schema_registry_on_error is SchemaErrors.FAIL,
+        waits=settings.schemas.on_error is SchemaErrors.FAIL,
         results=worker.framed_records,
     )
     return OpenedRegistry(service, registry, decoder, preparer)
@@ -76,7 +77,7 @@ def registry_of(
 
 def missing_codecs(settings: Settings, file_name: str) -> list[Remark]:
     """An error for a mode whose package is not installed."""
-    if settings.schema_registry is not SchemaMode.JSON or find_spec("fastavro") is not None:
+    if settings.schemas.mode is not SchemaMode.JSON or find_spec("fastavro") is not None:
         return []
     why = "json needs a package that is not installed (fastavro)"
-    return [Remark(Level.ERROR, "mld.schemaRegistry", file_name, why, "pip install 'mld[schemas]'")]
+    return [Remark(Level.ERROR, "mld.schemaRegistry", file_name, why, f"pip install '{DISTRIBUTION}[schemas]'")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from mld import DISTRIBUTION
 from mld.properties.remarks import Level, Remark
 from mld.properties.settings import Settings
 from mld.properties.values import MetricsLevel, MetricsOutput
@@ -13,19 +14,28 @@ KEY = "mld.metrics"
 
 def sends_metrics(settings: Settings) -> bool:
     """Whether anything is to be sent anywhere; what is scraped is not sent."""
-    sent = set(settings.metrics) - {MetricsOutput.PROMETHEUS}
-    return bool(sent) and settings.metrics_level is not MetricsLevel.NONE
+    sent = set(settings.metrics.outputs) - {MetricsOutput.PROMETHEUS}
+    return bool(sent) and settings.metrics.level is not MetricsLevel.NONE
 
 
 def missing_extras(settings: Settings, file_name: str) -> list[Remark]:
     """An error for an output that could not send anything, a warning for a page that could not be shown."""
     remarks = []
-    if MetricsOutput.OTLP in settings.metrics and not _found("opentelemetry.exporter.otlp.proto.http"):
-        why, remedy = "has otlp, which needs packages that are not installed", "pip install 'mld[otel]', or remove otlp"
+    if MetricsOutput.OTLP in settings.metrics.outputs and not _found("opentelemetry.exporter.otlp.proto.http"):
+        why, remedy = (
+            "has otlp, which needs packages that are not installed",
+            f"pip install '{DISTRIBUTION}[otel]', or remove otlp",
+        )
         remarks.append(Remark(Level.ERROR, KEY, file_name, why, remedy))
-    if settings.http is not None and MetricsOutput.PROMETHEUS in settings.metrics and not _found("prometheus_client"):
+    if (
+        settings.serving.http is not None
+        and MetricsOutput.PROMETHEUS in settings.metrics.outputs
+        and not _found("prometheus_client")
+    ):
         why = "has prometheus, and /metrics of mld.http needs a package that is not installed"
-        remarks.append(Remark(Level.WARNING, KEY, file_name, why, "pip install 'mld[metrics]', or remove prometheus"))
+        remarks.append(
+            Remark(Level.WARNING, KEY, file_name, why, f"pip install '{DISTRIBUTION}[metrics]', or remove prometheus")
+        )
     return remarks
 
 

@@ -58,8 +58,8 @@ class Wanted:
     def of(cls, settings: Settings) -> Wanted:
         """What the file asks for."""
         return cls(
-            settings.metrics_level,
-            frozenset(settings.metrics_enabled_dimensions),
+            settings.metrics.level,
+            frozenset(settings.metrics.dimensions),
             worker=settings.worker_id,
             stream=settings.stream_name if settings.stream_arn is not None else None,
         )

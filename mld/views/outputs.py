@@ -16,8 +16,6 @@ from mld.views.cloudwatch import CloudWatchOutput, cloudwatch_service
 from mld.views.datums import Wanted, take_datums
 from mld.views.publisher import Output, Publisher
 
-MILLIS_PER_SECOND = 1000
-
 
 @asynccontextmanager
 async def publishing(
@@ -28,12 +26,15 @@ async def publishing(
     async with AsyncExitStack() as stack:
         outputs = [
             _output(output, settings, identity, factory, stack)
-            for output in settings.metrics
+            for output in settings.metrics.outputs
             if output is not MetricsOutput.PROMETHEUS
         ]
-        period_s = settings.metrics_buffer_time_millis / MILLIS_PER_SECOND
         publisher = Publisher(
-            lambda: take_datums(metrics, wanted, clock.wall()), outputs, clock, Random(), period_s=period_s
+            lambda: take_datums(metrics, wanted, clock.wall()),
+            outputs,
+            clock,
+            Random(),
+            period_s=settings.metrics.period_s,
         )
         metrics.is_published = True
         publisher.start()
@@ -44,7 +45,7 @@ async def publishing(
 def _output(
     output: MetricsOutput, settings: Settings, identity: Identity, factory: ClientFactory, stack: AsyncExitStack
 ) -> Output:
-    series_max = settings.metrics_max_queue_size
+    series_max = settings.metrics.queue_max
     match output:
         case MetricsOutput.CLOUDWATCH:
             service = cloudwatch_service(factory)

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def transform(records: DataFrame, batch: Batch) -> dict[str, DataFrame]:
-    """A frame for the sink `mld.spark.sink.changes.*`."""
+    """Return a frame for the sink `mld.spark.sink.changes.*`."""
     return {"changes": changes(records)}
 
 
 def changes(records: DataFrame) -> DataFrame:
-    """`status_before` is null for an order that is new, `status` for one that was removed."""
+    """Return changes: `status_before` is null for an order that is new, `status` for one that was removed."""
     return records.select(
         "shardId",
         "sequenceNumber",
@@ -40,5 +40,5 @@ def changes(records: DataFrame) -> DataFrame:
 
 
 def _either(attribute: str) -> Column:
-    """From the new image, or from the old one if the item was removed."""
+    """Take it from the new image, or from the old one if the item was removed."""
     return F.coalesce(F.col(f"payload.dynamodb.NewImage.{attribute}"), F.col(f"payload.dynamodb.OldImage.{attribute}"))

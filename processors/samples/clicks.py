@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def transform(records: DataFrame, batch: Batch) -> dict[str, DataFrame]:
-    """A frame for each sink: `mld.spark.sink.clicks.*` and `mld.spark.sink.per_minute.*`."""
+    """Return a frame for each sink: `mld.spark.sink.clicks.*` and `mld.spark.sink.per_minute.*`."""
     clicks = enriched(records)
     return {"clicks": clicks, "per_minute": per_minute(clicks)}
 
 
 def enriched(records: DataFrame) -> DataFrame:
-    """Clicks of people, with the shard and number of their record, so that every row can be traced back."""
+    """Return clicks of people, with the shard and number of their record, so that every row can be traced back."""
     return (
         records.where("payload.agent IS DISTINCT FROM 'Crawler'")
         .select("shardId", "sequenceNumber", "payload.*")
@@ -41,7 +41,9 @@ def enriched(records: DataFrame) -> DataFrame:
 
 
 def per_minute(clicks: DataFrame) -> DataFrame:
-    """Sums, not averages: a minute comes in several micro-batches, and each adds a row. A reader adds them up."""
+    """Return sums, not averages: a minute comes in several micro-batches, and each adds a row. A reader adds them
+    up.
+    """
     return (
         clicks.groupBy("minute", "section")
         .agg(F.count("*").alias("clicks"), F.sum("load_ms").alias("load_ms"))

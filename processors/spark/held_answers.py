@@ -55,14 +55,14 @@ class HeldAnswers(NamedTuple):
     ended_at: float = 0.0
 
     def when(self, answered_at: float, came_at: float, hold_limits: HoldLimits) -> HeldAnswers:
-        """When a batch comes; `answered_at` is the time of the answer before it."""
+        """Return when a batch comes; `answered_at` is the time of the answer before it."""
         waited = came_at - answered_at >= hold_limits.queued_s
         return HeldAnswers() if waited or came_at - self.ended_at >= hold_limits.patience_s else self
 
     def allows(self, hold_limits: HoldLimits) -> bool:
-        """Whether the next answer may be held."""
+        """Return whether the next answer may be held."""
         return self.seconds < hold_limits.patience_s
 
     def after(self, came_at: float, answered_at: float) -> HeldAnswers:
-        """When an answer has been held."""
+        """Return when an answer has been held."""
         return HeldAnswers(self.seconds + answered_at - came_at, answered_at)

@@ -25,16 +25,16 @@ class RecordPosition(NamedTuple):
     sub: int = 0
 
     def encode(self) -> str:
-        """`sequence` or `sequence:sub`, in decimal."""
+        """Return `sequence` or `sequence:sub`, in decimal."""
         return f"{self.sequence}:{self.sub}" if self.sub else str(self.sequence)
 
     def __str__(self) -> str:
-        """For people."""
+        """Return the position for people."""
         return "its end" if self == ENDED else self.encode()
 
     @classmethod
     def decode(cls, text: str) -> RecordPosition:
-        """Raises ValueError if the text is no position."""
+        """Raise ValueError if the text is no position."""
         sequence, _, sub = text.partition(":")
         return cls(_natural(sequence), _natural(sub) if sub else 0)
 
@@ -87,7 +87,7 @@ ShardSpans: TypeAlias = Mapping[StreamShard, ShardSpan]
 
 
 def fresh(position: RecordPosition, mark: RecordPosition | None) -> bool:
-    """Whether a record at `position` is not in the sink yet."""
+    """Return whether a record at `position` is not in the sink yet."""
     return mark is None or position > mark
 
 
@@ -103,29 +103,29 @@ def gaps(preceding: HighWaterMarks, marks: HighWaterMarks) -> dict[StreamShard, 
 
 
 def spans(ends: HighWaterMarks, marks: HighWaterMarks) -> dict[StreamShard, ShardSpan]:
-    """What is left of batches that end at `ends` once everything at or below `marks` is dropped."""
+    """Return what is left of batches that end at `ends` once everything at or below `marks` is dropped."""
     return {shard: ShardSpan(marks.get(shard), upto) for shard, upto in ends.items() if fresh(upto, marks.get(shard))}
 
 
 def moved(batch: ShardSpans, marks: HighWaterMarks) -> dict[StreamShard, RecordPosition | None]:
-    """The shards of the batch whose mark is no longer the one it was trimmed at, with the mark as it is."""
+    """Return the shards of the batch whose mark is no longer the one it was trimmed at, with the mark as it is."""
     return {shard: marks.get(shard) for shard, span in batch.items() if marks.get(shard) != span.after}
 
 
 def advanced(marks: HighWaterMarks, batch: ShardSpans) -> dict[StreamShard, RecordPosition]:
-    """The marks once the batch is in the sink; to be asked only if nothing has `moved`."""
+    """Return the marks once the batch is in the sink; to be asked only if nothing has `moved`."""
     return {**marks, **{shard: span.upto for shard, span in batch.items()}}
 
 
 def lowest(every: list[HighWaterMarks], shard: StreamShard) -> RecordPosition | None:
-    """What all sinks hold of a shard: up to here a checkpoint may go. None if one of them holds nothing."""
+    """Return what all sinks hold of a shard: up to here a checkpoint may go. None if one of them holds nothing."""
     held = [marks.get(shard) for marks in every]
     known = [mark for mark in held if mark is not None]
     return min(known) if known and len(known) == len(held) else None
 
 
 def encode_marks(marks: HighWaterMarks) -> dict[str, dict[str, str]]:
-    """Stream name -> shard id -> position, sorted, for JSON."""
+    """Encode stream name -> shard id -> position, sorted, for JSON."""
     value: dict[str, dict[str, str]] = {}
     for shard in sorted(marks):
         value.setdefault(shard.stream, {})[shard.shard] = marks[shard].encode()
@@ -133,7 +133,7 @@ def encode_marks(marks: HighWaterMarks) -> dict[str, dict[str, str]]:
 
 
 def decode_marks(value: object) -> dict[StreamShard, RecordPosition]:
-    """The inverse of `encode_marks`. Raises ValueError that names what is wrong."""
+    """Return the inverse of `encode_marks`. Raises ValueError that names what is wrong."""
     marks: dict[StreamShard, RecordPosition] = {}
     for stream, shards in _members(value, "marks"):
         for shard, position in _members(shards, f"the marks of stream {stream!r}"):

@@ -44,13 +44,13 @@ class Header(NamedTuple):
 
 
 def encode(kind: int, head: dict[str, Any] | None = None, body_bytes: int = 0) -> bytes:
-    """Header and head of a frame; a body of `body_bytes` is to follow."""
+    """Return header and head of a frame; a body of `body_bytes` is to follow."""
     text = json.dumps(head or {}, separators=(",", ":")).encode()
     return HEADER.pack(kind, len(text), body_bytes) + text
 
 
 def decode_header(data: bytes | bytearray | memoryview) -> Header:
-    """Raises LinkError if this is no header."""
+    """Raise LinkError if this is no header."""
     header = Header(*HEADER.unpack(data))
     if header.kind not in KINDS or header.head_bytes > HEAD_BYTES_MAX or header.body_bytes > BODY_BYTES_MAX:
         raise LinkError(f"no frame of this protocol: {bytes(data).hex()}")
@@ -60,7 +60,7 @@ def decode_header(data: bytes | bytearray | memoryview) -> Header:
 
 
 def decode_head(data: bytes | bytearray | memoryview) -> dict[str, Any]:
-    """Raises LinkError if this is no head."""
+    """Raise LinkError if this is no head."""
     try:
         head = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:

@@ -26,17 +26,17 @@ class FatalError(Exception):
 
 
 def run_directory(pid: int) -> Path:
-    """The private directory of this daemon, made if need be. Raises FatalError if it is not ours alone."""
+    """Return the private directory of this daemon, made if need be. Raises FatalError if it is not ours alone."""
     return _met(pid, meeting.runtime_places(os.environb), len(SOCKET_FILE))
 
 
 def scratch_directory(pid: int) -> Path:
-    """The same for data, on the file system of temporary files; often the very same. Raises FatalError."""
+    """Return the same for data, on the file system of temporary files; often the very same. Raises FatalError."""
     return _met(pid, meeting.temporary_places(os.environb))
 
 
 def all_directories() -> list[tuple[meeting.Owner, Path]]:
-    """Those of all daemons of this user."""
+    """Return those of all daemons of this user."""
     places = meeting.runtime_places(os.environb)
     return [(owner, Path(path)) for owner, path in meeting.meetings(PROGRAM, places)]
 

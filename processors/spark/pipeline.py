@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from mld import DISTRIBUTION
 from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ NEVER_THE_RECORDS = ("AnalysisException", "PySparkTypeError", "PicklingError")
 NO_SESSION_YET = "SESSION_OR_CONTEXT_NOT_EXISTS"
 """The file is read before there is a session."""
 PANDAS_MODULES = ("pandas", "pyarrow")
-PANDAS_EXTRA = "pip install 'mld[spark-pandas]'"
+PANDAS_EXTRA = f"pip install '{DISTRIBUTION}[spark-pandas]'"
 
 
 class PipelineError(Exception):
@@ -58,7 +59,7 @@ class Batch:
         return tuple(sorted(shard.label for shard in self.spans))
 
     def last_position(self, shard: str) -> RecordPosition | None:
-        """Of a shard by its name in `shards`."""
+        """Return the last position of a shard by its name in `shards`."""
         return next((span.upto for one, span in self.spans.items() if one.label == shard), None)
 
 
@@ -81,7 +82,7 @@ class Pipeline:
         self._hook("teardown", session)
 
     def frames(self, records: DataFrame, batch: Batch) -> Frames:
-        """A frame for each sink; None for a sink that gets nothing. Raises PipelineFailed or PipelineError."""
+        """Return a frame for each sink; None for a sink that gets nothing. Raises PipelineFailed or PipelineError."""
         try:
             returned = self._transform(records, batch)
         except Exception as error:
@@ -107,7 +108,7 @@ class Pipeline:
 
 
 def load(spec: str, sinks: Iterable[str]) -> Pipeline:
-    """The pipeline of `mld.spark.pipeline`. Raises PipelineError."""
+    """Return the pipeline of `mld.spark.pipeline`. Raises PipelineError."""
     if spec.endswith(".sql"):
         return Pipeline(_sql(_read(Path(spec))), sinks)
     name, colon, function = spec.rpartition(":")
@@ -129,7 +130,7 @@ def load(spec: str, sinks: Iterable[str]) -> Pipeline:
 
 
 def assigned(returned: object, sinks: tuple[str, ...]) -> Frames:
-    """What a pipeline returned, by sink. Raises PipelineError if it does not fit the sinks."""
+    """Return what a pipeline returned, by sink. Raises PipelineError if it does not fit the sinks."""
     named = ", ".join(sinks) or "none"
     if returned is None:
         return dict.fromkeys(sinks)
@@ -218,13 +219,13 @@ def _check_signature(transform: Callable[..., object], where: str) -> None:
 
 
 def _place(error: BaseException, file: str | None) -> str:
-    """Where in the user's file it happened, as " at file:line"."""
+    """Return where in the user's file it happened, as " at file:line"."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if file and frame.filename == file]
     return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def _named(error: Exception) -> str:
-    """An exception with its text, and what to install if that is what is missing."""
+    """Return an exception with its text, and what to install if that is what is missing."""
     said = f"{type(error).__name__}: {_text(error)}"
     if NO_SESSION_YET in said:
         return f"{said.rstrip('.')}; that is when setup(spark) is called: do it there, or in the function"

@@ -22,7 +22,7 @@ class ProcessStat(NamedTuple):
 
 
 def stat_of(pid: int) -> ProcessStat | None:
-    """None if there is no such process, or the system does not say."""
+    """Return none if there is no such process, or the system does not say."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return ProcessStat(fields[0], fields[19])
@@ -31,14 +31,16 @@ def stat_of(pid: int) -> ProcessStat | None:
 
 
 def started_at(pid: int) -> str:
-    """With its number, this names a process for good; UNKNOWN_START where the system does not say."""
+    """Return the start of a process. With its number, this names a process for good; UNKNOWN_START where the system
+    does not say.
+    """
     found = stat_of(pid)
     return found.started if found else UNKNOWN_START
 
 
 @cache
 def boot_id() -> str | None:
-    """This boot of this machine; None where the system does not say."""
+    """Return the id of this boot of this machine; None where the system does not say."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

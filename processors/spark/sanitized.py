@@ -16,7 +16,7 @@ Sanitizer = Callable[[str], str]
 
 
 def sanitizer_of(secrets: Iterable[str], env: Mapping[str, str]) -> Sanitizer:
-    """A function that makes one line, without secrets, of whatever text it gets."""
+    """Return a function that makes one line, without secrets, of whatever text it gets."""
     scrub = Scrubber((*secrets, *secrets_of_environment(env)))
     return lambda text: printable(scrub(text))
 
@@ -41,5 +41,5 @@ def log_by(fit: Sanitizer) -> None:
 
 
 def complain(text: str) -> None:
-    """The last words of a program that has no settings, or none any more."""
+    """Write the last words of a program that has no settings, or none any more."""
     sys.stderr.write(f"mld-spark: {printable_lines(Scrubber()(text))}\n")

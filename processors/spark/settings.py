@@ -34,8 +34,8 @@ from mld.properties.substitution import Sources
 
 CREDENTIALS = "AwsCredentialsProvider"
 SDK_CREDENTIALS = CredentialsChain((Provider(ProviderKind.DEFAULT),))
-ONE_FILE, ON_OFF = {"one": True, "many": False}, {"on": True, "off": False}
-"""Texts of keys of sinks; None where nothing is said."""
+ONE_FILE = {"one": True, "many": False}
+"""Texts of a sink's key `files`; None where nothing is said."""
 GATHER_S, GATHER_QUIET_S, LOW_S = 30.0, 120.0, 1.0
 """From one micro-batch to the next: adaptive, adaptive while little waits, and with low latency."""
 
@@ -69,7 +69,6 @@ class SparkSettings:
     drain_timeout_s: float
     start_timeout_s: float
     master: str = field(repr=False)
-    remote: str | None = field(repr=False)
     packages: str | None
     py_files: str | None
     archives: str | None
@@ -84,8 +83,6 @@ class SparkSettings:
     output_modes: Mapping[str, str]
     """Output modes of streaming queries, by sink; append where none is given."""
     conf: Mapping[str, str] = field(repr=False)
-    compact_files: int
-    """So many small files of a directory of a sink are put together."""
     sinks: tuple[SinkSpec, ...]
     s3: S3Access = field(repr=False)
     catalogs: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
@@ -94,7 +91,6 @@ class SparkSettings:
     stream: str
     credentials: CredentialsChain
     glue_region: str | None
-    glue_endpoint: str | None
     writer: WriterIdentity | None = None
     """Whose marks are whose in the sinks; None if nobody says which stream this is."""
     stream_id: str | None = None
@@ -106,12 +102,12 @@ class SparkSettings:
     @property
     def is_local(self) -> bool:
         """Whether Spark runs in one JVM of ours on this machine."""
-        return self.remote is None and self.master.split("[")[0] == "local"
+        return self.master.split("[")[0] == "local"
 
     @property
     def where(self) -> str:
-        """Master or Connect server, fit for a log: without users, tokens and other parameters."""
-        return where((self.remote or self.master).split("/;")[0])
+        """Master, fit for a log: without users and tokens."""
+        return where(self.master)
 
 
 def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSettings:
@@ -145,13 +141,13 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
 
 
 def _uses_aws(lines: SparkLines) -> bool:
-    """Whether files or tables of a sink are at AWS."""
+    """Return whether files of a sink are at AWS."""
     places = (*(sink.values.get("path") for sink in lines.sinks), str(lines.values["deadLetter"]))
-    return any(map(is_s3, places)) or any(sink.values.get("glueTable") for sink in lines.sinks)
+    return any(map(is_s3, places))
 
 
 def _credentials(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> CredentialsChain:
-    """The daemon's own; those of the SDK where it names none. Raises SettingsError."""
+    """Return the daemon's own; those of the SDK where it names none. Raises SettingsError."""
     try:
         found = load_some(file, (CREDENTIALS,), overrides, env).get(CREDENTIALS)
     except ConfigurationError as error:
@@ -160,13 +156,13 @@ def _credentials(file: str, overrides: Sequence[str], env: Mapping[str, str]) ->
 
 
 def _reply_timeout_s(plain: Mapping[str, str]) -> float | None:
-    """Without it, or if the daemon will refuse it, there is none."""
+    """Return the daemon's limit for a reply. Without it, or if the daemon will refuse it, there is none."""
     text = plain.get("timeoutInSeconds", "")
     return float(text) if text.isdecimal() and int(text) > 0 else None
 
 
 def _stream(plain: Mapping[str, str], env: Mapping[str, str]) -> str:
-    """As our daemon says it; under another daemon, as the file says."""
+    """Return the stream as our daemon says it; under another daemon, as the file says."""
     told = env.get("MLD_STREAM_NAME")
     return told or plain.get("streamArn", "").rpartition("/")[2] or plain.get("streamName", "")
 
@@ -181,7 +177,9 @@ def make(
     credentials: CredentialsChain = SDK_CREDENTIALS,
     region: str | None = None,
 ) -> SparkSettings:
-    """Lines without errors -> settings. `env` says which stream this is; the last two are for buckets and catalogs."""
+    """Return lines without errors -> settings. `env` says which stream this is; the last two are for buckets and
+    catalogs.
+    """
     value = lines.values.__getitem__
 
     def text(name: str) -> str | None:
@@ -231,7 +229,6 @@ def make(
         drain_timeout_s=seconds("drainTimeoutMillis"),
         start_timeout_s=seconds("startTimeoutMillis"),
         master=str(value("master")),
-        remote=text("remote"),
         packages=text("packages"),
         py_files=text("pyFiles"),
         archives=text("archives"),
@@ -244,7 +241,6 @@ def make(
         align_ms=_number(value("alignMillis")) if mode is Mode.STREAMING else 0,
         output_modes={sink.name: mode for sink in lines.sinks if (mode := sink.values.get("outputMode"))},
         conf=lines.conf,
-        compact_files=_number(value("compactFiles")),
         sinks=tuple(_sink(sink, text("ledger"), writer or WriterIdentity(), s3) for sink in lines.sinks),
         s3=s3,
         catalogs=lines.catalogs,
@@ -252,7 +248,6 @@ def make(
         stream=stream,
         credentials=credentials,
         glue_region=text("glue.region") or region,
-        glue_endpoint=text("glue.endpoint"),
         writer=writer,
         stream_id=stream_id,
         reply_timeout_s=reply_timeout_s,
@@ -274,16 +269,14 @@ def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity, s3: S3Ac
         ledger=ledger,
         writer=writer,
         new_partitions_max=int(lines.values.get("newPartitionsPerHour", NEW_PARTITIONS_PER_HOUR)),
-        glue_table=lines.values.get("glueTable"),
         shared=lines.values.get("writers") == "shared",
         one_file=ONE_FILE.get(lines.values.get("files", "")),
-        compact=ON_OFF.get(lines.values.get("compact", "")),
         s3=s3,
     )
 
 
 def _merges_by_order(sink: SinkLines) -> bool:
-    """Whether of several rows of a key it takes the last one of the frame: rows of pages are in no order."""
+    """Return whether of several rows of a key it takes the last one of the frame: rows of pages are in no order."""
     return sink.values.get("format", "").lower() == JDBC and sink.values.get("mode", "").lower() == "merge"
 
 

@@ -77,7 +77,7 @@ class GoneBack(SinkRefused):
     """A sink lacks records that were delivered before; `reasons` says so of each shard."""
 
     def __init__(self, sink: str, preceding: HighWaterMarks, marks: HighWaterMarks) -> None:
-        """`marks` are where the sink is in these shards, and `preceding` where it has to be."""
+        """Take `marks`, which are where the sink is in these shards, and `preceding` where it has to be."""
         self.reasons = {
             shard: f"sink {sink} holds {shard.label} up to {mark}, and the application has come to {preceding[shard]}: "
             "the sink has gone back in time (a backup, a standby that lagged), or a checkpoint was moved forward. To "
@@ -127,7 +127,7 @@ S3_SCHEMES = ("s3://", "s3a://", "s3n://")
 
 
 def is_s3(path: str | None) -> bool:
-    """Whether a path names a bucket."""
+    """Return whether a path names a bucket."""
     return path is not None and path.lower().startswith(S3_SCHEMES)
 
 
@@ -171,7 +171,7 @@ class StagingSink(Sink, Protocol):
         """Write the frame, whatever the marks are. Called on any thread, several times at once."""
 
     def commit(self, staged: StagedFrame, batch: ShardSpans, batch_id: str) -> Published:
-        """What is left of `publish`. The marks are compared here."""
+        """Return what is left of `publish`. The marks are compared here."""
 
     def discard(self, staged: StagedFrame) -> None:
         """Remove what will not be committed."""
@@ -182,7 +182,9 @@ class RetiringSink(Protocol):
     """A sink that need not keep the marks of shards that have ended."""
 
     def retire(self, ended: HighWaterMarks) -> None:
-        """`ended` are shards of which nothing new can come, with the position that this sink held of each then."""
+        """Forget `ended`, which are shards of which nothing new can come, with the position that this sink held of each
+        then.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,12 +208,8 @@ class SinkSpec:
     """Whether writers of other identities are meant to write here as well (`mld.spark.sink.<name>.writers`)."""
     new_partitions_max: int = NEW_PARTITIONS_PER_HOUR
     """Directories of partitions that it begins in an hour (`mld.spark.sink.<name>.newPartitionsPerHour`)."""
-    glue_table: str | None = None
-    """The table of Glue over its files (`mld.spark.sink.<name>.glueTable`)."""
     private: bool = False
     """Whether its files are for this user alone; else the umask says for whom."""
     one_file: bool | None = None
     """Without partitions: whether a commit is one file; None: on S3 only (`mld.spark.sink.<name>.files`)."""
-    compact: bool | None = None
-    """Whether small files become large ones; None: where they can (`mld.spark.sink.<name>.compact`)."""
     s3: S3Access | None = field(default=None, repr=False)

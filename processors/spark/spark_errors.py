@@ -53,7 +53,7 @@ def _is_of_s3(text: str) -> bool:
 
 
 def failure(error: Exception, doing: str) -> SinkError:
-    """What an exception of Spark means for the next attempt."""
+    """Return what an exception of Spark means for the next attempt."""
     from pyspark.errors import AnalysisException, PySparkTypeError, PySparkValueError
 
     text = str(error)
@@ -87,7 +87,7 @@ def failure(error: Exception, doing: str) -> SinkError:
 
 
 def sentence(text: str) -> str:
-    """The first line of an exception of Spark, and the innermost cause if it names one; bounded.
+    """Return the first line of an exception of Spark, and the innermost cause if it names one; bounded.
 
     The cause of an exception in a Python worker is the user's, as the traceback in the text ends."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -103,7 +103,7 @@ def _python_cause(text: str) -> str | None:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text that says something; a Java stack trace stays out of a sentence."""
+    """Return the first line of an error's text that says something; a Java stack trace stays out of a sentence."""
     if said := _RPC_DETAILS.search(str(error)):
         return said[1][:500]
     lines = (line.strip() for line in str(error).splitlines())

@@ -33,7 +33,7 @@ ARRIVAL_MS = 1_767_225_600_000
 
 
 def session(cores: int = 1, **conf: str) -> SparkSession:
-    """A small local session, shared by all tests of a process. Raises SessionError if there is no fit Java."""
+    """Return a small local session, shared by all tests of a process. Raises SessionError if there is no fit Java."""
     from pyspark.sql import SparkSession as Session
 
     archive = ""
@@ -66,13 +66,13 @@ def records(
     stream: str = "stream",
     shard: str = "shardId-000000000000",
 ) -> DataFrame:
-    """Events as records of one shard, numbered from 1 on. A mapping becomes JSON, a text its UTF-8 bytes."""
+    """Return events as records of one shard, numbered from 1 on. A mapping becomes JSON, a text its UTF-8 bytes."""
     raw = handover.through_session(spark, _lines(events, stream, shard))
     return handover.handed(raw, Format(format), schema, divert=False).records
 
 
 def batch(records: int = 1, *, stream: str = "stream", shard: str = "shardId-000000000000", attempt: int = 1) -> Batch:
-    """What a pipeline is told of a batch of so many records."""
+    """Return what a pipeline is told of a batch of so many records."""
     span = ShardSpan(None, RecordPosition(max(records, 1)))
     return Batch("test", {StreamShard(stream, shard): span}, records, attempt, ARRIVAL_MS)
 

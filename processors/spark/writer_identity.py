@@ -50,7 +50,7 @@ class WriterIdentity(NamedTuple):
 
     @classmethod
     def decode(cls, value: Mapping[str, object]) -> WriterIdentity:
-        """Raises KeyError and TypeError if the value is none; what else it holds is left alone."""
+        """Raise KeyError and TypeError if the value is none; what else it holds is left alone."""
         texts = [text for name in cls._fields if isinstance(text := value[name], str)]
         if len(texts) < len(cls._fields):
             raise TypeError(f"an identity of something else than texts: {value!r}")
@@ -60,7 +60,9 @@ class WriterIdentity(NamedTuple):
 def identity_of(
     env: Mapping[str, str], *, application: str, pipeline: str, stream: str, stream_id: str | None
 ) -> WriterIdentity | None:
-    """This writer, by what the daemon or `mld.spark.streamId` says; None if neither tells one stream from another."""
+    """Return this writer, by what the daemon or `mld.spark.streamId` says; None if neither tells one stream from
+    another.
+    """
     if env.get(ID_VARIABLE):
         return WriterIdentity(application, pipeline, arn=SEVERAL)
     if stream_id:
@@ -70,7 +72,7 @@ def identity_of(
 
 
 def stream_key(env: Mapping[str, str]) -> str:
-    """What stands for the stream in the marks of a child's shard (`StreamShard.stream`)."""
+    """Return what stands for the stream in the marks of a child's shard (`StreamShard.stream`)."""
     identifier, arn = env.get(ID_VARIABLE), env.get(ARN_VARIABLE, "")
     if not identifier:
         return env.get("MLD_STREAM_NAME", "")
@@ -79,7 +81,8 @@ def stream_key(env: Mapping[str, str]) -> str:
 
 
 def key_of_one(writer: WriterIdentity) -> str | None:
-    """What stands for the stream of a writer that reads one, in the marks of its application when it reads several.
+    """Return what stands for the stream of a writer that reads one, in the marks of its application when it reads
+    several.
 
     None if the writer does not say enough. The epoch is the time of creation; an application that has another one in
     its lease table finds no marks.

@@ -123,7 +123,7 @@ def _carry_out(steps: Sequence[Step], namespace: dict[str, Any]) -> None:
 
 
 def become(request: Request, group: int, descriptors: Sequence[int], line: int, handlers: Mapping[int, Any]) -> int:
-    """In the child, first thing: be what a plain child is. Then tell who asked; the descriptor that holds the line.
+    """Be what a plain child is. Then tell who asked; the descriptor that holds the line.
 
     `group` is as for `setpgid`. Raises OSError if the one who asked is gone. Every Python function that runs here costs
     every child some pages, by counting references, so this calls the interpreter's own where it can.

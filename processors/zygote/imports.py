@@ -33,12 +33,12 @@ _MAY_RUN_CODE = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)
 
 
 def plan(tree: ast.Module) -> tuple[Step, ...]:
-    """The imports to make, in order."""
+    """Return the imports to make, in order."""
     return _follow(tree.body)[0]
 
 
 def _follow(statements: Sequence[ast.stmt]) -> tuple[tuple[Step, ...], bool]:
-    """The imports of a block, and whether the block was followed to its end."""
+    """Return the imports of a block, and whether the block was followed to its end."""
     steps: list[Step] = []
     for statement in statements:
         found, goes_on = _statement(statement)
@@ -94,7 +94,7 @@ def _is_type_checking(test: ast.expr) -> bool:
 
 
 def _only_names(statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> bool:
-    """Whether the assignment binds names of the script itself, to something that runs no code."""
+    """Return whether the assignment binds names of the script itself, to something that runs no code."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     leaves = [leaf for target in targets for leaf in (target.elts if isinstance(target, ast.Tuple) else [target])]
     return all(isinstance(leaf, ast.Name) for leaf in leaves) and not (

@@ -21,7 +21,7 @@ class Facts:
 
 
 def why_not_fork(facts: Facts) -> str | None:
-    """The reason in words; None if it may be forked.
+    """Return the reason in words; None if it may be forked.
 
     A thread exists in the parent only, and a lock that it holds stays locked for ever in the child; a connection that
     several children use would carry their bytes mixed; a process that the imports started would belong to no child.
@@ -36,7 +36,7 @@ def why_not_fork(facts: Facts) -> str | None:
 
 
 def gather(known: frozenset[int]) -> Facts:
-    """The facts of this process; the descriptors in `known` do not count."""
+    """Return the facts of this process; the descriptors in `known` do not count."""
     return Facts(
         python_threads=threading.active_count(),
         kernel_threads=len(list(Path("/proc/self/task").iterdir())),
@@ -51,7 +51,9 @@ def open_descriptors() -> frozenset[int]:
 
 
 def _is_shared(descriptor: int) -> bool:
-    """Whether several processes would disturb each other by using it, as with sockets and pipes, but not files."""
+    """Return whether several processes would disturb each other by using it, as with sockets and pipes, but not
+    files.
+    """
     mode = _mode(descriptor)
     return mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISCHR(mode))
 

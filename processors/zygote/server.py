@@ -189,7 +189,7 @@ class Server:
             connection.close()
 
     def _answers(self, request: Request) -> bool:
-        """Whether what was imported here is what this child would import; if files changed, never again."""
+        """Return whether what was imported here is what this child would import; if files changed, never again."""
         for path, version in self._files.items():
             if _version(path) != version:
                 self._withdraw()
@@ -240,7 +240,7 @@ class Server:
         os.close(handle)
 
     def _open_owner(self, owner: tuple[int, int]) -> int | None:
-        """A handle that becomes readable when the owner ends; None if it has."""
+        """Return a handle that becomes readable when the owner ends; None if it has."""
         with contextlib.suppress(OSError):
             handle = own(os.pidfd_open(owner[0]), close=True)
             if forking.process_identity(owner[0]) == owner:
@@ -283,7 +283,7 @@ class Server:
 
 
 def receive(connection: _socket.socket) -> tuple[Request, list[int]]:
-    """The request and its descriptors, which are the caller's. Raises OSError or ValueError."""
+    """Return the request and its descriptors, which are the caller's. Raises OSError or ValueError."""
     connection.settimeout(REQUEST_TIMEOUT_S)
     data, ancillary, _, _ = connection.recvmsg(65536, _ANCILLARY_BYTES, _socket.MSG_CMSG_CLOEXEC)
     packed = b"".join(part for _, kind, part in ancillary if kind == _socket.SCM_RIGHTS)
@@ -305,7 +305,7 @@ def receive(connection: _socket.socket) -> tuple[Request, list[int]]:
 
 
 def own(descriptor: int, *, close: bool = False) -> int:
-    """A copy of the descriptor in the server's own range; with `close` the given one is closed."""
+    """Return a copy of the descriptor in the server's own range; with `close` the given one is closed."""
     moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, SERVER_FD_MIN)
     if close:
         os.close(descriptor)

@@ -61,7 +61,7 @@ class Forks:
         self._path = forking.socket_path(self._directory, self._name)
 
     def ask(self) -> tuple[_socket.socket, str, int] | None:
-        """The connection, and what became of the request; None if this script is known as one not to be forked.
+        """Return the connection, and what became of the request; None if this script is known as one not to be forked.
 
         Raises UnavailableError.
         """
@@ -166,7 +166,9 @@ class Forks:
 
 
 def version_of(arguments: list[bytes]) -> bytes:
-    """Changes whenever the script's file does; constant for a module (``-m``), whose file is not known here."""
+    """Return a text that changes whenever the script's file does; constant for a module (``-m``), whose file is not
+    known here.
+    """
     try:
         status = posix.stat(arguments[0])
     except OSError:
@@ -175,7 +177,7 @@ def version_of(arguments: list[bytes]) -> bytes:
 
 
 def main(library: str) -> NoReturn:
-    """`library` is the directory of our packages."""
+    """Run the command; `library` is the directory of our packages."""
     # Python ignores these; the program that we turn into should find them as we did.
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
         _signal.signal(number, _signal.SIG_DFL)

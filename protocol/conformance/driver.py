@@ -52,7 +52,7 @@ class ExaminedChild:
                 await self._stdin.drain()
 
     async def read_line(self, deadline_s: float) -> str | None:
-        """The next line, None at the end of output. Raises TimeoutError at `deadline_s` of the loop's clock."""
+        """Return the next line, None at the end of output. Raises TimeoutError at `deadline_s` of the loop's clock."""
         if self._ended:
             return None
         async with asyncio.timeout_at(deadline_s):
@@ -61,7 +61,7 @@ class ExaminedChild:
         return line
 
     def waiting_line(self) -> str | None:
-        """A line that has already arrived; None if there is none."""
+        """Return a line that has already arrived; None if there is none."""
         with suppress(asyncio.QueueEmpty):
             line = self._lines.get_nowait()
             self._ended = self._ended or line is None
@@ -73,7 +73,7 @@ class ExaminedChild:
             self._stdin.close()
 
     async def wait(self, timeout_s: float) -> int | None:
-        """The exit status (negative: a signal), None if it still runs or its output is still open."""
+        """Return the exit status (negative: a signal), None if it still runs or its output is still open."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not self._ended:
@@ -113,7 +113,7 @@ class ExaminedChild:
 
 @asynccontextmanager
 async def started(command: Sequence[str]) -> AsyncIterator[ExaminedChild]:
-    """The command in a process group of its own, killed at the end. Raises CommandStartError."""
+    """Run the command in a process group of its own, killed at the end. Raises CommandStartError."""
     try:
         child = ExaminedChild(await _start(command))
     except (OSError, ValueError) as error:

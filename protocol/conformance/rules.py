@@ -113,7 +113,7 @@ class Report:
             finding.reasons.append(reason)
 
     def write(self, out: TextIO) -> None:
-        """The report as text for people."""
+        """Return the report as text for people."""
         out.write(f"Conformance of: {shlex.join(self.command)}\n\n")
         for rule, finding in self.findings.items():
             out.write(f"  {finding.verdict.value:<12}  {rule.level.value:<11}  {rule.label:<20}  {rule.text}\n")
@@ -136,5 +136,5 @@ class Report:
 
 
 def _printable(text: str) -> str:
-    """What a child wrote, with everything escaped that would end a line or move the cursor."""
+    """Return what a child wrote, with everything escaped that would end a line or move the cursor."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)

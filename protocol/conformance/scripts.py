@@ -163,7 +163,7 @@ async def _throttled(session: Session, report: Report) -> None:
 
 
 async def _refused(session: Session, report: Report) -> None:
-    """Every checkpoint fails for good."""
+    """Refuse every checkpoint for good."""
     await session.initialize()
     await session.process(_records(0, 3))
     if session.answered:

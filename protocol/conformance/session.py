@@ -44,12 +44,12 @@ SCHEMA_URN = "urn:mld:protocol:"
 
 @cache
 def validator(name: str) -> Draft202012Validator:
-    """The validator of one schema by its file name without the ending, for instance `status`."""
+    """Return the validator of one schema by its file name without the ending, for instance `status`."""
     return Draft202012Validator(_schemas()[SCHEMA_URN + name], registry=_registry())
 
 
 def flaw(name: str, message: object) -> str | None:
-    """What is wrong with a message, None if it follows the schema."""
+    """Return what is wrong with a message, None if it follows the schema."""
     for error in validator(name).iter_errors(message):
         return str(error.message)
     return None
@@ -107,7 +107,7 @@ class Answered:
 
 
 def during(action: ActionName | None) -> str:
-    """When a checkpoint was asked for, in words."""
+    """Return when a checkpoint was asked for, in words."""
     return "between two actions" if action is None else f"during {action.value}"
 
 

@@ -177,7 +177,7 @@ def test_a_name_that_was_pointed_at_this_machine_gets_nothing(fleet: OperatedFle
 
 
 def test_the_metrics_tell_of_the_shards_of_this_worker(fleet: OperatedFleet) -> None:
-    pytest.importorskip("prometheus_client", reason="needs the extra: pip install 'mld[metrics]'")
+    pytest.importorskip("prometheus_client", reason="needs the extra: pip install 'mld-kinesis[metrics]'")
     code, _, body = fleet.get("/metrics")
     assert code == 200
     lines = [

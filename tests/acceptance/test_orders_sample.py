@@ -100,7 +100,7 @@ def statuses(items: Mapping[str, Any]) -> dict[str, str]:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_the_sample_s_pipeline_makes_a_row_of_each_change(aws: EmbeddedAws, orders: str, tmp_path: Path) -> None:
-    pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
+    pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
     mine = keys(
         aws,
         orders,

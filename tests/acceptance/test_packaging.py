@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from mld import DISTRIBUTION
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("mld", "protocol", "properties", "processors", "bin")
@@ -107,3 +110,15 @@ def test_the_source_archive_builds_the_same_wheel(source: Path, wheel: Path, tmp
     again = wheel_of(unpacked, tmp_path / "wheel")
     names = [sorted(zipfile.ZipFile(path).namelist()) for path in (wheel, again)]
     assert names[0] == names[1]
+
+
+def test_no_page_and_no_message_installs_the_package_of_somebody_else() -> None:
+    """`mld` on the package index is another project; what is installed is called `mld.DISTRIBUTION`."""
+    bare = re.compile(r"pip install [^\n]*(?<![\w-])'?mld(?=[\['\s]|$)", re.MULTILINE)
+    places = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    for top in ("mld", "protocol", "properties", "processors", "deploy"):
+        places += [path for path in (ROOT / top).rglob("*") if path.suffix in (".py", ".md", "") and path.is_file()]
+    assert [path for path in places if bare.search(path.read_text())] == []
+    assert bare.search("pip install 'mld[local]'")
+    assert bare.search("pip install mld")
+    assert f"name = {DISTRIBUTION}\n" in (ROOT / "setup.cfg").read_text()

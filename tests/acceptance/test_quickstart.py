@@ -58,7 +58,7 @@ def killed_in_the_middle(directory: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_the_tour_on_spark_shows_the_table_and_the_lineage_after_one_that_was_killed(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
+    pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
     killed_in_the_middle(tmp_path)
     result = quickstart("--directory", tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -81,7 +81,7 @@ def test_the_tour_on_spark_shows_the_table_and_the_lineage_after_one_that_was_ki
 
 
 def test_without_java_there_is_a_sentence_with_the_remedy_and_another_tour(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
+    pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
     bare = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     tools = tmp_path / "bin"
     tools.mkdir()

@@ -20,7 +20,7 @@ from tests.acceptance.commands import ROOT
 from tests.support.daemon import Daemon, until
 from tests.support.servers import ACCOUNT, EmbeddedAws, Ministack
 
-pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
+pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
 USE = ROOT / "docs" / "use"
 

@@ -182,7 +182,6 @@ def quiet(rig: Rig, live: Live, idle_ms: int, warm_s: float, latency: str) -> li
     """Records that come slowly: the cost of a trigger and of a second, the age of a record when it is committed."""
     server = rig.kinesis(0, RECORD_BYTES)
     keys = {"idleTimeBetweenReadsInMillis": str(idle_ms), "mld.spark.latency": latency}
-    keys["mld.spark.sink.out.compact"] = "off"  # a compacted file is younger than the commits it holds
     with running(rig, f"live-{live.shards}-{live.per_s}", server, shards=live.shards, keys=keys) as subject:
         time.sleep(warm_s)
         subject.look()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mld.consumer.child import PipeChild, PipeHost
+from mld.consumer.ports import ShardAddress
 from mld.core.clock import LoopClock
 from mld.protocol import forking
 from tests.benchmarks.process import CHILDREN, ROOT, BenchError
@@ -110,7 +111,7 @@ async def _warm(host: PipeHost) -> AsyncIterator[None]:
         await child.end()
 
 
-async def _run(start: Callable[[str], Awaitable[PipeChild]]) -> Run:
+async def _run(start: Callable[[ShardAddress], Awaitable[PipeChild]]) -> Run:
     others = set(_processes())
     cpu_before = sum(map(_cpu_ms, others))
     began = time.monotonic()
@@ -123,9 +124,9 @@ async def _run(start: Callable[[str], Awaitable[PipeChild]]) -> Run:
     return Run(ready_s, cpu_ms / COUNT, pss_mb, len(processes))
 
 
-async def _ready(start: Callable[[str], Awaitable[PipeChild]], shard: str) -> PipeChild:
+async def _ready(start: Callable[[ShardAddress], Awaitable[PipeChild]], shard: str) -> PipeChild:
     async with asyncio.timeout(READY_TIMEOUT_S):
-        child = await start(shard)
+        child = await start(ShardAddress(shard, shard))
         await child.write([INITIALIZE])
         while (line := await child.read_line()) is not None:
             if '"initialize"' in line:

@@ -6,6 +6,7 @@ Subclasses supply `service`; `tables` are a lease table and a legacy coordinator
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from mld.fleet.migrate.states import CLIENT_VERSION, TABLE_MIGRATION, Unreadable
 from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.migrate.table_migration import RowMover
 from mld.fleet.values import ClientVersion, Place, TableStatus
-from mld.leases.table_maker import LegacyTable, TableOptions
+from mld.leases.table_maker import LegacyTable, on_demand
+from mld.properties.values import BillingMode
 from tests.contract.lease_table import RACERS, REQUEST_TIMEOUT_S
 from tests.support.tables import unique_table
 
@@ -40,7 +42,7 @@ class Tables:
     async def create(self) -> None:
         for place in (self.leases, self.legacy):
             await LegacyTable(
-                self._service, LoopClock(), TableOptions(place.table, place.key), request_timeout_s=REQUEST_TIMEOUT_S
+                self._service, LoopClock(), on_demand(place.table), place.key, request_timeout_s=REQUEST_TIMEOUT_S
             ).ensure()
 
     async def put(self, place: Place, item: dict[str, Any]) -> None:
@@ -243,17 +245,16 @@ class StatesTableContract:
 
     async def test_a_legacy_table_is_found_created_and_created_once(self, service: Service, tables: Tables) -> None:
         name = f"{tables.leases.table}-WorkerMetricStats"
-        options = TableOptions(
-            name,
-            "wid",
-            billing_mode="PROVISIONED",
+        options = replace(
+            on_demand(name),
+            billing_mode=BillingMode.PROVISIONED,
             read_capacity=7,
             write_capacity=8,
             point_in_time_recovery=True,
             deletion_protection=True,
-            tags={"team": "clicks"},
+            tags=(("team", "clicks"),),
         )
-        table = LegacyTable(service, LoopClock(), options, request_timeout_s=REQUEST_TIMEOUT_S)
+        table = LegacyTable(service, LoopClock(), options, "wid", request_timeout_s=REQUEST_TIMEOUT_S)
         assert not await table.exists()
         assert await table.ensure()
         assert await table.exists()

@@ -63,7 +63,7 @@ class Application:
         settings = settings_of(**{**QUICK, "applicationName": self.table, **keys})
         dynamo = Patient(self.service)
         table = DynamoLeaseTable(
-            dynamo, self.clock, table_name=self.table, request_timeout_s=settings.failover_time_millis / 2000
+            dynamo, self.clock, table_name=self.table, request_timeout_s=settings.leases.duration_s / 2
         )
         host = MemoryHost(Recorder(self.clock))
         streams = ModelStreams(self.kinesis, STREAM, self.clock)

@@ -154,7 +154,7 @@ def test_of_a_daemon_with_forked_children_and_an_archive_he_gets_nothing(world: 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_of_a_daemon_with_spark_he_gets_nothing(world: World, place: Path) -> None:
-    pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
+    pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
     world.put(50)
     pipeline = place / "pipeline.py"
     pipeline.write_text(PIPELINE)

@@ -149,7 +149,7 @@ def test_an_output_whose_packages_are_missing_is_a_sentence_and_exit_code_2(
     daemon = world.daemon(mld__metrics="otlp")
     assert daemon.wait() == 2
     assert "mld.metrics" in daemon.log()
-    assert "pip install 'mld[otel]'" in daemon.log()
+    assert "pip install 'mld-kinesis[otel]'" in daemon.log()
 
 
 def test_each_stop_sums_up_what_was_done(make_world: MakeWorld) -> None:

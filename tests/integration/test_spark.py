@@ -17,7 +17,7 @@ from tests.integration.world import MakeWorld, World
 from tests.support.daemon import Daemon
 from tests.support.spark_bed import rows
 
-pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
+pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
 SESSION_S = 150.0
 """A JVM that shares its cores takes its time; on a quiet machine it is seconds."""

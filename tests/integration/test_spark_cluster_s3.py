@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
+pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
 from mld.processors.spark.host.start_up import HostStartError
 from tests.integration.test_spark_cluster import on

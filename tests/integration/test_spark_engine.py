@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
+pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
 from mld.processors.spark.session import handover, local_files
 from mld.processors.spark.session.spark_session import jvm_pid, start
@@ -39,7 +39,7 @@ PASS = "def transform(records, batch):\n    return records.select('sequenceNumbe
 
 def test_avro_of_the_schema_registry_comes_as_columns(spark: Any) -> None:
     """What `mld.schemaRegistry = json` makes of frames by Java; a column that no writer knows is null."""
-    pytest.importorskip("fastavro", reason="needs the extra: pip install 'mld[schemas]'")
+    pytest.importorskip("fastavro", reason="needs the extra: pip install 'mld-kinesis[schemas]'")
     from mld.schemas.avro import avro_decoder
     from tests.unit.schemas.test_java_frames import payloads
 
@@ -125,12 +125,6 @@ def test_a_column_that_is_not_there_stops_with_a_sentence(spark: Any, tmp_path: 
     outcome = engine_bed(spark, tmp_path, pipeline, *JSON).run({1: event(1), 2: event(2)})
     assert "no_such_field" in outcome.failed[A]
     assert rows(tmp_path / "out") == rows(tmp_path / "dead") == []
-
-
-def test_lines_that_travel_through_the_session(spark: Any, tmp_path: Path) -> None:
-    bed = engine_bed(spark, tmp_path, PASS, *JSON, "mld.spark.remote = sc://h")
-    bed.run({1: event(1), 2: b"{bad", 3: event(3)})
-    assert (sorted(row["n"] for row in rows(tmp_path / "out")), len(rows(tmp_path / "dead"))) == ([1, 3], 1)
 
 
 @pytest.mark.parametrize(

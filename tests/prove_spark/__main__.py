@@ -3,7 +3,7 @@
     python -m tests.prove_spark --runs 200 [--start 0] [--layouts flat,partitioned,streaming,naive]
 
 Others are run when they are named: `chain`, the whole chain, daemon to JVM, which takes a minute a run (see `chain`);
-`hdfs`, a sink there, which needs what `make test-hdfs` fetches; `jdbc`, a table of a database, with `naive-jdbc` beside
+`jdbc`, a table of a database, with `naive-jdbc` beside
 it, which need what `make test-jdbc` fetches; `s3`, in a bucket of versitygw, with `s3-unconditional` beside it, a store
 whose conditional writes are not atomic, which need what `make test-s3` builds; `s3-cluster`, written by the executors
 of a cluster; `delta`, a table of Delta, with `naive-delta` beside it, and `delta-s3`, one on S3 that two drivers write,
@@ -23,10 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from tests.hdfs.cluster import Cluster
 from tests.prove_spark import chain, verdict
 from tests.prove_spark.delta_runs import DELTA, DELTA_S3, NAIVE_DELTA, DeltaRun, DeltaS3Run, prepare
-from tests.prove_spark.hdfs_runs import HDFS, HdfsRun
 from tests.prove_spark.jdbc_runs import JDBC, NAIVE_JDBC, JdbcRun, Servers
 from tests.prove_spark.runs import Machine, Outcome, Run
 from tests.prove_spark.s3_runs import S3, S3_CLUSTER, S3_NAIVE, S3ClusterRun, S3Run, clustered
@@ -78,10 +76,6 @@ def maker_of(layout: str, machine: Machine, stack: contextlib.ExitStack, store: 
         case "streaming":
             assert layout == STREAMING
             return lambda seed, root: StreamingRun(seed, machine, root)
-        case "hdfs":
-            assert layout == HDFS
-            cluster = stack.enter_context(Cluster(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
-            return lambda seed, root: HdfsRun(seed, machine, root, cluster)
         case "jdbc" | "naive-jdbc":
             assert layout in (JDBC, NAIVE_JDBC)
             databases = stack.enter_context(Servers())

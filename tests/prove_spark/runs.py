@@ -23,13 +23,11 @@ from typing import Any
 
 from mld.processors.spark.commit_stages import VARIABLE
 from tests.prove_spark.jvm import Bare, Jvm, with_jars
-from tests.prove_spark.writer import FULL, sink_of
+from tests.prove_spark.writer import FULL
 from tests.support.maven import Jar
 
 BEFORE_COMMIT = ("opening", "staging", "staged", "durable", "entry", "checked")
 AFTER_COMMIT = ("linked", "committed", "moving", "moved", "done", "acknowledged")
-COMPACTING = ("rewriting", "removing", "removing-one", "removed")
-"""What only compactions come to; they come to the others as well."""
 STAGES = BEFORE_COMMIT + AFTER_COMMIT
 NAIVE_STAGES = ("opening", "staging", "staged", "acknowledged")
 ROUNDS = ("kill", "kill", "kill", "pair", "zombie", "zombie", "jvm", "full")
@@ -39,8 +37,6 @@ WRITER_WAIT_S = 900.0
 HELD_WAIT_S = 300.0
 KILLED = -9
 POLL_S = 0.02
-COMPACTED = ("flat", "partitioned")
-"""Layouts whose writers also compact."""
 ROOM_BYTES = 2 * 1024 * 1024
 
 
@@ -53,7 +49,6 @@ class Outcome:
     killed: Counter[str] = field(default_factory=Counter)
     rounds: Counter[str] = field(default_factory=Counter)
     fenced: int = 0
-    compactions: int = 0
     records: int = 0
     duplicates: int = 0
     missing: int = 0
@@ -123,7 +118,6 @@ class Run:
         self._checkpoints = root / "checkpoints"
         self._lasts = {shard: self._rng.randint(20, 60) for shard in SHARDS}
         self._room_bytes = ROOM_BYTES
-        self._compacts = layout in COMPACTED
         self._stages: tuple[str, ...] = NAIVE_STAGES if layout == "naive" else STAGES
         self._kinds: tuple[str, ...] = ("kill",) if layout == "naive" else ROUNDS
         self.outcome = Outcome(seed, layout)
@@ -152,18 +146,18 @@ class Run:
         rounds[kind]()
 
     def _kill(self) -> None:
-        stage = self._drawn()
+        stage = self._rng.choice(self._stages)
         self._end(self._writer(SHARDS, f"kill@{stage}#{self._nth(stage)}"), stage)
 
     def _pair(self) -> None:
-        stage = self._drawn()
+        stage = self._rng.choice(self._stages)
         one = self._writer(SHARDS[:1], f"kill@{stage}#{self._nth(stage)}")
         other = self._writer(SHARDS[1:], None)
         self._end(one, stage)
         self._expect(other, 0)
 
     def _zombie(self) -> None:
-        stage = self._drawn()
+        stage = self._rng.choice(self._stages)
         gate = self._root / f"gate{self._rng.random()}"
         zombie = self._writer(SHARDS, f"hold@{stage}#{self._nth(stage)}:{gate}")
         wait_until_held(gate, zombie)
@@ -187,13 +181,8 @@ class Run:
             self.outcome.killed["(no room)"] += 1
         filler.unlink()
 
-    def _drawn(self) -> str:
-        """A stage; often one of a compaction, of which there are fewer than commits."""
-        often = self._compacts and self._rng.random() < 0.3
-        return self._rng.choice(COMPACTING if often else self._stages)
-
     def _nth(self, stage: str) -> int:
-        return 1 if stage in ("opening", *COMPACTING) else self._rng.randint(1, 3)
+        return 1 if stage == "opening" else self._rng.randint(1, 3)
 
     def _writer(self, shards: tuple[str, ...], fault: str | None) -> subprocess.Popen[str]:
         return self._machine.start(self._plan(shards), fault)
@@ -205,7 +194,6 @@ class Run:
             "path": str(self._room / "out é%20"),
             "checkpoints": str(self._checkpoints),
             "lost": self._rng.choice((0.0, 0.5, 1.0)),
-            "compacts": self._compacts,
             "largest": self._rng.choice((7, 20, 60)),
             "shards": {shard: self._lasts[shard] for shard in shards},
         }
@@ -225,17 +213,11 @@ class Run:
     def _said(self, writer: subprocess.Popen[str]) -> str:
         _, said = writer.communicate(timeout=WRITER_WAIT_S)
         self.outcome.fenced += said.count("Fenced:")
-        self.outcome.compactions += said.count("compacted:")
         return said
 
     def _count(self, *, final: bool) -> None:
         """No record twice and no checkpoint before its records at any time; all of them in the end."""
         found = self._found()
-        if self._compacts and self._lost(found):
-            # A compaction that died between taking files away and bringing its own: until somebody opens the sink.
-            self.outcome.count(found)
-            sink_of(self._plan(SHARDS), self._machine.jvm.session).open()
-            found = self._found()
         self.outcome.faults += [f"acknowledged and not in the sink: {lost}" for lost in self._lost(found)[:3]]
         wanted = {(shard, sequence) for shard, last in self._lasts.items() for sequence in range(1, last + 1)}
         self.outcome.count(found, wanted if final else None)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.prove_spark.runs import COMPACTING, Machine, Run
+from tests.prove_spark.runs import Machine, Run
 from tests.prove_spark.streaming_runs import StreamingRun
 
 pytestmark = [
@@ -34,28 +33,6 @@ def test_every_record_exactly_once(layout, machine, tmp_path):
     for seed in range(SLICE):
         outcome = Run(seed, layout, machine, tmp_path / str(seed)).play()
         assert outcome.exactly_once, outcome
-
-
-class CompactionRun(Run):
-    """A run whose writers die and sleep in compactions only, of which there are many small files for."""
-
-    def __init__(self, *of_a_run) -> None:
-        super().__init__(*of_a_run)
-        self._kinds = ("kill", "zombie")
-
-    def _drawn(self) -> str:
-        return self._rng.choice(COMPACTING)
-
-    def _plan(self, shards: tuple[str, ...]) -> dict[str, Any]:
-        return {**super()._plan(shards), "largest": 7}
-
-
-@pytest.mark.parametrize("layout", ["flat", "partitioned"])
-def test_every_record_exactly_once_through_deaths_in_compactions(layout, machine, tmp_path):
-    outcomes = [CompactionRun(seed, layout, machine, tmp_path / str(seed)).play() for seed in range(SLICE)]
-    assert all(outcome.exactly_once for outcome in outcomes), outcomes
-    assert sum(outcome.killed.total() for outcome in outcomes), "one has to die for the test to say anything"
-    assert sum(outcome.compactions for outcome in outcomes), "and one has to be done"
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,7 @@ def summary(layout: str, outcomes: Sequence[Outcome], took_s: float) -> str:
         f"{bad} runs not exactly once, {proven} of them lost or doubled records\n"
         f"  rounds: {counts(rounds)}\n  killed at: {counts(killed)}\n"
         f"  batches of zombies refused: {sum(outcome.fenced for outcome in outcomes)}\n"
-        f"  writers that ended as they should not: {sum(outcome.stopped for outcome in outcomes)}\n"
-        f"  compactions that came to their end: {sum(outcome.compactions for outcome in outcomes)}"
+        f"  writers that ended as they should not: {sum(outcome.stopped for outcome in outcomes)}"
     )
 
 

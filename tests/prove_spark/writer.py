@@ -15,12 +15,10 @@ import random
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from mld.processors.spark.commit.small_files import ListedFile
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import (
     HighWaterMarks,
@@ -34,7 +32,6 @@ from mld.processors.spark.session.delta_log import install
 from mld.processors.spark.settings import SDK_CREDENTIALS
 from mld.processors.spark.sink_port import (
     Fenced,
-    JobFailed,
     Published,
     S3Access,
     Sink,
@@ -44,7 +41,6 @@ from mld.processors.spark.sink_port import (
     StagingSink,
 )
 from mld.processors.spark.sinks.factory import make_sink
-from mld.processors.spark.sinks.files import FileSink
 from mld.processors.spark.sinks.generic import GenericSink
 from mld.processors.spark.sinks.jdbc import JdbcSink
 from mld.processors.spark.sinks.jdbc_dialects import dialect_of
@@ -54,8 +50,6 @@ FULL, GAVE_UP = 3, 4
 FAILURES_MAX = 5
 AHEAD = 0.5
 """How often the next batch is staged while one is committed."""
-COMPACTIONS_MAX = 3
-"""Of one writer: each is three jobs of Spark."""
 LAYOUTS = ("flat", "partitioned", "naive")
 
 
@@ -126,7 +120,6 @@ class Writer:
         self._sink = sink_of(plan, self._session)
         self._checkpoints = Path(plan["checkpoints"])
         self._lost = plan["lost"]
-        self._compactions = COMPACTIONS_MAX if plan.get("compacts") else 0
         self._largest = plan["largest"]
         self._shards = {StreamShard("s", shard): last for shard, last in plan["shards"].items()}
 
@@ -153,8 +146,6 @@ class Writer:
                 stage("acknowledged")
                 offered = {shard: end or offered[shard] for shard, end in ends.items()}
                 self._keep(offered)
-                if self._compactions and self._rng.random() < 0.6:
-                    self._compact()
             except SinkFull as error:
                 print(error, file=sys.stderr)
                 return FULL
@@ -182,21 +173,6 @@ class Writer:
                     sink.discard(second.result())
                 raise
             return marks if second is None else sink.commit(second.result(), after, "proof").marks
-
-    def _compact(self) -> None:
-        """Some files of some directory, whatever others do with them."""
-        assert isinstance(self._sink, FileSink)
-
-        def some(files: list[ListedFile]) -> tuple[str, ...]:
-            names = sorted(one.name for one in files)
-            count = self._rng.randint(2, 6)
-            return tuple(sorted(self._rng.sample(names, min(count, len(names))))) if len(names) > 1 else ()
-
-        if directories := self._sink.directories():
-            self._compactions -= 1
-            with suppress(JobFailed):  # another writer has compacted them under our eyes
-                if self._sink.compact(self._session, self._rng.choice(directories), some):
-                    print("compacted:", file=sys.stderr)
 
     def _next(self, offered: int, last: int) -> int:
         """Where the next batch of a shard ends; 0 if it has nothing to offer this time."""

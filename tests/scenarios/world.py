@@ -144,7 +144,7 @@ class StoryWorld:
         rng = Random(SEED * 1000 + self._started)
         worker = assemble(settings, worker_id, one_stream(StreamPorts(streams)), table, dynamo, host, self.clock, rng)
         process = Process(name)
-        task = process.spawn(worker.run(settings.shutdown_grace_millis / 1000))
+        task = process.spawn(worker.run(settings.shutdown_grace_s))
         machine = Machine(name, worker_id, process, worker, task, host)
         task.add_done_callback(lambda ended: self._on_ended(machine, ended))
         self.machines[name] = machine

@@ -152,7 +152,7 @@ class Liveness:
             return None
         if self._world.now() < self._world.dynamo.outage_until or not isinstance(worker, Worker):
             return None
-        if len((worker.held() & self._open) | self._late) > self._world.settings.max_leases_for_worker:
+        if len((worker.held() & self._open) | self._late) > self._world.settings.leases.held_max:
             return None  # it need not have room for all that has no reader now
         fleet = worker.fleet
         return (

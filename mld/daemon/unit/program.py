@@ -53,16 +53,16 @@ async def run_unit(settings: Settings, count: int, file: str, options: Sequence[
         with unit_place() as place:
             unit = Unit(UnitPlan(command, name, count, overrides, os.environ), place, supervision)
             hang_up = hang_up_here(is_supervised=supervision.manager.is_there)
-            if settings.http is None:
+            if settings.serving.http is None:
                 return await unit.run(hang_up)
             from mld.daemon.unit.pages import UnitPages
 
             pages = UnitPages(unit)
             try:
-                await pages.start(settings.http, settings.http_hosts)
+                await pages.start(settings.serving.http, settings.serving.http_hosts)
             except OSError as error:
                 why = error.strerror or error
-                raise StartupError(f"mld.http = {settings.http}: {why}; choose another address") from error
+                raise StartupError(f"mld.http = {settings.serving.http}: {why}; choose another address") from error
             try:
                 return await unit.run(hang_up)
             finally:

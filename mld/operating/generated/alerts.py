@@ -246,10 +246,10 @@ def _filled(expression: str, settings: Settings) -> str:
 def unseen(settings: Settings, *, by_cloudwatch: bool) -> str:
     """Why these alerts would see nothing of a daemon with this file; empty if they would."""
     if not by_cloudwatch:
-        if settings.http is None or MetricsOutput.PROMETHEUS not in settings.metrics:
+        if settings.http is None or MetricsOutput.PROMETHEUS not in settings.metrics.outputs:
             return "nothing can be scraped yet: set mld.http, and prometheus in mld.metrics"
         return ""
-    if MetricsOutput.CLOUDWATCH not in settings.metrics or settings.metrics_level is MetricsLevel.NONE:
+    if MetricsOutput.CLOUDWATCH not in settings.metrics.outputs or settings.metrics_level is MetricsLevel.NONE:
         return "nothing is sent to CloudWatch yet: set mld.metrics=cloudwatch, and metricsLevel to SUMMARY or DETAILED"
     return ""
 

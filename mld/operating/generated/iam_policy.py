@@ -52,7 +52,7 @@ def statements_of(settings: Settings, *, create: bool, operate: bool) -> Iterato
     yield from _dead_letter(settings)
     if settings.schema_registry is not SchemaMode.OFF:
         yield Statement("ReadSchemas", ("glue:GetSchemaVersion",), (ANY,))
-    if MetricsOutput.CLOUDWATCH in settings.metrics and settings.metrics_level is not MetricsLevel.NONE:
+    if MetricsOutput.CLOUDWATCH in settings.metrics.outputs and settings.metrics_level is not MetricsLevel.NONE:
         namespace = {"StringEquals": {"cloudwatch:namespace": settings.application_name}}
         yield Statement("Metrics", ("cloudwatch:PutMetricData",), (ANY,), namespace)
 

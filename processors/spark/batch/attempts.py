@@ -33,12 +33,12 @@ class HealthCheck(Protocol):
 
 
 def pause_s(base_s: float, failures: int) -> float:
-    """How long to wait after so many failures in a row."""
+    """Return how long to wait after so many failures in a row."""
     return min(BACKOFF_MAX_S, max(base_s, BACKOFF_MIN_S) * 2.0 ** min(failures - 1, 20))
 
 
 def bound_fences(error: Fenced, fenced: int) -> None:
-    """Raises SinkRefused if one batch was fenced more often than other workers explain."""
+    """Raise SinkRefused if one batch was fenced more often than other workers explain."""
     if fenced > FENCED_MAX:
         raise SinkRefused(f"{error}; this has happened {fenced} times in a row") from error
 
@@ -54,8 +54,9 @@ def check_continues(sink: str, preceding: HighWaterMarks, marks: HighWaterMarks,
 
 
 def until_published(attempt: Callable[[], Result], wait: Callable[[SinkError, int], None]) -> Result:
-    """What the attempt returns once it succeeds: it is repeated at once if another writer has moved a shard, and after
-    `wait(error, waits)` if the sink cannot now. Raises SinkRefused, and what `wait` raises."""
+    """Return what the attempt returns once it succeeds: it is repeated at once if another writer has moved a shard, and
+    after `wait(error, waits)` if the sink cannot now. Raises SinkRefused, and what `wait` raises.
+    """
     fenced = waits = 0
     while True:
         try:
@@ -84,13 +85,13 @@ class Patience:
         self._stopping.set()
 
     def check(self) -> None:
-        """Raises SessionGone, or Stopped if the host ends: then no attempt can help."""
+        """Raise SessionGone, or Stopped if the host ends: then no attempt can help."""
         if self._stopping.is_set():
             raise Stopped
         self._health.check()
 
     def pause(self, failures: int) -> None:
-        """Raises Stopped."""
+        """Raise Stopped."""
         if self._stopping.wait(pause_s(self._backoff_s, failures)):
             raise Stopped
 

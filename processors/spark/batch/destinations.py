@@ -36,13 +36,13 @@ class SinkAside:
 
 
 def aside(before: SinkAside | None, reason: str, now: float, took_s: float, backoff_s: float) -> SinkAside:
-    """After another failure, which took so long."""
+    """Put the sink aside after another failure, which took so long."""
     failures = before.failures + 1 if before else 1
     return SinkAside(reason, failures, now + max(pause_s(backoff_s, failures), min(took_s, BACKOFF_MAX_S)))
 
 
 def buried_in(shard: StreamShard, sink: str) -> StreamShard:
-    """Stands in the marks of the dead letter for the records of a shard that were buried because of one sink.
+    """Stand in the marks of the dead letter for the records of a shard that were buried because of one sink.
 
     Marks of their own, because a sink that was put aside may bury a record long after another one has moved on."""
     return StreamShard(shard.stream, f"{shard.shard}#{sink}")
@@ -65,7 +65,7 @@ class Destinations:
         return [*self.sinks, *([self.dead] if self.dead is not None else [])]
 
     def open(self) -> None:
-        """Raises SinkError: a sink refuses, or none of the sinks can now, or the dead letter cannot."""
+        """Raise SinkError: a sink refuses, or none of the sinks can now, or the dead letter cannot."""
         errors = []
         for sink in self.all():
             started = time.monotonic()
@@ -83,7 +83,9 @@ class Destinations:
             raise errors[0]
 
     def begin(self) -> None:
-        """Another batch: sinks that were put aside and are due take part if they can be opened. Raises SinkRefused."""
+        """Begin another batch: sinks that were put aside and are due take part if they can be opened. Raises
+        SinkRefused.
+        """
         now = time.monotonic()
         self._out = {name for name, one in self._aside.items() if one.due_at > now}
         for sink in self.sinks:
@@ -91,17 +93,17 @@ class Destinations:
                 self.reopen(sink)
 
     def end(self) -> None:
-        """The batch is over: sinks that took part are no longer aside."""
+        """End the batch: sinks that took part are no longer aside."""
         for name in self._aside.keys() - self._out:
             log.info("sink %s goes on", name)
             del self._aside[name]
 
     def aside(self) -> Mapping[str, str]:
-        """Sinks that were put aside, with the reason."""
+        """Return sinks that were put aside, with the reason."""
         return {name: one.reason for name, one in self._aside.items()}
 
     def due_in_s(self) -> float | None:
-        """When the next one of them is to be asked again."""
+        """Return when the next one of them is to be asked again."""
         now = time.monotonic()
         return min((max(0.0, one.due_at - now) for one in self._aside.values()), default=None)
 
@@ -110,7 +112,7 @@ class Destinations:
         self._aside = {name: replace(one, due_at=0.0) for name, one in self._aside.items()}
 
     def staging(self) -> StagingSink | None:
-        """The sink, if it is the only one, and can stage a batch apart from committing it."""
+        """Return the sink, if it is the only one, and can stage a batch apart from committing it."""
         (sink,) = self.sinks if len(self.sinks) == 1 else (None,)
         return sink if isinstance(sink, StagingSink) and sink.stages_ahead else None
 
@@ -128,7 +130,7 @@ class Destinations:
         log.error("%s; the other sinks go on, it is tried again in %.1f s", error, one.due_at - now)
 
     def reopen(self, sink: Sink) -> None:
-        """After any failure, before the next attempt. Raises SinkRefused, SessionGone and Stopped."""
+        """Open again after any failure, before the next attempt. Raises SinkRefused, SessionGone and Stopped."""
         started = time.monotonic()
 
         def attempt() -> None:
@@ -164,7 +166,7 @@ class Destinations:
             source.preceding = {}
 
     def groups(self, source: BatchSource) -> Iterator[tuple[ShardSpans, list[Sink]]]:
-        """Sinks that take part and miss the same records, with what they miss."""
+        """Return sinks that take part and miss the same records, with what they miss."""
         groups: list[tuple[ShardSpans, list[Sink]]] = []
         for sink in self.sinks:
             marks = self.marks[sink.name]
@@ -179,11 +181,11 @@ class Destinations:
         return iter(groups)
 
     def held(self, shard: StreamShard, own: HighWaterMarks) -> RecordPosition | None:
-        """What every sink holds of a shard; where there is none, what a pipeline has written by itself."""
+        """Return what every sink holds of a shard; where there is none, what a pipeline has written by itself."""
         return lowest([self.marks[sink.name] for sink in self.sinks] or [own], shard)
 
     def retire(self, shard: StreamShard) -> None:
-        """A shard has ended: tell the sinks, each with what it holds of it."""
+        """Tell the sinks that a shard has ended, each with what it holds of it."""
         for sink in self.all():
             names = [shard, *(buried_in(shard, one.name) for one in self.sinks if sink is self.dead)]
             marks = self.marks[sink.name]

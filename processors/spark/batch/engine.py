@@ -87,12 +87,12 @@ class Engine:
         return self._jobs.takes_pages
 
     def mark_of(self, shard: StreamShard) -> RecordPosition | None:
-        """What every sink and the dead letter hold of a shard."""
+        """Return what every sink and the dead letter hold of a shard."""
         every = [self._destinations.marks[sink.name] for sink in self._destinations.all()] or [self._jobs.own]
         return lowest(every, shard)
 
     def ended(self, shard: StreamShard) -> None:
-        """All of the shard is in every sink, and nothing of it is new again; called on any thread."""
+        """Note that all of the shard is in every sink, and nothing of it is new again; called on any thread."""
         self._ended.append(shard)
 
     def run(self, batch: MicroBatch, file: Path | None) -> BatchOutcome:
@@ -115,8 +115,9 @@ class Engine:
             return None
 
     def finish(self, flight: Flight, after: Flight | None = None) -> BatchOutcome:
-        """As `run`, for a batch that was begun. If it is anything but a plain success, what is in flight `after` it is
-        thrown away, and has to be run."""
+        """Finish a batch that was begun, as `run` does. If it is anything but a plain success, what is in flight
+        `after` it is thrown away, and has to be run.
+        """
         self._retire()
         self._jobs.begin(flight.figures)
         error = flight.error = self._jobs.land(flight)
@@ -145,7 +146,7 @@ class Engine:
         return outcome
 
     def held(self, shard: StreamShard) -> RecordPosition | None:
-        """What every sink holds of a shard, whatever the dead letter holds."""
+        """Return what every sink holds of a shard, whatever the dead letter holds."""
         return self._destinations.held(shard, self._jobs.own)
 
     def replay(self, shard: StreamShard, rows: Sequence[Row], only: frozenset[str] | None = None) -> BatchOutcome:
@@ -158,7 +159,7 @@ class Engine:
         return BatchOutcome(self._run(source, None, in_a_row_max=FOR_EVER), self._jobs.figures)
 
     def would_pass(self, rows: Sequence[Row], only: frozenset[str] | None = None) -> bool:
-        """Whether the pipeline can compute these records for the sinks; nothing is written."""
+        """Return whether the pipeline can compute these records for the sinks; nothing is written."""
         sinks = [sink for sink in self._destinations.sinks if only is None or sink.name in only]
         return self._jobs.works_for([line for _, line in rows], sinks)
 
@@ -169,7 +170,7 @@ class Engine:
         in_a_row_max: int = POISON_IN_A_ROW_MAX,
         landed: Flight | None = None,
     ) -> dict[StreamShard, str]:
-        """The shards that have to stop, with the reason. A flight that has `landed` was the first attempt."""
+        """Return the shards that have to stop, with the reason. A flight that has `landed` was the first attempt."""
         try:
             self._destinations.begin()
             failures = 0
@@ -193,7 +194,7 @@ class Engine:
     def _failed(
         self, source: BatchSource, error: JobFailed | PipelineFailed, in_a_row_max: int
     ) -> dict[StreamShard, str]:
-        """Of a batch that fails again and again: whose fault is it? Raises SinkRefused and PipelineError."""
+        """Find out, of a batch that fails again and again, whose fault is it? Raises SinkRefused and PipelineError."""
         log.warning("batch %d fails again and again, searching for the record: %s", self._jobs.number, error)
         self._health.probe()
         if isinstance(error, PipelineFailed) and self._jobs.fails_without_records():
@@ -204,7 +205,7 @@ class Engine:
         return self._poison.search(source, in_a_row_max)
 
     def _wait_for_sinks(self, source: BatchSource, error: JobFailed) -> None:
-        """Of records that can be computed: it is the sinks that miss them. Raises SinkRefused and PipelineError."""
+        """Wait for the sinks: the records can be computed. Raises SinkRefused and PipelineError."""
         log.error("%s; the batch can be computed, so the sink is waited for", error)
         for sink in [sink for _, sinks in self._destinations.groups(source) for sink in sinks]:
             if self._destinations.may_put_aside(sink):
@@ -217,7 +218,9 @@ class Engine:
         outcome.figures.dropped = self._jobs.repeats.counts(batch, every, outcome.failed)
 
     def _keep(self, ends: HighWaterMarks, outcome: BatchOutcome) -> None:
-        """Which shards have records that a sink misses yet, up to where all sinks hold them, and when to come again."""
+        """Note which shards have records that a sink misses yet, up to where all sinks hold them, and when to come
+        again.
+        """
         for shard, upto in ends.items():
             held = self._destinations.held(shard, self._jobs.own)
             if shard not in outcome.failed and fresh(upto, held):
@@ -231,7 +234,7 @@ class Engine:
     # --- attempts ----------------------------------------------------------------------------------------------------
 
     def _until_done(self, source: BatchSource, attempts_max: int, failures: int = 0) -> None:
-        """Until every sink that takes part holds all of it. Raises SinkRefused, PipelineError, JobFailed,
+        """Try until every sink that takes part holds all of it. Raises SinkRefused, PipelineError, JobFailed,
         PipelineFailed, and what ends all attempts: SessionGone and Stopped."""
         fenced = waits = 0
         while True:

@@ -62,7 +62,7 @@ class Stagers:
         self._threads = ThreadPoolExecutor(IN_FLIGHT_MAX, "stager")
 
     def submit(self, stage: Callable[[], StagedFrame]) -> Future[StagedFrame | Exception]:
-        """Raises RuntimeError once it has stopped."""
+        """Raise RuntimeError once it has stopped."""
 
         def caught() -> StagedFrame | Exception:
             try:

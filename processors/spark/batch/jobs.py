@@ -53,20 +53,17 @@ class Frames(Protocol):
     """The frames of one session: `session.handover.Handover`, or its twin in memory."""
 
     @property
-    def reads_files(self) -> bool: ...
-    @property
     def reads_pages(self) -> bool: ...
     def of_file(self, path: Path) -> Handed: ...
     def of_pages(self, directory: Path, lines: Path | None) -> Handed:
-        """Of all pages in the directory, and of a file of lines."""
+        """Make frames of all pages in the directory, and of a file of lines."""
 
-    def of_lines(self, texts: Iterable[bytes]) -> Handed: ...
     def compute(self, frame: DataFrame) -> None: ...
     def on_another_thread(self, function: Callable[[], Result]) -> Callable[[], Result]:
-        """The function, to be called on another thread as if on this one."""
+        """Return the function, to be called on another thread as if on this one."""
 
     def shared(self, records: DataFrame, frames: Sequence[DataFrame]) -> AbstractContextManager[None]:
-        """While it lasts, what several frames have in common is computed once."""
+        """Compute once what several frames have in common, while it lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,7 @@ class Jobs:
         spool: Spool,
         check: Callable[[], None],
     ) -> None:
-        """`check` raises if no further attempt can help, because the session is gone or the host ends."""
+        """Prepare jobs; `check` raises if no further attempt can help, because the session is gone or the host ends."""
         self._settings = settings
         self._handover = frames
         self._pipeline = pipeline
@@ -125,7 +122,7 @@ class Jobs:
         return self._handover.reads_pages and self.spool.takes_pages
 
     def begin(self, figures: BatchFigures | None = None) -> None:
-        """Another batch; the figures that it has already, if it was in flight."""
+        """Begin another batch; the figures that it has already, if it was in flight."""
         self.number += 1
         self.figures = BatchFigures() if figures is None else figures
         self._suspects = self._noted = None
@@ -171,14 +168,15 @@ class Jobs:
         return None
 
     def stop(self) -> None:
-        """Nothing is staged from now on."""
+        """Stop: nothing is staged from now on."""
         self._stagers.stop()
 
     # --- one attempt -------------------------------------------------------------------------------------------------
 
     def attempt(self, source: BatchSource, attempt: int) -> list[SinkFailure]:
-        """Every sink that takes part gets what it misses; what some of them raised. Then what is malformed goes to the
-        dead letter, unless a sink has failed. Raises PipelineFailed, PipelineError and SpoolError."""
+        """Return every sink that takes part gets what it misses; what some of them raised. Then what is malformed goes
+        to the dead letter, unless a sink has failed. Raises PipelineFailed, PipelineError and SpoolError.
+        """
         self._suspects, self._noted = self._noted, None
         failures: list[SinkFailure] = []
         if self._destinations.sinks:
@@ -198,7 +196,7 @@ class Jobs:
     def _publish(
         self, source: BatchSource, batch: ShardSpans, sinks: Sequence[Sink], attempt: int
     ) -> list[SinkFailure]:
-        """One job for each sink."""
+        """Return one job for each sink."""
         wanting = [sink for sink in sinks if source.only is None or sink.name in source.only]
         failures: list[SinkFailure] = []
         if sinks and not wanting:
@@ -245,7 +243,7 @@ class Jobs:
     def _took(
         self, sink: Sink, frame: DataFrame | None, batch: ShardSpans, published: Published, started: float
     ) -> None:
-        """A sink has taken a frame, which began at `started`."""
+        """Note that a sink has taken a frame, which began at `started`."""
         self._destinations.marks[sink.name] = published.marks
         self.repeats.published(sink.name, batch)
         self.figures.publish_s += time.monotonic() - started
@@ -257,7 +255,7 @@ class Jobs:
     # --- malformed records -------------------------------------------------------------------------------------------
 
     def _take_note(self, source: BatchSource, batch: ShardSpans, handed: Handed, count: int) -> None:
-        """What the jobs have seen of malformed records; a pipeline may have stopped them early."""
+        """Take what the jobs have seen of malformed records; a pipeline may have stopped them early."""
         counted = handed.counts()
         if counted is None:
             return
@@ -275,7 +273,7 @@ class Jobs:
             self._suspects = _Suspects(covered, counted.bitmap)
 
     def _covers(self, source: BatchSource, batch: ShardSpans, shard: StreamShard) -> bool:
-        """Whether the jobs over `batch` have seen all of the shard that has not been looked at."""
+        """Return whether the jobs over `batch` have seen all of the shard that has not been looked at."""
         looked = self._looked_at(shard)
         span = batch.get(shard)
         if span is None:
@@ -310,11 +308,11 @@ class Jobs:
 
     @contextmanager
     def handed(self, source: BatchSource, batch: ShardSpans, rows: Rows | None = None) -> Iterator[tuple[Handed, int]]:
-        """Frames of what `batch` spans, or of these rows of it, for as long as they are used, and how many records
+        """Give frames of what `batch` spans, or of these rows of it, for as long as they are used, and how many records
         that are. Raises SpoolError."""
         started = time.monotonic()
         temporary: Path | None = None
-        found = source.files_of(batch) if rows is None and self._handover.reads_files else None
+        found = source.files_of(batch) if rows is None else None
         if found is not None and found.pages:
             temporary, count = self.spool.gather(self._name("pages"), found.pages), found.records
             handed = self._handover.of_pages(temporary, found.lines)
@@ -324,11 +322,8 @@ class Jobs:
         else:
             rows = source.part(batch) if rows is None else rows
             count = sum(map(len, rows.values()))
-            if self._handover.reads_files:
-                temporary = self.spool.write_rows(self._name("part"), [rows[s] for s in sorted(rows)])
-                handed = self._handover.of_file(temporary)
-            else:
-                handed = self._handover.of_lines(line[:-1] for shard in sorted(rows) for _, line in rows[shard])
+            temporary = self.spool.write_rows(self._name("part"), [rows[s] for s in sorted(rows)])
+            handed = self._handover.of_file(temporary)
         self.figures.handover_s += time.monotonic() - started
         try:
             yield handed, count
@@ -342,10 +337,7 @@ class Jobs:
 
     @contextmanager
     def handed_lines(self, lines: Sequence[bytes]) -> Iterator[Handed]:
-        """Frames of a few records that are in no batch. Raises SpoolError."""
-        if not self._handover.reads_files:
-            yield self._handover.of_lines(line[:-1] for line in lines)
-            return
+        """Give frames of a few records that are in no batch. Raises SpoolError."""
         path = self.spool.write_rows("others", [[(RecordPosition(0), line) for line in lines]])
         try:
             yield self._handover.of_file(path)
@@ -355,8 +347,9 @@ class Jobs:
     def frames(
         self, records: DataFrame, batch: ShardSpans, count: int, attempt: int, number: int | None = None
     ) -> Mapping[str, DataFrame | None]:
-        """What the pipeline makes of them; `number` is that of a batch whose turn has not come. Raises PipelineFailed
-        and PipelineError."""
+        """Return what the pipeline makes of them; `number` is that of a batch whose turn has not come. Raises
+        PipelineFailed and PipelineError.
+        """
         started = time.monotonic()
         name = str(self.number if number is None else number)
         value = Batch(name, dict(batch), count, attempt, int(time.time() * 1000))
@@ -367,7 +360,7 @@ class Jobs:
     # --- who is to blame ---------------------------------------------------------------------------------------------
 
     def computes(self, source: BatchSource) -> bool:
-        """Whether the frames can be computed when nobody writes them: then no record is to blame, but a sink."""
+        """Return whether the frames can be computed when nobody writes them: then no record is to blame, but a sink."""
         try:
             for batch, sinks in self._destinations.groups(source):
                 with self.handed(source, batch) as (handed, count):
@@ -381,7 +374,7 @@ class Jobs:
         return True
 
     def fails_without_records(self) -> bool:
-        """Whether the pipeline raises its exception over no records at all: then no record is to blame."""
+        """Return whether the pipeline raises its exception over no records at all: then no record is to blame."""
         try:
             with self.handed_lines([]) as handed:
                 self.frames(handed.records, {}, 0, 1)
@@ -390,7 +383,7 @@ class Jobs:
         return False
 
     def works_for(self, lines: Sequence[bytes], sinks: Sequence[Sink]) -> bool:
-        """Whether these records can be computed for these sinks, and none of them is malformed."""
+        """Return whether these records can be computed for these sinks, and none of them is malformed."""
         try:
             with self.handed_lines(lines) as handed:
                 frames = self.frames(handed.records, {}, len(lines), 1)

@@ -83,7 +83,7 @@ EMPTY = MicroBatch((), ())
 
 
 def plan(offers: Iterable[Offer], marks: HighWaterMarks) -> MicroBatch:
-    """One micro-batch of everything offered, shard by shard in the order of the offers."""
+    """Return one micro-batch of everything offered, shard by shard in the order of the offers."""
     slices: list[Slice] = []
     done: list[Offer] = []
     reached: dict[StreamShard, RecordPosition] = dict(marks)
@@ -98,7 +98,9 @@ def plan(offers: Iterable[Offer], marks: HighWaterMarks) -> MicroBatch:
 
 
 def held(offers: Iterable[Offer], marks: HighWaterMarks, rows: Callable[[Offer], Iterable[Row]]) -> int:
-    """How many of the records offered stand at or below the marks. `rows` reads an offer with a mark in its midst."""
+    """Return how many of the records offered stand at or below the marks. `rows` reads an offer with a mark in its
+    midst.
+    """
     count = 0
     for offer in offers:
         mark = marks.get(offer.shard)

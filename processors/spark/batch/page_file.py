@@ -96,7 +96,7 @@ def write(path: Path, line: bytes, shard: StreamShard) -> PageFile:
 
 
 def lines(path: Path) -> bytes:
-    """The records of a file as `record_lines.split` would give them."""
+    """Return the records of a file as `record_lines.split` would give them."""
     with path.open("rb") as file:
         file.seek(-_LENGTH.size - len(MAGIC), 2)
         footer = file.seek(-_LENGTH.size - len(MAGIC) - _LENGTH.unpack(file.read(_LENGTH.size))[0], 2)
@@ -116,7 +116,7 @@ def lines(path: Path) -> bytes:
 
 
 def no_room(directory: Path, error: OSError) -> str:
-    """What to tell who operates it."""
+    """Return what to tell who operates it."""
     return (
         f"no room for records in {directory}: {error.strerror}; nothing of them was accepted; make room, or name "
         "another directory by mld.spark.spool"
@@ -149,7 +149,7 @@ def _write(path: Path, line: bytes, shard: StreamShard) -> PageFile:
 
 
 def _chunks(line: bytes, end: int) -> Iterator[bytes]:
-    """Whole records, parted by what cannot stand within one."""
+    """Yield whole records, parted by what cannot stand within one."""
     at = len(HEAD)
     while at < end:
         found = line.find(SEPARATOR, at + GROUP_BYTES, end)
@@ -159,7 +159,7 @@ def _chunks(line: bytes, end: int) -> Iterator[bytes]:
 
 
 def _taken_apart(chunk: bytes) -> _Columns:
-    """Raises Irregular."""
+    """Raise Irregular."""
     from pybase64 import b64decode  # only who writes needs it
 
     pieces = chunk.split(b'"')
@@ -187,7 +187,7 @@ def _taken_apart(chunk: bytes) -> _Columns:
 
 
 def _numbers(pieces: Sequence[bytes]) -> list[int]:
-    """Of `:17,` and so on. Raises ValueError."""
+    """Parse the numbers of `:17,` and so on. Raises ValueError."""
     return list(map(int, b"".join(pieces)[1:-1].split(b",:")))
 
 

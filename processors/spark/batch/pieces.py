@@ -23,7 +23,7 @@ Span = tuple[int, int]
 
 
 def pieces_of(line: bytes, span_ms: int) -> Iterator[tuple[bytes, Span | None]]:
-    """Lines, each with the first and last arrival of its records (None where nothing says it), in their order."""
+    """Yield lines, each with the first and last arrival of its records (None where nothing says it), in their order."""
     arrivals = [int(found[1]) for found in _ARRIVAL.finditer(line)]
     if not arrivals:
         yield line, None
@@ -47,7 +47,7 @@ def pieces_of(line: bytes, span_ms: int) -> Iterator[tuple[bytes, Span | None]]:
 
 
 def groups(arrivals: list[int], span_ms: int) -> Iterator[tuple[int, int]]:
-    """Runs of records, as begin and end, none of which spans more time than allowed; each has at least one record."""
+    """Run of records, as begin and end, none of which spans more time than allowed; each has at least one record."""
     begin, low, high = 0, arrivals[0], arrivals[0]
     for at, arrival in enumerate(arrivals):
         low, high = min(low, arrival), max(high, arrival)

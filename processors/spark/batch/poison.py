@@ -46,7 +46,9 @@ class PoisonSearch:
         until_done: Callable[[BatchSource, int], None],
         wait_for_sinks: Callable[[BatchSource, JobFailed], None],
     ) -> None:
-        """The last two are those of the engine: attempts at a part, and the wait for sinks that miss it."""
+        """Prepare the search; the last two are those of the engine: attempts at a part, and the wait for sinks that
+        miss it.
+        """
         self._settings = settings
         self._jobs = jobs
         self._destinations = destinations
@@ -61,7 +63,7 @@ class PoisonSearch:
         """Whether the shard stopped only because nothing had gone well yet."""
 
     def keep(self, line: bytes) -> None:
-        """A record that went well."""
+        """Keep a record that went well."""
         if line.endswith(b"\n") and len(line) <= KEPT_BYTES_MAX:
             self._went_well = line
 
@@ -121,7 +123,9 @@ class PoisonSearch:
         return None
 
     def _is_a_sinks_fault(self, source: BatchSource, error: JobFailed | PipelineFailed) -> bool:
-        """Whether it was the sink that failed just now, over a record that can be computed; it was waited for then."""
+        """Return whether it was the sink that failed just now, over a record that can be computed; it was waited for
+        then.
+        """
         if not isinstance(error, JobFailed) or isinstance(error, DataRefused) or not self._jobs.computes(source):
             return False
         self._wait_for_sinks(source, error)
@@ -136,7 +140,7 @@ class PoisonSearch:
         in_a_row: int,
         in_a_row_max: int,
     ) -> str | None:
-        """How the sentence goes on with which the shard stops; None if the record is to blame."""
+        """Return how the sentence goes on with which the shard stops; None if the record is to blame."""
         if self._settings.on_poison is OnPoison.STOP:
             return f": {error}; correct the pipeline, or set mld.spark.deadLetter"
         remedy = "correct the pipeline"
@@ -151,7 +155,7 @@ class PoisonSearch:
         return None if why is None else f", {why}: {error}; {remedy}"
 
     def _no_taker(self, sinks: Sequence[Sink]) -> str | None:
-        """Why it may be a sink that refuses any record; None if it has taken others not long ago."""
+        """Return why it may be a sink that refuses any record; None if it has taken others not long ago."""
         for sink in sinks:
             if sink.name in self._jobs.took_rows:
                 self._refused[sink.name] = 0
@@ -166,7 +170,7 @@ class PoisonSearch:
         return None
 
     def _no_evidence(self, error: Exception, record: Row, rows: Sequence[Row], sinks: Sequence[Sink]) -> str | None:
-        """Why it may not be the record that is to blame; None if the pipeline works for another one right after.
+        """Return why it may not be the record that is to blame; None if the pipeline works for another one right after.
 
         A pipeline that writes by itself is not run for this; there any batch that went well is the evidence."""
         if isinstance(error, Blameless):
@@ -183,8 +187,9 @@ class PoisonSearch:
         return f"and so do the {len(others)} others that were tried"
 
     def _bury(self, source: BatchSource, reason: str) -> None:
-        """One record into the dead letter, for the sinks that miss it, and past it in those; until that is done. Raises
-        SinkRefused, SessionGone and Stopped."""
+        """Bury one record into the dead letter, for the sinks that miss it, and past it in those; until that is done.
+        Raises SinkRefused, SessionGone and Stopped.
+        """
         waits = fenced = 0
         while (failure := self._burial(source, reason)) is not None:
             sink, error = failure.sink, failure.error
@@ -203,7 +208,7 @@ class PoisonSearch:
         self._jobs.figures.poisoned += 1
 
     def _burial(self, source: BatchSource, reason: str) -> SinkFailure | None:
-        """One attempt at it; what failed."""
+        """Return one attempt at it; what failed."""
         dead = self._destinations.dead
         assert dead is not None
         groups = list(self._destinations.groups(source))

@@ -55,7 +55,7 @@ class LineEnd(NamedTuple):
 
 
 def end_of(line: bytes | bytearray) -> LineEnd | None:
-    """None if the line has no records, or is not written as ours are."""
+    """Return none if the line has no records, or is not written as ours are."""
     lag = _LAG.search(line, max(0, len(line) - 64))
     if lag is None or not line.startswith(HEAD + RECORD_HEAD) or not line.endswith(RECORD_TAIL, 0, lag.start()):
         return None
@@ -63,7 +63,7 @@ def end_of(line: bytes | bytearray) -> LineEnd | None:
 
 
 def split(line: bytes | bytearray, shard: StreamShard) -> ShardBatch:
-    """Raises LineError if the line is no batch."""
+    """Raise LineError if the line is no batch."""
     named = names(shard)
     end = end_of(line)
     if end is None:
@@ -84,14 +84,16 @@ def split(line: bytes | bytearray, shard: StreamShard) -> ShardBatch:
 
 
 def _is_regular(line: bytes | bytearray, grown: int, count: int, named: bytes) -> bool:
-    """Whether all `count` records were cut apart: each has a tail, and each tail but the last one was replaced."""
+    """Return whether all `count` records were cut apart: each has a tail, and each tail but the last one was
+    replaced.
+    """
     each = len(named) + 1 + len(RECORD_HEAD) - len(SEPARATOR)
     cut = grown == each * (count - 1) if each else line.count(SEPARATOR) == count - 1
     return cut and line.find(b"\n", 0, -1) < 0
 
 
 def position_of(record: bytes | bytearray) -> RecordPosition:
-    """The position in a line made by `split`."""
+    """Return the position in a line made by `split`."""
     sequence = record.find(SEQUENCE_KEY)
     number = _DIGITS.match(record, sequence + len(SEQUENCE_KEY)) if sequence >= 0 else None
     at = record.find(SUB_KEY, sequence)
@@ -102,23 +104,23 @@ def position_of(record: bytes | bytearray) -> RecordPosition:
 
 
 def shard_of(record: bytes) -> str:
-    """The id of the shard in a line made by `split`."""
+    """Return the id of the shard in a line made by `split`."""
     return str(json.loads(record[record.rindex(SHARD_KEY) + len(SHARD_KEY) :].rstrip()[:-1]))
 
 
 def rows(records: bytes) -> Iterator[tuple[RecordPosition, bytes]]:
-    """Each line of `split` with its position."""
+    """Yield each line of `split` with its position."""
     for line in records.splitlines(keepends=True):
         yield position_of(line), line
 
 
 def names(shard: StreamShard) -> bytes:
-    """The end of a record's line: stream and shard."""
+    """Return the end of a record's line: stream and shard."""
     return b',"s":%b,"h":%b}' % (json.dumps(shard.stream_name).encode(), json.dumps(shard.shard).encode())
 
 
 def _parsed(line: bytes | bytearray, shard: StreamShard) -> ShardBatch:
-    """The slow way, for a daemon that writes in another style."""
+    """Return the slow way, for a daemon that writes in another style."""
     named = names(shard)
     try:
         value = json.loads(line)

@@ -24,11 +24,11 @@ class Repeats:
         """The offers of the last batch: those that come again as a sink was put aside are no repeats."""
 
     def begin(self) -> None:
-        """Another batch begins."""
+        """Begin another batch."""
         self._before = {}
 
     def published(self, sink: str, batch: ShardSpans) -> None:
-        """The sink has taken this; what its marks say of these shards from now on is our own work."""
+        """Note that the sink has taken this; what its marks say of these shards from now on is our own work."""
         before = self._before.setdefault(sink, {})
         for shard, span in batch.items():
             before.setdefault(shard, span.after)
@@ -36,7 +36,7 @@ class Repeats:
     def counts(
         self, batch: MicroBatch, sinks: Mapping[str, HighWaterMarks], failed: Collection[StreamShard] = ()
     ) -> dict[str, int]:
-        """Repeated records by sink, from its marks after the batch. Of shards that `failed`, it
+        """Return repeated records by sink, from its marks after the batch. Of shards that `failed`, it
         counts only records that are known to be dropped."""
         found = {}
         fresh = [offer for offer in batch.offers if (offer.link, offer.number) not in self._counted]

@@ -32,7 +32,7 @@ class ExactFiles(NamedTuple):
 
 
 def no_files(spans: ShardSpans) -> ExactFiles | None:
-    """Of a source whose records stand in no files."""
+    """Give no files, for a source whose records stand in no files."""
     return None
 
 
@@ -55,16 +55,20 @@ class BatchSource:
     """Sinks that are to get these records, if some are not."""
 
     def follows(self, marks: HighWaterMarks) -> bool:
-        """Whether a sink with these marks misses nothing that stands before this part: else it must not get it."""
+        """Return whether a sink with these marks misses nothing that stands before this part: else it must not get
+        it.
+        """
         misses_part = any(fresh(position, marks.get(shard)) for shard, position in self.before.items())
         return not misses_part and not gaps(self.preceding, marks)
 
     def begins_in(self, marks: HighWaterMarks) -> bool:
-        """Whether a sink with these marks holds nothing, or not all, of what stands right before some shard's part."""
+        """Return whether a sink with these marks holds nothing, or not all, of what stands right before some shard's
+        part.
+        """
         return any(fresh(position, marks.get(shard)) for shard, position in self.preceding.items())
 
     def part(self, spans: ShardSpans) -> Rows:
-        """The records that the spans take, each shard's in order; there may be none."""
+        """Return the records that the spans take, each shard's in order; there may be none."""
         rows = self.load(spans)
         parts = {
             shard: [row for row in rows[shard] if fresh(row[0], span.after)]
@@ -74,12 +78,12 @@ class BatchSource:
         return {shard: part for shard, part in parts.items() if part}
 
     def whole(self) -> ShardSpans:
-        """Spans that take every record."""
+        """Return spans that take every record."""
         return {shard: ShardSpan(None, upto) for shard, upto in self.ends.items()}
 
 
 def source_of(batch: MicroBatch, spool: Spool, file: Path | None) -> BatchSource:
-    """`file`, if given, holds exactly the records of all offers of the batch that stand in it."""
+    """Return a source; `file`, if given, holds exactly the records of all offers of the batch that stand in it."""
     of_lines = [piece for piece in batch.slices if not piece.offer.is_page]
     in_file = [piece for piece in of_lines if file is not None and spool.path(piece.offer.spool) == file]
 
@@ -122,7 +126,7 @@ def source_of_rows(
     only: frozenset[str] | None = None,
     preceding: HighWaterMarks | None = None,
 ) -> BatchSource:
-    """A part of a batch, whose record before it stands at `before`."""
+    """Return a part of a batch, whose record before it stands at `before`."""
     return BatchSource(
         {shard: rows[-1][0]},
         {shard: rows[0][0]},

@@ -32,7 +32,7 @@ class Spool:
     """A directory of numbered files. `append` is called on one thread, the rest on any."""
 
     def __init__(self, directory: Path, *, shared: bool = False) -> None:
-        """`shared`: executors read it, by the rights of this user's group at the least."""
+        """Open the spool; `shared`: executors read it, by the rights of this user's group at the least."""
         self.directory = directory
         self.number = 1
         """Of the file that grows."""
@@ -45,7 +45,7 @@ class Spool:
         self.takes_pages = _has_links(directory)
 
     def append(self, records: bytes | bytearray) -> tuple[int, int, int]:
-        """File, start and stop of what was written. Raises SpoolError; the file is as before then."""
+        """Append; return file, start and stop of what was written. Raises SpoolError; the file is as before then."""
         try:
             if self._file is None:
                 self._file = self.path(self.number).open("wb", buffering=0)
@@ -61,7 +61,9 @@ class Spool:
         return self.number, start, self._end
 
     def cut(self) -> tuple[int, int]:
-        """The file that is complete now, and its length, 0 if there is none; what comes next goes into another one."""
+        """Return the file that is complete now, and its length, 0 if there is none; what comes next goes into another
+        one.
+        """
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -73,11 +75,11 @@ class Spool:
         return self.directory / f"{number:08d}.jsonl"
 
     def page(self, link: int, number: int) -> Path:
-        """Where the records of an offer stand that is a page; its child writes them."""
+        """Return where the records of an offer stand that is a page; its child writes them."""
         return self.directory / f"{link:08d}-{number:08d}.parquet"
 
     def gather(self, name: str, pages: Iterable[Offer]) -> Path:
-        """A directory that has these pages and nothing else, until it is removed. Raises SpoolError."""
+        """Return a directory that has these pages and nothing else, until it is removed. Raises SpoolError."""
         path = self.directory / name
         try:
             path.mkdir()
@@ -90,7 +92,7 @@ class Spool:
         return path
 
     def read(self, offers: Iterable[Offer]) -> list[bytes]:
-        """The records of each offer, as lines."""
+        """Return the records of each offer, as lines."""
         found = []
         for offer in offers:
             if offer.is_page:
@@ -102,7 +104,7 @@ class Spool:
         return found
 
     def write_rows(self, name: str, rows: Iterable[Sequence[Row]]) -> Path:
-        """A file of its own for a part of a batch. Raises SpoolError."""
+        """Return a file of its own for a part of a batch. Raises SpoolError."""
         path = self.directory / f"{name}.jsonl"
         try:
             with path.open("wb") as file:
@@ -114,7 +116,7 @@ class Spool:
         return path
 
     def remove(self, path: Path) -> None:
-        """What `gather` or `write_rows` has made."""
+        """Remove what `gather` or `write_rows` has made."""
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -129,7 +131,7 @@ class Spool:
 
 
 def _has_links(directory: Path) -> bool:
-    """Whether one file may stand in two directories there."""
+    """Return whether one file may stand in two directories there."""
     probe = directory / ".probe"
     try:
         probe.touch()
@@ -143,7 +145,9 @@ def _has_links(directory: Path) -> bool:
 
 
 def open_spool(named: str | None, scratch: Path) -> Spool:
-    """A spool of this process alone: below the directory of `mld.spark.spool`, or in `scratch`. Raises SpoolError."""
+    """Return a spool of this process alone: below the directory of `mld.spark.spool`, or in `scratch`. Raises
+    SpoolError.
+    """
     if named is None:
         return Spool(scratch / "spool")
     try:

@@ -23,7 +23,7 @@ SHARE_MAX = 4
 
 
 def bit_of(shard: str, position: RecordPosition) -> int:
-    """As `handover.BIT` has Spark compute it."""
+    """Return the bit as `handover.BIT` has Spark compute it."""
     return crc32(f"{position.sequence}:{position.sub}:{shard}".encode()) % BITS
 
 
@@ -32,7 +32,9 @@ def is_worth_it(seen: int, malformed: int) -> bool:
 
 
 def suspects(rows: Sequence[Row], bitmap: bytes) -> list[Row]:
-    """The rows whose bit is set, by what their lines say: records that are replayed have positions of their own."""
+    """Return the rows whose bit is set, by what their lines say: records that are replayed have positions of their
+    own.
+    """
     found = []
     for row in rows:
         bit = bit_of(record_lines.shard_of(row[1]), record_lines.position_of(row[1]))

@@ -14,7 +14,7 @@ _SHORT_LIST = 15
 
 
 def struct(*fields: Field) -> bytes:
-    """Fields in the order of their numbers, of which none is more than 15 after the one before."""
+    """Encode fields in the order of their numbers, of which none is more than 15 after the one before."""
     out, last = bytearray(), 0
     for number, kind, value in fields:
         out.append((number - last) << 4 | kind)
@@ -36,7 +36,7 @@ def text(number: int, value: str) -> Field:
 
 
 def inner(number: int, value: bytes) -> Field:
-    """A struct in a field."""
+    """Return a struct in a field."""
     return number, _STRUCT, value
 
 

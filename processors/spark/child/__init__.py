@@ -3,9 +3,7 @@
     executableName = mld-spark            (the daemon says in MLD_PROPERTIES_FILE which file it read)
     executableName = mld-spark app.properties                               (run by Amazon's Java daemon)
     mld-spark --check app.properties                                        (for people: could it run?)
-    mld-spark --ddl app.properties                                          (for people: tables over its sinks)
     mld-spark --replay-dead-letter [--dry-run] app.properties               (for people: once more, please)
-    mld-spark --compact app.properties                                      (for people: small files into large ones)
     mld-spark --archive-classes                                             (for people: sessions start faster)
 
 It imports no pyspark, and little else: a child must start in no time.
@@ -26,15 +24,13 @@ from mld.processors.standard import claim_standard_streams
 
 USAGE = """usage: mld-spark [APP.properties]          a record processor: executableName of a properties file
        mld-spark --check APP.properties  could it run? Java, PySpark and the pipeline, without a session
-       mld-spark --ddl APP.properties    statements that make tables over its sinks
        mld-spark --replay-dead-letter [--dry-run] APP.properties    its letters once more through the pipeline
-       mld-spark --compact APP.properties    small files of its sinks become large ones
        mld-spark --archive-classes       once in each environment: sessions start faster from then on
 """
 
 
 def properties_file(arguments: list[str]) -> str:
-    """The file that the daemon read. Raises FatalError if nobody says which."""
+    """Return the file that the daemon read. Raises FatalError if nobody says which."""
     if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
         raise FatalError(f"{' '.join(arguments)}: not understood\n{USAGE}".rstrip(), EXIT_CONFIGURATION)
     file = arguments[0] if arguments else os.environ.get("MLD_PROPERTIES_FILE")
@@ -51,18 +47,16 @@ def main() -> NoReturn:
         from mld.processors.spark.session import preflight
 
         sys.exit(preflight.main(sys.argv[2:]))
-    if sys.argv[1:2] == ["--ddl"]:
-        from mld.processors.spark.catalog import ddl
-
-        sys.exit(ddl.main(sys.argv[2:]))
     if sys.argv[1:2] == ["--replay-dead-letter"]:
         from mld.processors.spark.replay import program
 
         sys.exit(program.main(sys.argv[2:]))
-    if sys.argv[1:2] == ["--compact"]:
-        from mld.processors.spark.maintenance import command
+    if sys.argv[1:2] in (["--compact"], ["--ddl"]):
+        from mld.properties.spark import REMOVED_OPTIONS
 
-        sys.exit(command.main(sys.argv[2:]))
+        option = sys.argv[1]
+        sys.stderr.write(f"mld-spark: {option} is of mld 0.2 and no longer there; {REMOVED_OPTIONS[option]}\n")
+        sys.exit(EXIT_CONFIGURATION)
     if sys.argv[1:2] == ["--archive-classes"]:
         from mld.processors.spark.host import class_training
 

@@ -26,13 +26,13 @@ _START = "import sys; sys.path.insert(0, {root!r}); from mld.processors.spark.ho
 
 
 def daemon_pid() -> int:
-    """The daemon: as it says itself, else our parent."""
+    """Return the daemon: as it says itself, else our parent."""
     told = os.environ.get("MLD_DAEMON_PID", "")
     return int(told) if told.isdigit() else os.getppid()
 
 
 def attach(properties_file: str) -> socket.socket:
-    """A connection to the host of our daemon, which is started if need be. Raises FatalError."""
+    """Return a connection to the host of our daemon, which is started if need be. Raises FatalError."""
     pid = daemon_pid()
     directory = run_directory(pid)
     link = _connect(directory / SOCKET_FILE)
@@ -63,7 +63,7 @@ def _connect(path: Path) -> socket.socket | None:
 
 
 def _start_host(directory: Path, pid: int, properties_file: str) -> None:
-    """Returns when the host listens. What it prints until then goes to our standard error."""
+    """Return when the host listens. What it prints until then goes to our standard error."""
     import subprocess  # only the first child of a daemon needs it
 
     root = str(Path(mld.__file__).resolve().parents[1])

@@ -70,7 +70,7 @@ class HostConnection:
         self.send(link.HELLO, {**head, **told, "version": link.VERSION})
 
     def offer(self, line: bytes, arrived: tuple[int, int] | None = None) -> None:
-        """`arrived`: when the first and the last of its records did, in milliseconds since 1970."""
+        """Offer records; `arrived`: when the first and the last of its records did, in milliseconds since 1970."""
         self.offered += 1
         span = {} if arrived is None else {"first": arrived[0], "last": arrived[1]}
         self.send(link.OFFER, {"id": self.offered, **span}, line)
@@ -89,7 +89,7 @@ class HostConnection:
         return head
 
     def offer_page(self, page: PageFile) -> None:
-        """Raises FatalError; nobody needs the file then."""
+        """Raise FatalError; nobody needs the file then."""
         self.offered += 1
         head = {"records": page.records, "first": page.first, "last": page.last, "behind": page.millis_behind_latest}
         self.send(link.OFFER, {"id": self.offered, "page": head})
@@ -167,7 +167,7 @@ class ChildRelay:
         self._answered_at = self._came_at = 0.0
 
     def serve(self) -> None:
-        """Until the daemon closes our input. Raises FatalError."""
+        """Serve until the daemon closes our input. Raises FatalError."""
         while line := self._next_line():
             if line.startswith(RECORDS_START):
                 self._process_records(line)
@@ -200,7 +200,7 @@ class ChildRelay:
         self._status(action)
 
     def close(self) -> None:
-        """Needed only by who runs it within a larger program; a process just ends."""
+        """Close the relay; needed only by who runs it within a larger program; a process just ends."""
         if self._host is not None:
             self._host.close()
         self._stdin.close()
@@ -241,7 +241,9 @@ class ChildRelay:
         self._status("processRecords")
 
     def _offer_pieces(self, host: HostConnection, line: bytes, span_ms: int) -> None:
-        """Where shards are kept together: a page may wait for long, so what is committed is checkpointed meanwhile."""
+        """Offer pieces where shards are kept together: a page may wait for long, so what is committed is checkpointed
+        meanwhile.
+        """
         from mld.processors.spark.batch.pieces import pieces_of  # few need it
 
         for piece, arrived in pieces_of(line, span_ms):
@@ -326,7 +328,7 @@ class ChildRelay:
         raise FatalError(f"the checkpoint still fails after {CHECKPOINT_ATTEMPTS_MAX} attempts: {error}")
 
     def _ask(self, sequence: str | None, sub: int | None) -> str | None:
-        """The name of an error that may pass, None for success (or a lease that is lost: `_lost` tells)."""
+        """Return the name of an error that may pass, None for success (or a lease that is lost: `_lost` tells)."""
         request = {"action": "checkpoint", "sequenceNumber": sequence, "subSequenceNumber": sub}
         self._write(request)
         line = self._stdin.readline()
@@ -343,7 +345,7 @@ class ChildRelay:
     # --- lines -------------------------------------------------------------------------------------------------------
 
     def _next_line(self) -> bytes:
-        """The daemon's next line; b"" at the end. What the host says meanwhile is taken note of."""
+        """Return the daemon's next line; b"" at the end. What the host says meanwhile is taken note of."""
         while self._host is not None:
             readable = select.select([self._stdin.fileno(), self._host.fileno()], [], [])[0]
             if self._host.fileno() in readable:

@@ -49,7 +49,7 @@ class Admission:
     """Shards that have ended, as the daemon has confirmed, with the last position of each that was delivered."""
 
     def marks(self, head: LedgerEntry | None) -> HighWaterMarks:
-        """The marks of this writer. Raises SinkRefused if it may not write here."""
+        """Return the marks of this writer. Raises SinkRefused if it may not write here."""
         if head is None:
             return {}
         passed = passed_on(head, self.writer)
@@ -64,16 +64,16 @@ class Admission:
         return _higher(mine, passed.marks)
 
     def upgrades(self, head: LedgerEntry | None) -> bool:
-        """Whether marks of version 1 are to become this writer's: by a commit, before they are used."""
+        """Return whether marks of version 1 are to become this writer's: by a commit, before they are used."""
         return head is not None and self.writer not in head.writers and bool(adoptable(head, self.writer))
 
     def check(self, head: LedgerEntry | None, batch: ShardSpans) -> None:
-        """Whether the batch may follow this head. Raises SinkRefused and Fenced."""
+        """Check whether the batch may follow this head. Raises SinkRefused and Fenced."""
         if changed := moved(batch, self.marks(head)):
             raise Fenced(self.sink, changed)
 
     def following(self, head: LedgerEntry | None, batch: ShardSpans, token: str, **said: Any) -> LedgerEntry:
-        """The entry that follows `head` with this batch. Raises SinkRefused and Fenced."""
+        """Return the entry that follows `head` with this batch. Raises SinkRefused and Fenced."""
         self.check(head, batch)
         entry = ledger.following(head, self.writer, self.marks(head), batch, token, **said)
         left = passed_on(head, self.writer).left if head is not None else {}
@@ -93,7 +93,9 @@ class AdmittedSink:
     _admission: Admission
 
     def retire(self, ended: HighWaterMarks) -> None:
-        """`ended` are shards of which nothing new can come, with the position that the sink held of each then."""
+        """Forget `ended`, which are shards of which nothing new can come, with the position that the sink held of each
+        then.
+        """
         self._admission = replace(self._admission, ended={**self._admission.ended, **ended})
 
 
@@ -115,8 +117,9 @@ class PassedOn:
 
 
 def passed_on(head: LedgerEntry, writer: WriterIdentity) -> PassedOn:
-    """The marks that the writer takes over: those of the same application and pipeline, where it read one stream and
-    now reads several, or the other way round."""
+    """Return the marks that the writer takes over: those of the same application and pipeline, where it read one stream
+    and now reads several, or the other way round.
+    """
     marks: dict[StreamShard, RecordPosition] = {}
     left: dict[WriterIdentity, HighWaterMarks] = {}
     for other, theirs in head.writers.items():
@@ -133,7 +136,7 @@ def passed_on(head: LedgerEntry, writer: WriterIdentity) -> PassedOn:
 def _other_names(
     theirs: HighWaterMarks, other: WriterIdentity, writer: WriterIdentity
 ) -> dict[StreamShard, StreamShard]:
-    """How `writer` calls the shards of `other` that become its own."""
+    """Return how `writer` calls the shards of `other` that become its own."""
     if (other.application, other.pipeline) != (writer.application, writer.pipeline):
         return {}
     if other.is_of_several == writer.is_of_several or any(shard.stream == QUERY for shard in theirs):
@@ -147,12 +150,12 @@ def _other_names(
 
 
 def _higher(marks: HighWaterMarks, more: HighWaterMarks) -> dict[StreamShard, RecordPosition]:
-    """All shards of both, each with its higher mark."""
+    """Return all shards of both, each with its higher mark."""
     return {**marks, **{shard: max(mark, marks.get(shard, mark)) for shard, mark in more.items()}}
 
 
 def adoptable(head: LedgerEntry, writer: WriterIdentity) -> HighWaterMarks:
-    """The marks without an owner that may become the writer's: those of its stream's name, and of queries."""
+    """Return the marks without an owner that may become the writer's: those of its stream's name, and of queries."""
     unclaimed = head.unclaimed
     streams = {shard.stream for shard in unclaimed.marks} - {QUERY}
     if streams and writer.stream not in streams:
@@ -163,7 +166,7 @@ def adoptable(head: LedgerEntry, writer: WriterIdentity) -> HighWaterMarks:
 
 
 def _is_older(unclaimed: UnclaimedMarks, writer: WriterIdentity) -> bool:
-    """Whether the marks were written before the stream was made."""
+    """Return whether the marks were written before the stream was made."""
     try:
         return datetime.fromisoformat(unclaimed.at) + CLOCKS_APART_MAX < datetime.fromisoformat(writer.created)
     except (ValueError, TypeError):
@@ -171,7 +174,7 @@ def _is_older(unclaimed: UnclaimedMarks, writer: WriterIdentity) -> bool:
 
 
 def _is_of_another_application(unclaimed: UnclaimedMarks, writer: WriterIdentity) -> bool:
-    """The batches of version 1 are called `<application>-<number>`, or `<application>-query-<number>`."""
+    """Return the batches of version 1 are called `<application>-<number>`, or `<application>-query-<number>`."""
     ours = rf"{re.escape(writer.application)}(-query)?-\d+"
     return bool(re.fullmatch(r".+-\d+", unclaimed.batch_id)) and not re.fullmatch(ours, unclaimed.batch_id)
 

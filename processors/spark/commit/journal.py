@@ -12,8 +12,8 @@ A commit
 2. The head is read; the batch must fit it (`Fenced` otherwise). The entry that follows it goes to `entry.json`.
 3. The head is read again, and `owner` must still be there: Spark makes missing directories, so a staging area that
    was taken away could have come back with half of its data. All well: `entry.json` gets the name `<number>.json` by a
-   hard link, or where there are none by a rename, which fails if the name exists: so only one writer of a number can do
-   it. The loser reads the new head and is back at 2, its data untouched: it has lost a race, not its shards.
+   hard link, which fails if the name exists: so only one writer of a number can do it. The loser reads the new head
+   and is back at 2, its data untouched: it has lost a race, not its shards.
 4. Every entry that is not done is finished, in order: its files are renamed from the staging area to their targets, the
    directories are synced, `.done` is written. Anybody may do that, any number of times, at the same time: a file whose
    source is gone and whose target exists has been moved.
@@ -21,13 +21,11 @@ A commit
 A writer that dies before 3 leaves a staging area and nothing else. One that dies after 3 has committed; whoever opens
 or publishes next finishes it. A writer that answers late finds its number taken.
 
-An entry with removals (a compaction) takes its old files away before its new file gets its place, whoever finishes it,
-so no reader finds both. It is linked once every entry below is marked as done, and both are durable before the first
-file goes: whoever still stands before moving one of those files sees then that it has been, and does not look for it.
+An entry with removals is a compaction of version 0.2.0-dev. It takes its old files away before its new file gets its
+place, whoever finishes it, so no reader finds both.
 
-The answer of step 3 may get lost, and a file system that repeats it by itself then hears that the name exists, or after
-a rename that the source is gone. In both cases the entry of that number says by its token whose it is. After a commit
-nobody looks for `entry.json` any more, so it does not matter whether it is still there.
+The answer of step 3 may get lost, and a network file system that repeats it by itself then hears that the name exists.
+The entry of that number says by its token whose it is.
 
 Cleaning
 --------
@@ -35,7 +33,7 @@ Cleaning
 Old entries may be removed although their numbers fence late writers, because a late writer's `entry.json` is taken away
 first: the sweeper moves each staging area whose entry has a number that will go into the trash, then removes the
 numbers. A writer that stands between 2 and 3 either wrote `entry.json` before the sweeper looked, then its source is
-gone and its link or rename fails; or after, then it sees at 3 a head that has moved on. There is no time limit in this.
+gone and its link fails; or after, then it sees at 3 a head that has moved on. There is no time limit in this.
 
 A staging area belongs to a process as long as it holds `owner`, which it does no longer once it has ended.
 
@@ -51,7 +49,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import PurePosixPath
@@ -68,20 +65,13 @@ from mld.processors.spark.sink_port import SinkError, SinkRefused
 HOME = "_mld"
 STAGING, LEDGER, TRASH = f"{HOME}/staging", f"{HOME}/ledger", f"{HOME}/trash"
 ENTRY_FILE = "entry.json"
-REMOVING_FILE = "removing.json"
-"""What is linked in place of `entry.json` if the entry has removals. Programs that cannot read such an entry clean here
-as well, and have to see in `entry.json` which number the writer is about to take."""
 OWNER_FILE = "owner"
-COMPACTING_FILE = "compacting"
 DATA = "data"
 RACES_MAX = 1000
 """Each lost race is a commit of somebody else; whoever loses so many in a row lets its host back off."""
 ABANDONED_S = 24 * 3600.0
 """A staging area of which nobody can tell whether its writer lives, such as one of another machine, is left alone for a
 day."""
-
-COMPACTION_MAX_S = 3600.0
-"""A compaction of which nobody can tell whether its writer lives is waited for so long; it is only advice."""
 
 UPGRADE = "upgrade"
 """Name of the batch, without records, that gives marks of version 1 their owner."""
@@ -103,19 +93,19 @@ class SinkJournal(ABC):
 
     @abstractmethod
     def head(self) -> LedgerEntry | None:
-        """The newest entry, as it is now."""
+        """Return the newest entry, as it is now."""
 
     @abstractmethod
     def stage(self) -> str:
-        """A new staging area; its token."""
+        """Return a new staging area; its token."""
 
     @abstractmethod
     def data(self, token: str) -> str:
-        """Where the data of a staging area stand, as a path of the store that Spark writes to."""
+        """Return where the data of a staging area stand, as a path of the store that Spark writes to."""
 
     @abstractmethod
     def check_owned(self, token: str) -> None:
-        """Raises SinkError if somebody has taken the staging area away."""
+        """Raise SinkError if somebody has taken the staging area away."""
 
     @abstractmethod
     def discard(self, token: str) -> None:
@@ -128,8 +118,10 @@ class SinkJournal(ABC):
         `follow` gives the entry after a head, or raises; it may be asked several times, once for each lost race."""
 
     def claim(self, head: LedgerEntry | None, admission: Admission) -> LedgerEntry | None:
-        """The head, once the writer owns those marks of version 1 that are its own: by a commit without files, so that
-        nobody drops a record by marks that another may claim. Raises SinkRefused if the writer may not write here."""
+        """Return the head, once the writer owns those marks of version 1 that are its own: by a commit without files,
+        so that nobody drops a record by marks that another may claim. Raises SinkRefused if the writer may not write
+        here.
+        """
 
         def follow(head: LedgerEntry | None) -> LedgerEntry:
             admission.marks(head)
@@ -156,7 +148,7 @@ class SinkJournal(ABC):
 
     @contextmanager
     def staged(self, token: str | None = None) -> Iterator[str]:
-        """A staging area to commit, or this one; it is discarded if that raises anything."""
+        """Give a staging area to commit, or this one; it is discarded if that raises anything."""
         token = self.stage() if token is None else token
         try:
             yield token
@@ -250,21 +242,13 @@ class Journal(SinkJournal):
         """Try to be the one who creates this entry. Raises FileNotFoundError if our staging area is gone."""
         draft = f"{STAGING}/{entry.token}/{ENTRY_FILE}"
         target = f"{LEDGER}/{ledger.entry_name(entry.number)}"
-        self._store.write(draft, ledger.encode(replace(entry, removals=())))
-        if entry.removals:
-            draft = f"{STAGING}/{entry.token}/{REMOVING_FILE}"
-            self._store.write(draft, ledger.encode(entry))
+        self._store.write(draft, ledger.encode(entry))
         stage("entry")
         if self._names().head != entry.number - 1:
             return False
         self.check_owned(entry.token)
         stage("checked")
-        try:
-            return self._store.take(draft, target) or self._is_ours(target, entry.token)
-        except FileNotFoundError:
-            if self._is_ours(target, entry.token):
-                return True
-            raise
+        return self._store.take(draft, target) or self._is_ours(target, entry.token)
 
     def _cleared_away(self) -> SinkError:
         return SinkError(
@@ -273,7 +257,7 @@ class Journal(SinkJournal):
         )
 
     def _is_ours(self, target: str, token: str) -> bool:
-        """A network file system may repeat what it has done if the answer was lost, and then refuse it."""
+        """Return whether the entry is ours: a network file system may repeat what it has done, and then refuse it."""
         with suppress(FileNotFoundError):
             return ledger.decode(self._store.read(target)).token == token
         return False
@@ -299,41 +283,6 @@ class Journal(SinkJournal):
     def _names(self) -> Names:
         return Names.of(self._store.names(LEDGER))
 
-    def settle(self) -> LedgerEntry | None:
-        """Finish what is half done, and give the head that this led to."""
-        with failures(f"sink {self._name}: finishing its commits"):
-            for _ in range(RACES_MAX):
-                number = self._names().head
-                self._finish()
-                head = self._head()
-                if head is None or head.number == number:
-                    return head
-            raise SinkError(f"sink {self._name}: its ledger moves on faster than it can be read; it is tried again")
-
-    def entries_after(self, number: int) -> list[LedgerEntry]:
-        """The entries above a number that are still kept, in order."""
-        found = []
-        with failures(f"sink {self._name}: reading its ledger"):
-            for one in self._names().taken:
-                if one > number:
-                    with suppress(FileNotFoundError):
-                        found.append(self._entry(one))
-        return found
-
-    def mark_compaction(self, token: str) -> None:
-        """Tell other workers that this staging area is for a compaction, so that they leave it to us."""
-        with suppress(OSError):
-            self._store.mark(f"{STAGING}/{token}/{COMPACTING_FILE}")
-
-    def is_being_compacted(self) -> bool:
-        """Whether a worker that may live is at it. Advice only: what fences compactions is the number of an entry."""
-        with failures(f"sink {self._name}: looking for compactions"):
-            return any(
-                self._store.exists(f"{STAGING}/{token}/{COMPACTING_FILE}")
-                and not self._abandoned(token, COMPACTION_MAX_S)
-                for token in self._store.names(STAGING)
-            )
-
     def _finish(self) -> None:
         """Bring the files of every committed entry to their places, once it is durable: if its number were given again
         after a power cut, its files would stand beside those of another commit."""
@@ -354,7 +303,7 @@ class Journal(SinkJournal):
                 self._store.remove(f"{STAGING}/{entry.token}")
 
     def _move_all(self, entry: LedgerEntry) -> bool:
-        """False if another process has finished the whole entry meanwhile."""
+        """Return false if another process has finished the whole entry meanwhile."""
         if not entry.removals:
             return self._move(entry, entry.moves)
         # A copy of the entry comes first: without its files it says what was being taken away.
@@ -382,14 +331,10 @@ class Journal(SinkJournal):
     def _take_away(self, entry: LedgerEntry) -> None:
         """Remove files that others replace, durably. Repeated harmlessly, however late: no name is given again."""
         self._store.sync(LEDGER)  # whoever finishes an entry may not be the one who has made it durable
-        stage("removing")
-        for index, name in enumerate(entry.removals):
+        for name in entry.removals:
             self._store.remove(name)
-            if index == 0:
-                stage("removing-one")
         for parent in sorted({str(PurePosixPath(name).parent) for name in entry.removals}):
             self._store.sync(parent)
-        stage("removed")
 
     def _moved(self, entry: LedgerEntry, move: ledger.FileMove) -> bool:
         """Move one file unless somebody has. False if another process has finished the whole entry."""
@@ -431,12 +376,11 @@ class Journal(SinkJournal):
         except (FileNotFoundError, ValueError):
             return False
 
-    def _abandoned(self, token: str, after_s: float = ABANDONED_S) -> bool:
+    def _abandoned(self, token: str) -> bool:
         with suppress(FileNotFoundError):
-            held = self._store.held(f"{STAGING}/{token}/{OWNER_FILE}") if token.startswith(_machine()) else None
-            if held is not None:
-                return not held
-            return self._store.age_s(f"{STAGING}/{token}", time.time()) > after_s
+            if token.startswith(_machine()):
+                return not self._store.held(f"{STAGING}/{token}/{OWNER_FILE}")
+            return self._store.age_s(f"{STAGING}/{token}", time.time()) > ABANDONED_S
         return False
 
     def _disown(self, token: str) -> None:
@@ -461,17 +405,17 @@ class Journal(SinkJournal):
 
 
 def signature() -> dict[str, str]:
-    """Which process writes an entry, and when: for people."""
+    """Return which process writes an entry, and when: for people."""
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     return {"writer": f"{socket.gethostname()} pid {os.getpid()}", "at": at}
 
 
 def _token() -> str:
-    """Unique, and says on which machine its writer runs."""
+    """Return a token that is unique and says on which machine its writer runs."""
     return f"{_machine()}{uuid4().hex}"
 
 
 @cache
 def _machine() -> str:
-    """This boot of this machine, whose locks its processes can ask each other about."""
+    """Return this boot of this machine, whose locks its processes can ask each other about."""
     return f"{boot_id() or uuid4()}."  # if it is not known, nobody else can tell: left alone for a day

@@ -9,9 +9,8 @@ The numbers are the sink's, the marks are each writer's own (`writer_identity`; 
 entry of version 1 does not say whose its marks are; they are kept as `unclaimed` until their owner comes. Shards that
 have ended (`retired`) have the mark ENDED, and take next to no room in the file.
 
-An entry may also take files away: a compaction publishes one large file in place of many small ones, and leaves all
-marks as they are. It has a version of its own, so that a program that would publish the new file and leave the old ones
-refuses it.
+An entry of version 4 also takes files away: a compaction of version 0.2.0-dev, which published one large file in place
+of many small ones. It is read, and finished if it was not; none is written.
 
 Pure: values in, values out. `journal` keeps the files.
 """
@@ -21,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from mld.processors.spark.commit.retired import decode_retired, encode_retired
@@ -39,11 +38,9 @@ VERSION = 3
 UNCLAIMED_VERSION = 1
 """The version that does not say whose its marks are."""
 REMOVING_VERSION = 4
-"""The version of an entry that takes files away; all others are written as VERSION."""
+"""The version of an entry that takes files away."""
 VERSIONS = (UNCLAIMED_VERSION, 2, VERSION, REMOVING_VERSION)
 """Those that are read. Version 2 names every shard that ever was; a program that knows no later one refuses."""
-COMPACTION = "compaction"
-"""Name of the batch, without records, that replaces small files by a large one."""
 NUMBER_DIGITS = 12
 """One commit a second fills twelve digits in 31,000 years; zeros in front make names sort."""
 ENTRIES_KEPT = 64
@@ -75,7 +72,9 @@ class UnclaimedMarks:
     batch_id: str = ""
 
     def without(self, taken: HighWaterMarks) -> UnclaimedMarks:
-        """What is left for others. Once one writer took a part, the last batch's name says nothing of the rest."""
+        """Return what is left for others. Once one writer took a part, the last batch's name says nothing of the
+        rest.
+        """
         left = {shard: mark for shard, mark in self.marks.items() if shard not in taken}
         return self if len(left) == len(self.marks) else UnclaimedMarks(left, self.at) if left else UnclaimedMarks()
 
@@ -97,7 +96,7 @@ class LedgerEntry:
     at: str = ""
     rows: int | None = None
     removals: tuple[str, ...] = ()
-    """Files of the sink that go before those of `moves` come; no name is ever given again."""
+    """Files of the sink that go before those of `moves` come; no entry of this version has any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +146,13 @@ def done_name(number: int) -> str:
 
 
 def commit_of(name: str) -> int | None:
-    """The number of the commit that has published a file, by its name; None if it is another file."""
+    """Return the number of the commit that has published a file, by its name; None if it is another file."""
     found = _PUBLISHED.fullmatch(name)
     return int(found["number"]) if found else None
 
 
 def number_of(name: str, suffix: str) -> int | None:
-    """The number in a name of the ledger's directory; None if it is another file."""
+    """Return the number in a name of the ledger's directory; None if it is another file."""
     digits = name.removesuffix(suffix)
     if digits == name or len(digits) < NUMBER_DIGITS or not (digits.isascii() and digits.isdigit()):
         return None
@@ -169,7 +168,7 @@ def following(
     /,
     **said: Any,
 ) -> LedgerEntry:
-    """The entry that follows `head` with this batch; to be asked only if none of its shards has moved.
+    """Return the entry that follows `head` with this batch; to be asked only if none of its shards has moved.
 
     `marks` are the writer's before it: those in `head`, or what it takes over of the unclaimed ones."""
     writers = head.writers if head else {}
@@ -183,27 +182,11 @@ def following(
     )
 
 
-def compacting(
-    head: LedgerEntry, token: str, moves: tuple[FileMove, ...], removals: tuple[str, ...], /, **said: Any
-) -> LedgerEntry:
-    """The entry that follows `head` with other files for the same records."""
-    return replace(
-        head,
-        number=head.number + 1,
-        token=token,
-        moves=moves,
-        removals=removals,
-        batch_id=COMPACTION,
-        rows=0,
-        **said,
-    )
-
-
 def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
-    """One JSON object on one line, in ASCII (a name that is no UTF-8 survives as escapes)."""
+    """Return one JSON object on one line, in ASCII (a name that is no UTF-8 survives as escapes)."""
     value: dict[str, Any] = {
         "application": application,
-        "version": REMOVING_VERSION if entry.removals else VERSION,
+        "version": VERSION,
         "number": entry.number,
         "token": entry.token,
         "batch": entry.batch_id,
@@ -220,13 +203,11 @@ def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
         "columns": [list(column) for column in entry.columns],
         "moves": [[move.source, move.target] for move in entry.moves],
     }
-    if entry.removals:
-        value["removals"] = list(entry.removals)
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
 def decode(data: bytes) -> LedgerEntry:
-    """Raises ValueError that says what is wrong with the entry."""
+    """Raise ValueError that says what is wrong with the entry."""
     try:
         value = json.loads(data)
         if value["version"] not in VERSIONS:
@@ -259,7 +240,7 @@ def _encode_shards(marks: HighWaterMarks) -> dict[str, Any]:
 
 
 def _decode_writers(value: dict[str, Any]) -> dict[WriterIdentity, HighWaterMarks]:
-    """Up to version 2 every shard has a mark."""
+    """Decode the writers' marks. Up to version 2 every shard has a mark."""
     none: dict[str, Any] = {"ended": {}} if value["version"] < VERSION else {}
     return {
         WriterIdentity.decode(writer): {**decode_marks(writer["marks"]), **decode_retired((none | writer)["ended"])}
@@ -276,7 +257,7 @@ class ColumnsClash(Exception):
 
 
 def widened(have: Columns, new: Columns, *, by_place: bool) -> Columns:
-    """The columns of the sink once a frame with the columns `new` is in it. Raises ColumnsClash.
+    """Return the columns of the sink once a frame with the columns `new` is in it. Raises ColumnsClash.
 
     A column keeps its type for good, since readers of all files together would fail. New columns are added at the
     end, and may be absent later; where files are read `by_place` (csv) all have to be the same, in the same order."""
@@ -312,7 +293,7 @@ def _string(value: object) -> str:
 
 
 def _inside(value: object) -> str:
-    """A path below the sink; an entry must never move anything elsewhere."""
+    """Return a path below the sink; an entry must never move anything elsewhere."""
     path = _string(value)
     if not path or path.startswith("/") or ".." in path.split("/"):
         raise ValueError(f"a path that leaves the sink: {path!r}")
@@ -320,7 +301,7 @@ def _inside(value: object) -> str:
 
 
 def _removable(value: object) -> str:
-    """A file that a commit of the sink has published: nothing else is ever taken away."""
+    """Return a file that a commit of the sink has published: nothing else is ever taken away."""
     path = _inside(value)
     if path.startswith("_") or not _PUBLISHED.fullmatch(path.rpartition("/")[2]):
         raise ValueError(f"no file of a commit: {path!r}")

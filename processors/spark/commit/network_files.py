@@ -2,7 +2,7 @@
 
 A commit stands on an exclusive name, an atomic rename and locks (`commit.store`). A server of NFS that sends its answer
 again after a lost one, a client that caches names, a share without locks: each of these can break one of them, and none
-could be tried with kills as disks and HDFS were. So such a place is refused by default.
+could be tried with kills as disks were. So such a place is refused by default.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mld.processors.spark.commit import hadoop_store
 from mld.processors.spark.commit.store import local_directory
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 
@@ -38,7 +37,7 @@ class Mount:
 
 
 def mounts(table: str) -> Iterator[Mount]:
-    """The lines of Linux's `mountinfo`, in their order; what is no such line is left out."""
+    """Yield the lines of Linux's `mountinfo`, in their order; what is no such line is left out."""
     for line in table.splitlines():
         before, dash, after = line.partition(" - ")
         fields = before.split(" ")
@@ -47,7 +46,7 @@ def mounts(table: str) -> Iterator[Mount]:
 
 
 def mount_of(path: str, table: Iterable[Mount]) -> Mount | None:
-    """The mount that an absolute path without links is on: the longest, and of several at one point the last."""
+    """Return the mount that an absolute path without links is on: the longest, and of several at one point the last."""
     found = None
     for mount in table:
         inside = path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
@@ -57,14 +56,14 @@ def mount_of(path: str, table: Iterable[Mount]) -> Mount | None:
 
 
 def is_network(type: str) -> bool:
-    """Whether files of this type are on another machine."""
+    """Return whether files of this type are on another machine."""
     return type in NETWORK or FUSE_NETWORK.fullmatch(type) is not None
 
 
 def places(
     sinks: Iterable[SinkSpec], *, dead_letter: str | None, ledger: str | None, checkpoint: str | None
 ) -> Iterator[tuple[str, str]]:
-    """Key and path of everything in the settings that commits stand on."""
+    """Return key and path of everything in the settings that commits stand on."""
     for sink in sinks:
         if sink.path:
             yield f"mld.spark.sink.{sink.name}.path", sink.path
@@ -73,9 +72,9 @@ def places(
 
 
 def check(every: Iterable[tuple[str, str]], table: Path = MOUNTS) -> None:
-    """Raises SinkRefused for the first place that is on a network file system."""
+    """Raise SinkRefused for the first place that is on a network file system."""
     for key, path in every:
-        if hadoop_store.named(path) or _is_elsewhere(path):
+        if _is_elsewhere(path):
             continue
         there = _existing(local_directory(path, key))
         try:
@@ -85,19 +84,19 @@ def check(every: Iterable[tuple[str, str]], table: Path = MOUNTS) -> None:
         if found is not None and is_network(found.type):
             raise SinkRefused(
                 f"{key} = {path} is on {found.type}, mounted at {found.point}. Nobody has proven that exactly-once "
-                "commits hold there through lost answers and cached names; use a disk of this machine, hdfs, or a "
+                "commits hold there through lost answers and cached names; use a disk of this machine, s3, or a "
                 f"table with a catalog, or answer for it yourself with {KEY} = trust"
             )
 
 
 def _is_elsewhere(path: str) -> bool:
-    """A URI of another file system, or a name in a catalog; others refuse it or know what to do with it."""
+    """Return a URI of another file system, or a name in a catalog; others refuse it or know what to do with it."""
     scheme, colon, rest = path.partition(":")
     return bool(colon) and "/" not in scheme and scheme != "file" and rest.startswith("/")
 
 
 def _existing(path: Path) -> Path:
-    """The nearest directory that is there, without links. To look at it has an automounter mount it."""
+    """Return the nearest directory that is there, without links. To look at it has an automounter mount it."""
     for one in (path, *path.parents):
         try:
             os.listdir(one)  # noqa: PTH208 - only that it is done counts

@@ -25,13 +25,13 @@ SHARDS_MAX = 1_000_000
 
 
 def retired(marks: HighWaterMarks, ended: HighWaterMarks) -> HighWaterMarks:
-    """The marks, once those shards have ended whose last position is known and in the sink."""
+    """Return the marks, once those shards have ended whose last position is known and in the sink."""
     done = {shard: ENDED for shard, last in ended.items() if shard in marks and marks[shard] >= last}
     return {**marks, **done} if done else marks
 
 
 def encode_retired(marks: HighWaterMarks) -> dict[str, list[str]]:
-    """Stream -> ranges of the numbers of its shards that have ended, such as `0-63` and `70`, then other ids."""
+    """Encode stream -> ranges of the numbers of its shards that have ended, such as `0-63` and `70`, then other ids."""
     numbers: dict[str, list[int]] = {}
     others: dict[str, list[str]] = {}
     for stream, shard in sorted(shard for shard, mark in marks.items() if mark == ENDED):
@@ -45,7 +45,9 @@ def encode_retired(marks: HighWaterMarks) -> dict[str, list[str]]:
 
 
 def decode_retired(value: object) -> HighWaterMarks:
-    """The inverse of `encode_retired`: the mark ENDED for each shard. Raises ValueError that names what is wrong."""
+    """Return the inverse of `encode_retired`: the mark ENDED for each shard. Raises ValueError that names what is
+    wrong.
+    """
     if not isinstance(value, Mapping):
         raise ValueError("what has ended: not an object")
     found: list[StreamShard] = []
@@ -60,7 +62,7 @@ def decode_retired(value: object) -> HighWaterMarks:
 
 
 def _ranges(numbers: list[int]) -> list[str]:
-    """Numbers in order -> `first-last`, or one number."""
+    """Encode numbers in order -> `first-last`, or one number."""
     if not numbers:
         return []
     breaks = [(one, other) for one, other in pairwise(numbers) if other != one + 1]

@@ -63,7 +63,7 @@ class WriterStep(Enum):
 
 
 def next_step(head: Head | None, token: str) -> WriterStep:
-    """`head` None: there is none yet."""
+    """Return the next step; `head` None: there is none yet."""
     if head is None:
         return WriterStep.COMMIT
     if head.entry is not None and head.entry.token == token:
@@ -74,42 +74,43 @@ def next_step(head: Head | None, token: str) -> WriterStep:
 
 
 def new_token(now_s: float, unique: str) -> str:
-    """`unique`: 32 hexadecimal digits that nobody else has."""
+    """Return a token made of `unique`: 32 hexadecimal digits that nobody else has."""
     return f"{int(now_s):010x}-{unique}"
 
 
 def made_at(token: str) -> int | None:
-    """When a token was made, in seconds since 1970; None for what is no token."""
+    """Return when a token was made, in seconds since 1970; None for what is no token."""
     found = _TOKEN.fullmatch(token)
     return None if found is None else int(found["made"], 16)
 
 
 def is_swept(head: Head, token: str) -> bool:
-    """Whether a writer of this token may not commit over this head."""
+    """Return whether a writer of this token may not commit over this head."""
     made = made_at(token)
     return made is None or made < head.swept_to
 
 
 def committed(head: Head | None, entry: LedgerEntry, sources: Mapping[str, StagedFile], nonce: str) -> Head:
-    """The head with which an entry is committed over `head`."""
+    """Return the head with which an entry is committed over `head`."""
     swept_to = 0 if head is None else head.swept_to
     return Head(entry, not entry.moves, dict(sources), swept_to, nonce)
 
 
 def finished(head: Head, nonce: str) -> Head:
-    """The head once the files of its entry are in their places. It still names their sources, for whoever finds some
-    of them left over."""
+    """Return the head once the files of its entry are in their places. It still names their sources, for whoever finds
+    some of them left over.
+    """
     return replace(head, done=True, nonce=nonce)
 
 
 def swept(head: Head | None, to_s: float, nonce: str) -> Head:
-    """The head after which the staging areas made before `to_s` may be removed; `head` is done."""
+    """Return the head after which the staging areas made before `to_s` may be removed; `head` is done."""
     before = Head() if head is None else head
     return replace(before, swept_to=max(before.swept_to, int(to_s)), nonce=nonce)
 
 
 def encode(head: Head) -> bytes:
-    """One JSON object on one line, in ASCII."""
+    """Return one JSON object on one line, in ASCII."""
     value = {
         "application": "mld",
         "version": VERSION,
@@ -123,7 +124,7 @@ def encode(head: Head) -> bytes:
 
 
 def decode(data: bytes) -> Head:
-    """Raises ValueError that says what is wrong with the head."""
+    """Raise ValueError that says what is wrong with the head."""
     try:
         value = json.loads(data)
         if value["version"] != VERSION:

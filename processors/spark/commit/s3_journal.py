@@ -119,11 +119,11 @@ class S3Journal(SinkJournal):
         return token
 
     def data(self, token: str) -> str:
-        """Where Spark writes the files, as a path of the store on this machine."""
+        """Return where Spark writes the files, as a path of the store on this machine."""
         return f"{self._local(token)}/{DATA}"
 
     def check_owned(self, token: str) -> None:
-        """Nobody else takes away what is on this machine."""
+        """Do nothing: nobody else takes away what is on this machine."""
 
     def discard(self, token: str) -> None:
         in_bucket = isinstance(self._scratch, S3Staging)
@@ -271,7 +271,7 @@ class S3Journal(SinkJournal):
         self._delete_sources(done)
 
     def _check_moved(self, error: NotMatched, target: str, number: int, etag: str | None) -> None:
-        """The source of a file is gone, or is not what was uploaded. Fine if it was moved before."""
+        """Check a file whose source of a file is gone, or is not what was uploaded. Fine if it was moved before."""
         if self._objects.exists(self._prefix + target) or self._read()[1] != etag:
             return
         what = "is gone" if isinstance(error, SourceGone) else "has been changed"
@@ -281,7 +281,9 @@ class S3Journal(SinkJournal):
         ) from error
 
     def _delete_sources(self, head: Head) -> None:
-        """Deleting is no part of the commit: what is left over goes when the sink is opened, or with the sweep."""
+        """Delete the sources. Deleting is no part of the commit: what is left over goes when the sink is opened, or
+        with the sweep.
+        """
         assert head.entry is not None
         token = head.entry.token
         with suppress(ObjectError):
@@ -313,7 +315,7 @@ class S3Journal(SinkJournal):
     # --- the store ---------------------------------------------------------------------------------------------------
 
     def _try_store(self) -> None:
-        """Whether the store refuses a write whose condition does not hold. Raises SinkRefused if it does not."""
+        """Check whether the store refuses a write whose condition does not hold. Raises SinkRefused if it does not."""
         key = f"{self._prefix}{PROBE_KEY}{self._unique()}"
         try:
             first = self._objects.put(key, b"1", if_absent=True)
@@ -333,7 +335,9 @@ class S3Journal(SinkJournal):
                 self._objects.delete([key])
 
     def _check_new(self) -> None:
-        """A directory without a ledger must not have files of ours: their marks are lost, and all would come twice."""
+        """Check a new directory: one without a ledger must not have files of ours: their marks are lost, and all would
+        come twice.
+        """
         first = self._objects.list(self._prefix, most=LOOKED_AT)
         for one in (*first, *self._objects.list(self._prefix, most=LOOKED_AT, after=f"{self._prefix}{HOME}0")):
             name = PurePosixPath(one.key).name

@@ -40,7 +40,7 @@ class S3Staging:
         return f"s3a://{self._bucket}/{self._prefix}{path}"
 
     def make(self, path: str) -> None:
-        """S3 has no directories."""
+        """Do nothing: S3 has no directories."""
 
     def exists(self, path: str) -> bool:
         return bool(self.files(path))
@@ -56,14 +56,15 @@ class S3Staging:
             return [(one.key[start:], one.size) for one in self._below(path) if not _marks_directory(one)]
 
     def sync(self, path: str) -> None:
-        """An object is durable once it is there."""
+        """Do nothing: an object is durable once it is there."""
 
     def sync_below(self, path: str) -> None:
-        """As `sync`."""
+        """Do nothing, as `sync`."""
 
     def staged(self, path: str, data: str) -> dict[str, StagedFile]:
-        """The files of the directory `data` in a staging area, by their paths in it. What else is there, such as the
-        marks of directories, is removed, so that nothing is left once the files have been moved."""
+        """Return the files of the directory `data` in a staging area, by their paths in it. What else is there, such as
+        the marks of directories, is removed, so that nothing is left once the files have been moved.
+        """
         start = len(f"{self._prefix}{path}/")
         found = list(self._below(path))
         files = [one for one in found if one.key[start:].startswith(f"{data}/") and not _marks_directory(one)]

@@ -2,8 +2,7 @@
 
 What must hold of a file system: names in a directory are linearizable (what one process has created, another that
 looks afterwards sees), `take` creates a name for at most one of several who try, and `move` is atomic. A POSIX file
-system has this (ext4, xfs, tmpfs), and so has HDFS
-(`mld.processors.spark.commit.hadoop_store`). Paths are relative to the root and written with slashes.
+system has this (ext4, xfs, tmpfs). Paths are relative to the root and written with slashes.
 """
 
 from __future__ import annotations
@@ -13,16 +12,10 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from mld.processors.spark.commit import hadoop_store
-from mld.processors.spark.commit.small_files import ListedFile
 from mld.processors.spark.sink_port import SinkError, SinkFull, SinkRefused
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 NOT_ALLOWED = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL))
@@ -33,7 +26,7 @@ class StagingStore(Protocol):
     """What Spark writes to, as far as a sink looks at it. Raises OSError as the operating system does."""
 
     def uri(self, path: str) -> str:
-        """The path as Spark is to be given it."""
+        """Return the path as Spark is to be given it."""
 
     def make(self, path: str) -> None:
         """Create a directory and its parents, durably; fine if it is there."""
@@ -44,7 +37,7 @@ class StagingStore(Protocol):
         """Remove a file, or a directory with all in it; fine if it is gone."""
 
     def files(self, path: str) -> list[tuple[str, int]]:
-        """Every file below, as a path relative to `path` and its size, sorted."""
+        """Return every file below, as a path relative to `path` and its size, sorted."""
 
     def sync(self, path: str) -> None:
         """Make the names in one directory durable."""
@@ -57,7 +50,7 @@ class Store(StagingStore, Protocol):
     """A file system that commits can be made on; FileNotFoundError where a path does not exist."""
 
     def names(self, path: str) -> list[str]:
-        """What a directory holds; nothing if there is none."""
+        """Return what a directory holds; nothing if there is none."""
 
     def read(self, path: str) -> bytes: ...
 
@@ -70,22 +63,18 @@ class Store(StagingStore, Protocol):
     def hold(self, path: str) -> Callable[[], None]:
         """Create a file and hold it until the function given back is called, or this process ends."""
 
-    def held(self, path: str) -> bool | None:
-        """Whether a process of this machine holds the file, which one of this machine has made; None if that cannot
-        be told from here."""
+    def held(self, path: str) -> bool:
+        """Return whether a process of this machine holds the file, which one of this machine has made."""
 
     def take(self, source: str, target: str) -> bool:
-        """Give a file a name in another directory unless that name exists; False then. Durable only once that
-        directory is synced. Whether the file keeps its first name is up to the file system."""
+        """Give a file a second name in another directory unless that name exists; False then. Durable only once that
+        directory is synced."""
 
     def move(self, source: str, target: str) -> None:
         """Rename; the target must not exist. Durable once both directories are synced."""
 
     def age_s(self, path: str, now: float) -> float:
-        """How long ago a directory was last changed."""
-
-    def listed(self, path: str, now: float) -> list[ListedFile]:
-        """The files of one directory, in any order; nothing if there is none. `now` as time.time()."""
+        """Return how long ago a directory was last changed."""
 
 
 class PosixStore:
@@ -186,16 +175,6 @@ class PosixStore:
         top = self.root / path
         return sorted((str(file.relative_to(top)), file.stat().st_size) for file in _walk(top) if not file.is_dir())
 
-    def listed(self, path: str, now: float) -> list[ListedFile]:
-        found = []
-        with suppress(FileNotFoundError), os.scandir(self.root / path) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):  # it may go meanwhile
-                    if entry.is_file():
-                        status = entry.stat()
-                        found.append(ListedFile(entry.name, status.st_size, now - status.st_mtime))
-        return found
-
     def sync(self, path: str) -> None:
         _sync(self.root / path)
 
@@ -207,23 +186,19 @@ class PosixStore:
             _sync(found)
 
 
-def store_at(path: str, key: str, spark: SparkSession, *, private: bool = False) -> Store:
-    if hadoop_store.named(path):
-        return hadoop_store.HadoopStore(spark, path, key)
-    return PosixStore(local_directory(path, key, elsewhere=", hdfs, or format delta or iceberg"), private=private)
+def store_at(path: str, key: str, *, private: bool = False) -> PosixStore:
+    return PosixStore(local_directory(path, key, elsewhere=", s3, or format delta or iceberg"), private=private)
 
 
 def local_directory(path: str, key: str, *, elsewhere: str = "") -> Path:
-    """The directory that a path or `file:` URI names. Raises SinkRefused for other file systems.
+    """Return the directory that a path or `file:` URI names. Raises SinkRefused for other file systems.
 
     `elsewhere`: what there is for them instead."""
     scheme, colon, rest = path.partition(":")
     if colon and "/" not in scheme and scheme != "file" and rest.startswith("/"):
         remedy = f"use a directory of this host's file system{elsewhere}"
-        if hadoop_store.named(path):
-            raise SinkRefused(
-                f"{key} = {path}: only sinks, mld.spark.deadLetter and mld.spark.ledger go to hdfs; {remedy}"
-            )
+        if scheme.lower() == "hdfs":
+            raise SinkRefused(f"{key} = {path}: mld 0.2 wrote files to hdfs, which is no longer there; {remedy}")
         raise SinkRefused(
             f"{key} = {path}: {scheme} has no rename that is known to be one step and to fail if the target exists, "
             f"which exactly-once files need; {remedy}"
@@ -234,7 +209,7 @@ def local_directory(path: str, key: str, *, elsewhere: str = "") -> Path:
 
 
 def as_sink_error(error: OSError, doing: str) -> SinkError:
-    """The kind of failure that an error of the operating system is, in a sentence."""
+    """Return the kind of failure that an error of the operating system is, in a sentence."""
     said = f"{doing}: {error.strerror or error}"
     if error.filename:
         said += f" ({error.filename})"
@@ -259,7 +234,7 @@ class failures:
 
 
 def _walk(top: Path) -> Iterator[Path]:
-    """Everything below, contents before their directory."""
+    """Yield everything below, contents before their directory."""
     for entry in sorted(top.iterdir()):
         if entry.is_dir() and not entry.is_symlink():
             yield from _walk(entry)

@@ -79,7 +79,7 @@ class Fetcher:
             self._preparer = registry.preparer
 
     def shards(self) -> list[Shard]:
-        """Every shard that ListShards shows."""
+        """Return every shard that ListShards shows."""
         return self.run(self._shards())
 
     async def _shards(self) -> list[Shard]:
@@ -93,7 +93,7 @@ class Fetcher:
                 return found
 
     def identity(self) -> str:
-        """The stream's ARN, and when it was made."""
+        """Return the stream's ARN, and when it was made."""
         summary = self.run(self.streams.describe())
         return f"{summary.arn}@{summary.created_ms}"
 
@@ -101,8 +101,9 @@ class Fetcher:
         return SpanReader(self.streams, LoopClock(), shard_id, start, self._read_interval_s)
 
     def checkpoints(self) -> dict[str, Position]:
-        """Where the leases of the application `applicationName` stand now. Raises TableError, also if the table has no
-        leases, or rows that cannot be read: a shard without a checkpoint would be passed over."""
+        """Return where the leases of the application `applicationName` stand now. Raises TableError, also if the table
+        has no leases, or rows that cannot be read: a shard without a checkpoint would be passed over.
+        """
         return self.run(self._checkpoints())
 
     async def _checkpoints(self) -> dict[str, Position]:
@@ -117,7 +118,9 @@ class Fetcher:
         return {lease.shard_id: lease.checkpoint for lease in scan.leases}
 
     async def first_record(self, shard_id: str, start: StartingPoint) -> tuple[str, int] | None:
-        """Sequence number and time of arrival (ms) of the first record from there on; None if there is none yet."""
+        """Return sequence number and time of arrival (ms) of the first record from there on; None if there is none
+        yet.
+        """
         reader = await self.reader(shard_id, start)
         while not reader.is_over:
             page = await reader.page(1)
@@ -128,7 +131,7 @@ class Fetcher:
         return None
 
     def beside_each_other(self, works: Mapping[str, Coroutine[Any, Any, T]]) -> dict[str, T]:
-        """The results by name, a few at a time."""
+        """Return the results by name, a few at a time."""
 
         async def all_of_them() -> dict[str, T]:
             room = asyncio.Semaphore(AT_ONCE_MAX)
@@ -147,7 +150,7 @@ class Fetcher:
         return self.run(all_of_them())
 
     def records(self, span: ReadSpan, *, goes_on: bool) -> Iterator[list[Fields]]:
-        """The user records of a span, page by page, as the fields of the child protocol.
+        """Yield the user records of a span, page by page, as the fields of the child protocol.
 
         Raises DataLossError if records are gone, unless `goes_on`, and StreamError.
         """
@@ -194,7 +197,7 @@ async def _next(pages: AsyncIterator[T]) -> T | None:
 
 
 def is_at_end(span: ReadSpan, page: RawPage) -> bool:
-    """Whether nothing of the span can follow the page."""
+    """Return whether nothing of the span can follow the page."""
     if page.millis_behind_latest == 0:
         return True
     if span.before_ms is not None and page.first_arrival_ms is not None and page.first_arrival_ms >= span.before_ms:
@@ -205,7 +208,7 @@ def is_at_end(span: ReadSpan, page: RawPage) -> bool:
 
 
 def is_wanted(span: ReadSpan, record: Mapping[str, Any]) -> bool:
-    """Whether a user record of a page lies in the span."""
+    """Return whether a user record of a page lies in the span."""
     if span.before_ms is not None and record["approximateArrivalTimestamp"] >= span.before_ms:
         return False
     position = Position(record["sequenceNumber"], record["subSequenceNumber"])

@@ -45,7 +45,7 @@ PAGE_RECORDS_MAX = 10_000
 
 
 def plan(fetcher: Fetcher, options: ReadOptions, now_s: float) -> list[ReadSpan]:
-    """The spans of a batch read. Raises StreamError."""
+    """Return the spans of a batch read. Raises StreamError."""
     shards = fetcher.shards()
     until_s = options.until.time_s if options.until is not None and options.until.time_s is not None else now_s
     leases = fetcher.checkpoints() if options.start_leases or options.until_leases else {}
@@ -86,7 +86,9 @@ async def _plan_shard(
 
 
 async def _first_after(fetcher: Fetcher, shard_id: str, time_s: float) -> tuple[str, int] | None:
-    """As `Fetcher.first_record`. Kinesis refuses a time that is in the future by its clock, where nothing is yet."""
+    """Return the first record after a time, as `Fetcher.first_record`. Kinesis refuses a time that is in the future by
+    its clock, where nothing is yet.
+    """
     try:
         return await fetcher.first_record(shard_id, _at(time_s))
     except SpanError as error:
@@ -103,7 +105,7 @@ def _at(time_s: float) -> StartingPoint:
 
 
 def first_offset(fetcher: Fetcher, options: ReadOptions, settings: Settings, now_s: float) -> StreamOffset:
-    """Where a new query starts: the option `from`, else `initialPositionInStream`."""
+    """Return where a new query starts: the option `from`, else `initialPositionInStream`."""
     shards = fetcher.shards()
     start_s: float | None = None
     is_oldest = False
@@ -151,11 +153,11 @@ class Scout:
         """Shards that a query of what is available now has read up to the tip; None for other queries."""
 
     def stop_at_the_tip(self) -> None:
-        """From now on, no shard is read further than to its tip, once."""
+        """Read no shard further than to its tip from now on."""
         self._at_tip = set()
 
     def advance(self, start: StreamOffset, bounds: Bounds) -> StreamOffset:
-        """The end of the next batch; `start` itself if nothing follows. Raises StreamError, DataLossError."""
+        """Return the end of the next batch; `start` itself if nothing follows. Raises StreamError, DataLossError."""
         kept = pruned(start)
         works = {
             name: self._look(name, progress, bounds)
@@ -217,7 +219,7 @@ class Scout:
     async def _read(
         self, name: str, reader: SpanReader, last: str | None, expected: str | None, bounds: Bounds
     ) -> tuple[Look, bool]:
-        """(what follows, whether the reader stands right after it)."""
+        """Return (what follows, whether the reader stands right after it)."""
         look, size, empty = Look(), 0, 0
         floor = -1 if last is None else int(last)
         while True:
@@ -245,7 +247,9 @@ class Scout:
 
 
 def _taken(page: RawPage, floor: int, size: int, bytes_max: int | None) -> tuple[list[str], int, bool]:
-    """(sequence numbers of the page above `floor` that still fit, bytes with them, whether that is all of the page)."""
+    """Return (sequence numbers of the page above `floor` that still fit, bytes with them, whether that is all of the
+    page).
+    """
     records = [(int(place.sequence), place.sequence.decode(), place.data_bytes) for place in page.places()]
     records.sort(key=lambda record: record[0])
     taken: list[str] = []

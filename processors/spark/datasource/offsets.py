@@ -59,12 +59,12 @@ class StreamOffset:
 
 
 def start_at(time_s: float) -> str:
-    """A start by time, rounded down to the millisecond."""
+    """Return a start by time, rounded down to the millisecond."""
     return f"{_AT_TIME}{int(time_s * 1000)}"
 
 
 def initial_offset(stream: str, shards: Iterable[Shard], start: str) -> StreamOffset:
-    """All of `shards` are read from `start` on, but none before its parents in the list."""
+    """Return all of `shards` are read from `start` on, but none before its parents in the list."""
     listed = {shard.shard_id: shard for shard in shards}
     roots = {
         name: ShardProgress(shard.hash_range, start)
@@ -77,7 +77,9 @@ def initial_offset(stream: str, shards: Iterable[Shard], start: str) -> StreamOf
 def advanced(
     progress: ShardProgress, first: str | None, last: str | None, count: int, ended: Iterable[ChildShard] | None
 ) -> ShardProgress:
-    """After a look at what follows: `count` records from `first` to `last`; `ended` with its children if it is over."""
+    """Return the offset after a look at what follows: `count` records from `first` to `last`; `ended` with its children
+    if it is over.
+    """
     if count:
         progress = replace(progress, first=first, last=last, count=count)
     if ended is not None:
@@ -86,7 +88,7 @@ def advanced(
 
 
 def admitted(offset: StreamOffset, listed: Iterable[Shard]) -> StreamOffset:
-    """With the children whose turn has come, and without shards that nothing waits for any more.
+    """Return the offset with the children whose turn has come, and without shards that nothing waits for any more.
 
     `listed`: what ListShards shows now, which tells who descends from whom.
     """
@@ -110,14 +112,16 @@ def admitted(offset: StreamOffset, listed: Iterable[Shard]) -> StreamOffset:
 
 
 def _start_of(child: ChildShard, offset: StreamOffset) -> str:
-    """A child begins with its oldest record, unless its parents were over before the time at which the query starts."""
+    """Return a child begins with its oldest record, unless its parents were over before the time at which the query
+    starts.
+    """
     parents = [offset.shards[name] for name in sorted(child.parents & offset.shards.keys())]
     starts = {TRIM_HORIZON_START if parent.last is not None else parent.start for parent in parents}
     return starts.pop() if len(starts) == 1 else TRIM_HORIZON_START
 
 
 def pruned(offset: StreamOffset) -> StreamOffset:
-    """Without the shards that are over, and whose children were all admitted in an earlier batch."""
+    """Return the offset without the shards that are over, and whose children were all admitted in an earlier batch."""
     kept = {name: one for name, one in offset.shards.items() if not one.is_ended or one.children}
     return replace(offset, shards=kept)
 
@@ -125,8 +129,9 @@ def pruned(offset: StreamOffset) -> StreamOffset:
 def heirs_of_lost(
     name: str, progress: ShardProgress, listed: Iterable[Shard], known: Iterable[str]
 ) -> list[ChildShard]:
-    """Who goes on for a shard that the stream has forgotten: its children, or else the oldest listed shards with keys
-    of it. What lies between is lost."""
+    """Return who goes on for a shard that the stream has forgotten: its children, or else the oldest listed shards with
+    keys of it. What lies between is lost.
+    """
     shards, taken = list(listed), set(known)
     there = {shard.shard_id for shard in shards}
     return [
@@ -140,7 +145,7 @@ def heirs_of_lost(
 
 
 def to_read(start: StreamOffset, end: StreamOffset) -> list[tuple[str, ShardProgress]]:
-    """The shards with a range between two offsets of one query, oldest first.
+    """Return the shards with a range between two offsets of one query, oldest first.
 
     The range stands in `end` alone: a query whose first batch is run again asks for its initial position anew.
     """
@@ -171,7 +176,7 @@ def _ancestors(name: str, parents: Mapping[str, set[str]]) -> set[str]:
 
 
 def to_json(offset: StreamOffset) -> dict[str, Any]:
-    """Keys in one order, so that equal offsets are equal texts."""
+    """Return keys in one order, so that equal offsets are equal texts."""
     return {
         "version": VERSION,
         "stream": offset.stream,
@@ -194,7 +199,7 @@ def _shard_json(progress: ShardProgress) -> dict[str, Any]:
 
 
 def from_json(value: Mapping[str, Any], stream: str | None = None) -> StreamOffset:
-    """Inverse of `to_json`. Raises OffsetError, also if it belongs to another stream than `stream`."""
+    """Invert `to_json`. Raises OffsetError, also if it belongs to another stream than `stream`."""
     if value.get("version") != VERSION:
         raise OffsetError(
             f"the offset has version {value.get('version')!r}, and this mld reads version {VERSION}: run the query "

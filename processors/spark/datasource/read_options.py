@@ -60,7 +60,7 @@ class ReadOptions:
 
 
 def options_of(given: Mapping[str, str], now_s: float, *, is_stream: bool) -> ReadOptions:
-    """Raises OptionsError with every problem."""
+    """Raise OptionsError with every problem."""
     options = {name.lower(): value for name, value in given.items()}
     problems: list[str] = []
     overrides = []
@@ -140,8 +140,9 @@ def options_of(given: Mapping[str, str], now_s: float, *, is_stream: bool) -> Re
 
 
 def parse_checkpoints(text: str) -> dict[str, Position]:
-    """JSON of shard id -> position: a sequence number, with ``/SUB`` for a user record of an aggregate, TRIM_HORIZON or
-    SHARD_END. A number without ``/SUB`` means the whole record. Raises ValueError."""
+    """Parse JSON of shard id -> position: a sequence number, with ``/SUB`` for a user record of an aggregate,
+    TRIM_HORIZON or SHARD_END. A number without ``/SUB`` means the whole record. Raises ValueError.
+    """
     try:
         value = json.loads(text)
     except ValueError:

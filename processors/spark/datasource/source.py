@@ -49,7 +49,7 @@ class ShardPartition(InputPartition):
 
 
 def settings_of(options: ReadOptions) -> Settings:
-    """The daemon's settings that the options and the file in them make. Raises OptionsError."""
+    """Return the daemon's settings that the options and the file in them make. Raises OptionsError."""
     defaults = () if options.properties else _DEFAULTS
     if not options.properties and not any(line.startswith("AwsCredentialsProvider=") for line in options.overrides):
         defaults = (*defaults, "AwsCredentialsProvider=DefaultCredentialsProvider")
@@ -116,7 +116,7 @@ class MldStreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         self._stream: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks open the stream for themselves."""
+        """Leave the stream out: tasks open it for themselves."""
         return {**self.__dict__, "_fetcher": None, "_scout": None}
 
     def initialOffset(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class MldStreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
         return to_json(first_offset(fetcher, self._options, self._settings, time.time()))
 
     def getDefaultReadLimit(self) -> Any:
-        """The bounds of the options; they count for each shard."""
+        """Return the bounds of the options; they count for each shard."""
         return ReadMaxRows(self._options.records_max)
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class MldStreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvaila
 
 
 def arrow_of(stream: str, shard_id: str, records: Sequence[Fields]) -> pyarrow.RecordBatch:
-    """The rows of some records, in the columns of `COLUMNS`."""
+    """Return the rows of some records, in the columns of `COLUMNS`."""
     import pyarrow as pa
 
     number = len(records)

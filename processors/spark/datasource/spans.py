@@ -34,12 +34,12 @@ class ReadSpan:
 
 
 def last_before(sequence: str) -> Position:
-    """The last position that may be taken by a record before this one."""
+    """Return the last position that may be taken by a record before this one."""
     return Position(str(int(sequence) - 1), SUB_MAX)
 
 
 def span_of(shard_id: str, progress: ShardProgress) -> ReadSpan:
-    """The range of an offset."""
+    """Return the range of an offset."""
     assert progress.first is not None and progress.last is not None
     return ReadSpan(
         shard_id,
@@ -52,8 +52,8 @@ def span_of(shard_id: str, progress: ShardProgress) -> ReadSpan:
 
 
 def spans_between(shard: Shard, found: Sequence[str | None], before_ms: int | None) -> list[ReadSpan]:
-    """Spans between the first records at several times: `found[n]` is the sequence number of the first record that
-    arrived at the n-th time or later, None if there is none yet. The last one is the end of the read.
+    """Return spans between the first records at several times: `found[n]` is the sequence number of the first record
+    that arrived at the n-th time or later, None if there is none yet. The last one is the end of the read.
 
     Each bound is one record that exists, so every record lies in exactly one span, whatever arrives meanwhile. Where
     the end is not known by a record, `before_ms` decides.
@@ -80,7 +80,7 @@ def spans_between(shard: Shard, found: Sequence[str | None], before_ms: int | No
 
 
 def times_between(start_s: float, end_s: float, step_s: float) -> list[float]:
-    """Times from start to end, `step_s` apart, or further so that there are at most `PIECES_MAX` spans."""
+    """Return times from start to end, `step_s` apart, or further so that there are at most `PIECES_MAX` spans."""
     step_s = max(step_s, (end_s - start_s) / PIECES_MAX)
     times = [start_s]
     while times[-1] + step_s < end_s:
@@ -94,7 +94,7 @@ def checkpoint_spans(
     until: Mapping[str, Position] | None,
     before_ms: int,
 ) -> list[ReadSpan]:
-    """Spans after one set of positions through another one.
+    """Return spans after one set of positions through another one.
 
     With `start`, a shard that is not in it is read from its beginning if it descends from one that is, otherwise not
     at all. With `until`, a shard that is not in it is not read. Without `until` the span ends at `before_ms`.
@@ -127,12 +127,12 @@ def checkpoint_spans(
 
 
 def _is_nothing(through: Position) -> bool:
-    """Whether it is the checkpoint of a lease that has not been read from."""
+    """Return whether it is the checkpoint of a lease that has not been read from."""
     return through.is_sentinel and not through.is_shard_end
 
 
 def missing_shards(after: Mapping[str, Position], through: Mapping[str, Position], listed: Iterable[str]) -> list[str]:
-    """Shards with records between the positions that the stream does not have any more."""
+    """Return shards with records between the positions that the stream does not have any more."""
     done = {name for name, position in after.items() if position.is_shard_end}
     return sorted((after.keys() | through.keys()) - done - set(listed))
 

@@ -19,7 +19,7 @@ class NamingError(Exception):
 
 
 def stream_variables(file: str, env: Mapping[str, str]) -> Mapping[str, str]:
-    """What `MLD_STREAM_…` variables say (`spark.writer_identity`); empty if Kinesis does not answer. Raises
+    """Return what `MLD_STREAM_…` variables say (`spark.writer_identity`); empty if Kinesis does not answer. Raises
     NamingError."""
     try:
         settings = load(file, (), env).settings

@@ -47,14 +47,14 @@ class AlignedIntake:
         self._timer: asyncio.Handle | None = None
 
     def joined(self, child: ChildConnection) -> None:
-        """A child of a shard will offer soon; it takes over from one before."""
+        """Note that a child of a shard will offer soon; it takes over from one before."""
         if self._align_ms and child.shard is not None:
             self._owners[child.shard] = child
             self._feeds[child.shard] = ShardFeed(self._monotonic())
             self._held.pop(child.shard, None)
 
     def admit(self, child: ChildConnection, size: int, span: ArrivalSpan | None) -> bool:
-        """Whether a body may be read now; if not, the child is told to go on once it may."""
+        """Return whether a body may be read now; if not, the child is told to go on once it may."""
         shard = child.shard
         if shard is None or span is None or self._owners.get(shard) is not child:
             return self._admit(child, size)
@@ -68,14 +68,14 @@ class AlignedIntake:
         return self._admit(child, size)
 
     def offered(self, shard: StreamShard, millis_behind_latest: int | None) -> None:
-        """What was let in has come."""
+        """Note that what was let in has come."""
         if shard in self._feeds:
             feed, at_tip = self._feeds[shard], millis_behind_latest == 0
             self._feeds[shard] = replace(feed, is_busy=False, at_tip=at_tip, heard_at=self._monotonic())
             self._look_soon()
 
     def gone(self, child: ChildConnection) -> None:
-        """The child of a shard is gone; another one may be there already."""
+        """Note that the child of a shard is gone; another one may be there already."""
         if child.shard is not None and self._owners.get(child.shard) is child:
             del self._owners[child.shard]
             self._feeds.pop(child.shard, None)

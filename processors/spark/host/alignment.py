@@ -46,7 +46,7 @@ class ShardFeed:
 
 
 def earliest_to_come(feed: ShardFeed, now: float, idle_s: float) -> int | None:
-    """No record that arrived before this is likely to come from a shard; None if it holds nobody back."""
+    """Return no record that arrived before this is likely to come from a shard; None if it holds nobody back."""
     reached = feed.fed_ms or 0
     if feed.waiting is not None:
         return max(reached, feed.waiting.first_ms)
@@ -56,7 +56,9 @@ def earliest_to_come(feed: ShardFeed, now: float, idle_s: float) -> int | None:
 
 
 def may_feed(shard: Shard, feeds: Mapping[Shard, ShardFeed], align_ms: int, now: float, idle_s: float) -> bool:
-    """Whether what a shard offers may be let in: it ends near the slowest other shard, or the shard is the slowest."""
+    """Return whether what a shard offers may be let in: it ends near the slowest other shard, or the shard is the
+    slowest.
+    """
     mine = feeds[shard].waiting
     assert mine is not None
     others = [

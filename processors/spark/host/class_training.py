@@ -52,7 +52,7 @@ mld.spark.conf.spark.driver.extraJavaOptions = {quiet} "{option}{archive}"
 
 
 def line() -> bytes:
-    """A `processRecords` line of click events as a daemon writes it; the last one is malformed."""
+    """Return a `processRecords` line of click events as a daemon writes it; the last one is malformed."""
     events = [
         json.dumps({
             "event_id": number, "user": f"user-{number % 9}", "session": "s", "page": f"/product/{number}",
@@ -76,7 +76,9 @@ def line() -> bytes:
 
 
 def train(settings: SparkSettings, scratch: Path) -> None:
-    """One micro-batch in a session, whose JVM has ended when this returns. Raises HostStartError and SessionError."""
+    """Run one micro-batch in a session, whose JVM has ended when this returns. Raises HostStartError and
+    SessionError.
+    """
     spool = open_spool(settings.spool, scratch)
     started = start_up.start(settings, scratch, spool)
     try:
@@ -98,7 +100,7 @@ def train(settings: SparkSettings, scratch: Path) -> None:
 
 
 def _end(started: start_up.Started) -> None:
-    """The session, then its JVM, by its own way out, on which it writes the archive."""
+    """End the session, then its JVM, by its own way out, on which it writes the archive."""
     jvm: Any = started.spark.sparkContext._gateway.proc  # type: ignore[union-attr]
     started.engine.stop()
     started.close()
@@ -135,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _settings(scratch: Path, archive: Path) -> SparkSettings:
-    """Raises SettingsError."""
+    """Raise SettingsError."""
     file = scratch / "training.properties"
     sample = Path(mld.processors.samples.__file__).parent / "clicks.py"
     values = {"quiet": class_archive.QUIET, "option": class_archive.DUMP, "archive": archive}

@@ -24,7 +24,7 @@ class Intake(Protocol):
 
     def hello(self, one: ChildConnection, head: dict[str, Any]) -> None: ...
     def admit(self, one: ChildConnection, size: int, span: ArrivalSpan | None) -> bool:
-        """Whether a body of this size may be read now; if not, `ChildConnection.go_on` is called once it may."""
+        """Return whether a body of this size may be read now; if not, `ChildConnection.go_on` is called once it may."""
 
     def place_of(self, one: ChildConnection, number: int) -> Path: ...
     def offered(self, one: ChildConnection, number: int, line: bytearray) -> None: ...
@@ -81,7 +81,7 @@ class ChildConnection(asyncio.BufferedProtocol):
                 self.fail(f"the child and the session host do not understand each other: {error!r}")
 
     def _complete(self) -> None:
-        """What was waited for is there: a header, a head or a body."""
+        """Take what was waited for: a header, a head or a body."""
         if self._header is None:
             self._header = link.decode_header(self._buffer)
             self._expect(self._header.head_bytes)
@@ -99,7 +99,7 @@ class ChildConnection(asyncio.BufferedProtocol):
             self._handle(self._buffer)
 
     def go_on(self) -> None:
-        """There is room for the body that was held back, or for a page."""
+        """Go on, as there is room for the body that was held back, or for a page."""
         assert self._held and self._transport is not None
         self._held = False
         if self.page is not None:
@@ -163,15 +163,16 @@ class ChildConnection(asyncio.BufferedProtocol):
         self._write(link.READY, head)
 
     def accept(self, number: int, last: RecordPosition | None, *, near: bool) -> None:
-        """An offer is ours; without records it is committed with what is before it. `near`: the child may wait for the
-        commit before it answers."""
+        """Accept an offer: it is ours; without records it is committed with what is before it. `near`: the child may
+        wait for the commit before it answers.
+        """
         self._write(link.ACCEPTED, {"id": number, "near": near})
         self.waiting.append((number, last, time.monotonic()))
         if last is None:
             self._settle_empty()
 
     def commit(self, number: int) -> None:
-        """All offers up to this one are in the sinks."""
+        """Report that all offers up to this one are in the sinks."""
         position: RecordPosition | None = None
         reached = 0
         while self.waiting and self.waiting[0][0] <= number:

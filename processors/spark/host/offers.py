@@ -57,7 +57,7 @@ class OfferQueue:
         self._again_at: float | None = None
 
     def admit(self, child: ChildConnection, size: int) -> bool:
-        """Whether a body of this size may be read now; if not, the child is told to go on once it may."""
+        """Return whether a body of this size may be read now; if not, the child is told to go on once it may."""
         if self._held_back or not self._has_room(size):
             self._held_back.append((child, size))
             self._changed.set()
@@ -69,7 +69,7 @@ class OfferQueue:
         return not self._in_flight_bytes or self._in_flight_bytes + size <= self._in_flight_bytes_max
 
     def release(self, size: int) -> None:
-        """So many bytes are no longer in flight: those held back are admitted, first in, first out."""
+        """Release so many bytes, which are no longer in flight: those held back are admitted, first in, first out."""
         self._in_flight_bytes -= size
         while self._held_back and self._has_room(self._held_back[0][1]):
             child, wanted = self._held_back.popleft()
@@ -85,7 +85,7 @@ class OfferQueue:
         self._add(child, offer)
 
     def add_page(self, child: ChildConnection, number: int, page: PageFile, size: int) -> None:
-        """Of an admitted batch that its child has written."""
+        """Add a page of an admitted batch that its child has written."""
         assert child.shard is not None
         place = self._spool.number, 0, 0
         now = time.monotonic()
@@ -110,12 +110,12 @@ class OfferQueue:
         self._filled = 0
 
     def ask(self) -> None:
-        """Somebody waits for the end of what is offered: the trigger's time is not waited for."""
+        """Ask for the end of what is offered: the trigger's time is not waited for."""
         self._asked = True
         self._changed.set()
 
     def drop(self, child: ChildConnection) -> None:
-        """A child is gone: what it has offered is dropped, unless it is in a job; whoever comes next gets it again."""
+        """Drop what a child that is gone has offered, unless it is in a job; whoever comes next gets it again."""
         dropped = [offer for offer in self._waiting if offer.link == child.number]
         if dropped:
             self._waiting = [offer for offer in self._waiting if offer.link != child.number]
@@ -152,7 +152,7 @@ class OfferQueue:
             await self._changed.wait()
 
     def is_near(self, last_start: float) -> bool:
-        """Whether what waits is to start so soon that an answer may be held for its commit."""
+        """Return whether what waits is to start so soon that an answer may be held for its commit."""
         now, due_at = time.monotonic(), self._due_at(last_start)
         return self._pace.is_near(now, due_at, self._waiting_bytes, asked=self._is_asked)
 
@@ -168,7 +168,7 @@ class OfferQueue:
         return self._asked or bool(self._held_back)
 
     def take(self) -> Taken:
-        """The offers of the oldest file, which is complete then; and those that were kept."""
+        """Return the offers of the oldest file, which is complete then; and those that were kept."""
         kept, self._kept, self._again_at = self._kept, [], None
         if not self._waiting:
             return Taken(kept, [], None, 0)
@@ -185,13 +185,13 @@ class OfferQueue:
         return Taken(kept, offers, number, self._complete.pop(number))
 
     def keep(self, offers: Iterable[Offer], again_in_s: float) -> None:
-        """Offers of a micro-batch that a sink misses: they go into the next one, in this time at the latest."""
+        """Keep offers of a micro-batch that a sink misses: they go into the next one, in this time at the latest."""
         self._kept = list(offers)
         self._again_at = time.monotonic() + again_in_s if self._kept else None
         self._changed.set()
 
     def clear(self, taken: Taken) -> None:
-        """The micro-batch is over: remove the files of which nothing is kept."""
+        """End the micro-batch: remove the files of which nothing is kept."""
         kept = {(offer.link, offer.number) for offer in self._kept}
         self._remove(offer for offer in (*taken.kept, *taken.new) if (offer.link, offer.number) not in kept)
         numbers = {offer.spool for offer in taken.kept} | ({taken.number} if taken.number is not None else set())

@@ -88,7 +88,7 @@ class PrintedLines:
             self._kept.extendleft(reversed(kept))
 
     async def keep_delivering(self) -> None:
-        """Until it is cancelled: a child may come, or find time, when nothing is printed."""
+        """Deliver until it is cancelled: a child may come, or find time, when nothing is printed."""
         while True:
             await asyncio.sleep(WATCH_POLL_S)
             self.deliver()

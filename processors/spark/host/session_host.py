@@ -70,7 +70,7 @@ class Trigger:
     flight: Flight | None = None
 
     def written(self) -> asyncio.Future[None]:
-        """Done once Spark has written what is in flight, or could not."""
+        """Return a future that is done once Spark has written what is in flight, or could not."""
         assert self.flight is not None
         loop = asyncio.get_running_loop()
         done = loop.create_future()
@@ -95,7 +95,8 @@ class SessionHost:
         properties_file: str = "",
         scratch: Path | None = None,
     ) -> None:
-        """`directory` has the socket and the status, `scratch` has room for data; the same unless it is given.
+        """Prepare the host; `directory` has the socket and the status, `scratch` has room for data; the same unless it
+        is given.
 
         Raises SpoolError."""
         self._start = start
@@ -234,7 +235,7 @@ class SessionHost:
             self._welcome(child)
 
     def _is_of_another_stream(self, child: ChildConnection, arn: object, created: object) -> bool:
-        """The stream was deleted and made again since we began: whoever knows the later one is right.
+        """Return the stream was deleted and made again since we began: whoever knows the later one is right.
 
         Our sinks are open for the stream as it was then; a new host opens them for the stream as it is."""
         writer = self._settings.writer
@@ -302,7 +303,9 @@ class SessionHost:
             self._offers.ask()
 
     def ended(self, child: ChildConnection) -> None:
-        """The daemon has taken the last checkpoint of the child's shard, and all sinks hold what came of it."""
+        """Note that the daemon has taken the last checkpoint of the child's shard, and all sinks hold what came of
+        it.
+        """
         if self._started is not None and child.shard is not None and not child.waiting:
             self._started.engine.ended(child.shard)
 
@@ -318,7 +321,7 @@ class SessionHost:
     # --- triggers ----------------------------------------------------------------------------------------------------
 
     async def _run_triggers(self, session: Started) -> NoReturn:
-        """One micro-batch after the other. While one is written and a whole other one waits, that is begun as well
+        """Run one micro-batch after the other. While one is written and a whole other one waits, that is begun as well
         (`batch.flight`); it is finished after the first, or planned anew and run."""
         trigger: Trigger | None = None
         while True:
@@ -334,7 +337,6 @@ class SessionHost:
                 if after is not None:
                     self._offers.clear(after.taken)
                 raise
-            session.triggered()
             trigger = after
             self._trigger_at = None if after is None else time.monotonic()
 
@@ -378,7 +380,7 @@ class SessionHost:
         return trigger
 
     async def _next_of(self, trigger: Trigger, engine: Engine | StreamingEngine) -> Trigger | None:
-        """The micro-batch that is begun while this one is written, if one fills in time."""
+        """Return the micro-batch that is begun while this one is written, if one fills in time."""
         if trigger.flight is None or trigger.flight.is_abandoned:
             return None
         full = asyncio.ensure_future(self._offers.full())
@@ -407,8 +409,9 @@ class SessionHost:
         self._report(batch, new, outcome, trigger.started)
 
     def _plan(self, trigger: Trigger, engine: Engine | StreamingEngine) -> None:
-        """By the marks as they are; without the offers of children that are gone or have failed: nothing of them is
-        checkpointed, so they are delivered again, and what stands before them may not be committed."""
+        """Plan a batch by the marks as they are; without the offers of children that are gone or have failed: nothing
+        of them is checkpointed, so they are delivered again, and what stands before them may not be committed.
+        """
         there = {child.number for child in self._children.values() if not child.closed}
         self._offers.release(sum(offer.size for offer in trigger.offers if offer.link not in there))
         offers = trigger.offers = [offer for offer in trigger.offers if offer.link in there]

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING
 from mld.processors.spark import pipeline
 from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.spool import Spool
-from mld.processors.spark.commit import network_files, small_files
-from mld.processors.spark.maintenance.compactor import Compactor
+from mld.processors.spark.commit import network_files
 from mld.processors.spark.session import cluster, handover, modules, spark_session
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.factory import compactable_sinks, make_sink
-from mld.processors.spark.sinks.glue_tables import attach
+from mld.processors.spark.sinks.factory import make_sink
 from mld.processors.spark.spark_errors import SessionError, SessionUnreachable
 from mld.processors.spark.streaming.engine import StreamingEngine
 from mld.processors.spark.streaming.factory import make_engine
@@ -51,17 +49,9 @@ class Started:
     jvm_pid: int | None
     about: Mapping[str, object]
     """What `mld check` shows: the address of the UI and the like."""
-    compactor: Compactor | None = None
-
-    def triggered(self) -> None:
-        """A micro-batch has ended; the next one may be in flight."""
-        if self.compactor is not None:
-            self.compactor.triggered()
 
     def close(self) -> None:
-        """The user's last hook, then the end of the session."""
-        if self.compactor is not None:
-            self.compactor.stop()
+        """Run the user's last hook, then the end of the session."""
         try:
             self.pipeline.teardown(self.spark)
         except pipeline.PipelineError as error:
@@ -71,11 +61,11 @@ class Started:
 
 
 def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
-    """Raises HostStartError."""
+    """Raise HostStartError."""
     if settings.writer is None:
         raise HostStartError(UNKNOWN)
     try:
-        spark_session.check_extra(remote=settings.remote is not None)
+        spark_session.check_extra()
         if not settings.trusts_network_files:
             network_files.check(_places(settings))
         modules.check(settings)
@@ -83,7 +73,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         loaded = pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
         parcels = modules.parcels(settings, scratch)
         spark = spark_session.start(settings, scratch)
-        modules.send(spark, parcels, remote=settings.remote is not None)
+        modules.send(spark, parcels)
         if not settings.is_local:
             if (jvm_pid := spark_session.jvm_pid(spark)) is not None:
                 cluster.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)
@@ -96,7 +86,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         for spec in settings.sinks:
             spark_session.check_format(spark, spec.format, f"mld.spark.sink.{spec.name}.format")
         own = scratch if settings.is_local else None
-        sinks = make_sinks(settings, spark, own)
+        sinks = [make_sink(spec, spark, own) for spec in settings.sinks]
         dead = make_sink(_dead_letter(settings), spark, own) if settings.dead_letter else None
         loaded.setup(spark)
         engine = engine_of(spark, settings, loaded, sinks, dead, spool)
@@ -104,7 +94,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
     except (pipeline.PipelineError, SessionError, SinkError) as error:
         passing = isinstance(error, (SessionUnreachable, SinkError)) and not isinstance(error, SinkRefused)
         raise HostStartError(str(error), passing=passing) from error
-    address = spark_session.ui_address(spark, settings)
+    address = spark_session.ui_address(spark)
     log.info(
         "session ready: Spark %s, master %s, UI %s, sinks %s",
         spark.version,
@@ -115,22 +105,10 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
     about = {
         "spark": spark.version,
         "master": settings.where,
-        "applicationId": None if settings.remote else spark.sparkContext.applicationId,
+        "applicationId": spark.sparkContext.applicationId,
         "ui": address,
     }
-    return Started(engine, dead, spark, loaded, spark_session.jvm_pid(spark), about, _compactor(settings, spark))
-
-
-def _compactor(settings: SparkSettings, spark: SparkSession) -> Compactor | None:
-    """What puts small files together, started; None if no sink has such files."""
-    sinks, _ = compactable_sinks(settings.sinks, spark)
-    if not sinks:
-        return None
-    alone = settings.is_local and spark_session.local_cores(settings.master) == 1
-    most = small_files.ALONE_BYTES if alone else small_files.TARGET_BYTES
-    compactor = Compactor(sinks, spark, settings.compact_files, most)
-    compactor.start()
-    return compactor
+    return Started(engine, dead, spark, loaded, spark_session.jvm_pid(spark), about)
 
 
 def _places(settings: SparkSettings) -> Iterator[tuple[str, str]]:
@@ -142,16 +120,8 @@ def _places(settings: SparkSettings) -> Iterator[tuple[str, str]]:
     )
 
 
-def make_sinks(settings: SparkSettings, spark: SparkSession, scratch: Path | None = None) -> list[Sink]:
-    """The sinks of the settings, with their tables in Glue. Raises SinkRefused."""
-    sinks = [make_sink(spec, spark, scratch) for spec in settings.sinks]
-    for sink, spec in zip(sinks, settings.sinks, strict=True):
-        attach(sink, spec, settings.credentials, settings.glue_region, settings.glue_endpoint)
-    return sinks
-
-
 def _dead_letter(settings: SparkSettings) -> SinkSpec:
-    """Every letter names its stream and shard, so that several writers may put theirs into one directory.
+    """Return every letter names its stream and shard, so that several writers may put theirs into one directory.
 
     Letters are raw data that nobody has looked at, so they are for this user alone; executors may be other users."""
     assert settings.writer is not None
@@ -174,7 +144,7 @@ def engine_of(
     dead: Sink | None,
     spool: Spool,
 ) -> Engine | StreamingEngine:
-    """The engine of the mode, not started. Raises SinkRefused and PipelineError."""
+    """Return the engine of the mode, not started. Raises SinkRefused and PipelineError."""
     if settings.mode is Mode.STREAMING:
         return make_engine(spark, settings, loaded, sinks, dead, spool)
     frames = handover.Handover(
@@ -182,15 +152,8 @@ def engine_of(
         settings.format,
         settings.schema,
         divert=dead is not None,
-        way=way_of(settings),
+        reads_spool=settings.is_local or settings.spool is not None,
         reader=settings.schema_reader,
         letter=handover.letter_writer(settings.writer),
     )
     return Engine(settings, frames, spark_session.SessionHealth(spark), loaded, sinks, dead, spool)
-
-
-def way_of(settings: SparkSettings) -> handover.Way:
-    """How records get to the executors."""
-    if settings.is_local or settings.spool is not None:
-        return handover.Way.FILES
-    return handover.Way.JVM if settings.remote is None else handover.Way.CLIENT

@@ -67,7 +67,7 @@ class HostStatus:
         }
 
     def ready(self, about: Mapping[str, object]) -> None:
-        """The session is there: its version, application id, UI and the like."""
+        """Note that the session is there: its version, application id, UI and the like."""
         self._about |= about
         self.write()
 

@@ -27,7 +27,7 @@ STALLED_S = 120.0
 
 
 def is_stalled(trigger_s: float, times_said: int) -> bool:
-    """Whether it is time to say that a trigger of this age has not ended."""
+    """Return whether it is time to say that a trigger of this age has not ended."""
     return trigger_s >= STALLED_S * (1 << times_said)
 
 
@@ -41,18 +41,21 @@ class TriggerPace:
     bytes_max: int
 
     def due_at(self, last_start: float, first_waiting_at: float, waiting_bytes: int) -> float:
-        """When a micro-batch is to start if nothing else comes. Something has to wait."""
+        """Return when a micro-batch is to start if nothing else comes. Something has to wait."""
         interval_s = self.interval_s if waiting_bytes >= LITTLE_BYTES else self.quiet_s
         gathered_at = first_waiting_at + min(GATHER_MAX_S, self.interval_s / 10)
         return max(last_start + interval_s, gathered_at)
 
     def is_due(self, now: float, due_at: float, waiting_bytes: int, *, asked: bool) -> bool:
-        """Whether a micro-batch starts now: its time has come, it is full, or somebody waits for the end of it."""
+        """Return whether a micro-batch starts now: its time has come, it is full, or somebody waits for the end of
+        it.
+        """
         return asked or waiting_bytes >= self.bytes_max or now >= due_at
 
     def is_near(self, now: float, due_at: float, waiting_bytes: int, *, asked: bool) -> bool:
-        """Whether a child may hold its answer until the commit. Without an adaptive pace it always may: that interval
-        was chosen by the user."""
+        """Return whether a child may hold its answer until the commit. Without an adaptive pace it always may: that
+        interval was chosen by the user.
+        """
         return not self.is_adaptive or self.is_due(now + NEAR_S, due_at, waiting_bytes, asked=asked)
 
     @property

@@ -43,12 +43,14 @@ class SparkLetter:
 
 
 def replay_shard(identity: str) -> StreamShard:
-    """Stands in the marks of sinks for the letters of one directory."""
+    """Stand in the marks of sinks for the letters of one directory."""
     return StreamShard(REPLAY, identity)
 
 
 def letters_of(number: int, texts: Iterable[tuple[str, bytes]]) -> Iterator[SparkLetter]:
-    """The letters of one commit, from the names and contents of its files, which are sorted. Raises LetterError."""
+    """Yield the letters of one commit, from the names and contents of its files, which are sorted. Raises
+    LetterError.
+    """
     at = 0
     for name, data in texts:
         for line in data.splitlines():
@@ -98,7 +100,7 @@ def _milliseconds(text: str) -> int:
 def for_us(
     letters: Iterable[SparkLetter], writer: tuple[str, str], sinks: frozenset[str]
 ) -> Iterator[tuple[frozenset[str] | None, list[SparkLetter]]]:
-    """Runs of letters that are for the same of our `sinks` (None: for all), in their order. Letters of other writers,
+    """Run of letters that are for the same of our `sinks` (None: for all), in their order. Letters of other writers,
     and of sinks that are not there any more, are left out."""
     mine = (one for one in letters if one.writer in (None, writer) and (one.sinks is None or one.sinks & sinks))
     for only, run in groupby(mine, lambda one: None if one.sinks is None else one.sinks & sinks):

@@ -75,7 +75,7 @@ class LetterReplay:
     counts: ReplayCounts = field(default_factory=ReplayCounts)
 
     def run(self) -> str | None:
-        """Why it had to stop, if it had to. Raises SinkError, LetterError, SessionGone and Stopped."""
+        """Return why it had to stop, if it had to. Raises SinkError, LetterError, SessionGone and Stopped."""
         shard = replay_shard(self.box.identity())
         for only, run in self._waiting(shard):
             outcome = self.engine.replay(shard, [(one.position, one.line) for one in run], only)
@@ -86,7 +86,7 @@ class LetterReplay:
         return None
 
     def try_out(self) -> None:
-        """The same without writing: `again` are those that would fail."""
+        """Replay without writing: `again` are those that would fail."""
         for only, run in self._waiting(replay_shard(self.box.identity())):
             self._count(run)
             parts = [run]
@@ -102,7 +102,7 @@ class LetterReplay:
                     parts += [part[middle:], part[:middle]]
 
     def _waiting(self, shard: StreamShard) -> Iterator[tuple[frozenset[str] | None, list[SparkLetter]]]:
-        """Letters that some sink of ours has not got back."""
+        """Return letters that some sink of ours has not got back."""
         mark = self.engine.held(shard) or RecordPosition(0)
         for number, names in self.box.commits().items():
             if number > self.upto:
@@ -121,7 +121,7 @@ class LetterReplay:
 
 
 def settings_of(file: str, env: Mapping[str, str]) -> SparkSettings:
-    """The settings, with the identity that the daemon's marks have. Raises SettingsError and ReplayError."""
+    """Return the settings, with the identity that the daemon's marks have. Raises SettingsError and ReplayError."""
     settings = load(file, (), env)
     if settings.dead_letter is None:
         raise ReplayError(f"{file}: mld.spark.deadLetter is not set, so there is nothing to replay")
@@ -150,7 +150,7 @@ def settings_of(file: str, env: Mapping[str, str]) -> SparkSettings:
 
 
 def replay(settings: SparkSettings, *, dry_run: bool) -> tuple[ReplayCounts, str | None]:
-    """The counts, and why it had to stop. Raises what `main` catches."""
+    """Return the counts, and why it had to stop. Raises what `main` catches."""
     assert settings.writer is not None
     sweep()
     scratch = scratch_directory(os.getpid())
@@ -180,7 +180,7 @@ def replay(settings: SparkSettings, *, dry_run: bool) -> tuple[ReplayCounts, str
 
 
 def said(counts: ReplayCounts, *, dry_run: bool) -> Iterator[str]:
-    """The counts for people, line by line."""
+    """Yield the counts for people, line by line."""
     if dry_run:
         at_least = "at least " if counts.again >= FAILING_SHOWN_MAX else ""
         yield f"{counts.letters} letters wait; {at_least}{counts.again} of them would fail again; nothing was written"

@@ -43,7 +43,7 @@ Stamp = tuple[str, int, int]
 
 
 def key_of(stamps: Iterable[Stamp]) -> str:
-    """The key of the archive for this JVM and these jars."""
+    """Return the key of the archive for this JVM and these jars."""
     text = "\n".join(f"{path} {size} {changed}" for path, size, changed in sorted(stamps))
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:KEY_DIGITS]
 
@@ -53,22 +53,22 @@ def name_of(key: str, size: int) -> str:
 
 
 def is_archive(name: str, size: int, key: str) -> bool:
-    """Whether a file of this name and size is the whole archive of this key."""
+    """Return whether a file of this name and size is the whole archive of this key."""
     return name == name_of(key, size)
 
 
 def is_ours(name: str) -> bool:
-    """Whether a file in our directory is an archive, of whatever key."""
+    """Return whether a file in our directory is an archive, of whatever key."""
     return name.startswith(PREFIX) and name.endswith(SUFFIX)
 
 
 def is_usable(archive: Path, said: str) -> bool:
-    """Whether the JVM may be given this archive besides the options of the user."""
+    """Return whether the JVM may be given this archive besides the options of the user."""
     return LIST_SEPARATOR not in str(archive) and not any(option in said for option in OF_THE_USER)
 
 
 def options_for(archive: Path) -> str:
-    """What a JVM is told to use it."""
+    """Return what a JVM is told to use it."""
     return f'{CHECKED} {QUIET} "-XX:SharedArchiveFile={archive}"'
 
 
@@ -80,7 +80,7 @@ def place() -> Path:
 
 
 def key(java: Path) -> str | None:
-    """The key for the JVM with this home; None if it, or PySpark, is none that is known here."""
+    """Return the key for the JVM with this home; None if it, or PySpark, is none that is known here."""
     found = importlib.util.find_spec("pyspark")
     homes = (found.submodule_search_locations or ()) if found is not None else ()
     try:
@@ -98,7 +98,7 @@ def _stamp(path: str) -> Stamp:
 
 
 def find(java: Path, directory: Path | None = None) -> Path | None:
-    """The archive for this JVM, if there is one and it is whole."""
+    """Return the archive for this JVM, if there is one and it is whole."""
     wanted = key(java)
     if wanted is None:
         return None
@@ -111,16 +111,18 @@ def find(java: Path, directory: Path | None = None) -> Path | None:
 
 
 def options(java: Path, said: str = "") -> str:
-    """Options of the JVM that use the archive, with a space before them; empty if there is none. `said`: what the user
-    gives the JVM."""
+    """Return options of the JVM that use the archive, with a space before them; empty if there is none. `said`: what
+    the user gives the JVM.
+    """
     archive = find(java)
     return f" {options_for(archive)}" if archive is not None and is_usable(archive, said) else ""
 
 
 @contextmanager
 def making(java: Path, directory: Path | None = None) -> Iterator[Path]:
-    """Where a JVM is to leave the archive at its exit, within the block; then it takes its place, and those of other
-    keys are removed. Raises SessionError if it cannot be made or kept."""
+    """Give the place where a JVM is to leave the archive at its exit, within the block; then it takes its place, and
+    those of other keys are removed. Raises SessionError if it cannot be made or kept.
+    """
     wanted, home = key(java), directory or place()
     if wanted is None:
         raise SessionError(f"there is no {java / JVM_LIBRARY}, or PySpark has no jars: no archive of classes for them")

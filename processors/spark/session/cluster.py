@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mld.spark")
 
-MASTER_PORT, CONNECT_PORT = 7077, 15002
-"""Spark's own defaults."""
+MASTER_PORT = 7077
+"""Spark's own default."""
 DIAL_S = 3.0
 """Longest wait for one address to take a connection."""
 DIAL_PAUSE_S, DIAL_PAUSE_MAX_S = 0.5, 5.0
@@ -44,9 +44,7 @@ Address = tuple[str, int]
 
 
 def addresses(settings: SparkSettings) -> tuple[Address, ...]:
-    """Where a connection tells whether somebody is there; nothing for masters that name no such place."""
-    if settings.remote is not None:
-        return (_address(settings.remote.removeprefix("sc://").split("/")[0], CONNECT_PORT),)
+    """Return where a connection tells whether somebody is there; nothing for masters that name no such place."""
     if settings.master.startswith("spark://"):
         return tuple(_address(one, MASTER_PORT) for one in settings.master.removeprefix("spark://").split(","))
     return ()
@@ -86,9 +84,7 @@ def await_answer(
                 reasons.append(f"{address[0]}:{address[1]} says {error.strerror or error}")
         said = f"nobody answers at {where} ({', '.join(reasons)})"
         if monotonic() + pause_s > deadline:
-            raise SessionUnreachable(
-                f"{said}, tried for {within_s:g} s; start it, or correct mld.spark.master or mld.spark.remote"
-            )
+            raise SessionUnreachable(f"{said}, tried for {within_s:g} s; start it, or correct mld.spark.master")
         if pause_s == DIAL_PAUSE_S:
             log.warning("%s; waiting up to %g s", said, within_s)
         sleep(pause_s)

@@ -74,7 +74,9 @@ closed."""
 
 
 def log_settings(hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
-    """Settings of Spark by which Delta uses it, for schemes for which the user names none; none if Hadoop is older."""
+    """Return settings of Spark by which Delta uses it, for schemes for which the user names none; none if Hadoop is
+    older.
+    """
     parts = [int(part) for part in (hadoop or "").split(".") if part.isdigit()]
     if tuple(parts) < HADOOP_MIN:
         return {}

@@ -45,7 +45,7 @@ def start_jvm(settings: Mapping[str, str], scratch: Path) -> None:
 
 @contextmanager
 def told(settings: Mapping[str, str], file: Path) -> Iterator[None]:
-    """While the JVM starts: the file, and the arguments that name it."""
+    """Give, while the JVM starts: the file, and the arguments that name it."""
     before = os.environ.get(ARGUMENTS)
     told = arguments(before, file)
     file.unlink(missing_ok=True)
@@ -64,7 +64,7 @@ def told(settings: Mapping[str, str], file: Path) -> Iterator[None]:
 
 
 def arguments(given: str | None, file: Path) -> str:
-    """What PySpark is to call spark-submit with: the user's own arguments, and the file. Raises SessionError."""
+    """Return what PySpark is to call spark-submit with: the user's own arguments, and the file. Raises SessionError."""
     try:
         theirs = shlex.split(given or SHELL)
     except ValueError as error:
@@ -76,7 +76,7 @@ def arguments(given: str | None, file: Path) -> str:
 
 
 def encode(settings: Mapping[str, str]) -> str:
-    """A properties file of Java's, in ASCII."""
+    """Return a properties file of Java's, in ASCII."""
     return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items())
 
 

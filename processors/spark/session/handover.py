@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -107,14 +106,6 @@ class Handed:
     counts: Callable[[], Counted | None]
 
 
-class Way(Enum):
-    """How a batch gets to the executors."""
-
-    FILES = "they read its file"
-    JVM = "our JVM reads its file and sends the lines with the tasks"
-    CLIENT = "its lines travel with the plan, to a Connect server"
-
-
 class Handover:
     """Files or lines of a spool -> frames of one session."""
 
@@ -125,12 +116,14 @@ class Handover:
         schema: str | None,
         *,
         divert: bool,
-        way: Way = Way.FILES,
+        reads_spool: bool = True,
         reader: str | None = None,
         letter: LetterWriter = NOBODY,
     ) -> None:
-        """`divert`: malformed records are not in `records`. `reader`: the schema of payloads whose own one their frames
-        name; `schema` is registry then."""
+        """Prepare frames; `divert`: malformed records are not in `records`. `reads_spool`: executors read files of a
+        batch, else our JVM does and sends the lines with the tasks. `reader`: the schema of payloads whose own
+        one their frames name; `schema` is registry then.
+        """
         self._letter = letter
         self._reader = reader
         self._definitions = Definitions()
@@ -138,36 +131,26 @@ class Handover:
         self._format = format
         self._schema = schema
         self._divert = divert
-        self._way = way
-
-    @property
-    def reads_files(self) -> bool:
-        return self._way is not Way.CLIENT
+        self._reads_spool = reads_spool
 
     @property
     def reads_pages(self) -> bool:
         """Payloads whose schema is named by their frames go as lines."""
-        return self._way is Way.FILES and self._reader is None
+        return self._reads_spool and self._reader is None
 
     def of_file(self, path: Path) -> Handed:
         columns = RAW if self._reader is None else RAW + RAW_MORE
-        is_read = self._way is Way.FILES
-        raw = self._lines(path, columns) if is_read else through_jvm(self._session, path, columns)
+        raw = self._lines(path, columns) if self._reads_spool else through_jvm(self._session, path, columns)
         return self._handed(raw, () if self._reader is None else (path.read_bytes(),))
 
     def of_pages(self, directory: Path, lines: Path | None) -> Handed:
-        """Of all pages in the directory (`batch.page_file`), and of a file of lines."""
+        """Make frames of all pages in the directory (`batch.page_file`), and of a file of lines."""
         raw = self._session.read.schema(RAW).options(**MUST_BE_THERE).parquet(directory.as_uri())
         return self._handed(raw if lines is None else raw.unionAll(self._lines(lines, RAW)), ())
 
     def _lines(self, path: Path, columns: str) -> DataFrame:
         options = {**MUST_BE_THERE, "mode": "FAILFAST", "lineSep": "\n"}
         return self._session.read.schema(columns).options(**options).json(path.as_uri())
-
-    def of_lines(self, texts: Iterable[bytes]) -> Handed:
-        lines = texts if self._reader is None else list(texts)
-        columns = RAW if self._reader is None else RAW + RAW_MORE
-        return self._handed(through_session(self._session, lines, columns), lines)
 
     def _handed(self, raw: DataFrame, texts: Iterable[bytes]) -> Handed:
         if self._reader is None:
@@ -176,7 +159,7 @@ class Handover:
         return handed(raw, self._format, self._reader, divert=self._divert, versions=versions, letter=self._letter)
 
     def on_another_thread(self, function: Callable[[], Result]) -> Callable[[], Result]:
-        """With what this thread has set in Spark: job group, scheduler pool, tags."""
+        """Run with what this thread has set in Spark: job group, scheduler pool, tags."""
         from pyspark import inheritable_thread_target
 
         carried: Callable[[], Result] = inheritable_thread_target(self._session)(function)
@@ -184,7 +167,7 @@ class Handover:
 
     @staticmethod
     def shared(records: DataFrame, frames: Sequence[DataFrame]) -> AbstractContextManager[None]:
-        """While it lasts, what several frames have in common is computed once."""
+        """Compute once what several frames have in common, while it lasts."""
         return computed_once(records, frames)
 
     @staticmethod
@@ -194,7 +177,7 @@ class Handover:
 
 
 def through_jvm(session: SparkSession, path: Path, columns: str = RAW) -> DataFrame:
-    """Raw columns where executors cannot read our files, but our JVM can. No line passes through Python."""
+    """Return raw columns where executors cannot read our files, but our JVM can. No line passes through Python."""
     from pyspark.sql import DataFrame
 
     java = session._jvm
@@ -206,7 +189,7 @@ def through_jvm(session: SparkSession, path: Path, columns: str = RAW) -> DataFr
 
 
 def through_session(session: SparkSession, lines: Iterable[bytes], columns: str = RAW) -> DataFrame:
-    """Raw columns where nobody else can read our files: the lines travel with the plan."""
+    """Return raw columns where nobody else can read our files: the lines travel with the plan."""
     texts = [(line.decode(),) for line in lines]
     frame = session.createDataFrame(texts, "value STRING")
     # Without this node Spark parses local lines while it plans, on its driver alone.
@@ -214,7 +197,7 @@ def through_session(session: SparkSession, lines: Iterable[bytes], columns: str 
 
 
 def parts_of(size: int) -> int:
-    """Into how many tasks so many bytes go, as with files; each writes a file of its own."""
+    """Return into how many tasks so many bytes go, as with files; each writes a file of its own."""
     return max(1, -(-size // PART_BYTES))
 
 
@@ -234,7 +217,7 @@ def handed(
     versions: Mapping[str, str] | None = None,
     letter: LetterWriter = NOBODY,
 ) -> Handed:
-    """The frames of a batch. With `divert` malformed records are not in `records`; they go to the dead letter.
+    """Return the frames of a batch. With `divert` malformed records are not in `records`; they go to the dead letter.
 
     `versions` are the definitions with which Avro records were written, by version, where frames name them; `schema` is
     the reader's then, and the frames have the columns of `NAMED_MORE` as well.
@@ -287,14 +270,14 @@ def handed(
 
 
 def _counted(counts: Observation) -> Counted | None:
-    """What was observed. Where no job has run, asking Spark for it would wait for ever. Where the first command was one
-    without a job, such as that which makes a table, it is a row without columns, which PySpark takes for an error."""
+    """Return what was observed. Where no job has run, asking Spark for it would wait for ever. Where the first command
+    was one without a job, such as that which makes a table, it is a row without columns, which PySpark takes for an
+    error.
+    """
     java = getattr(counts, "_jo", None)
     if java is not None and (not java.future().isCompleted() or not java.getRow().size()):
         return None
     found = counts.get
-    if "seen" not in found:  # Spark Connect does not wait
-        return None
     bitmap = found.get("bitmap")
     return Counted(int(found["seen"]), int(found["malformed"]), None if bitmap is None else bytes(bitmap))
 
@@ -321,7 +304,7 @@ def check_schema(session: SparkSession, format: Format, schema: str | None, name
 
 
 def _decoded(format: Format, schema: str | None, versions: Mapping[str, str] | None = None) -> tuple[Column, Column]:
-    """The payload as Spark makes it, and whether it is malformed."""
+    """Return the payload as Spark makes it, and whether it is malformed."""
     from pyspark.sql import functions as F
 
     text = F.try_validate_utf8(F.col("data").cast("string"))
@@ -366,7 +349,7 @@ def _decoded(format: Format, schema: str | None, versions: Mapping[str, str] | N
 
 
 def _framed(schema: str) -> str:
-    """The schema of a record followed by `_AVRO_END`: an Avro record is its fields, one after the other."""
+    """Return the schema of a record followed by `_AVRO_END`: an Avro record is its fields, one after the other."""
     try:
         value = json.loads(schema)
     except ValueError as error:
@@ -392,7 +375,7 @@ def _concat(*parts: Column | str) -> Column:
 
 
 def _is_bad(payload: Column, end: Column) -> Column:
-    """Whether Spark has said so, or has not come to the end."""
+    """Return whether Spark has said so, or has not come to the end."""
     from pyspark.sql import functions as F
 
     return payload[_CORRUPT].isNotNull() | ~F.equal_null(payload[_END], end)

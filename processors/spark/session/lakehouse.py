@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from mld import DISTRIBUTION
+
 DELTA, ICEBERG = "delta", "iceberg"
-EXTRA = "pip install 'mld[lakehouse]'"
+EXTRA = f"pip install '{DISTRIBUTION}[lakehouse]'"
 RUNTIMES: Mapping[str, Mapping[str, str]] = {
     ICEBERG: {"4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"},
     DELTA: {
@@ -51,13 +53,13 @@ class NoRelease(Exception):
 
 
 def formats_of(formats: Collection[str], catalogs: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
-    """The formats of a lake house among those of the sinks, and that of the catalogs."""
+    """Return the formats of a lake house among those of the sinks, and that of the catalogs."""
     wanted = {format_.lower() for format_ in formats} | ({ICEBERG} if catalogs else set())
     return tuple(format_ for format_ in RUNTIMES if format_ in wanted)
 
 
 def release(format_: str, pyspark: str) -> str:
-    """The package of a format for this version of PySpark. Raises NoRelease."""
+    """Return the package of a format for this version of PySpark. Raises NoRelease."""
     minor = ".".join(pyspark.split(".")[:2])
     found = RUNTIMES[format_].get(minor)
     if found is None:
@@ -66,12 +68,12 @@ def release(format_: str, pyspark: str) -> str:
 
 
 def needs(format_: str) -> str:
-    """Which PySpark the format needs, for people."""
+    """Return which PySpark the format needs, for people."""
     return f"{format_} needs PySpark {' or '.join(RUNTIMES[format_])}"
 
 
 def is_given(format_: str, packages: str | None, conf: Mapping[str, str]) -> bool:
-    """Whether the user brings the format's package himself, of whatever version."""
+    """Return whether the user brings the format's package himself, of whatever version."""
     given = (packages or "", *(conf.get(key, "") for key in (PACKAGES, *JARS)))
     return any(MARKS[format_] in text for text in given)
 
@@ -84,8 +86,9 @@ def lake_settings(
     pyspark: str,
     region: str | None = None,
 ) -> dict[str, str]:
-    """Settings of Spark; empty if no sink is in a lake house. `region` is for catalogs on AWS that name none: their
-    clients would ask the environment, which need not know. Raises NoRelease."""
+    """Return settings of Spark; empty if no sink is in a lake house. `region` is for catalogs on AWS that name none:
+    their clients would ask the environment, which need not know. Raises NoRelease.
+    """
     wanted = formats_of(formats, catalogs)
     if not wanted:
         return {}
@@ -110,7 +113,7 @@ def lake_settings(
 
 
 def _of_catalog(properties: Mapping[str, str]) -> list[str]:
-    """Packages that one catalog needs: those of AWS for S3, and the driver of its database."""
+    """Return packages that one catalog needs: those of AWS for S3, and the driver of its database."""
     found = [AWS_BUNDLE] if _is_on_aws(properties) else []
     if properties["type"] == "jdbc":
         uri = properties.get("uri", "").strip().lower()

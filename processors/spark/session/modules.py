@@ -72,18 +72,18 @@ class Parcels:
 
 
 def is_importable(name: str) -> bool:
-    """Whether a directory of this name can be a package."""
+    """Return whether a directory of this name can be a package."""
     return name.isidentifier() and name != "__pycache__"
 
 
 def descends(listed: Listed, *, top: bool) -> bool:
-    """Whether a directory's modules count: the top's always, below it those of packages, with or without
+    """Return whether a directory's modules count: the top's always, below it those of packages, with or without
     `__init__.py`, and never those of a virtual environment."""
     return top or (bool(listed.files) and not listed.is_environment)
 
 
 def bounded(sizes: Mapping[str, int]) -> TooMuch | None:
-    """Whether so many files are more than may be sent."""
+    """Return whether so many files are more than may be sent."""
     if len(sizes) > FILES_MAX:
         return TooMuch(f"more than {FILES_MAX} Python files")
     if sum(sizes.values()) > BYTES_MAX:
@@ -92,18 +92,18 @@ def bounded(sizes: Mapping[str, int]) -> TooMuch | None:
 
 
 def is_elsewhere(name: str) -> bool:
-    """Whether a name is a URI of another file system, which Spark fetches."""
+    """Return whether a name is a URI of another file system, which Spark fetches."""
     scheme, colon, rest = name.partition(":")
     return bool(colon) and rest.startswith("/") and "/" not in scheme and scheme != "file"
 
 
 def names_of(text: str | None) -> tuple[str, ...]:
-    """The names in the value of a key, with commas between them."""
+    """Return the names in the value of a key, with commas between them."""
     return tuple(name for part in (text or "").split(",") if (name := part.strip()))
 
 
 def twins(names: Iterable[str]) -> str | None:
-    """The first file name that two of the paths share."""
+    """Return the first file name that two of the paths share."""
     seen: set[str] = set()
     for name in names:
         last = name.partition("#")[0].rstrip("/").rpartition("/")[2]
@@ -114,7 +114,7 @@ def twins(names: Iterable[str]) -> str | None:
 
 
 def local_path(name: str) -> Path:
-    """A name without `file:` and without the alias after `#`."""
+    """Return a name without `file:` and without the alias after `#`."""
     plain = name.partition("#")[0]
     return Path(f"/{plain[5:].lstrip('/')}" if plain.startswith("file:") else plain).absolute()
 
@@ -123,7 +123,7 @@ def local_path(name: str) -> Path:
 
 
 def check(settings: SparkSettings) -> None:
-    """Both keys, without a session. Raises SessionError that names key and file."""
+    """Check both keys, without a session. Raises SessionError that names key and file."""
     for name in names_of(settings.py_files):
         _check(name, PY_FILES, MODULE_SUFFIXES, settings, "a .py, .zip or .egg file, or a directory of modules")
     twice = twins((*names_of(settings.py_files), *names_of(settings.archives)))
@@ -137,8 +137,6 @@ def check(settings: SparkSettings) -> None:
 
 def _check(name: str, key: str, suffixes: tuple[str, ...], settings: SparkSettings, wanted: str) -> None:
     if is_elsewhere(name):
-        if settings.remote:
-            raise SessionError(f"{key} has {name}, and with mld.spark.remote files of this machine are sent; name one")
         if not name.partition("#")[0].endswith(suffixes):
             raise SessionError(f"{key} has {name}; write {wanted}")
         return
@@ -165,7 +163,7 @@ def importable_here(settings: SparkSettings) -> None:
 
 
 def parcels(settings: SparkSettings, scratch: Path) -> Parcels:
-    """Everything that is to be sent; zips of directories are made in `scratch`. Raises SessionError."""
+    """Return everything that is to be sent; zips of directories are made in `scratch`. Raises SessionError."""
     check(settings)
     modules: list[str] = []
     own = pipeline_directory(settings.pipeline)
@@ -206,13 +204,13 @@ def parcels(settings: SparkSettings, scratch: Path) -> Parcels:
 
 
 def pipeline_directory(pipeline: str) -> Path | None:
-    """That of `path/to/pipeline.py:function`; None for SQL, which imports nothing."""
+    """Return the directory of `path/to/pipeline.py:function`; None for SQL, which imports nothing."""
     name, colon, _ = pipeline.rpartition(":")
     return Path(name).absolute().parent if colon and name.endswith(SUFFIX) else None
 
 
 def modules_below(top: Path) -> list[str] | TooMuch:
-    """Python files in a directory and its packages, as relative paths, sorted. Raises OSError for the top."""
+    """Return Python files in a directory and its packages, as relative paths, sorted. Raises OSError for the top."""
     sizes: dict[str, int] = {}
     seen = 0
     waiting = [PurePosixPath()]
@@ -255,7 +253,7 @@ def _listed(directory: Path, entries_max: int) -> tuple[Listed, int]:
 
 
 def _zip_of(top: Path, scratch: Path) -> Path | TooMuch | None:
-    """A zip of a directory's modules, named by what is in it; None if it has none. Raises OSError."""
+    """Return a zip of a directory's modules, named by what is in it; None if it has none. Raises OSError."""
     found = modules_below(top)
     if isinstance(found, TooMuch):
         return found
@@ -271,7 +269,7 @@ def _zip_of(top: Path, scratch: Path) -> Path | TooMuch | None:
 
 
 def pack(contents: Iterable[tuple[str, bytes]], scratch: Path) -> Path:
-    """A zip of these files, for this user alone; equal contents make a file of the same name."""
+    """Return a zip of these files, for this user alone; equal contents make a file of the same name."""
     digest = hashlib.sha256()
     pieces = list(contents)
     for name, data in pieces:
@@ -287,14 +285,12 @@ def pack(contents: Iterable[tuple[str, bytes]], scratch: Path) -> Path:
 # --- to the executors ------------------------------------------------------------------------------------------------
 
 
-def send(session: SparkSession, what: Parcels, *, remote: bool) -> None:
-    """Before the first job. Raises SessionError that names the file."""
+def send(session: SparkSession, what: Parcels) -> None:
+    """Send the modules before the first job. Raises SessionError that names the file."""
     for kind, names in (("pyfile", what.modules), ("archive", what.archives)):
         for name in names:
             try:
-                if remote:
-                    session.addArtifacts(name, pyfile=kind == "pyfile", archive=kind == "archive")
-                elif kind == "pyfile":
+                if kind == "pyfile":
                     session.sparkContext.addPyFile(name)
                 else:
                     session.sparkContext.addArchive(name)

@@ -22,35 +22,27 @@ from mld.processors.spark.spark_errors import SessionError
 
 
 def examine(file: str, env: Mapping[str, str]) -> str:
-    """What was found. Raises SettingsError, SessionError or PipelineError."""
+    """Return what was found. Raises SettingsError, SessionError or PipelineError."""
     settings = load(file, (), env)
-    spark_session.check_extra(remote=settings.remote is not None)
-    java = "no Java of ours" if settings.remote else f"Java at {spark_session.java_home(settings.java_home, env)}"
+    spark_session.check_extra()
+    java = f"Java at {spark_session.java_home(settings.java_home, env)}"
     modules.check(settings)
     modules.importable_here(settings)
     formats = _formats(settings)
     pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
-    return f"PySpark {_version()}, {java}, {formats}pipeline {settings.pipeline}: ready to start"
+    version = importlib.metadata.version("pyspark")
+    return f"PySpark {version}, {java}, {formats}pipeline {settings.pipeline}: ready to start"
 
 
 def _formats(settings: SparkSettings) -> str:
-    """What the formats of a lake house need of PySpark. Raises SessionError if it is not what is installed."""
+    """Return what the formats of a lake house need of PySpark. Raises SessionError if it is not what is installed."""
     formats = lakehouse.formats_of([spec.format for spec in settings.sinks], settings.catalogs)
-    if settings.remote:
-        return "".join(f"{format_} as the server has it, " for format_ in formats)
     spark_session.s3_client(settings, {**settings.conf, **spark_session.lake(settings)})
     given = {format_ for format_ in formats if lakehouse.is_given(format_, settings.packages, settings.conf)}
     return "".join(
         f"{format_} by your own package, " if format_ in given else f"{lakehouse.needs(format_)}, "
         for format_ in formats
     )
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("pyspark")
-    except importlib.metadata.PackageNotFoundError:
-        return f"{importlib.metadata.version('pyspark-client')} (client of Spark Connect)"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -27,7 +27,7 @@ _FILE = re.compile(rb'"schemaFile":(' + _TEXT + rb")")
 
 
 def files_of_versions(lines: bytes) -> dict[str, str]:
-    """The schema versions that records name, each with the file of its definition, if they name it."""
+    """Return the schema versions that records name, each with the file of its definition, if they name it."""
     found: dict[str, str] = {}
     for version, more in set(_VERSION.findall(lines)):
         file = _FILE.search(more)
@@ -44,7 +44,9 @@ class Definitions:
         self._told: set[str] = set()
 
     def of(self, texts: Iterable[bytes]) -> Mapping[str, str]:
-        """The definitions of the versions that the lines name. One that cannot be read is left out, and said once."""
+        """Return the definitions of the versions that the lines name. One that cannot be read is left out, and said
+        once.
+        """
         found: dict[str, str] = {}
         for lines in texts:
             for version, file in files_of_versions(lines).items():

@@ -44,7 +44,9 @@ class NoS3A(Exception):
 
 
 def is_needed(sinks: Iterable[SinkSpec], dead_letter: str | None, *, elsewhere: bool) -> bool:
-    """`elsewhere`: executors are not on this machine, so that they stage files on S3 themselves."""
+    """Return whether S3A is needed; `elsewhere`: executors are not on this machine, so that they stage files on S3
+    themselves.
+    """
     specs = tuple(sinks)
     files = (*(spec.path for spec in specs if spec.format not in ("delta", "iceberg")), dead_letter)
     tables = (spec.path for spec in specs if spec.format == "delta")
@@ -52,7 +54,7 @@ def is_needed(sinks: Iterable[SinkSpec], dead_letter: str | None, *, elsewhere: 
 
 
 def s3a_settings(access: S3Access, hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
-    """Settings of Spark, given those that are set already, which win; `hadoop` is the version that PySpark has.
+    """Return settings of Spark, given those that are set already, which win; `hadoop` is the version that PySpark has.
 
     Raises NoS3A."""
     ours = {**_packages(hadoop, theirs), **{f"{HADOOP}{key}": value for key, value in _store(access).items()}}

@@ -24,7 +24,9 @@ NODES_MAX = 2_000
 
 @contextmanager
 def computed_once(records: DataFrame, frames: Sequence[DataFrame]) -> Iterator[None]:
-    """`frames` are made of `records`. One frame, or a session without a JVM of ours: nothing is kept."""
+    """Compute once what `frames` share, which are made of `records`. One frame, or a session without a JVM of ours:
+    nothing is kept.
+    """
     shared = None
     if len(frames) > 1 and hasattr(records, "_jdf"):
         try:
@@ -40,7 +42,7 @@ def computed_once(records: DataFrame, frames: Sequence[DataFrame]) -> Iterator[N
 
 
 def _shared(records: DataFrame, frames: Sequence[DataFrame]) -> Any:
-    """The Dataset of Java that is kept; None if there is none."""
+    """Return the Dataset of Java that is kept; None if there is none."""
     session = records.sparkSession
     java = session._jvm
     assert java is not None
@@ -62,7 +64,7 @@ def _has(node: Any, root: Any) -> bool:
 
 
 def _nodes(plan: Any) -> list[Any]:
-    """The nodes of a plan from the top, level by level."""
+    """Return the nodes of a plan from the top, level by level."""
     found = [plan]
     for node in found:
         children = node.children()

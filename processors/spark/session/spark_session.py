@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mld import DISTRIBUTION
 from mld.processors.spark.session import class_archive, delta_log, gateway, local_files
 from mld.processors.spark.session.cluster import ANSWER_SHARE, addresses, await_answer
 from mld.processors.spark.session.lakehouse import DELTA, PACKAGES, NoRelease, formats_of, lake_settings
@@ -79,35 +80,23 @@ AVRO_LIMITS = " ".join(
 )
 REDACTED = "(?i)secret|passw|passphrase|pwd|token|credential|access[.]?key|account[.]key|private[.]?key|sas[.]"
 """Settings whose values the UI and Spark's own logs do not show: Spark's own list, and the keys of Azure."""
-EXTRA, CONNECT_EXTRA = "pip install 'mld[spark]'", "pip install 'mld[spark-connect]'"
-CONNECT_MODULES = ("grpc", "grpc_status", "pandas", "pyarrow", "zstandard")
-"""What the client of Spark Connect imports."""
+EXTRA = f"pip install '{DISTRIBUTION}[spark]'"
 OTHERS = ("SPARK_HOME", "SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE_ENABLED")
 """Variables of another Spark: its jars mixed with this PySpark's fail in strange ways; our keys say where we run."""
-REMOTE_RETRIES_MAX, REMOTE_BACKOFF_MAX_MS = 8, 5_000
-"""Retries of one call to a Connect server, over some 25 s. A server that was restarted has lost our session anyway."""
 ARROW_MODULES = ("pandas", "pyarrow")
 """What Arrow between the JVM and Python functions needs."""
-UNKNOWN_FORMAT = "Failed to find"
-"""How Spark's sentences about formats begin that it does not know, or of which it knows the package."""
 NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """They print each exception with the stack of the JVM; we say what it is in a sentence."""
 
 
-def check_extra(*, remote: bool = False) -> None:
-    """Raises SessionError if there is no PySpark, or not the part of it that is needed."""
+def check_extra() -> None:
+    """Raise SessionError if there is no PySpark, or only the client of Spark Connect."""
     if not _there("pyspark"):
-        extra = CONNECT_EXTRA if remote else EXTRA
-        raise SessionError(f"PySpark is missing in the environment of {sys.executable}; {extra}")
-    if remote and (missing := [name for name in CONNECT_MODULES if not _there(name)]):
+        raise SessionError(f"PySpark is missing in the environment of {sys.executable}; {EXTRA}")
+    if not _there("py4j"):
         raise SessionError(
-            f"mld.spark.remote needs {', '.join(missing)} in the environment of {sys.executable}; {CONNECT_EXTRA} in "
-            "an environment without PySpark, or pip install 'pyspark[connect]' in this one"
-        )
-    if not remote and not _there("py4j"):
-        raise SessionError(
-            f"the environment of {sys.executable} has only the client of Spark Connect; set mld.spark.remote, or "
-            f"{EXTRA} in an environment without pyspark-client"
+            f"the environment of {sys.executable} has only the client of Spark Connect; {EXTRA} in an environment "
+            "without pyspark-client"
         )
 
 
@@ -116,49 +105,34 @@ def _there(module: str) -> bool:
 
 
 def start(settings: SparkSettings, scratch: Path) -> SparkSession:
-    """Start the session, or connect to one. Raises SessionError; SessionUnreachable if trying again may help."""
+    """Start the session. Raises SessionError; SessionUnreachable if trying again may help."""
     try:
         from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession as Session
     except ImportError as error:
         raise SessionError(f"PySpark cannot be imported ({error}); {EXTRA}") from error
-    archive = ""
-    if settings.remote is None:
-        java = environment(settings)
-        archive = class_archive.options(java, settings.conf.get(DRIVER_OPTIONS, ""))
-        (scratch / LOGGING_FILE).write_text(LOGGING)
+    java = environment(settings)
+    archive = class_archive.options(java, settings.conf.get(DRIVER_OPTIONS, ""))
+    (scratch / LOGGING_FILE).write_text(LOGGING)
     await_answer(settings.where, addresses(settings), ANSWER_SHARE * settings.start_timeout_s)
-    program = sys.modules["__main__"]
-    if settings.remote is not None and not hasattr(program, "__file__"):
-        # The client of Spark Connect takes a program without a file, as `python -c` is, for a run of its own tests,
-        # and ends it. A host is started that way.
-        program.__file__ = __file__
     conf = {**configuration(settings, scratch, archive), "spark.app.name": settings.application}
-    if settings.remote is None:
-        conf["spark.master"] = settings.master
+    conf["spark.master"] = settings.master
     builder = Session.builder
     for name, value in conf.items():
         builder = builder.config(name, value)
-    if settings.remote is not None:
-        builder = builder.remote(settings.remote)
     try:
-        if settings.remote is None:
-            gateway.start_jvm(conf, scratch)
+        gateway.start_jvm(conf, scratch)
         session = builder.getOrCreate()
-        if settings.remote is None:
-            gateway.guard_calls_to_python(session)
+        gateway.guard_calls_to_python(session)
     except SessionError:
         raise
     except Exception as error:
         raise SessionError(
             f"no Spark session at {settings.where}: {first_line(error)}; see the lines of Spark above, and "
-            "mld.spark.master, mld.spark.remote and mld.spark.packages"
+            "mld.spark.master and mld.spark.packages"
         ) from error
     for name in NOISY_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
-    if settings.remote is not None:
-        _bound_retries(session)
-        return session
     if delta_log.CLASS in conf.values():
         delta_log.install(session, scratch)
     if settings.is_local and f"spark.hadoop.{local_files.KEY}" not in dict(settings.conf):
@@ -166,19 +140,10 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
     return session
 
 
-def _bound_retries(session: SparkSession) -> None:
-    """The client's default tries a server that is gone for more than ten minutes."""
-    from pyspark.sql.connect.client.retries import DefaultPolicy
-
-    policy = DefaultPolicy(max_retries=REMOTE_RETRIES_MAX, max_backoff=REMOTE_BACKOFF_MAX_MS)
-    session.client.set_retry_policies([policy])
-
-
 def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> dict[str, str]:
-    """Every setting of Spark that is not its default; what the user sets comes last. `archive`: the JVM's options for
-    its archive of classes."""
-    if settings.remote:
-        return {**OF_SQL, **settings.conf}
+    """Return every setting of Spark that is not its default; what the user sets comes last. `archive`: the JVM's
+    options for its archive of classes.
+    """
     own_options = (
         f"{JVM_OPTIONS}{_huge_pages()}{archive} -Dlog4j2.configurationFile={(scratch / LOGGING_FILE).as_uri()}"
     )
@@ -227,7 +192,7 @@ def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> 
 
 
 def lake(settings: SparkSettings) -> dict[str, str]:
-    """What tables of a lake house need, with what the user gives for the same keys. Raises SessionError."""
+    """Return what tables of a lake house need, with what the user gives for the same keys. Raises SessionError."""
     formats = [spec.format for spec in settings.sinks]
     if not formats_of(formats, settings.catalogs):
         return {}
@@ -242,8 +207,8 @@ def lake(settings: SparkSettings) -> dict[str, str]:
 
 
 def s3_client(settings: SparkSettings, theirs: Mapping[str, str]) -> dict[str, str]:
-    """What Spark needs to speak to S3 itself, if it has to; `theirs` is set already. Raises SessionError."""
-    if settings.remote or not is_needed(settings.sinks, settings.dead_letter, elsewhere=not settings.is_local):
+    """Return what Spark needs to speak to S3 itself, if it has to; `theirs` is set already. Raises SessionError."""
+    if not is_needed(settings.sinks, settings.dead_letter, elsewhere=not settings.is_local):
         return {}
     try:
         return s3a_settings(settings.s3, hadoop_version(), {PACKAGES: settings.packages or "", **theirs})
@@ -252,7 +217,7 @@ def s3_client(settings: SparkSettings, theirs: Mapping[str, str]) -> dict[str, s
 
 
 def hadoop_version() -> str | None:
-    """Of the Hadoop that PySpark has; None if its name does not say."""
+    """Return the version of the Hadoop that PySpark has; None if its name does not say."""
     found = importlib.util.find_spec("pyspark")
     places = (found.submodule_search_locations or ()) if found is not None else ()
     jars = (jar for place in places for jar in (Path(place) / "jars").glob("hadoop-client-api-*.jar"))
@@ -260,14 +225,14 @@ def hadoop_version() -> str | None:
 
 
 def python_functions() -> dict[str, str]:
-    """Where Arrow cannot be, Spark would do without it too, but with a warning for each function of the user."""
+    """Return where Arrow cannot be, Spark would do without it too, but with a warning for each function of the user."""
     if all(map(_there, ARROW_MODULES)):
         return {}
     return {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
 
 
 def _huge_pages() -> str:
-    """Where the system has none to give, the JVM would complain."""
+    """Return where the system has none to give, the JVM would complain."""
     try:
         offered = "[never]" not in HUGE_PAGES_FILE.read_text()
     except OSError:
@@ -276,7 +241,7 @@ def _huge_pages() -> str:
 
 
 def local_cores(master: str) -> int:
-    """How many tasks run at once under `local…`."""
+    """Return how many tasks run at once under `local…`."""
     inside = master.partition("[")[2].partition("]")[0].split(",")[0].strip()
     if inside == "*":
         return os.cpu_count() or 1
@@ -284,8 +249,9 @@ def local_cores(master: str) -> int:
 
 
 def environment(settings: SparkSettings) -> Path:
-    """What PySpark and the JVM read from the environment; returns the home of Java. Raises SessionError if there is no
-    fit one."""
+    """Return what PySpark and the JVM read from the environment; returns the home of Java. Raises SessionError if there
+    is no fit one.
+    """
     java = java_home(settings.java_home, os.environ)
     os.environ["JAVA_HOME"] = str(java)
     if python := settings.conf.get("spark.pyspark.python"):  # PySpark itself reads the variable only
@@ -300,7 +266,7 @@ def environment(settings: SparkSettings) -> Path:
 
 
 def java_home(wanted: str | None, env: Mapping[str, str]) -> Path:
-    """The home of a Java that Spark can run on. Raises SessionError."""
+    """Return the home of a Java that Spark can run on. Raises SessionError."""
     named = wanted or env.get("JAVA_HOME")
     remedy = f"install a JRE {JAVA_MIN} or later (Debian: openjdk-{JAVA_MIN}-jre-headless), or set mld.spark.javaHome"
     if named:
@@ -327,19 +293,13 @@ def java_home(wanted: str | None, env: Mapping[str, str]) -> Path:
 
 def check_format(session: SparkSession, name: str, key: str) -> None:
     """Find out before the first record whether Spark knows a format. Raises SessionError."""
-    local = _jvm(session) is not None
     try:
-        if local:
-            source = session._jvm.org.apache.spark.sql.execution.datasources.DataSource  # type: ignore[union-attr]
-            source.lookupDataSource(name, session._jsparkSession.sessionState().conf())
-        else:
-            assert session.read.format(name).load().schema is not None
+        source = session._jvm.org.apache.spark.sql.execution.datasources.DataSource  # type: ignore[union-attr]
+        source.lookupDataSource(name, session._jsparkSession.sessionState().conf())
     except Exception as error:
-        if not local and UNKNOWN_FORMAT not in str(error):
-            return  # whatever is wrong with such a read (no path, no schema, a format to write only), it is known
         raise SessionError(
             f"{key} is {name}, which Spark does not know: {first_line(getattr(error, 'java_exception', error))}; "
-            f"correct it, or add the package that has it to {'mld.spark.packages' if local else 'those of the server'}"
+            "correct it, or add the package that has it to mld.spark.packages"
         ) from error
 
 
@@ -350,16 +310,12 @@ class SessionHealth:
         self._session = session
 
     def check(self) -> None:
-        """Cheap: has our JVM ended, or the session in it; does the server still know our session?"""
+        """Ask cheaply: has our JVM ended, or the session in it?"""
         process = _jvm(self._session)
         try:
-            if process is None:
-                assert self._session.range(1).schema is not None
-                stopped = False
-            elif process.poll() is not None:
+            if process is not None and process.poll() is not None:
                 raise SessionGone(f"the JVM has ended with status {process.returncode}")
-            else:
-                stopped = self._session.sparkContext._jsc.sc().isStopped()
+            stopped = self._session.sparkContext._jsc.sc().isStopped()
         except SessionGone:
             raise
         except Exception as error:
@@ -368,7 +324,7 @@ class SessionHealth:
             raise SessionGone("Spark has stopped the application; see its lines above")
 
     def probe(self) -> None:
-        """A job without data: if even that fails, it is not the records."""
+        """Run a job without data: if even that fails, it is not the records."""
         try:
             self._session.range(1).count()
         except Exception as error:
@@ -376,7 +332,7 @@ class SessionHealth:
 
 
 def _jvm(session: SparkSession) -> subprocess.Popen[bytes] | None:
-    """The process that PySpark has started; None where there is none (Spark Connect)."""
+    """Return the process that PySpark has started; None where others have started the JVM."""
     process: subprocess.Popen[bytes] | None
     process = getattr(getattr(getattr(session, "_sc", None), "_gateway", None), "proc", None)
     return process
@@ -387,9 +343,7 @@ def jvm_pid(session: SparkSession) -> int | None:
     return None if process is None else process.pid
 
 
-def ui_address(session: SparkSession, settings: SparkSettings) -> str | None:
-    """Where a person can look at the jobs; a Connect server has its own."""
-    if settings.remote or _jvm(session) is None:
-        return None
+def ui_address(session: SparkSession) -> str | None:
+    """Return where a person can look at the jobs."""
     address: str | None = session.sparkContext.uiWebUrl
     return address

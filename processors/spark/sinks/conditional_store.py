@@ -13,8 +13,9 @@ NOT_MATCHED = "RemoteFileChangedException"
 
 
 def is_conditional(session: SparkSession, place: str) -> bool:
-    """Whether a file below `place` is created only if it is not there, tried with two writers of one at once. Raises
-    whatever Spark raises if that cannot be tried."""
+    """Return whether a file below `place` is created only if it is not there, tried with two writers of one at once.
+    Raises whatever Spark raises if that cannot be tried.
+    """
     java: Any = session._jvm
     path = java.org.apache.hadoop.fs.Path(f"{place.rstrip('/')}/_mld/probe/{java.java.util.UUID.randomUUID()}")
     files = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())

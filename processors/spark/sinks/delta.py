@@ -70,7 +70,8 @@ class DeltaSink(LakeSink):
         return self._lost() if rows else None
 
     def _lost(self) -> LedgerEntry | None:
-        """An entry without marks if the table once had one, and somebody has accepted its loss; None if it never had.
+        """Return an entry without marks if the table once had one, and somebody has accepted its loss; None if it never
+        had.
 
         Raises SinkRefused if the entry is lost and nobody has said what that means."""
         number = self._number()
@@ -88,7 +89,7 @@ class DeltaSink(LakeSink):
         )
 
     def _number(self) -> int:
-        """The highest number that the log has of this program: in checkpoints it stays when entries are gone."""
+        """Return the highest number that the log has of this program: in checkpoints it stays when entries are gone."""
         log = f"{self._location().rstrip('/')}/_delta_log"
         reading = self._spark.read.schema("txn struct<appId: string, version: bigint>")
         numbers = [0]
@@ -108,7 +109,7 @@ class DeltaSink(LakeSink):
             raise
 
     def _is_head(self, entry: LedgerEntry) -> bool:
-        """Whether the number is ours. Others may have followed already, hence the look further back."""
+        """Return whether the number is ours. Others may have followed already, hence the look further back."""
         return any(row.userMetadata and entry.token in row.userMetadata for row in self._history(HISTORY_STEPS[1]))
 
     # --- the commit --------------------------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ class DeltaSink(LakeSink):
             raise LostRace
 
     def _append(self, frame: DataFrame, entry: LedgerEntry, said: str) -> None:
-        """Columns that the table has not got are added by the same commit."""
+        """Append the rows. Columns that the table has not got are added by the same commit."""
         options = {"txnAppId": APPLICATION, "txnVersion": str(entry.number), "userMetadata": said}
         mine = {"mergeSchema": "true", **self._spec.options, **options}
         writing = frame.write.format("delta").mode("append").options(**mine)
@@ -148,7 +149,9 @@ class DeltaSink(LakeSink):
             writing.saveAsTable(self._target)
 
     def _create(self, frame: DataFrame) -> None:
-        """A table that is made by its name keeps no `userMetadata` of the commit that makes it: it begins empty."""
+        """Create the table. One that is made by its name keeps no `userMetadata` of the commit that makes it: it begins
+        empty.
+        """
         writing = frame.limit(0).write.format("delta").options(**self._spec.options)
         if self._spec.partition_by:
             writing = writing.partitionBy(*self._spec.partition_by)
@@ -179,7 +182,7 @@ class DeltaSink(LakeSink):
     # --- the table ---------------------------------------------------------------------------------------------------
 
     def _check_columns(self, frame: DataFrame, table: DataFrame | None) -> None:
-        """Columns may be added; none may change its type. Raises SinkRefused."""
+        """Check the columns: some may be added; none may change its type. Raises SinkRefused."""
         if table is None:
             return
         try:
@@ -190,7 +193,7 @@ class DeltaSink(LakeSink):
             ) from error
 
     def _table(self) -> DataFrame | None:
-        """The table as it is now; None if there is none."""
+        """Return the table as it is now; None if there is none."""
         if not self._history(1):
             return None
         if "/" in self._target:
@@ -212,7 +215,7 @@ class DeltaSink(LakeSink):
         return self._target if "/" in self._target else str(self._detail().location)
 
     def _refuse_one_driver_store(self) -> None:
-        """Raises SinkRefused where two drivers could overwrite each other's commits."""
+        """Raise SinkRefused where two drivers could overwrite each other's commits."""
         if "/" in self._target:
             place = self._target
         elif self._history(1):
@@ -224,7 +227,7 @@ class DeltaSink(LakeSink):
         store = self._spark.conf.get(f"spark.delta.logStore.{scheme}.impl", None)
         if refusal := one_driver_refusal(self.name, scheme, store):
             raise SinkRefused(refusal)
-        if scheme in ONE_DRIVER_SCHEMES and getattr(self._spark, "_jvm", None) is not None:
+        if scheme in ONE_DRIVER_SCHEMES:
             self._try_store(place)
 
     def _try_store(self, place: str) -> None:
@@ -240,7 +243,9 @@ class DeltaSink(LakeSink):
 
 
 def one_driver_refusal(sink: str, scheme: str, store: str | None) -> str | None:
-    """Why a table there cannot be written exactly once by several workers; `store` is the log store of the settings."""
+    """Return why a table there cannot be written exactly once by several workers; `store` is the log store of the
+    settings.
+    """
     if scheme not in ONE_DRIVER_SCHEMES or (store and not store.endswith(SINGLE_DRIVER_STORE)):
         return None
     key = f"mld.spark.conf.spark.delta.logStore.{scheme}.impl"
@@ -257,7 +262,7 @@ def _columns(frame: DataFrame) -> Columns:
 
 @contextmanager
 def _set(session: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    """Settings of the session for one statement; nothing else writes through it meanwhile."""
+    """Apply settings of the session for one statement; nothing else writes through it meanwhile."""
     for key, value in conf.items():
         session.conf.set(key, value)
     try:

@@ -33,7 +33,7 @@ class ColumnChunk(NamedTuple):
 
 
 def unrepeated(chunks: Iterable[ColumnChunk]) -> frozenset[str]:
-    """Columns that have values enough, and for which no chunk with so many kept its dictionary."""
+    """Return columns that have values enough, and for which no chunk with so many kept its dictionary."""
     large = [chunk for chunk in chunks if chunk.values >= ROWS_MIN]
     return frozenset(chunk.path for chunk in large) - {chunk.path for chunk in large if chunk.uses_dictionary}
 
@@ -42,7 +42,7 @@ class Dictionaries:
     """What one sink knows of its columns. Called on the engine's thread only."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """`options` are the user's; nothing is learned if they say anything of dictionaries."""
+        """Take `options`, which are the user's; nothing is learned if they say anything of dictionaries."""
         self._learns = not any(name.lower().startswith(KEY) for name in options)
         self._found: frozenset[str] = frozenset()
         self._batches = 0
@@ -51,7 +51,9 @@ class Dictionaries:
         return {f"{KEY}#{path}": "false" for path in sorted(self._found)}
 
     def wants(self, rows: int) -> bool:
-        """Whether a batch of so many rows, which was just written, is to be looked at: the 1st, 2nd, 4th, 8th …"""
+        """Return whether a batch of so many rows, which was just written, is to be looked at: the 1st, 2nd, 4th,
+        8th …
+        """
         if not self._learns or rows < ROWS_MIN:
             return False
         self._batches += 1
@@ -65,7 +67,7 @@ class Dictionaries:
 
 
 def chunks_of(session: SparkSession, uri: str) -> list[ColumnChunk]:
-    """What the footer of a Parquet file says; nothing where it cannot be read from here, as with Spark Connect."""
+    """Return what the footer of a Parquet file says; nothing where it cannot be read from here."""
     try:
         java = session._jvm
         assert java is not None

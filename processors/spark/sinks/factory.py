@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from mld.processors.spark.commit.store import Store, store_at
 from mld.processors.spark.sink_port import Sink, SinkRefused, SinkSpec, is_s3
-from mld.processors.spark.sinks.files import FileSink, FlatSink
+from mld.processors.spark.sinks.files import FlatSink
 from mld.processors.spark.sinks.generic import GenericSink
 from mld.processors.spark.sinks.partitioned_files import PartitionedSink
 from mld.processors.spark.sinks.s3_access import bucket_of
 from mld.processors.spark.sinks.s3_files import ClusterS3FileSink, S3FileSink, ScratchStore, place_of
-from mld.processors.spark.sinks.spark_rewrite import REWRITTEN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,14 +25,13 @@ LAKE_FORMATS = frozenset(("delta", "iceberg"))
 
 
 def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) -> Sink:
-    """The sink of a spec. Nothing is touched before its `open`. Raises SinkRefused that names the key.
+    """Return the sink of a spec. Nothing is touched before its `open`. Raises SinkRefused that names the key.
 
     `scratch`: a directory of this machine that Spark writes to as well, with room for a batch; None if there is none,
     as its executors are elsewhere."""
     format = spec.format.lower()
-    _check_compact(spec)
     if format in FILE_FORMATS:
-        return _s3_files(spec, spark, scratch) if is_s3(spec.path) else _files(spec, spark)
+        return _s3_files(spec, spark, scratch) if is_s3(spec.path) else _files(spec)
     if format in LAKE_FORMATS:
         _need_path(spec)
         return _lake_table(spec, spark)
@@ -49,63 +46,29 @@ def make_sink(spec: SinkSpec, spark: SparkSession, scratch: Path | None = None) 
     )
     if not spec.ledger:
         return GenericSink(spec, None)
-    return GenericSink(spec, _ledger_store(spec, spark))
+    return GenericSink(spec, _ledger_store(spec))
 
 
-def compactable_sinks(
-    specs: Iterable[SinkSpec], spark: SparkSession, *, by_hand: bool = False
-) -> tuple[list[FileSink], list[str]]:
-    """Sinks, apart from those that are written to, whose small files become large ones; and why the others are not.
-
-    `by_hand`: also those of which the settings say that it is not to happen by itself."""
-    sinks: list[FileSink] = []
-    left_out: list[str] = []
-    for spec in specs:
-        reason = _not_compactable(spec)
-        if reason is None and (by_hand or spec.compact is not False):
-            sink = _files(spec, spark)
-            assert isinstance(sink, FileSink)
-            sinks.append(sink)
-        elif reason is not None:
-            left_out.append(f"sink {spec.name}: {reason}")
-    return sinks, left_out
-
-
-def _not_compactable(spec: SinkSpec) -> str | None:
-    """Why the small files of a sink cannot be put together; None if they can be."""
-    format = spec.format.lower()
-    if format in LAKE_FORMATS:
-        return f"tables of {format} are compacted by their own maintenance"
-    if format not in REWRITTEN:
-        return f"files of {format} stay as they are; compacted are {' and '.join(sorted(REWRITTEN))}"
-    if is_s3(spec.path):
-        return (
-            "files on S3 stay as they are: a copy that is carried out late would bring back one that was replaced; use "
-            "a table of Iceberg or Delta, whose maintenance compacts"
-        )
-    return None
-
-
-def _check_compact(spec: SinkSpec) -> None:
-    reason = _not_compactable(spec)
-    if spec.compact and reason is not None:
-        raise SinkRefused(f"mld.spark.sink.{spec.name}.compact = on: {reason}; remove the key")
-
-
-def _ledger_store(spec: SinkSpec, spark: SparkSession) -> Store:
-    """Where a sink that keeps no ledger of its own has one."""
+def _ledger_store(spec: SinkSpec) -> Store:
+    """Return where a sink that keeps no ledger of its own has one."""
     assert spec.ledger is not None
-    return store_at(f"{spec.ledger.rstrip('/')}/{quote(spec.name, safe='')}", "mld.spark.ledger", spark)
+    return store_at(f"{spec.ledger.rstrip('/')}/{quote(spec.name, safe='')}", "mld.spark.ledger")
 
 
 def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
-    """The sink of a table by JDBC; None for a database whose statements it does not know."""
+    """Return the sink of a table by JDBC; None for a database whose statements it does not know."""
     from mld.processors.spark.commit.journal import Journal
     from mld.processors.spark.sinks.jdbc import JdbcSink
     from mld.processors.spark.sinks.jdbc_dialects import DIALECTS, dialect_of
     from mld.processors.spark.sinks.jdbc_options import checked_options
 
-    dialect = dialect_of(next((value for name, value in spec.options.items() if name.lower() == "url"), ""))
+    url = next((value for name, value in spec.options.items() if name.lower() == "url"), "")
+    if url.strip().lower().startswith("jdbc:sqlserver:"):
+        raise SinkRefused(
+            f"mld.spark.sink.{spec.name}.options.url: mld 0.2 wrote to SQL Server, which is no longer there; write to "
+            "PostgreSQL, MariaDB or MySQL, or a table of format iceberg or delta"
+        )
+    dialect = dialect_of(url)
     if dialect is None and (spec.keys or spec.mode.lower() == "merge"):
         known = ", ".join(dialect.name for dialect in DIALECTS)
         raise SinkRefused(
@@ -114,36 +77,24 @@ def _table(spec: SinkSpec, spark: SparkSession) -> Sink | None:
     if dialect is None:
         return None
     checked_options(spec)
-    if getattr(spark, "_jvm", None) is None:
-        raise SinkRefused(
-            f"mld.spark.sink.{spec.name}.format = jdbc: its transaction needs a JVM of this host, and with "
-            "mld.spark.remote there is none; use mld.spark.master"
-        )
-    inherited = Journal(_ledger_store(spec, spark), spec.name) if spec.ledger else None
+    inherited = Journal(_ledger_store(spec), spec.name) if spec.ledger else None
     return JdbcSink(spec, spark, dialect, inherited)
 
 
 def _lake_table(spec: SinkSpec, spark: SparkSession) -> Sink:
     from mld.processors.spark.sinks.delta import DeltaSink
     from mld.processors.spark.sinks.iceberg import IcebergSink
-    from mld.processors.spark.sinks.iceberg_connect import ConnectIcebergSink
 
     if spec.format.lower() == "delta":
         return DeltaSink(spec, spark)
-    with_jvm = getattr(spark, "_jvm", None) is not None
-    if spec.mode.lower() == "merge" and not with_jvm:
-        raise SinkRefused(
-            f"mld.spark.sink.{spec.name}.mode = merge needs a JVM of this host for {spec.format}, and with "
-            "mld.spark.remote there is none; use mld.spark.master"
-        )
     if spec.mode.lower() != "merge":
         _append_only(spec)
-    return IcebergSink(spec, spark) if with_jvm else ConnectIcebergSink(spec, spark)
+    return IcebergSink(spec, spark)
 
 
-def _files(spec: SinkSpec, spark: SparkSession) -> Sink:
+def _files(spec: SinkSpec) -> Sink:
     _append_only(spec)
-    store = store_at(_need_path(spec), f"mld.spark.sink.{spec.name}.path", spark, private=spec.private)
+    store = store_at(_need_path(spec), f"mld.spark.sink.{spec.name}.path", private=spec.private)
     return PartitionedSink(spec, store) if spec.partition_by else FlatSink(spec, store)
 
 
@@ -156,11 +107,6 @@ def _s3_files(spec: SinkSpec, spark: SparkSession, scratch: Path | None) -> Sink
     objects = bucket_of(spec.s3, place.bucket)
     if scratch is not None:
         return S3FileSink(spec, objects, place, ScratchStore(scratch / f"s3-{quote(spec.name, safe='')}", private=True))
-    if getattr(spark, "_jvm", None) is None:
-        raise SinkRefused(
-            f"{key} = {place}: a Spark Connect server cannot be told by us how to reach S3; use mld.spark.master, or "
-            "an Iceberg table"
-        )
     return ClusterS3FileSink(spec, objects, place, spark)
 
 

@@ -14,30 +14,25 @@ Partitioned (`partitioned_files`): the files of a commit are renamed one by one 
 and every name begins with the number of its commit. A reader may see a part of the newest commit meanwhile, and no
 record twice.
 
-A compaction replaces small files of one directory by a large one: a commit without records, whose entry has the names
-of the files that go (`LedgerEntry.removals`). They go first, so a reader may miss their records until the large file
-has come, and never sees one twice.
-
 `commit.journal` says why a commit happens once, whatever dies. Spark writes into a private staging area, so what its
 own committer leaves there (`_temporary`, `_SUCCESS`, late attempts of tasks) never gets into the sink.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, cast
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.admission import admission_of
+from mld.processors.spark.commit.admission import AdmittedSink, admission_of
 from mld.processors.spark.commit.journal import LEDGER, Journal, SinkJournal, signature
 from mld.processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, LedgerEntry
 from mld.processors.spark.commit.store import PosixStore, StagingStore, Store, as_sink_error
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec, StagedFrame
-from mld.processors.spark.sinks.compaction import CompactableFiles
 from mld.processors.spark.sinks.dictionaries import Dictionaries, chunks_of
 from mld.processors.spark.sinks.letter_files import LetterFiles, StoredLetters
 from mld.processors.spark.sinks.spark_write import write
@@ -61,7 +56,7 @@ all values of a column that has no repetitions; building it in vain takes a fift
 OPTIONS = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 
 
-class FileSink(CompactableFiles):
+class FileSink(AdmittedSink):
     """What both layouts share: stage, commit, and the rules of columns. Exactly once."""
 
     exactly_once = True
@@ -72,7 +67,9 @@ class FileSink(CompactableFiles):
     def __init__(
         self, spec: SinkSpec, store: StagingStore, journal: SinkJournal | None = None, place: str | None = None
     ) -> None:
-        """Spark writes to `store`; `journal` publishes from there, by default within it. `place` is for people."""
+        """Open a sink: Spark writes to `store`; `journal` publishes from there, by default within it. `place` is for
+        people.
+        """
         self._spec = spec
         self.name = spec.name
         self._store = cast("Store", store)  # a sink with a journal of its own looks at it as a StagingStore only
@@ -80,8 +77,6 @@ class FileSink(CompactableFiles):
         if journal is None:
             journal = Journal(self._store, spec.name)
         self._journal = journal
-        self.before_commit: Callable[[Columns, list[str]], None] = lambda columns, files: None
-        """Hears what a commit is about to bring, once it is staged: columns, and files by their paths in the table."""
         self._admission = admission_of(spec.writer, spec.name, self.place, shared=spec.shared)
         by = f" by {','.join(spec.partition_by)}" if spec.partition_by else ""
         self._layout = f"{spec.format}{by}"
@@ -93,7 +88,7 @@ class FileSink(CompactableFiles):
         return self._admission.marks(self._journal.claim(head, self._admission))
 
     def newest(self) -> int:
-        """The number of the newest commit, which is complete then; 0 if there is none. Raises SinkError."""
+        """Return the number of the newest commit, which is complete then; 0 if there is none. Raises SinkError."""
         head = self._journal.open()
         return head.number if head else 0
 
@@ -103,7 +98,7 @@ class FileSink(CompactableFiles):
 
     @property
     def stages_ahead(self) -> bool:
-        """Where Spark writes to this machine. The client of HDFS and the staging areas of a bucket were not tried."""
+        """Where Spark writes to this machine. The staging areas of a bucket were not tried."""
         return isinstance(self._store, PosixStore)
 
     def look(self, frame: DataFrame | None, batch: ShardSpans) -> None:
@@ -126,7 +121,6 @@ class FileSink(CompactableFiles):
         token, columns, files, rows = staged.token, staged.columns, list(staged.files), staged.rows
         if files:
             self._learn(staged.frame, f"{self._journal.data(token)}/{files[0]}", rows // len(files))
-            self.before_commit(columns, files)
 
         def follow(head: LedgerEntry | None) -> LedgerEntry:
             self._check(head, batch, columns)
@@ -205,7 +199,7 @@ class FileSink(CompactableFiles):
         return columns
 
     def _check(self, head: LedgerEntry | None, batch: ShardSpans, columns: Columns) -> None:
-        """Whether the batch may follow this head."""
+        """Check whether the batch may follow this head."""
         self._check_layout(head)
         self._admission.check(head, batch)
         self._widened(head, columns)
@@ -218,7 +212,7 @@ class FileSink(CompactableFiles):
             )
 
     def _layout_after(self, head: LedgerEntry | None) -> str:
-        """The layout of the commit that follows a head."""
+        """Return the layout of the commit that follows a head."""
         return self._layout
 
     def _widened(self, head: LedgerEntry | None, columns: Columns) -> Columns:
@@ -237,40 +231,26 @@ class FileSink(CompactableFiles):
         raise NotImplementedError
 
     def _accompany(self, entry: LedgerEntry, token: str) -> None:
-        """What is staged beside the data once the entry is known."""
+        """Return what is staged beside the data once the entry is known."""
 
     def _committed(self, entry: LedgerEntry) -> None:
-        """What may be cleared away after a commit."""
+        """Return what may be cleared away after a commit."""
 
     def _lost_ledger(self) -> LedgerEntry | None:
-        """The newest entry that is found outside of an empty ledger."""
+        """Return the newest entry that is found outside of an empty ledger."""
         return None
 
 
 class FlatSink(FileSink):
     """All files in one directory; or one directory per commit, where the sink has begun so."""
 
-    in_one_directory_for: str | None = None
-    """The key whose table reads one directory, and cannot read one per commit."""
-
     def __init__(self, spec: SinkSpec, store: Store) -> None:
         super().__init__(spec, store)
         self._in_directories, self._layout = self._layout, IN_FILES.format(self._layout)
 
     def letters(self) -> LetterFiles:
-        """The files of a dead letter."""
+        """Return the files of a dead letter."""
         return StoredLetters(self._store)
-
-    def _is_compactable(self, head: LedgerEntry) -> bool:
-        return head.layout != self._in_directories
-
-    def _check_layout(self, head: LedgerEntry | None) -> None:
-        super()._check_layout(head)
-        if head and self.in_one_directory_for and head.layout == self._in_directories:
-            raise SinkRefused(
-                f"{self.in_one_directory_for}: {self.place} has a directory per commit, as version 0.1 began it; use "
-                "another path, or make the table once by what mld-spark --ddl prints"
-            )
 
     def _layout_after(self, head: LedgerEntry | None) -> str:
         return self._in_directories if head and head.layout == self._in_directories else self._layout
@@ -320,7 +300,9 @@ class FlatSink(FileSink):
             self._store.remove(f"{COPIES}/{ledger.entry_name(number)}")
 
     def _lost_ledger(self) -> LedgerEntry | None:
-        """Whoever removes `_mld` and keeps the data has only lost the newest copy's number of empty batches."""
+        """Begin a ledger anew. Whoever removes `_mld` and keeps the data has only lost the newest copy's number of
+        empty batches.
+        """
         try:
             names, copies = self._store.names(""), self._copies()
             if self._journal.head() is not None:
@@ -330,22 +312,10 @@ class FlatSink(FileSink):
             newest = max((number for name in names if (number := ledger.commit_of(name)) is not None), default=0)
             # A copy without its files was never seen by a reader; its number is given again, to another commit.
             unseen = [number for number in copies if number > newest]
-            for number in unseen:
-                self._check_removals(f"{COPIES}/{ledger.entry_name(number)}", names)
             self._remove_copies(unseen)
             return self._restored(f"{COPIES}/{ledger.entry_name(newest)}") if newest else None
         except OSError as error:
             raise as_sink_error(error, f"sink {self.name}: looking for its lost ledger") from error
-
-    def _check_removals(self, copy: str, names: list[str]) -> None:
-        """A compaction whose file has not come must not have taken any away. What cannot be read was none's."""
-        with suppress(ValueError):
-            gone = set(ledger.decode(self._store.read(copy)).removals) - set(names)
-            if gone:
-                raise SinkRefused(
-                    f"sink {self.name}: {self._store.uri('')} has no ledger, and {len(gone)} files are missing that "
-                    f"the compaction of {copy} was replacing, {min(gone)} among them; restore _mld, which has them"
-                )
 
     def _restored(self, copy: str) -> LedgerEntry:
         try:
@@ -369,11 +339,11 @@ class FlatSink(FileSink):
 
 
 def _suffixes(name: str) -> str:
-    """What says how a file is to be read, such as `.snappy.parquet`."""
+    """Return what says how a file is to be read, such as `.snappy.parquet`."""
     _, dot, rest = PurePosixPath(name).name.partition(".")
     return f"{dot}{rest}"
 
 
 def _hidden(name: str) -> bool:
-    """As Spark's readers see it: `_x` and `.x` are no data, `_x=1` is a partition."""
+    """Hide what Spark's readers see it: `_x` and `.x` are no data, `_x=1` is a partition."""
     return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in PurePosixPath(name).parts)

@@ -50,7 +50,7 @@ class IcebergSink(LakeSink):
         self._table: IcebergTable | None = None
 
     def _head(self) -> LedgerEntry | None:
-        """The entry in force; remembers the table and its metadata, which the next commit is bound to."""
+        """Return the entry in force; remembers the table and its metadata, which the next commit is bound to."""
         self._table = IcebergTable.load(self._spark, self._target)
         self._seen = self._table.look() if self._table is not None else None
         return self._entry()
@@ -98,7 +98,7 @@ class IcebergSink(LakeSink):
         return self._table.write(frame, self._spec.options)
 
     def _merged(self, merge: Merge, frame: DataFrame, batch: ShardSpans, batch_id: str) -> Published:
-        """The batch as one MERGE, staged beside `main`, and then made its next snapshot."""
+        """Return the batch as one MERGE, staged beside `main`, and then made its next snapshot."""
         assert self._table is not None and self._seen is not None
         rows = merge.newest(frame)
         self._fit(frame)
@@ -127,14 +127,14 @@ class IcebergSink(LakeSink):
         return Published(self._admission.marks(entry), entry.number)
 
     def _is_head(self, entry: LedgerEntry) -> bool:
-        """Whether the entry is in force; looks again."""
+        """Return whether the entry is in force; looks again."""
         assert self._table is not None
         self._seen = self._table.look()
         head = self._entry()
         return head is not None and head.token == entry.token
 
     def _published(self, files: Files, batch: ShardSpans, batch_id: str) -> Published:
-        """The files with the entry that follows the head as it is now."""
+        """Return the files with the entry that follows the head as it is now."""
         assert self._table is not None and self._seen is not None
         for _ in range(RACES_MAX):
             entry = self._following(batch, batch_id)
@@ -191,7 +191,7 @@ def encoded(entry: LedgerEntry) -> str:
 
 
 def check_name(spec: SinkSpec) -> tuple[str, str]:
-    """Catalog, and schema with table. Raises SinkRefused."""
+    """Check the name: catalog, and schema with table. Raises SinkRefused."""
     assert spec.path is not None
     catalog, _, table = spec.path.partition(".")
     if not table or "/" in spec.path:

@@ -7,8 +7,7 @@ note ties the two together: walking from the current snapshot by its parents, th
 property. If it is not, `main` was moved by hand, and nobody can know which records are in the table.
 
 A note has a `version` that no program knows which looks for whole entries in summaries, so that such a one refuses the
-table. A whole entry in a summary is still read: tables of older programs have it, and sinks through Spark Connect write
-it, for they can set no property in the same commit.
+table. A whole entry in a summary is still read: tables of older programs have it.
 
 Pure: values in, values out.
 """
@@ -46,7 +45,7 @@ class Lineage:
 
 
 def note(entry: LedgerEntry) -> str:
-    """What the summary of the entry's snapshot says."""
+    """Return what the summary of the entry's snapshot says."""
     value = {"application": "mld", "version": NOTE_VERSION, "number": entry.number, "token": entry.token}
     return json.dumps(value, separators=(",", ":"))
 
@@ -54,7 +53,7 @@ def note(entry: LedgerEntry) -> str:
 def head_of(
     lineage: Lineage, kept: str | None, keep: str | None, decode: Callable[[str], LedgerEntry]
 ) -> LedgerEntry | None:
-    """The entry in force, of the walk and the table's properties; None if nobody has written with a ledger.
+    """Return the entry in force, of the walk and the table's properties; None if nobody has written with a ledger.
 
     Raises MainWasMoved, ValueError if a note is damaged, and what `decode` raises."""
     if lineage.said is None:
@@ -87,7 +86,7 @@ def _note_of(text: str) -> tuple[int, str] | None:
 
 
 def moved_sentence(sink: str, table: str, number: int) -> str:
-    """What a person can do when `MainWasMoved`."""
+    """Return what a person can do when `MainWasMoved`."""
     return (
         f"sink {sink}: {table} was rolled back or replaced: its ledger is that of commit {number}, which is not in the "
         "table any more; nothing was written. If what was rolled back is to be delivered again, forget the marks by "

@@ -56,14 +56,14 @@ class TableAsRead:
         self.snapshot_id: int | None = None if current is None else int(current.snapshotId())
 
     def staged(self, wap_id: str) -> Any | None:
-        """The newest snapshot that was staged by this name."""
+        """Return the newest snapshot that was staged by this name."""
         for snapshot in reversed(list(self.metadata.snapshots())):
             if snapshot.summary().get(WAP_ID) == wap_id:
                 return snapshot
         return None
 
     def lineage(self) -> Lineage:
-        """Walks from the current snapshot by parents to the first summary that has something of a ledger."""
+        """Walk from the current snapshot by parents to the first summary that has something of a ledger."""
         snapshot = self.metadata.currentSnapshot()
         while snapshot is not None:
             said = snapshot.summary().get(PROPERTY)
@@ -92,7 +92,7 @@ class IcebergTable:
 
     @classmethod
     def load(cls, spark: SparkSession, name: str) -> IcebergTable | None:
-        """None if there is no such table."""
+        """Return none if there is no such table."""
         java: Any = spark._jvm
         try:
             return cls(spark, java.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name))
@@ -102,7 +102,7 @@ class IcebergTable:
             raise
 
     def look(self) -> TableAsRead:
-        """The metadata as the catalog has them now."""
+        """Return the metadata as the catalog has them now."""
         return TableAsRead(self._operations.refresh())
 
     def write(self, frame: DataFrame, options: Mapping[str, str]) -> Files:
@@ -120,7 +120,7 @@ class IcebergTable:
                 cache.remove(name)
 
     def _cache(self) -> Any:
-        """Where Spark finds tables by the names that rewrites give them.
+        """Return where Spark finds tables by the names that rewrites give them.
 
         Its `get()` has a namesake with an argument, and Py4J finds now the one, now the other; hence reflection."""
         gateway: Any = self._spark.sparkContext._gateway
@@ -132,8 +132,9 @@ class IcebergTable:
     def append(
         self, files: Files, seen: TableAsRead, summary: Mapping[str, str], properties: Mapping[str, str]
     ) -> None:
-        """One commit, on top of what was seen. Raises LostRace if `main` has moved since; anything else that it raises
-        says nothing of whether the commit has happened."""
+        """Make one commit, on top of what was seen. Raises LostRace if `main` has moved since; anything else that it
+        raises says nothing of whether the commit has happened.
+        """
         appending = self._table.newAppend()
         for file in files.files:
             appending.appendFile(file)
@@ -172,7 +173,7 @@ class IcebergTable:
         self._swap(seen.metadata, int(staged.snapshotId()), properties)
 
     def _swap(self, base: Any, snapshot: Any, properties: Mapping[str, str]) -> None:
-        """`snapshot` is a new one, or the number of one that is in the table."""
+        """Make another snapshot the newest; `snapshot` is a new one, or the number of one that is in the table."""
         said = self._java.java.util.HashMap()
         for name, value in properties.items():
             said.put(name, value)

@@ -86,7 +86,7 @@ class Staging:
 
 
 class JdbcSink(AdmittedSink):
-    """A table of PostgreSQL, MySQL, MariaDB or SQL Server. `inherited` is the ledger that an older version of this
+    """A table of PostgreSQL, MySQL or MariaDB. `inherited` is the ledger that an older version of this
     program kept of the sink in `mld.spark.ledger`: its marks are taken over once."""
 
     exactly_once = True
@@ -165,7 +165,7 @@ class JdbcSink(AdmittedSink):
     # --- before the transaction: statements that commit on their own -------------------------------------------------
 
     def _check_server(self, connection: JdbcConnection) -> None:
-        """Once per start: whether this is a database that the dialect is for. Raises SinkRefused."""
+        """Check once per start whether this is a database that the dialect is for. Raises SinkRefused."""
         if self._checked:
             return
         product, version = connection.product()
@@ -185,7 +185,7 @@ class JdbcSink(AdmittedSink):
         self._checked = True
 
     def _target(self, connection: JdbcConnection) -> TableName:
-        """The user's table, as the catalog has it or would have it."""
+        """Return the user's table, as the catalog has it or would have it."""
         ((schema,),) = connection.query(self._dialect.schema_query)
         try:
             named = table_named(self._given["dbtable"], self._dialect, schema or "")
@@ -270,7 +270,7 @@ class JdbcSink(AdmittedSink):
         return any(column.name.lower() == name.lower() for column in self._columns(connection, target))
 
     def _unique_indexes(self, connection: JdbcConnection, target: TableName) -> list[frozenset[str]]:
-        """The columns of each unique index that covers all rows."""
+        """Return the columns of each unique index that covers all rows."""
         indexes: dict[str, set[str]] = {}
         rows = connection.unique_indexes(target.schema, target.table, by_catalog=self._dialect.schema_is_catalog)
         for row in rows:
@@ -385,7 +385,7 @@ class JdbcSink(AdmittedSink):
     # --- the ledger --------------------------------------------------------------------------------------------------
 
     def _head(self, connection: JdbcConnection, target: TableName) -> LedgerEntry | None:
-        """The entry of the table as it is now, without a lock; None if it has none in this database."""
+        """Return the entry of the table as it is now, without a lock; None if it has none in this database."""
         table = target.beside(LEDGER_TABLE)
         if not self._columns(connection, table):
             return None
@@ -449,7 +449,7 @@ class JdbcSink(AdmittedSink):
             ) from error
 
     def _meaning(self, error: DatabaseError, doing: str, *, of_rows: bool = False) -> SinkError:
-        """What an error of the database means for the next attempt."""
+        """Return what an error of the database means for the next attempt."""
         said = f"sink {self.name}: {doing}: {error}"
         fault = self._dialect.fault(error.state, error.code)
         if fault is DatabaseFault.DATA and of_rows:

@@ -49,12 +49,12 @@ class FittedColumns:
 
 
 def staging_name(index: int) -> str:
-    """Of a frame's column in the staging table, so that no quoting and no case matters there."""
+    """Return the name of a frame's column in the staging table, so that no quoting and no case matters there."""
     return f"c{index}"
 
 
 def staging_columns(frame: Sequence[FrameColumn], dialect: JdbcDialect) -> list[tuple[str, str]]:
-    """Names and types of the columns of a staging table. Raises ColumnsRefused."""
+    """Return names and types of the columns of a staging table. Raises ColumnsRefused."""
     return [(staging_name(index), type_of(column, dialect)) for index, column in enumerate(frame)]
 
 
@@ -71,7 +71,7 @@ def type_of(column: FrameColumn, dialect: JdbcDialect) -> str:
 def created(
     frame: Sequence[FrameColumn], keys: Sequence[str], dialect: JdbcDialect
 ) -> tuple[list[tuple[str, str]], list[str]]:
-    """Columns of a new table for these frames, and its primary key. Raises ColumnsRefused."""
+    """Return columns of a new table for these frames, and its primary key. Raises ColumnsRefused."""
     names = [frame[index].name for index in key_indices(frame, keys)]
     columns = [
         (
@@ -84,7 +84,7 @@ def created(
 
 
 def key_indices(frame: Sequence[FrameColumn], keys: Sequence[str]) -> list[int]:
-    """Where the keys are in the frame. Raises ColumnsRefused if one is not there."""
+    """Return where the keys are in the frame. Raises ColumnsRefused if one is not there."""
     lowered = [column.name.lower() for column in frame]
     if twice := sorted({name for name in lowered if lowered.count(name) > 1}):
         raise ColumnsRefused(f"the frame has column {twice[0]} twice; rename one in the pipeline")
@@ -97,7 +97,7 @@ def key_indices(frame: Sequence[FrameColumn], keys: Sequence[str]) -> list[int]:
 def fitted(
     frame: Sequence[FrameColumn], table: Sequence[TableColumn], keys: Sequence[str], dialect: JdbcDialect
 ) -> FittedColumns:
-    """Where each column of the frame goes. Raises ColumnsRefused."""
+    """Return where each column of the frame goes. Raises ColumnsRefused."""
     key_places = set(key_indices(frame, keys))
     staged, added, taken = [], [], set()
     for index, column in enumerate(frame):
@@ -136,17 +136,19 @@ def _column(name: str, table: Sequence[TableColumn]) -> TableColumn | None:
 
 
 def newest(frame: Sequence[FrameColumn]) -> tuple[Ordering, ...]:
-    """By what one row of a key is newer than another: the position of its record, if the frame has it."""
+    """Return that by which one row of a key is newer than another: the position of its record, if the frame has it."""
     places = {column.name.lower(): index for index, column in enumerate(frame)}
     found = [places[name.lower()] for name in PLACE if name.lower() in places and PLACE[0].lower() in places]
     return tuple(Ordering(staging_name(index), digits=frame[index].type == "string") for index in found)
 
 
 def check_unique(keys: Collection[str], indexes: Sequence[frozenset[str]], dialect: JdbcDialect) -> None:
-    """Whether a merge by these columns of the table is sound; `indexes` are the unique ones. Raises ColumnsRefused."""
+    """Check whether a merge by these columns of the table is sound; `indexes` are the unique ones. Raises
+    ColumnsRefused.
+    """
     wanted = frozenset(keys)
     named = ", ".join(sorted(keys))
-    if dialect.needs_unique_keys and wanted not in indexes:
+    if wanted not in indexes:
         raise ColumnsRefused(f"the table has no unique index of exactly its keys ({named}); create one")
     if dialect.any_unique_index_counts and (others := [index for index in indexes if index != wanted]):
         raise ColumnsRefused(

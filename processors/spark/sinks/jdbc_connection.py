@@ -46,16 +46,16 @@ class JdbcConnection:
             return int(statement.getUpdateCount())
 
     def query(self, sql: str, *values: str | int) -> list[tuple[str | None, ...]]:
-        """All rows, each value as text."""
+        """Return all rows, each value as text."""
         with self._said(), self._prepared(sql, values) as statement:
             return _rows(statement.executeQuery())
 
     def columns(self, schema: str, table: str, *, by_catalog: bool) -> list[dict[str, str | None]]:
-        """What the catalog knows of the table's columns, in their order; empty if there is no such table."""
+        """Return what the catalog knows of the table's columns, in their order; empty if there is no such table."""
         return self._catalog("getColumns", schema, table, by_catalog, NO_COLUMNS_IN_NAME)
 
     def unique_indexes(self, schema: str, table: str, *, by_catalog: bool) -> list[dict[str, str | None]]:
-        """A row for each column of each unique index."""
+        """Return a row for each column of each unique index."""
         return self._catalog("getIndexInfo", schema, table, by_catalog, True, True)
 
     def _catalog(
@@ -73,13 +73,15 @@ class JdbcConnection:
             return [dict(zip(labels, row, strict=True)) for row in _rows(found)]
 
     def product(self) -> tuple[str, int]:
-        """What the database calls itself, and its major version."""
+        """Return what the database calls itself, and its major version."""
         with self._said():
             about = self._java.getMetaData()
             return str(about.getDatabaseProductName()), int(about.getDatabaseMajorVersion())
 
     def silent_for_at_most(self, seconds: int) -> None:
-        """After so long without an answer the connection is broken off; whoever waits for it gets an error."""
+        """Limit the silence: after so long without an answer the connection is broken off; whoever waits for it gets an
+        error.
+        """
         with self._said():
             executor = self._jvm.java.util.concurrent.ForkJoinPool.commonPool()
             self._java.setNetworkTimeout(executor, seconds * 1_000)
@@ -91,7 +93,7 @@ class JdbcConnection:
             self._java.setAutoCommit(False)
 
     def commit(self) -> None:
-        """After an error nobody knows whether it happened."""
+        """Commit. After an error nobody knows whether it happened."""
         with self._said():
             self._java.commit()
             self._java.setAutoCommit(True)
@@ -102,7 +104,7 @@ class JdbcConnection:
             self._java.setAutoCommit(True)
 
     def close(self) -> None:
-        """What is not committed is undone."""
+        """Close the connection; what is not committed is undone."""
         with suppress(Exception):
             if not self._java.getAutoCommit():
                 self._java.rollback()
@@ -132,7 +134,7 @@ class JdbcConnection:
 
 
 def connected(spark: SparkSession, options: Mapping[str, str]) -> JdbcConnection:
-    """A new connection, as Spark itself makes one of these options. Raises DatabaseError and NoDriver."""
+    """Return a new connection, as Spark itself makes one of these options. Raises DatabaseError and NoDriver."""
     jvm: Any = spark._jvm
     jdbc = jvm.org.apache.spark.sql.execution.datasources.jdbc
     given = jvm.java.util.HashMap()
@@ -152,7 +154,7 @@ def connected(spark: SparkSession, options: Mapping[str, str]) -> JdbcConnection
 
 
 def database_error(jvm: Any, error: Exception) -> DatabaseError | None:
-    """The exception of the database within an exception of Spark's or Py4J's; None if there is none."""
+    """Return the exception of the database within an exception of Spark's or Py4J's; None if there is none."""
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     of_sql: Any = jvm.java.lang.Class.forName(SQL_EXCEPTION) if java is not None else None
     for _ in range(CAUSES_MAX):
@@ -176,5 +178,5 @@ def _rows(found: Any) -> list[tuple[str | None, ...]]:
 
 
 def _literal(name: str, escape: str) -> str:
-    """A name where the catalog takes a pattern."""
+    """Return a name where the catalog takes a pattern."""
     return "".join(escape + character if character in ("_", "%", escape) else character for character in name)

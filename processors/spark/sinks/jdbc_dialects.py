@@ -1,8 +1,5 @@
 """The databases that the JDBC sink writes exactly once.
 
-PostgreSQL, MySQL and MariaDB are tested against servers; SQL Server's statements follow its documentation, and no
-server has run them.
-
 Pure: values in, values out.
 """
 
@@ -20,8 +17,6 @@ from mld.processors.spark.sinks.jdbc_statements import (
     StagedColumn,
     TableName,
 )
-
-TIMEOUT_UNIT_MS = 1_000
 
 
 class PostgresDialect(JdbcDialect):
@@ -104,7 +99,7 @@ class MySqlDialect(JdbcDialect):
     schemes = ("mysql",)
     driver = "com.mysql.cj.jdbc.Driver"
     package = "com.mysql:mysql-connector-j:9.3.0"
-    quotes = ("`", "`")
+    quote = "`"
     types: ClassVar[dict[str, str]] = {
         "string": "LONGTEXT",
         "tinyint": "TINYINT",
@@ -174,8 +169,9 @@ class MySqlDialect(JdbcDialect):
     def merge(
         self, target: TableName, stage: TableName, columns: Sequence[StagedColumn], newest: Sequence[Ordering]
     ) -> str:
-        """Rows come in the order of their age, each over the ones before it: what is one key is the target's own word,
-        whatever its collation."""
+        """Return rows come in the order of their age, each over the ones before it: what is one key is the target's own
+        word, whatever its collation.
+        """
         names = ", ".join(self.quoted(column.target) for column in columns)
         values = ", ".join(map(self._value, columns))
         rest = [self.quoted(column.target) for column in columns if not column.is_key]
@@ -195,7 +191,7 @@ class MySqlDialect(JdbcDialect):
         ]
 
     def serves(self, product: str, version: int) -> bool:
-        """Either driver speaks with either server."""
+        """Return whether it is such a server: either driver speaks with either server."""
         return product in (MySqlDialect.product, MariaDbDialect.product) and version >= MySqlDialect.version_min
 
     def engines(self) -> str | None:
@@ -215,88 +211,10 @@ class MariaDbDialect(MySqlDialect):
     write_options: ClassVar[dict[str, str]] = {"useBulkStmts": "true", "tcpKeepAlive": "true"}
 
 
-class SqlServerDialect(JdbcDialect):
-    name = "SQL Server"
-    schemes = ("sqlserver",)
-    driver = "com.microsoft.sqlserver.jdbc.SQLServerDriver"
-    package = "com.microsoft.sqlserver:mssql-jdbc:12.10.0.jre11"
-    quotes = ("[", "]")
-    types: ClassVar[dict[str, str]] = {
-        "string": "NVARCHAR(MAX)",
-        "tinyint": "SMALLINT",
-        "smallint": "SMALLINT",
-        "int": "INT",
-        "bigint": "BIGINT",
-        "float": "REAL",
-        "double": "FLOAT(53)",
-        "decimal": "DECIMAL",
-        "boolean": "BIT",
-        "date": "DATE",
-        "timestamp": "DATETIME2(6)",
-        "timestamp_ntz": "DATETIME2(6)",
-        "binary": "VARBINARY(MAX)",
-    }
-    text_key = "NVARCHAR(255)"
-    ledger_text = "NVARCHAR(MAX)"
-    schema_query = "SELECT SCHEMA_NAME()"
-    product = "Microsoft SQL Server"
-    version_min = 13
-    needs_unique_keys = False
-    length = "LEN"
-    codes: ClassVar[dict[int, DatabaseFault]] = {
-        1204: DatabaseFault.WAIT,  # no locks left
-        1205: DatabaseFault.WAIT,  # deadlock
-        1222: DatabaseFault.WAIT,  # lock wait
-        1105: DatabaseFault.WAIT,  # disk full
-        9002: DatabaseFault.WAIT,  # log full
-        3906: DatabaseFault.WAIT,  # read only
-        245: DatabaseFault.DATA,  # conversion
-        515: DatabaseFault.DATA,  # NULL
-        547: DatabaseFault.DATA,  # CHECK, foreign key
-        2601: DatabaseFault.DATA,  # duplicate
-        2627: DatabaseFault.DATA,
-        2628: DatabaseFault.DATA,  # too long
-        8114: DatabaseFault.DATA,  # conversion
-        8115: DatabaseFault.DATA,  # out of range
-        8152: DatabaseFault.DATA,  # too long
-        8672: DatabaseFault.DATA,  # two rows of a batch for one row
-        50000: DatabaseFault.DATA,  # RAISERROR of a trigger
-        229: DatabaseFault.REFUSED,  # permission
-        4060: DatabaseFault.REFUSED,  # no such database
-        18456: DatabaseFault.REFUSED,  # user or password
-    }
-
-    def add_column(self, table: TableName, name: str, type_: str) -> str:
-        return f"ALTER TABLE {self.place(table)} ADD {self.quoted(name)} {type_} NULL"
-
-    def locked_head(self, table: TableName) -> str:
-        return f"SELECT number, entry FROM {self.place(table)} WITH (UPDLOCK, HOLDLOCK, ROWLOCK) WHERE target = ?"  # noqa: S608
-
-    def merge(
-        self, target: TableName, stage: TableName, columns: Sequence[StagedColumn], newest: Sequence[Ordering]
-    ) -> str:
-        names = [self.quoted(column.target) for column in columns]
-        keys = [self.quoted(column.target) for column in columns if column.is_key]
-        rest = [name for name in names if name not in keys]
-        same = " AND ".join(f"target.{key} = source.{key}" for key in keys)
-        update = (
-            f" WHEN MATCHED THEN UPDATE SET {', '.join(f'{name} = source.{name}' for name in rest)}" if rest else ""
-        )
-        return (
-            f"MERGE INTO {self.place(target)} WITH (HOLDLOCK) AS target "  # noqa: S608 - names are quoted
-            f"USING ({self._deduplicated(stage, columns, newest)}) AS source ON {same}{update} "
-            f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) "
-            f"VALUES ({', '.join(f'source.{name}' for name in names)});"
-        )
-
-    def begin(self, *, lock_wait_s: int, idle_s: int) -> list[str]:
-        return [f"SET LOCK_TIMEOUT {lock_wait_s * TIMEOUT_UNIT_MS}", "SET XACT_ABORT ON"]
-
-
-DIALECTS: tuple[JdbcDialect, ...] = (PostgresDialect(), MariaDbDialect(), MySqlDialect(), SqlServerDialect())
+DIALECTS: tuple[JdbcDialect, ...] = (PostgresDialect(), MariaDbDialect(), MySqlDialect())
 
 
 def dialect_of(url: str) -> JdbcDialect | None:
-    """The dialect of a JDBC URL; None if this sink does not know it."""
+    """Return the dialect of a JDBC URL; None if this sink does not know it."""
     scheme = url.strip().split(":")[1].lower() if url.strip().lower().startswith("jdbc:") else ""
     return next((dialect for dialect in DIALECTS if scheme in dialect.schemes), None)

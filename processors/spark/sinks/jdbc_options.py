@@ -22,12 +22,14 @@ _MARIADB_URL = re.compile(r"\s*jdbc:mariadb:", re.IGNORECASE)
 
 
 def stage_name(now: float, token: str) -> str:
-    """Of a staging table that is made at that time."""
+    """Return the name of a staging table that is made at that time."""
     return f"{STAGE_PREFIX}{int(now)}_{token}"
 
 
 def driver_options(spec: SinkSpec, dialect: JdbcDialect) -> dict[str, str]:
-    """What the sink is told, with the dialect's driver and the driver's own settings where the user gives none."""
+    """Return what the sink is told, with the dialect's driver and the driver's own settings where the user gives
+    none.
+    """
     given = {name.lower() for name in spec.options}
     ours = {"driver": dialect.driver, **dialect.write_options}
     options = {name: value for name, value in ours.items() if name.lower() not in given}
@@ -35,7 +37,7 @@ def driver_options(spec: SinkSpec, dialect: JdbcDialect) -> dict[str, str]:
 
 
 def staging_options(options: Mapping[str, str], place: str) -> dict[str, str]:
-    """What Spark's writer is told, to append to a staging table."""
+    """Return what Spark's writer is told, to append to a staging table."""
     kept = {name: value for name, value in options.items() if name.lower() not in NOT_FOR_STAGING}
     url = options["url"].strip()
     if _MARIADB_URL.match(url):
@@ -45,13 +47,13 @@ def staging_options(options: Mapping[str, str], place: str) -> dict[str, str]:
 
 
 def abandoned(tables: Iterable[str], now: float) -> list[str]:
-    """The staging tables among these that are older than a day."""
+    """Return the staging tables among these that are older than a day."""
     found = ((name, _STAGE.fullmatch(name)) for name in tables)
     return [name for name, match in found if match and int(match[1]) < now - ABANDONED_S]
 
 
 def checked_options(spec: SinkSpec) -> Mapping[str, str]:
-    """The options by their names in lower case. Raises SinkRefused if one is missing or has no meaning here."""
+    """Return the options by their names in lower case. Raises SinkRefused if one is missing or has no meaning here."""
     given = {name.lower(): value for name, value in spec.options.items()}
     prefix = f"mld.spark.sink.{spec.name}"
     for name in ("url", "dbtable"):

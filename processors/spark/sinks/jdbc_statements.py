@@ -46,7 +46,7 @@ class TableName(tuple[str, str]):
         return self[1]
 
     def beside(self, table: str) -> TableName:
-        """Another table of the same schema."""
+        """Return another table of the same schema."""
         return TableName((self.schema, table))
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class JdbcDialect(ABC):
     driver: ClassVar[str]
     package: ClassVar[str]
     """Maven coordinates of the driver, for people; the version is an example."""
-    quotes: ClassVar[tuple[str, str]] = ('"', '"')
+    quote: ClassVar[str] = '"'
     types: ClassVar[dict[str, str]]
     """Spark's name of a type -> ours, for tables that this sink creates."""
     text_key: ClassVar[str]
@@ -98,30 +98,27 @@ class JdbcDialect(ABC):
     """Properties of the driver for many rows in one message."""
     strictness: ClassVar[str | None] = None
     """Asks for the modes among which one has to be strict."""
-    needs_unique_keys = True
-    """Whether `merge` goes by a unique index of the keys."""
     any_unique_index_counts = False
     """Whether `merge` would take a row for known by any other unique index as well."""
 
     def quoted(self, name: str) -> str:
-        left, right = self.quotes
-        return left + name.replace(right, right * 2) + right
+        return self.quote + name.replace(self.quote, self.quote * 2) + self.quote
 
     def place(self, table: TableName) -> str:
         return f"{self.quoted(table.schema)}.{self.quoted(table.table)}"
 
     def folded(self, name: str) -> str:
-        """A name that was written without quotes, as the catalog has it."""
+        """Return a name that was written without quotes, as the catalog has it."""
         return name
 
     def type_of(self, spark_type: str) -> str | None:
-        """The database's type for a type of Spark; None if there is none."""
+        """Return the database's type for a type of Spark; None if there is none."""
         if match := DECIMAL.fullmatch(spark_type):
             return f"{self.types['decimal']}({match[1]},{match[2]})"
         return self.types.get(spark_type)
 
     def cast(self, spark_type: str, column_type: str, *, is_key: bool) -> str | None:
-        """What a value of the frame has to be cast to before it goes into a column of that type."""
+        """Return what a value of the frame has to be cast to before it goes into a column of that type."""
         return None
 
     # --- statements --------------------------------------------------------------------------------------------------
@@ -129,7 +126,7 @@ class JdbcDialect(ABC):
     def create(
         self, table: TableName, columns: Sequence[tuple[str, str]], keys: Sequence[str], suffix: str = ""
     ) -> str:
-        """CREATE TABLE; `keys` are its primary key."""
+        """Return CREATE TABLE; `keys` are its primary key."""
         lines = [f"{self.quoted(name)} {type_}{' NOT NULL' if name in keys else ''}" for name, type_ in columns]
         if keys:
             lines.append(f"PRIMARY KEY ({', '.join(map(self.quoted, keys))})")
@@ -151,11 +148,11 @@ class JdbcDialect(ABC):
         return f"DROP TABLE {self.place(table)}"
 
     def head(self, table: TableName) -> str:
-        """The entry of a target: its number and text."""
+        """Return the entry of a target: its number and text."""
         return f"SELECT number, entry FROM {self.place(table)} WHERE target = ?"  # noqa: S608 - names are quoted
 
     def locked_head(self, table: TableName) -> str:
-        """The same, and nobody else gets it before the transaction ends."""
+        """Return the same, and nobody else gets it before the transaction ends."""
         return f"{self.head(table)} FOR UPDATE"
 
     def first_entry(self, table: TableName) -> str:
@@ -165,7 +162,7 @@ class JdbcDialect(ABC):
         return f"UPDATE {self.place(table)} SET number = ?, token = ?, entry = ? WHERE target = ? AND number = ?"  # noqa: S608
 
     def count(self, stage: TableName, columns: Sequence[StagedColumn]) -> str:
-        """How many rows are staged, and how many of them lack a key."""
+        """Return how many rows are staged, and how many of them lack a key."""
         keys = [f"{self.quoted(column.source)} IS NULL" for column in columns if column.is_key]
         lacking = f"SUM(CASE WHEN {' OR '.join(keys)} THEN 1 ELSE 0 END)" if keys else "0"
         return f"SELECT COUNT(*), {lacking} FROM {self.place(stage)}"  # noqa: S608
@@ -179,33 +176,36 @@ class JdbcDialect(ABC):
     def merge(
         self, target: TableName, stage: TableName, columns: Sequence[StagedColumn], newest: Sequence[Ordering]
     ) -> str:
-        """Rows of new keys are inserted, those of known keys replace what is there; of one key the newest counts."""
+        """Return rows of new keys are inserted, those of known keys replace what is there; of one key the newest
+        counts.
+        """
 
     @abstractmethod
     def begin(self, *, lock_wait_s: int, idle_s: int) -> list[str]:
-        """Settings of the transaction that has just begun: how long it waits for locks, and how long it may be silent
-        before the server gives it up."""
+        """Return settings of the transaction that has just begun: how long it waits for locks, and how long it may be
+        silent before the server gives it up.
+        """
 
     def tables(self) -> str:
-        """Names of tables of a schema (first value) that begin with a prefix (second value)."""
+        """Return names of tables of a schema (first value) that begin with a prefix (second value)."""
         return "SELECT table_name FROM information_schema.tables WHERE table_schema = ? AND table_name LIKE ?"
 
     def engines(self) -> str | None:
-        """Asks whether a table (schema, name) takes part in transactions: yes or no; None if all do."""
+        """Ask whether a table (schema, name) takes part in transactions: yes or no; None if all do."""
         return None
 
     # --- errors ------------------------------------------------------------------------------------------------------
 
     def serves(self, product: str, version: int) -> bool:
-        """Whether this is the dialect of a server of that name."""
+        """Return whether this is the dialect of a server of that name."""
         return product == self.product and version >= self.version_min
 
     def remedy(self, state: str, code: int, sink: str) -> str:
-        """What a person can do about an error that is refused."""
+        """Return what a person can do about an error that is refused."""
         options = f"mld.spark.sink.{sink}.options"
         if state.startswith("28") or code in _LOGIN:
             return f"correct {options}.user and {options}.password"
-        if state in ("3D000", "3F000") or code in _NO_DATABASE:
+        if state in ("3D000", "3F000") or code == _NO_DATABASE:
             return f"make the database, or correct {options}.url and {options}.dbtable"
         if state == "42501" or code in _NOT_ALLOWED:
             return (
@@ -215,7 +215,7 @@ class JdbcDialect(ABC):
         return "correct the pipeline, the table or the sink's options"
 
     def fault(self, state: str, code: int) -> DatabaseFault:
-        """What an SQLState and the vendor's code mean."""
+        """Return what an SQLState and the vendor's code mean."""
         states = {**_STATES, **self.states}
         return self.codes.get(code) or states.get(state) or states.get(state[:2]) or DatabaseFault.UNKNOWN
 
@@ -233,12 +233,12 @@ class JdbcDialect(ABC):
         for ordering in newest:
             column = self.quoted(ordering.column)
             if ordering.digits:
-                parts.append(f"{self.length}({column}) {direction}")
+                parts.append(f"CHAR_LENGTH({column}) {direction}")
             parts.append(f"{column} {direction}")
         return ", ".join([*parts, f"{self.quoted(ROW)} {direction}"])
 
     def _deduplicated(self, stage: TableName, columns: Sequence[StagedColumn], newest: Sequence[Ordering]) -> str:
-        """One row of each key, under the names of the target."""
+        """Return one row of each key, under the names of the target."""
         values = ", ".join(f"{self._value(column)} AS {self.quoted(column.target)}" for column in columns)
         keys = ", ".join(self._value(column) for column in columns if column.is_key)
         names = ", ".join(self.quoted(column.target) for column in columns)
@@ -246,12 +246,10 @@ class JdbcDialect(ABC):
         ranked = f"SELECT {values}, {rank} FROM {self.place(stage)}"  # noqa: S608
         return f"SELECT {names} FROM ({ranked}) ranked WHERE {RANK} = 1"  # noqa: S608
 
-    length: ClassVar[str] = "CHAR_LENGTH"
 
-
-_LOGIN = frozenset((1045, 1698, 18456))
-_NO_DATABASE = frozenset((1049, 4060))
-_NOT_ALLOWED = frozenset((1044, 1142, 1227, 229, 262, 2760))
+_LOGIN = frozenset((1045, 1698))
+_NO_DATABASE = 1049
+_NOT_ALLOWED = frozenset((1044, 1142, 1227))
 _STATES: dict[str, DatabaseFault] = {
     "08": DatabaseFault.WAIT,  # connection
     "40": DatabaseFault.WAIT,  # rolled back: deadlock, serialization
@@ -271,7 +269,7 @@ _NAME = re.compile(rf"(?:(?P<schema>{_PART})\.)?(?P<table>{_PART})")
 
 
 def table_named(text: str, dialect: JdbcDialect, default_schema: str) -> TableName:
-    """The table that `schema.table` or `table` names, each part with or without quotes. Raises ValueError."""
+    """Return the table that `schema.table` or `table` names, each part with or without quotes. Raises ValueError."""
     match = _NAME.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is no name of a table; write table or schema.table, quoted where needed")
@@ -280,7 +278,6 @@ def table_named(text: str, dialect: JdbcDialect, default_schema: str) -> TableNa
 
 
 def _part(text: str, dialect: JdbcDialect) -> str:
-    if text[0] not in '"`[':
+    if text[0] not in '"`':
         return dialect.folded(text)
-    right = "]" if text[0] == "[" else text[0]
-    return text[1:-1].replace(right * 2, right)
+    return text[1:-1].replace(text[0] * 2, text[0])

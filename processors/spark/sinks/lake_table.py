@@ -76,7 +76,9 @@ class LakeSink(AdmittedSink):
         raise SinkError(f"sink {self.name}: {RACES_MAX} other commits came first, nothing was published")
 
     def _opened(self) -> HighWaterMarks:
-        """The writer's marks. Those of version 1 become its own by a commit without rows, before they are used."""
+        """Return the writer's marks. Those of version 1 become its own by a commit without rows, before they are
+        used.
+        """
         head = self._head()
         marks = self._admission.marks(head)
         return self._attempt(None, {}, UPGRADE).marks if self._admission.upgrades(head) else marks
@@ -103,7 +105,7 @@ class LakeSink(AdmittedSink):
 
     @abstractmethod
     def _head(self) -> LedgerEntry | None:
-        """The newest entry; what `_commit` is bound to."""
+        """Return the newest entry; what `_commit` is bound to."""
 
     @abstractmethod
     def _commit(self, frame: DataFrame, entry: LedgerEntry) -> None:
@@ -111,7 +113,7 @@ class LakeSink(AdmittedSink):
 
     @abstractmethod
     def _nothing(self) -> DataFrame | None:
-        """A frame without rows that fits the table; None if there is no table."""
+        """Return a frame without rows that fits the table; None if there is no table."""
 
     def _decoded(self, text: str) -> LedgerEntry:
         try:

@@ -23,12 +23,12 @@ class LetterFiles(Protocol):
     """Raises SinkError."""
 
     def commits(self) -> dict[int, list[str]]:
-        """The names of all files, by the number of their commit, sorted."""
+        """Return the names of all files, by the number of their commit, sorted."""
 
     def read(self, name: str) -> bytes: ...
 
     def identity(self) -> str:
-        """A name that this directory has got once, and keeps for as long as its numbers go on."""
+        """Return a name that this directory has got once, and keeps for as long as its numbers go on."""
 
 
 class StoredLetters:

@@ -40,7 +40,7 @@ class Merge:
     """`mld.spark.sink.<name>.deleteWhen`: a condition of SQL over the columns of the frame; null is no."""
 
     def check(self, columns: Sequence[str]) -> None:
-        """Whether a frame of these columns can be merged. Raises SinkRefused that names key and remedy."""
+        """Check whether a frame of these columns can be merged. Raises SinkRefused that names key and remedy."""
         have = [name.lower() for name in columns]
         key = f"mld.spark.sink.{self.sink}.keys"
         if not self.keys:
@@ -58,7 +58,7 @@ class Merge:
             raise SinkRefused(f"sink {self.sink}: the column {own[0]} is the sink's own; rename it in the pipeline")
 
     def order(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """Expressions by which changes of one key are sorted, the newest first.
+        """Return expressions by which changes of one key are sorted, the newest first.
 
         Sequence numbers have too many digits for any number of Spark: with zeros in front they sort as text."""
         have = {name.lower() for name in columns}
@@ -66,11 +66,11 @@ class Merge:
         return (f"lpad(CAST({quoted(SEQUENCE)} AS STRING), {SEQUENCE_DIGITS_MAX}, '0') DESC", *places)
 
     def is_deleted(self) -> str:
-        """A condition that is true or false, never null."""
+        """Return a condition that is true or false, never null."""
         return f"coalesce(({self.delete_when}), false)" if self.delete_when else "false"
 
     def newest(self, frame: DataFrame) -> DataFrame:
-        """One row per key, the newest, with the column DELETED besides its own. Raises SinkRefused."""
+        """Return one row per key, the newest, with the column DELETED besides its own. Raises SinkRefused."""
         from pyspark.sql.functions import expr
 
         columns = frame.columns
@@ -85,12 +85,12 @@ class Merge:
         )
 
     def inserted(self, frame: DataFrame) -> DataFrame:
-        """The rows with which a table begins: what `newest` leaves if nothing was there before."""
+        """Return the rows with which a table begins: what `newest` leaves if nothing was there before."""
         return self.newest(frame).where(f"NOT {DELETED}").drop(DELETED)
 
     def statement(self, target: str, source: str, columns: Sequence[str], *, evolve: bool = False) -> str:
-        """`MERGE INTO` of one batch. `target` is quoted as SQL wants it, `source` is what `newest` made, by the name of
-        a view or a marker such as `{source}`; `columns` are those of the frame, without DELETED.
+        """Return the `MERGE INTO` of one batch. `target` is quoted as SQL wants it, `source` is what `newest` made, by
+        the name of a view or a marker such as `{source}`; `columns` are those of the frame, without DELETED.
 
         `evolve` adds columns that the table has not got, where the format can."""
         named = [quoted(name) for name in columns]
@@ -111,12 +111,12 @@ class Merge:
 
 
 def quoted(name: str) -> str:
-    """A column or table as an identifier of Spark's SQL."""
+    """Return a column or table as an identifier of Spark's SQL."""
     return f"`{name.replace('`', '``')}`"
 
 
 def merge_of(spec: SinkSpec) -> Merge | None:
-    """How the sink merges; None if it appends. Raises SinkRefused if its keys do not fit together."""
+    """Return how the sink merges; None if it appends. Raises SinkRefused if its keys do not fit together."""
     key = f"mld.spark.sink.{spec.name}"
     match spec.mode.lower():
         case "merge" if spec.keys:

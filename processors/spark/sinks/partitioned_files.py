@@ -58,7 +58,7 @@ class NewPartitions:
         self._begun = 0
 
     def admitted(self, wanted: Sequence[str], exist: Callable[[list[str]], set[str]]) -> set[str]:
-        """Those of `wanted` that may be written: what there is, and new ones, the first ones first."""
+        """Return those of `wanted` that may be written: what there is, and new ones, the first ones first."""
         with self._lock:
             now = self._clock()
             if now - self._hour_began_at >= HOUR_S:
@@ -76,7 +76,7 @@ class NewPartitions:
 
 
 def directory_of(columns: Sequence[str], values: Iterable[str | None]) -> str:
-    """The directory of a partition, as Spark names it."""
+    """Return the directory of a partition, as Spark names it."""
     return "/".join(
         f"{_escaped(column)}={_escaped(value) if value else NULL_PARTITION}"
         for column, value in zip(columns, values, strict=True)
@@ -148,7 +148,7 @@ class PartitionedSink(FileSink):
             kept.unpersist()
 
     def _key(self, frame: DataFrame) -> Column:
-        """Names the partition of a row."""
+        """Return names the partition of a row."""
         from pyspark.sql import functions as F
 
         return F.to_json(F.array(*(frame[name].cast("string") for name in self._spec.partition_by)))

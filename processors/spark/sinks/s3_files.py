@@ -47,7 +47,7 @@ class S3Place:
 
 
 def place_of(path: str, key: str) -> S3Place:
-    """What a path names. Raises SinkRefused with the key of the settings."""
+    """Return what a path names. Raises SinkRefused with the key of the settings."""
     bucket, _, rest = path.partition("://")[2].partition("/")
     parts = [part for part in rest.split("/") if part]
     if not _BUCKET.fullmatch(bucket):
@@ -79,7 +79,7 @@ class S3FileSink(PartitionedSink):
         self._objects, self._prefix = objects, place.prefix
 
     def letters(self) -> LetterFiles:
-        """The files of a dead letter."""
+        """Return the files of a dead letter."""
         return self._letters
 
     def _existing(self, directories: list[str]) -> set[str]:

@@ -31,7 +31,7 @@ class ColumnChanges:
 
 
 def changes(have: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]], sink: str, table: str) -> ColumnChanges:
-    """What a frame with the columns `new` means for a table with `have`. Raises SinkRefused."""
+    """Return what a frame with the columns `new` means for a table with `have`. Raises SinkRefused."""
     known = {name.lower(): (name, kind) for name, kind in have}
     added = []
     for name, kind in new:
@@ -50,7 +50,7 @@ def changes(have: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]], sin
 
 
 def fits(kind: str, column: str) -> bool:
-    """Whether a column of the type `column` holds every value of the type `kind`."""
+    """Return whether a column of the type `column` holds every value of the type `kind`."""
     if kind == column or "*" in FITS.get(kind, ()):
         return True
     if kind.partition("(")[0] in TEXTS and column == "string":

@@ -58,7 +58,7 @@ class StreamingEngine:
         self._late_rows = 0
 
     def start(self) -> None:
-        """Raises SinkError."""
+        """Raise SinkError."""
         self._inbox.open()
         self._leader.start()
 
@@ -72,15 +72,15 @@ class StreamingEngine:
         return False
 
     def mark_of(self, shard: StreamShard) -> RecordPosition | None:
-        """What the queries are known to have committed of a shard."""
+        """Return what the queries are known to have committed of a shard."""
         return self._committed.get(shard)
 
     def ended(self, shard: StreamShard) -> None:
-        """All of the shard is in the inbox, and nothing of it is new again; called on any thread."""
+        """Note that all of the shard is in the inbox, and nothing of it is new again; called on any thread."""
         self._ended.append(shard)
 
     def _retire(self) -> None:
-        """With the next entry; what is not known to be committed yet waits."""
+        """Retire the shard with the next entry; what is not known to be committed yet waits."""
         while self._ended:
             shard = self._ended.popleft()
             if (mark := self._committed.get(shard)) is not None:
@@ -115,7 +115,7 @@ class StreamingEngine:
         return BatchOutcome({}, figures)
 
     def _publish(self, source: BatchSource) -> LedgerEntry:
-        """The entry of the inbox that holds all of the batch, with what was there before."""
+        """Return the entry of the inbox that holds all of the batch, with what was there before."""
         attempts = count()
 
         def attempt() -> LedgerEntry:

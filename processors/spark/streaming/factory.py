@@ -32,7 +32,7 @@ def make_engine(
     dead: Sink | None,
     spool: Spool,
 ) -> StreamingEngine:
-    """The pipeline is asked once for its frames. Raises SinkRefused and PipelineError."""
+    """Return the pipeline is asked once for its frames. Raises SinkRefused and PipelineError."""
     if not settings.checkpoint:
         raise SinkRefused(f"{KEY} is missing; mld.spark.mode = streaming keeps its state there")
     root = local_directory(settings.checkpoint, KEY)

@@ -52,7 +52,7 @@ class Inbox(AdmittedSink):
         *,
         private: bool = False,
     ) -> None:
-        """`private`: for this user alone, which executors of a cluster may not be."""
+        """Open the inbox; `private`: for this user alone, which executors of a cluster may not be."""
         self._admission = Admission(
             identity or WriterIdentity(),
             NAME,
@@ -65,7 +65,7 @@ class Inbox(AdmittedSink):
         self._journal = Journal(self._store, NAME)
 
     def make_home(self, name: str) -> None:
-        """A directory beside the inbox, into which others write: as private as the inbox."""
+        """Make a directory beside the inbox, into which others write: as private as the inbox."""
         try:
             self._home.make(name)
         except OSError as error:
@@ -80,15 +80,15 @@ class Inbox(AdmittedSink):
         return self._journal.claim(self._journal.open(), self._admission)
 
     def marks(self, head: LedgerEntry | None) -> HighWaterMarks:
-        """What the inbox holds of each shard. Raises SinkRefused if it is somebody else's."""
+        """Return what the inbox holds of each shard. Raises SinkRefused if it is somebody else's."""
         return self._admission.marks(head)
 
     def head(self) -> LedgerEntry | None:
-        """The newest entry; its file, or that of one before, may still be on its way."""
+        """Return the newest entry; its file, or that of one before, may still be on its way."""
         return self._journal.head()
 
     def number(self) -> int:
-        """That of the newest entry; 0 if there is none."""
+        """Return the number of the newest entry; 0 if there is none."""
         return ledger.Names.of(self._store.names(LEDGER)).head
 
     def publish(self, batch: ShardSpans, write: Callable[[BinaryIO], None], batch_id: str) -> LedgerEntry:
@@ -130,25 +130,25 @@ class Inbox(AdmittedSink):
     # --- what the leader does ----------------------------------------------------------------------------------------
 
     def pending(self) -> dict[int, Path]:
-        """The files that are there."""
+        """Return the files that are there."""
         found = {number_of(name): self._store.root / name for name in self._store.names("")}
         return {number: path for number, path in sorted(found.items(), key=lambda item: item[0] or 0) if number}
 
     def settle(self) -> None:
-        """Before a query starts: a file whose time was lost, by a copy or a power cut, gets it again."""
+        """Set the time of each file that lost it, by a copy or a power cut; before a query starts."""
         for number, path in self.pending().items():
             with suppress(FileNotFoundError):
                 _date(path, number)
 
     def progress(self) -> int:
-        """The last number that every query has committed; 0 if nobody knows, which only makes one look again."""
+        """Return the last number that every query has committed; 0 if nobody knows, which only makes one look again."""
         try:
             return int(json.loads(self._home.read(PROGRESS))["number"])
         except (OSError, ValueError, KeyError, TypeError):
             return 0
 
     def advance(self, number: int) -> None:
-        """Every query has committed all up to this number."""
+        """Note that every query has committed all up to this number."""
         try:
             self._home.write(PROGRESS, json.dumps({"number": number}).encode())
         except OSError as error:
@@ -178,7 +178,7 @@ class LeadLock:
         self._waits = False
 
     def take(self) -> bool:
-        """Raises SinkError if the file system has no place for the lock."""
+        """Raise SinkError if the file system has no place for the lock."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -212,7 +212,7 @@ class LeadLock:
         return {"machine": _machine(), "pid": os.getpid(), "jvm": jvm, "started": started_at(jvm) if jvm else None}
 
     def _lives(self, said: bytes) -> bool:
-        """Whether the JVM of the leader before us still runs on this machine."""
+        """Return whether the JVM of the leader before us still runs on this machine."""
         try:
             before = json.loads(said)
             jvm = before["jvm"]
@@ -233,7 +233,7 @@ def number_of(name: str) -> int | None:
 
 
 def check_not_lost(head: LedgerEntry | None, progress: int) -> None:
-    """Raises SinkRefused if the ledger of the inbox is younger than the queries."""
+    """Raise SinkRefused if the ledger of the inbox is younger than the queries."""
     if progress > (head.number if head else 0):
         raise SinkRefused(
             f"mld.spark.checkpoint: its queries have committed batch {progress}, and the ledger of its inbox knows "
@@ -242,7 +242,7 @@ def check_not_lost(head: LedgerEntry | None, progress: int) -> None:
 
 
 def _date(path: Path, number: int) -> None:
-    """Durably set the time by which Spark orders files. Raises SinkError."""
+    """Set durably the time by which Spark orders files. Raises SinkError."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -90,11 +90,11 @@ class QueryLeader:
                 self._changed.wait(self._poll_s)
 
     def late_rows(self) -> int:
-        """How many rows the queries of this host have left out as late, since it started."""
+        """Return how many rows the queries of this host have left out as late, since it started."""
         return self._queries.late_rows()
 
     def watermarks(self) -> Mapping[str, str]:
-        """The watermarks of the queries of this host, while it leads."""
+        """Return the watermarks of the queries of this host, while it leads."""
         return self._queries.watermarks() if self._leads else {}
 
     # --- on the thread -----------------------------------------------------------------------------------------------

@@ -14,16 +14,16 @@ Progress = Mapping[str, Any]
 
 
 def late_rows(progress: Progress) -> int:
-    """Rows that were left out because they came later than the watermark."""
+    """Return rows that were left out because they came later than the watermark."""
     return sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in progress.get("stateOperators") or ())
 
 
 def malformed_rows(progress: Progress, observed: str) -> int:
-    """Records that could not be decoded, by the observation of this name."""
+    """Return records that could not be decoded, by the observation of this name."""
     return int(((progress.get("observedMetrics") or {}).get(observed) or {}).get("malformed") or 0)
 
 
 def watermark(progress: Progress) -> str | None:
-    """The watermark after the batch, in ISO 8601; None if the query has none."""
+    """Return the watermark after the batch, in ISO 8601; None if the query has none."""
     found = (progress.get("eventTime") or {}).get("watermark")
     return None if found is None else str(found)

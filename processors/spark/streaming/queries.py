@@ -53,7 +53,7 @@ FILES_REMEMBERED = "100000s"
 
 
 def configuration(spark: SparkSession) -> dict[str, str]:
-    """What the queries of a session are run with, unless the user says otherwise."""
+    """Return what the queries of a session are run with, unless the user says otherwise."""
     found = dict(CONF)
     java = spark._jvm
     assert java is not None
@@ -78,16 +78,16 @@ class Queries(Protocol):
         """Return when every query has committed what stood in the inbox at the time of the call."""
 
     def untaken(self, numbers: list[int]) -> set[int]:
-        """Which of these files some query has not taken."""
+        """Return which of these files some query has not taken."""
 
     def trim(self, done: int) -> None:
-        """Files up to this number are gone."""
+        """Forget files up to this number, which are gone."""
 
     def late_rows(self) -> int:
-        """How many rows came later than the watermark, in all queries since they were made; on any thread."""
+        """Return how many rows came later than the watermark, in all queries since they were made; on any thread."""
 
     def watermarks(self) -> Mapping[str, str]:
-        """The watermarks of queries that have one; on any thread."""
+        """Return the watermarks of queries that have one; on any thread."""
 
     def stop(self) -> None:
         """Return when none runs; on any thread."""
@@ -141,7 +141,7 @@ class SparkQueries:
                 raise failure(error, f"starting the query of sink {name}") from error
 
     def frames(self) -> dict[str, DataFrame]:
-        """The streaming frame of every sink. Raises PipelineError and PipelineFailed."""
+        """Return the streaming frame of every sink. Raises PipelineError and PipelineFailed."""
         raw = (
             self._spark.readStream.schema(handover.RAW)
             .options(mode="FAILFAST", lineSep="\n", maxFileAge=FILES_REMEMBERED, pathGlobFilter="*.jsonl")
@@ -294,7 +294,7 @@ class SparkQueries:
         return write
 
     def _publish(self, sink: Sink, frame: DataFrame, number: int, query: str) -> None:
-        """A batch into its sink, unless it is there; a sink that cannot now is waited for."""
+        """Publish a batch into its sink, unless it is there; a sink that cannot now is waited for."""
         shard, upto = StreamShard(QUERY, query), RecordPosition(number)
 
         def attempt() -> None:

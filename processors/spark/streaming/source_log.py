@@ -27,7 +27,7 @@ class LogUnknown(Exception):
 
 
 def number_of(path: str) -> int | None:
-    """The number of an inbox file in the path of an entry."""
+    """Return the number of an inbox file in the path of an entry."""
     found = _ENTRY.search(path)
     return int(found[1]) if found else None
 
@@ -49,7 +49,7 @@ def entries(data: bytes, place: str) -> list[tuple[int, bytes]]:
 
 
 def newest(names: Iterable[str]) -> tuple[int | None, list[int]]:
-    """The number of the newest `.compact`, and those of the batches after it."""
+    """Return the number of the newest `.compact`, and those of the batches after it."""
     plain: list[int] = []
     compact: list[int] = []
     for name in names:
@@ -61,7 +61,7 @@ def newest(names: Iterable[str]) -> tuple[int | None, list[int]]:
 
 
 def numbers(log: Path) -> set[int]:
-    """Inbox files that a query has taken, by one of its logs; of those that are gone only the last are known.
+    """Return inbox files that a query has taken, by one of its logs; of those that are gone only the last are known.
 
     Raises LogUnknown."""
     last, plain = newest(path.name for path in log.iterdir())
@@ -92,7 +92,7 @@ def trim(log: Path, done: int) -> bool:
 
 
 def logs(checkpoint: Path) -> list[Path]:
-    """Those of all sources of a query; a pipeline that joins `records` with itself has several."""
+    """Return those of all sources of a query; a pipeline that joins `records` with itself has several."""
     try:
         return sorted(path for path in (checkpoint / "sources").iterdir() if path.is_dir())
     except FileNotFoundError:
@@ -100,7 +100,7 @@ def logs(checkpoint: Path) -> list[Path]:
 
 
 def missing(checkpoint: Path, wanted: Iterable[int]) -> set[int]:
-    """Those of the inbox files that a source of the query has not taken. Raises LogUnknown."""
+    """Return those of the inbox files that a source of the query has not taken. Raises LogUnknown."""
     wanted = set(wanted)
     taken = [found for log in logs(checkpoint) if (found := numbers(log))]
     if not taken:

@@ -176,9 +176,10 @@ class Machine:
         settings = self.world.settings_with(self.config, migrates=self.migrates)
         if plan_beats := self.world.plan.fleet.beats if self.world.plan.fleet is not None else ():
             beats = plan_beats[(self.number + self.incarnation) % len(plan_beats)]
-            settings = replace(settings, heartbeat=HeartbeatSetting.WORKER if beats else HeartbeatSetting.LEASE)
+            heartbeat = HeartbeatSetting.WORKER if beats else HeartbeatSetting.LEASE
+            settings = replace(settings, leases=replace(settings.leases, heartbeat=heartbeat))
         table = DynamoLeaseTable(
-            self.dynamo, self.clock, table_name=TABLE, request_timeout_s=settings.failover_time_millis / 3000
+            self.dynamo, self.clock, table_name=TABLE, request_timeout_s=settings.leases.duration_s / 3
         )
         metrics = Metrics()
         metrics.worker.lease_moves = JudgedMoves(self.world.ledger, self.process.name)
@@ -203,7 +204,7 @@ class Machine:
         assert self.kinesis is not None
         if self.world.sources is not None and isinstance(self.kinesis, StreamDoors):
             return self.world.sources.ports(self.number, self.kinesis)
-        return one_stream(StreamPorts(self.kinesis, self.fan_out, settings.fanout_consumer_arn))
+        return one_stream(StreamPorts(self.kinesis, self.fan_out, settings.fanout.consumer_arn))
 
     async def _detect_load(self) -> DrawnLoad | None:
         fleet = self.world.plan.fleet
@@ -466,7 +467,7 @@ class World:
             self._operator_rng,
             self._put_extra,
             is_3x=plan.fleet is not None,
-            leases_max=self.settings.max_leases_for_worker,
+            leases_max=self.settings.leases.held_max,
         )
         self._settings_by_config: dict[tuple[str, bool], Settings] = {}
         self._rows_to_repair: dict[str, Any] = {}

@@ -26,7 +26,7 @@ from mld.fleet.values import ClientVersion, Place, WorkerReport
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from mld.leases.table_maker import LegacyTable, TableOptions
+from mld.leases.table_maker import LegacyTable, on_demand
 from mld.retrieval.rawpage import page_of
 from tests.unit.aws.throwing import THROWN, anew, name_of
 
@@ -144,7 +144,7 @@ ADAPTERS: dict[str, tuple[Callable[[Below], Any], type[MldError]]] = {
     "lock": (lambda below: LockTable(below, PLACE), TableError),
     "reports": (lambda below: ReportsTable(below, PLACE), TableError),
     "states": (StatesTable, MldError),
-    "legacy": (lambda below: LegacyTable(below, Hasty(), TableOptions("legacy", "key")), MldError),
+    "legacy": (lambda below: LegacyTable(below, Hasty(), on_demand("legacy"), "key"), MldError),
     "streams": (streams, StreamError),
     "fan-out": (
         lambda below: KinesisFanOut(below, streams(below), stream_name="s", page_of=page_of),

@@ -365,7 +365,7 @@ def test_the_setting_needs_a_fleet_in_3x_mode() -> None:
         settings_of(mld__heartbeat="worker")
     assert "mld.heartbeat" in str(raised.value)
     assert "clientVersionConfig" in str(raised.value)
-    assert settings_of(**WORKER).heartbeat.value == "worker"
+    assert settings_of(**WORKER).leases.heartbeat.value == "worker"
 
 
 # --- whole workers

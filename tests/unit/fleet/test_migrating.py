@@ -29,7 +29,7 @@ from mld.fleet.migrate.table_migration import LATE_TABLE_PERIOD_S, MigrationComp
 from mld.fleet.migrate.version_machine import START_ATTEMPTS_MAX, VersionMachine
 from mld.fleet.migrate.versions import Components, FleetView
 from mld.fleet.values import ClientVersion, Place, TableStatus
-from mld.leases.table_maker import LegacyTable, TableOptions
+from mld.leases.table_maker import LegacyTable, on_demand
 from mld.properties.values import ClientVersionConfig as Configured
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, throttled
 from tests.virtual_time import run_virtual
@@ -73,7 +73,7 @@ class Bed:
 
     async def create(self, *places: Place) -> None:
         for place in places:
-            await LegacyTable(self.dynamo, self.clock, TableOptions(place.table, place.key)).ensure()
+            await LegacyTable(self.dynamo, self.clock, on_demand(place.table), place.key).ensure()
 
     async def legacy(self) -> None:
         """The layout of 3.0 to 3.4."""
@@ -107,8 +107,8 @@ class Bed:
             self.clock,
             worker_id=worker,
             lease_table=LEASES.table,
-            coordinator=LegacyTable(service, self.clock, TableOptions(STATES.table, STATES.key)),
-            reports=LegacyTable(service, self.clock, TableOptions(REPORTS.table, REPORTS.key)),
+            coordinator=LegacyTable(service, self.clock, on_demand(STATES.table), STATES.key),
+            reports=LegacyTable(service, self.clock, on_demand(REPORTS.table), REPORTS.key),
             migrate=migrate,
             complete_bake_s=BAKE_S,
             create_legacy=create_legacy,

@@ -56,5 +56,5 @@ def test_the_encoding_of_an_answer_is_that_of_the_request() -> None:
 
 def test_without_the_package_the_refusal_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cbor2", None)
-    with pytest.raises(KinesisError, match=r"pip install 'mld\[local\]'"):
+    with pytest.raises(KinesisError, match=r"pip install 'mld-kinesis\[local\]'"):
         CBOR.read(b"\xa0")

@@ -187,4 +187,4 @@ async def test_without_the_package_the_server_says_what_is_missing(caplog: pytes
         async with bed(None) as (_, client):
             client.writer.write(PREFACE)
             assert [event async for event in client.events()] == []
-    assert "pip install 'mld[local]'" in caplog.text
+    assert "pip install 'mld-kinesis[local]'" in caplog.text

@@ -130,7 +130,7 @@ async def test_without_moto_the_other_services_say_what_to_install(monkeypatch: 
     writer.close()
     await running.close()
     assert status == 400
-    assert "pip install 'mld[local]'" in error["message"]
+    assert "pip install 'mld-kinesis[local]'" in error["message"]
 
 
 def put(kinesis: Any, data: bytes) -> None:

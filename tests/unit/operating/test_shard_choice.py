@@ -59,7 +59,7 @@ def test_a_shard_is_named_with_its_stream_or_by_the_key_of_its_lease(several: Se
     assert (found.stream.name, found.shard_id) == (stream, SHARD)
     assert not found.settings.is_multi_stream
     assert found.settings.stream_name == found.stream.stream_name
-    assert found.settings.kinesis_region == (found.stream.region or "eu-west-1")
+    assert found.settings.kinesis.region == (found.stream.region or "eu-west-1")
 
 
 @pytest.mark.parametrize(

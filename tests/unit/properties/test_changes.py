@@ -44,8 +44,8 @@ def test_changed_keys_are_named_by_whether_they_need_a_restart(
 def test_what_needs_a_restart_does_not_run_and_is_named_each_time(configure: Configure) -> None:
     running, file = configure("maxRecords=10"), configure("maxRecords=20\nlogWarningForTaskAfterMillis=5")
     first = changes_between(running, file)
-    assert first.running.settings.max_records == 10
-    assert first.running.settings.log_warning_for_task_after_millis == 5
+    assert first.running.settings.reader.records_max == 10
+    assert first.running.settings.child.warn_after_s == 0.005
     second = changes_between(first.running, file)
     assert (second.taken, second.waiting) == ((), ("maxRecords",))
 

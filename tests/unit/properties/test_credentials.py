@@ -100,7 +100,7 @@ def test_an_unknown_name_is_skipped_with_the_nearest_known_one(configure: Config
         "AwsCredentialsProvider=EnvironmentVariablesCredentialProvider,DefaultCredentialsProvider",
         without=["AwsCredentialsProvider"],
     )
-    assert len(loaded.settings.aws_credentials_provider.providers) == 1
+    assert len(loaded.settings.kinesis.credentials.providers) == 1
     assert "did you mean EnvironmentVariableCredentialsProvider?" in remarks_on(loaded, "AwsCredentialsProvider")[0]
 
 

@@ -30,7 +30,7 @@ def test_a_dead_letter_is_a_directory_a_bucket_a_stream_or_a_queue(
     configure: Configure, text: str, kind: DeadLetterKind, name: str | None, prefix: str, region: str | None
 ) -> None:
     loaded = configure(f"mld.deadLetter={text}\nmld.poisonAttempts=3")
-    letter = loaded.settings.dead_letter
+    letter = loaded.settings.child.dead_letter
     assert letter is not None
     assert (letter.kind, letter.name, letter.prefix, letter.region) == (kind, name or text, prefix, region)
     assert loaded.remarks == ()
@@ -58,8 +58,8 @@ def test_what_names_no_place_is_refused(configure: Configure, text: str, problem
 
 def test_the_policy_is_to_park_and_its_words_say_that_nothing_is_skipped(configure: Configure) -> None:
     loaded = configure()
-    assert loaded.settings.child_failure_policy is ChildFailurePolicy.PARK
-    assert loaded.settings.poison_attempts is None
+    assert loaded.settings.child.failure_policy is ChildFailurePolicy.PARK
+    assert loaded.settings.child.poison_attempts is None
     assert in_words(loaded.settings) == (
         "A record processor that fails is started again from the last checkpoint after 1 s, doubling to 300 s, for "
         "ever; its shard waits, and all others go on. No record is ever skipped."

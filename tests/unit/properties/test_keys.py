@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import types
 import typing
 
 import pytest
 
 from mld.properties import keys, settings
+from mld.properties.changes import value_of
+from mld.properties.conversion import convert
 from mld.properties.key_lines import OBSOLETE
 from mld.properties.keytypes import Effect, ValueKind
 from mld.properties.redaction import Shown
@@ -60,23 +61,44 @@ def test_every_key_of_java_is_known(name: str) -> None:
     assert keys.find(name) is not None
 
 
+TIMES = {ValueKind.MILLIS, ValueKind.SECONDS, ValueKind.DURATION}
+
+
+def fields_of(kind: typing.Any, prefix: str = "") -> typing.Iterator[tuple[str, typing.Any]]:
+    """Yield the name and the type of every field of the settings, as keys name them."""
+    for name, hint in typing.get_type_hints(kind, vars(settings)).items():
+        if isinstance(hint, type) and hint.__module__ == settings.__name__:
+            yield from fields_of(hint, f"{name}.")
+        else:
+            yield prefix + name, hint
+
+
 def test_settings_has_exactly_one_field_per_key_with_an_effect() -> None:
-    fields = {field.name for field in dataclasses.fields(Settings)}
-    wanted = {key.field for key in keys.KEYS if key.effect is Effect.EFFECTIVE}
-    assert wanted - {"initial_position_at"} == fields - {"reads_by_fan_out"}
+    wanted = {key.sets for key in keys.KEYS if key.effect is Effect.EFFECTIVE} - {""}
+    assert wanted == {name for name, _ in fields_of(Settings)} - {"reader.by_fan_out"}
+    assert [key.name for key in keys.KEYS if key.effect is Effect.EFFECTIVE and not key.sets] == [
+        "initialPositionInStreamExtended"
+    ]
+
+
+def test_times_are_in_seconds_and_their_fields_say_so() -> None:
+    for key in keys.KEYS:
+        assert key.sets.endswith("_s") == bool(key.sets and key.kind in TIMES), key.name
 
 
 def test_defaults_have_the_type_of_their_field() -> None:
-    hints = typing.get_type_hints(Settings, vars(settings))
+    hints = dict(fields_of(Settings))
     for key in keys.KEYS:
-        if key.field in hints and key.default is not None:
-            hint = hints[key.field]
+        if key.sets and key.default is not None:
+            hint = hints[key.sets]
             accepted = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-            assert type(key.default) in [typing.get_origin(kind) or kind for kind in accepted], key.name
+            kinds = [typing.get_origin(kind) or kind for kind in accepted]
+            assert type(key.in_core_units(key.default)) in kinds, key.name
 
 
 SAMPLE_TEXTS = {
     ValueKind.TEXT: "text", ValueKind.INT: "2", ValueKind.LONG: "5000", ValueKind.DOUBLE: "0.25",
+    ValueKind.MILLIS: "5000", ValueKind.SECONDS: "5000", ValueKind.BYTES: "5000",
     ValueKind.BOOL: "true", ValueKind.INITIAL_POSITION: "trim_horizon", ValueKind.EPOCH_SECONDS: "1767225600",
     ValueKind.DURATION: "PT1H", ValueKind.TAGS: "a=b", ValueKind.DIMENSIONS: "ShardId",
     ValueKind.URL: "http://localhost:4567", ValueKind.REGION: "us-east-2",
@@ -98,8 +120,12 @@ def test_every_spelling_of_every_key_can_be_set(configure: Configure, spelling: 
     loaded = configure(f"{spelling}={text}\n{COMPANIONS.get(spelling, '')}", without=without)
     row = next(value for value in loaded.effective if value.key == key.name)
     assert row.source.rpartition(":")[2].isdigit(), row
-    value = row.value if spelling == STREAMS else display_value(getattr(loaded.settings, key.field, row.value))
-    assert row.value == {Shown.HIDDEN: "***", Shown.NAMES: "a=***"}.get(key.shown, value)
+    if key.sets and spelling != STREAMS:
+        value = value_of(loaded.settings, key)
+        if key.kind in TIMES:
+            assert value == key.in_core_units(convert(key, text))
+        else:
+            assert row.value == {Shown.HIDDEN: "***", Shown.NAMES: "a=***"}.get(key.shown, display_value(value))
 
 
 def test_obsolete_keys_are_unknown() -> None:

@@ -20,18 +20,18 @@ def test_a_minimal_file_has_all_defaults_and_no_remark(configure: Configure) -> 
     loaded = configure()
     settings = loaded.settings
     assert loaded.remarks == ()
-    assert (settings.executable_name, settings.application_name, settings.stream_name) == ("child", "app", "s")
-    assert (settings.table_name, settings.fanout_consumer_name) == ("app", "app")
-    assert settings.worker_metrics_table_name == "app-WorkerMetricStats"
-    assert settings.coordinator_state_table_name == "app-CoordinatorState"
+    assert (settings.child.command, settings.application_name, settings.stream_name) == ("child", "app", "s")
+    assert (settings.lease_table.name, settings.fanout.consumer_name) == ("app", "app")
+    assert settings.worker_metrics_table.name == "app-WorkerMetricStats"
+    assert settings.coordinator_state_table.name == "app-CoordinatorState"
     assert settings.worker_id is None
-    assert settings.timeout_in_seconds is None
-    assert settings.shutdown_grace_millis == 25_000
+    assert settings.child.reply_timeout_s is None
+    assert settings.shutdown_grace_s == 25.0
     assert settings.initial_position == InitialPositionSetting(InitialPositionKind.LATEST)
-    assert settings.idle_time_between_reads_in_millis == 1_500
-    assert settings.lease_assignment_interval_millis == 20_000
-    assert settings.aws_credentials_provider_dynamo_db == settings.aws_credentials_provider
-    assert settings.protocol_version == 2
+    assert settings.reader.idle_interval_s == 1.5
+    assert settings.fleet.assignment_interval_s == 20.0
+    assert settings.dynamo_db.credentials == settings.kinesis.credentials
+    assert settings.child.protocol_version == 2
 
 
 def test_all_missing_keys_are_named_at_once_in_the_order_of_java(tmp_path: Path) -> None:
@@ -86,20 +86,20 @@ def test_unknown_keys_are_never_fatal(configure: Configure, line: str) -> None:
 
 def test_the_prefix_of_credentials_keys_may_have_any_case(configure: Configure) -> None:
     loaded = configure("AWSCREDENTIALSPROVIDERDynamoDB=ProfileCredentialsProvider|leases")
-    assert str(loaded.settings.aws_credentials_provider_dynamo_db) == "ProfileCredentialsProvider|leases"
+    assert str(loaded.settings.dynamo_db.credentials) == "ProfileCredentialsProvider|leases"
     assert loaded.remarks == ()
 
 
 def test_the_last_line_of_a_key_counts_with_a_warning(configure: Configure) -> None:
     loaded = configure("workerId=a\nworkerIdentifier=b\ntableName=x\ntableName=y")
-    assert (loaded.settings.worker_id, loaded.settings.table_name) == ("b", "y")
+    assert (loaded.settings.worker_id, loaded.settings.lease_table.name) == ("b", "y")
     assert "is the same setting as workerId" in remarks_on(loaded, "workerIdentifier")[0]
     assert "already given" in remarks_on(loaded, "tableName")[0]
 
 
 def test_an_override_beats_the_file_without_a_word(configure: Configure) -> None:
     loaded = configure("workerIdentifier=a\nmaxRecords=5", ["maxRecords=7", "workerId=b"])
-    assert (loaded.settings.max_records, loaded.settings.worker_id) == (7, "b")
+    assert (loaded.settings.reader.records_max, loaded.settings.worker_id) == (7, "b")
     assert remarks_on(loaded, "workerId") == []
     assert next(row.source for row in loaded.effective if row.key == "maxRecords") == "-D"
 
@@ -110,12 +110,12 @@ def test_a_malformed_override_is_an_error(configure: Configure, override: str) -
 
 
 def test_an_override_may_hold_equals_signs(configure: Configure) -> None:
-    assert configure("", ["executableName=child --a=b"]).settings.executable_name == "child --a=b"
+    assert configure("", ["executableName=child --a=b"]).settings.child.command == "child --a=b"
 
 
 def test_environment_variables_are_put_in(configure: Configure) -> None:
     loaded = configure("tableName=${A}-${B:-two}-${EMPTY:-three}-$${C}", env={"A": "one", "EMPTY": ""})
-    assert loaded.settings.table_name == "one-two-three-${C}"
+    assert loaded.settings.lease_table.name == "one-two-three-${C}"
 
 
 @pytest.mark.parametrize(
@@ -153,14 +153,14 @@ def test_the_region_comes_from_key_arn_or_environment(
 ) -> None:
     settings = configure(text, env=env, without=["regionName"]).settings
     assert settings.region_name == expected
-    assert (settings.kinesis_region, settings.dynamo_db_region, settings.cloud_watch_region) == (expected,) * 3
+    assert (settings.kinesis.region, settings.dynamo_db.region, settings.cloud_watch.region) == (expected,) * 3
 
 
 def test_a_client_may_have_a_region_and_an_endpoint_of_its_own(configure: Configure) -> None:
     text = "dynamoDbClient.region=us-east-2\ndynamoDbClient.endpointOverride=http://localhost:8000"
     loaded = configure(text)
-    assert (loaded.settings.kinesis_region, loaded.settings.dynamo_db_region) == ("eu-west-1", "us-east-2")
-    assert loaded.settings.dynamo_db_endpoint == "http://localhost:8000"
+    assert (loaded.settings.kinesis.region, loaded.settings.dynamo_db.region) == ("eu-west-1", "us-east-2")
+    assert loaded.settings.dynamo_db.endpoint == "http://localhost:8000"
     assert "wins over regionName" in remarks_on(loaded, "dynamoDbClient.region")[0]
 
 
@@ -186,7 +186,7 @@ def test_strict_turns_warnings_into_errors_and_leaves_information_alone(configur
 
 def test_an_empty_text_counts_as_not_set_with_a_warning(configure: Configure) -> None:
     loaded = configure("tableName=\nstreamArn=  ")
-    assert (loaded.settings.table_name, loaded.settings.stream_name) == ("app", "s")
+    assert (loaded.settings.lease_table.name, loaded.settings.stream_name) == ("app", "s")
     assert remarks_on(loaded, "tableName")
 
 

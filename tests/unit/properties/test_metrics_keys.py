@@ -34,7 +34,7 @@ STAND_IN = "kinesisEndpoint=http://127.0.0.1:4567"
 def test_the_outputs_of_a_file(
     configure: Configure, text: str, env: dict[str, str], outputs: tuple[MetricsOutput, ...]
 ) -> None:
-    assert configure(text, env=env).settings.metrics == outputs
+    assert configure(text, env=env).settings.metrics.outputs == outputs
 
 
 @pytest.mark.parametrize("text", ["cloudwhat", "cloudwatch,,otlp", "none,otlp", ""])
@@ -77,7 +77,7 @@ def test_a_plain_file_of_java_gets_no_remark_on_metrics(configure: Configure) ->
 
 def test_a_period_below_a_second_is_raised(configure: Configure) -> None:
     loaded = configure("metricsBufferTimeMillis=5")
-    assert loaded.settings.metrics_buffer_time_millis == 1_000
+    assert loaded.settings.metrics.period_s == 1.0
     assert loaded.remarks[0].level is Level.WARNING
 
 

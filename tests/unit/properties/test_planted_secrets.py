@@ -34,7 +34,7 @@ def everything_shown(
         loaded = configure(text, overrides, env, without=without)
     except ConfigurationError as error:
         return f"{error} {error.remarks}"
-    chains = repr(loaded.settings.aws_credentials_provider) + repr(loaded.settings.aws_credentials_provider_dynamo_db)
+    chains = repr(loaded.settings.kinesis.credentials) + repr(loaded.settings.dynamo_db.credentials)
     remarks = repr(loaded.remarks) + "".join(map(str, loaded.remarks))
     return json.dumps(loaded.to_json()) + remarks + repr(loaded.effective) + chains
 

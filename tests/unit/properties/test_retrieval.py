@@ -31,7 +31,7 @@ ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/s/consumer/app:1700000000"
 )
 def test_the_way_of_reading_follows_the_keys(configure: Configure, lines: str, by_fan_out: bool, says: str) -> None:
     loaded = configure(lines, without=["retrievalMode"])
-    assert loaded.settings.reads_by_fan_out is by_fan_out
+    assert loaded.settings.reader.by_fan_out is by_fan_out
     warnings = remarks_on(loaded, "retrievalMode")
     assert len(warnings) == bool(says)
     assert says in "".join(warnings)

@@ -34,13 +34,13 @@ def test_the_content_is_the_value_without_its_line_break_and_is_not_substituted(
 ) -> None:
     secret.write_bytes(content.encode())
     loaded = configure(f"tableName=${{file:{secret}}}", env={"HOME": "/root"})
-    assert loaded.settings.table_name == expected
+    assert loaded.settings.lease_table.name == expected
 
 
 def test_a_credential_of_systemd_is_found_by_its_directory(configure: Configure, secret: Path) -> None:
     text = "kinesisClient.proxyUrl=http://me:${file:${CREDENTIALS_DIRECTORY}/token}@${HOST:-proxy}:3128"
     loaded = configure(text, env={"CREDENTIALS_DIRECTORY": str(secret.parent)})
-    assert loaded.settings.kinesis_proxy_url == f"http://me:{SECRET}@proxy:3128"
+    assert loaded.settings.kinesis.proxy_url == f"http://me:{SECRET}@proxy:3128"
     assert problems(lambda: configure(text)) == [
         "kinesisClient.proxyUrl environment variable CREDENTIALS_DIRECTORY is not set"
     ]

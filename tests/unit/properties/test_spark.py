@@ -34,8 +34,6 @@ def test_defaults() -> None:
         ("mld.spark.master = local[4]", 192),
         ("mld.spark.master = spark://host:7077", 64),
         ("mld.spark.master = local-cluster[2,1,1024]", 64),
-        ("mld.spark.remote = sc://host", 64),
-        ("mld.spark.remote = sc://host\nmld.spark.spool = /shared", 192),
         ("mld.spark.master = yarn\nmld.spark.spool = /shared", 192),
         ("mld.spark.maxBatchBytes = 1048576", 1),
     ],
@@ -97,7 +95,6 @@ def test_streaming_keys_without_streaming_are_remarked_upon() -> None:
         ("mld.spark.mode = streaming\nmld.spark.sink.out.path = /x", "mld.spark.checkpoint: is required by"),
         ("mld.spark.mode = streaming\nmld.spark.checkpoint = /c", "mld.spark.sink: is required by"),
         ("mld.spark.sink.out.path = /x\nmld.spark.sink.out.writers = many", "has no such value; write one or shared"),
-        (f"{STREAMING}\nmld.spark.remote = sc://h", "cannot be used with mld.spark.mode = streaming"),
         (f"{STREAMING}\nmld.spark.sink.out.outputMode = all", "has no such value; write append or update or complete"),
         ("mld.spark.onPoison = deadLetter", "there is no mld.spark.deadLetter"),
         ("mld.spark.maxBatchBytes = 10\nmld.spark.maxInFlightBytes = 9", "is less than maxBatchBytes, 10"),
@@ -185,3 +182,16 @@ def test_a_misspelled_format_is_remarked_upon() -> None:
     assert (remark.level, remark.key) == (Level.WARNING, "mld.spark.sink.out.format")
     assert "did you mean parquet?" in str(remark)
     assert lines("mld.spark.sink.out.format = mongodb").remarks == ()
+
+
+@pytest.mark.parametrize("name", ["compactFiles", "sink.out.compact", "glue.endpoint"])
+def test_a_key_that_has_left_and_does_no_harm_is_ignored_with_its_remedy(name: str) -> None:
+    (remark,) = lines(f"mld.spark.{name} = 3").remarks
+    assert (remark.level, remark.key) == (Level.WARNING, f"mld.spark.{name}")
+    assert "is ignored" in remark.message and remark.remedy
+
+
+@pytest.mark.parametrize("name", ["sink.out.glueTable", "remote"])
+def test_a_key_that_has_left_and_is_missed_is_refused_with_its_remedy(name: str) -> None:
+    (said,) = errors(f"mld.spark.{name} = x")
+    assert f"mld.spark.{name}: is a key of mld 0.2 and no longer there; " in said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -36,8 +35,8 @@ def test_a_list_of_names_is_a_list_of_streams_with_the_defaults_of_the_applicati
     assert (first.arn, first.region, first.account, first.epoch) == (None, None, None, None)
     assert (first.consumer_arn, first.credentials, first.executable_name) == (None, None, None)
     assert first.initial_position.kind is InitialPositionKind.TRIM_HORIZON
-    assert (settings.former_streams, settings.former_streams_wait) == (FormerStreams.STOP, timedelta(hours=1))
-    assert not settings.record_stream_name
+    assert (settings.shards.former_streams, settings.shards.former_streams_wait_s) == (FormerStreams.STOP, 3600.0)
+    assert not settings.reader.adds_stream_name
     assert loaded.streams_file is None
 
 

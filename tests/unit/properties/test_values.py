@@ -146,40 +146,40 @@ def test_values_out_of_range_are_errors(configure: Configure, line: str, problem
 
 def test_zero_means_not_set_for_primitive_keys_with_a_warning(configure: Configure) -> None:
     loaded = configure("failoverTimeMillis=0\nmaxRecords=0")
-    assert loaded.settings.failover_time_millis == 10_000
-    assert loaded.settings.max_records == 10_000
+    assert loaded.settings.leases.duration_s == 10.0
+    assert loaded.settings.reader.records_max == 10_000
     assert remarks_on(loaded, "failoverTimeMillis") == ["0 means not set, as in Java; 10000 is used; remove the line"]
 
 
 def test_zero_is_taken_as_it_is_where_it_has_a_meaning(configure: Configure) -> None:
     lines = ("logWarningForTaskAfterMillis=0", "mld.childRestartsMax=0", "mld.childFailurePolicy=restart")
     loaded = configure("\n".join((*lines, "leaseTableScanTotalSegments=0")))
-    assert loaded.settings.log_warning_for_task_after_millis == 0
-    assert loaded.settings.child_restarts_max == 0
+    assert loaded.settings.child.warn_after_s == 0
+    assert loaded.settings.child.restarts_max == 0
     assert loaded.remarks == ()
 
 
 def test_a_grace_of_zero_is_taken_with_a_warning(configure: Configure) -> None:
     loaded = configure("shutdownGraceMillis=0")
-    assert loaded.settings.shutdown_grace_millis == 0
+    assert loaded.settings.shutdown_grace_s == 0
     assert remarks_on(loaded, "shutdownGraceMillis")
 
 
 @pytest.mark.parametrize("value", ["199", "1", "-7"])
 def test_too_small_an_idle_time_is_raised_with_a_warning(configure: Configure, value: str) -> None:
     loaded = configure(f"idleTimeBetweenReadsInMillis={value}")
-    assert loaded.settings.idle_time_between_reads_in_millis == 200
+    assert loaded.settings.reader.idle_interval_s == 0.2
     assert "200 is used" in remarks_on(loaded, "idleTimeBetweenReadsInMillis")[0]
 
 
 def test_lease_cleanup_can_be_switched_off(configure: Configure) -> None:
-    assert configure("cleanupLeasesUponShardCompletion=false").settings.cleanup_leases_upon_shard_completion is False
+    assert configure("cleanupLeasesUponShardCompletion=false").settings.shards.cleans_up is False
 
 
 def test_values_are_trimmed(configure: Configure) -> None:
     loaded = configure("tableName =  leases \t\nretrievalMode=polling \nleaseTablePitrEnabled=true ")
-    assert loaded.settings.table_name == "leases"
-    assert loaded.settings.lease_table_pitr_enabled is True
+    assert loaded.settings.lease_table.name == "leases"
+    assert loaded.settings.lease_table.point_in_time_recovery is True
 
 
 def test_keys_without_effect_are_mentioned_but_are_no_warning(configure: Configure) -> None:

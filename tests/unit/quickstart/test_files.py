@@ -22,7 +22,7 @@ def values(text):
 def test_the_sample_is_a_good_configuration_and_names_every_file():
     loaded = load(SAMPLE)
     assert [remark for remark in loaded.remarks if remark.level.value != "info"] == []
-    assert loaded.settings.executable_name == "mld-spark"
+    assert loaded.settings.child.command == "mld-spark"
     assert (Path(processors.__file__).parent / "samples" / "clicks.py").is_file()
 
 

@@ -21,7 +21,7 @@ from mld.retrieval.pacing import (
 )
 
 PACING = Pacing(idle_interval_s=1.5)
-REDUCED = Pacing(idle_interval_s=1.5, reduced_tps_threshold_ms=4000)
+REDUCED = Pacing(idle_interval_s=1.5, reduced_tps_threshold_s=4.0)
 
 
 def test_the_first_call_goes_out_at_once() -> None:
@@ -40,7 +40,7 @@ def test_the_first_call_goes_out_at_once() -> None:
         pytest.param(REDUCED, 4000, 0.0, CALL_INTERVAL_MIN_S, id="at the threshold the usual interval holds"),
         pytest.param(REDUCED, None, 0.0, 1.5, id="an unknown lag ignores the threshold"),
         pytest.param(
-            Pacing(1.5, reduced_tps_threshold_ms=1000), 0, 0.0, 1.5, id="a threshold shorter than the idle interval"
+            Pacing(1.5, reduced_tps_threshold_s=1.0), 0, 0.0, 1.5, id="a threshold shorter than the idle interval"
         ),
     ],
 )
@@ -95,7 +95,7 @@ def test_calls_are_never_closer_than_the_floor_nor_further_than_the_longest_inte
     jitter: float,
     elapsed_s: float,
 ) -> None:
-    pacing = Pacing(idle_s, catch_up_s, threshold_ms)
+    pacing = Pacing(idle_s, catch_up_s, threshold_ms / 1000)
     spacing_s = elapsed_s + delay_s(pacing, Pace(0.0, lag_ms, failures, failure), elapsed_s, jitter)
     longest_s = BACKOFF_MAX_S if failures else max(idle_s, threshold_ms / 1000)
     assert spacing_s >= CALL_INTERVAL_MIN_S - 1e-6

@@ -9,10 +9,10 @@ import socket
 import pytest
 
 from mld.processors.spark.batch.spool import LOCK_FILE, SpoolError, open_spool
-from mld.processors.spark.host.start_up import HostStartError, start, way_of
+from mld.processors.spark.host.start_up import HostStartError, start
 from mld.processors.spark.session.cluster import Starved, addresses, await_answer, check_spool
-from mld.processors.spark.session.handover import PART_BYTES, Way, parts_of
-from mld.processors.spark.session.spark_session import OF_SQL, check_extra, configuration, environment
+from mld.processors.spark.session.handover import PART_BYTES, parts_of
+from mld.processors.spark.session.spark_session import check_extra, configuration, environment
 from mld.processors.spark.spark_errors import SessionError, SessionUnreachable
 from tests.unit.spark.twins import settings_of
 
@@ -23,8 +23,6 @@ from tests.unit.spark.twins import settings_of
         ("master = spark://a:7078", (("a", 7078),), "spark://a:7078"),
         ("master = spark://a:1,b", (("a", 1), ("b", 7077)), "spark://a:1,b"),
         ("master = spark://[::1]:7077", (("::1", 7077),), "spark://[::1]:7077"),
-        ("remote = sc://h", (("h", 15002),), "sc://h"),
-        ("remote = sc://h:7/;token=secret;use_ssl=true", (("h", 7),), "sc://h:7"),
         ("master = local[2]", (), "local[2]"),
         ("master = yarn", (), "yarn"),
         ("master = k8s://https://h:6443", (), "k8s://https://h:6443"),
@@ -73,21 +71,20 @@ def test_a_cluster_that_does_not_gets_a_sentence():
         await_answer("spark://a", [("a", 1)], 60, dial=refused, monotonic=clock.monotonic, sleep=clock.sleep)
     assert str(caught.value) == (
         "nobody answers at spark://a (a:1 says Connection refused), tried for 60 s; start it, or correct "
-        "mld.spark.master or mld.spark.remote"
+        "mld.spark.master"
     )
     assert 54 < clock.now <= 60
 
 
-@pytest.mark.parametrize("key", ["master = spark://127.0.0.1:{}", "remote = sc://127.0.0.1:{}/;token=hush"])
-def test_no_session_is_started_where_nobody_answers(tmp_path, key, monkeypatch):
+def test_no_session_is_started_where_nobody_answers(tmp_path, monkeypatch):
     pytest.importorskip("pyspark")
-    monkeypatch.setattr("mld.processors.spark.session.spark_session.check_extra", lambda *, remote: None)
+    monkeypatch.setattr("mld.processors.spark.session.spark_session.check_extra", lambda: None)
     monkeypatch.setattr("mld.processors.spark.session.spark_session.environment", lambda settings: tmp_path)
     with socket.socket() as taken:  # bound and not listening: refused for certain
         taken.bind(("127.0.0.1", 0))
         (tmp_path / "p.sql").write_text("SELECT * FROM records")
         settings = settings_of(
-            f"mld.spark.{key.format(taken.getsockname()[1])}",
+            f"mld.spark.master = spark://127.0.0.1:{taken.getsockname()[1]}",
             f"mld.spark.pipeline = {tmp_path / 'p.sql'}",
             "mld.spark.startTimeoutMillis = 10",
         )
@@ -148,14 +145,7 @@ def test_a_cluster_that_runs_no_job_may_run_one_later(tmp_path):
         check_spool(Session(error="all workers are gone"), tmp_path, "spark://h")
 
 
-def test_the_way_of_records():
-    shared = "mld.spark.spool = /shared"
-    assert way_of(settings_of()) is Way.FILES
-    assert way_of(settings_of("mld.spark.master = yarn")) is Way.JVM
-    assert way_of(settings_of("mld.spark.remote = sc://h")) is Way.CLIENT
-    assert {way_of(settings_of(shared, f"mld.spark.{key}")) for key in ("master = yarn", "remote = sc://h")} == {
-        Way.FILES
-    }
+def test_large_batches_are_several_tasks():
     assert [parts_of(size) for size in (0, 1, PART_BYTES, PART_BYTES + 1)] == [1, 1, 1, 2]
 
 
@@ -200,11 +190,6 @@ def test_a_cluster_gets_the_users_settings_and_nothing_of_this_machine(tmp_path,
     assert not {"spark.driver.bindAddress", "spark.local.dir", "spark.sql.shuffle.partitions"} & set(made)
 
 
-def test_a_connect_server_gets_the_users_settings_only(tmp_path):
-    made = configuration(settings_of("mld.spark.remote = sc://h", "mld.spark.conf.spark.sql.x = 1"), tmp_path)
-    assert made == {**OF_SQL, "spark.sql.x": "1"}
-
-
 def test_the_address_of_this_machine_is_the_users_affair_on_a_cluster(monkeypatch, tmp_path):
     monkeypatch.setattr("mld.processors.spark.session.spark_session.java_home", lambda *_: tmp_path)
     monkeypatch.setattr("os.environ", dict(os.environ) | {"SPARK_LOCAL_IP": "10.0.0.5", "SPARK_HOME": "/old"})
@@ -216,18 +201,13 @@ def test_the_address_of_this_machine_is_the_users_affair_on_a_cluster(monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("there", "remote", "said"),
+    ("there", "said"),
     [
-        ({"pyspark"}, True, r"mld.spark.remote needs grpc, .*; pip install 'mld\[spark-connect\]'"),
-        (
-            {"pyspark"},
-            False,
-            r"has only the client of Spark Connect; set mld.spark.remote, or pip install 'mld\[spark\]'",
-        ),
-        (set(), True, r"PySpark is missing in .*; pip install 'mld\[spark-connect\]'"),
+        ({"pyspark"}, r"has only the client of Spark Connect; pip install 'mld-kinesis\[spark\]'"),
+        (set(), r"PySpark is missing in .*; pip install 'mld-kinesis\[spark\]'"),
     ],
 )
-def test_the_part_of_pyspark_that_is_missing(monkeypatch, there, remote, said):
+def test_the_part_of_pyspark_that_is_missing(monkeypatch, there, said):
     monkeypatch.setattr("mld.processors.spark.session.spark_session._there", lambda name: name in there)
     with pytest.raises(SessionError, match=said):
-        check_extra(remote=remote)
+        check_extra()

@@ -1,8 +1,5 @@
 """Several writers on one sink, interleaved operation by operation from a seed, with deaths, zombies and power cuts.
 
-Twice: on a file system with hard links, whose directories are synced one by one, and on one like HDFS, which renames,
-loses answers, and keeps all changes in one order.
-
 Every record of every shard must be in the sink once and in no more than one place, whatever the schedule; and what a
 writer was told is committed must survive.
 """
@@ -37,15 +34,11 @@ from mld.processors.spark.sinks.partitioned_files import PartitionedSink
 from mld.processors.spark.writer_identity import SEVERAL, WriterIdentity, key_of_one
 from tests.support.patience import PATIENCE_S
 from tests.twins.store import Disk, MemoryStore
-from tests.unit.spark.renaming import OrderedDisk, RenamingStore
 
 SEEDS = int(os.environ.get("MLD_RACE_SEEDS", "40"))
 SHARDS = [StreamShard("s", str(index)) for index in range(3)]
 RECORDS = 12
 TURNS_MAX = 20_000
-LINKS, RENAMES = (Disk, MemoryStore), (OrderedDisk, RenamingStore)
-Kind = tuple[type[Disk], type[MemoryStore]]
-both_kinds = pytest.mark.parametrize("kind", [LINKS, RENAMES], ids=["links", "renames"])
 
 
 NOBODY = WriterIdentity()
@@ -78,12 +71,6 @@ def over_memory(layout: type[FileSink], store: MemoryStore, writer: WriterIdenti
                 store.put(f"{self._journal.data(token)}/{where}part.json", json.dumps(records).encode())
             return len(frame.records)
 
-        def _rewrite(self, spark, files, target, head) -> int:
-            contents = [store.read(file) for file in files]
-            records = [record for content in contents for record in json.loads(content)]
-            store.put(f"{target}/part.json", json.dumps(records).encode())
-            return len(records)
-
     partition_by = ("p",) if layout is PartitionedSink else ()
     return Sink(SinkSpec("out", partition_by=partition_by, writer=writer, **more), store)
 
@@ -94,13 +81,12 @@ class World:
 
     rng: random.Random
     layout: type[FileSink]
-    kind: Kind = LINKS
     alive: set[int] = field(default_factory=set)
     told: dict[StreamShard, RecordPosition] = field(default_factory=dict)
     turns: int = 0
 
     def __post_init__(self) -> None:
-        self.disk = self.kind[0]()
+        self.disk = Disk()
         self._turn = threading.Condition()
         self._running: int | None = None
         self._waiting: dict[int, str] = {}
@@ -141,7 +127,7 @@ class World:
 
     def check_told(self, seed: int) -> None:
         """Every record is there that a writer was told is committed."""
-        marks = over_memory(self.layout, self.kind[1](self.disk, 0)).open()
+        marks = over_memory(self.layout, MemoryStore(self.disk, 0)).open()
         found = read(self.disk)
         for shard, position in self.told.items():
             assert marks[shard] >= position, seed
@@ -207,9 +193,7 @@ class World:
                 marks = None
 
     def sink_of(self, pid: int, before: Callable[[str], None], writer: WriterIdentity) -> FileSink:
-        store = self.kind[1](self.disk, pid, before, self.alive, lambda: self.rng.random() < 0.1)
-        if isinstance(store, RenamingStore):
-            store.chance = self.rng.random
+        store = MemoryStore(self.disk, pid, before, self.alive, lambda: self.rng.random() < 0.1)
         return over_memory(self.layout, store, writer, shared=writer is not NOBODY)
 
     def _draw(self, marks: HighWaterMarks, shards: list[StreamShard]) -> ShardSpans:
@@ -243,13 +227,12 @@ def small_ledgers(monkeypatch):
     monkeypatch.setattr(ledger, "ENTRIES_SWEPT_FROM", 2)
 
 
-@both_kinds
 @pytest.mark.parametrize("layout", [FlatSink, PartitionedSink])
 @pytest.mark.parametrize("power_cuts", [False, True])
-def test_every_record_once_whatever_the_schedule(layout, power_cuts, kind):
+def test_every_record_once_whatever_the_schedule(layout, power_cuts):
     for seed in range(SEEDS):
         rng = random.Random(seed)
-        world = World(rng, layout, kind)
+        world = World(rng, layout)
         pid = 0
         for death in (0.02, 0.01, 0.0):
             # Two or three hosts; shards are shared at times: that is what a zombie is.
@@ -267,13 +250,12 @@ def test_every_record_once_whatever_the_schedule(layout, power_cuts, kind):
         assert read(world.disk) == expected, f"seed {seed}"
 
 
-@both_kinds
 @pytest.mark.parametrize("layout", [FlatSink, PartitionedSink])
-def test_writers_that_share_a_sink_write_everything_each(layout, kind):
+def test_writers_that_share_a_sink_write_everything_each(layout):
     """Their streams have the same name, the same shards and the same numbers."""
     writers = [WriterIdentity("one", stream="s"), WriterIdentity("two", stream="s")]
     for seed in range(SEEDS // 2):
-        world = World(random.Random(seed), layout, kind)
+        world = World(random.Random(seed), layout)
         pid = 0
         for death in (0.02, 0.0):
             for writer in writers:
@@ -289,9 +271,8 @@ def test_writers_that_share_a_sink_write_everything_each(layout, kind):
         assert read(world.disk) == expected, f"seed {seed}"
 
 
-@both_kinds
 @pytest.mark.parametrize("layout", [FlatSink, PartitionedSink])
-def test_a_stream_read_alone_and_among_several_is_written_once(layout, kind):
+def test_a_stream_read_alone_and_among_several_is_written_once(layout):
     """An application goes from one form of lease table to the other and back, while workers of the old form live on."""
     arn, created = "arn:aws:kinesis:eu-west-1:111111111111:stream/s", "2026-01-02T03:04:05.000Z"
     alone = WriterIdentity("one", "main", "s", arn, created)
@@ -300,7 +281,7 @@ def test_a_stream_read_alone_and_among_several_is_written_once(layout, kind):
     assert key is not None
     forms = {alone: SHARDS, several: [StreamShard(key, shard.shard) for shard in SHARDS]}
     for seed in range(SEEDS // 2):
-        world = World(random.Random(seed), layout, kind)
+        world = World(random.Random(seed), layout)
         pid = 0
         for death in (0.05, 0.03, 0.0):
             for writer, shards in forms.items():
@@ -312,15 +293,14 @@ def test_a_stream_read_alone_and_among_several_is_written_once(layout, kind):
         assert read(world.disk) == Counter(_records(theirs, alone)), f"seed {seed}"
 
 
-@both_kinds
 @pytest.mark.parametrize("layout", [FlatSink, PartitionedSink])
-def test_a_ledger_of_version_1_is_taken_over_once_whoever_dies(layout, kind):
+def test_a_ledger_of_version_1_is_taken_over_once_whoever_dies(layout):
     """Two applications race for it; one of them owns the marks, and the other writes everything."""
     old = {SHARDS[0]: RecordPosition(5), SHARDS[1]: RecordPosition(RECORDS)}
     owner, stranger = WriterIdentity("one", stream="s"), WriterIdentity("two", stream="s")
     for seed in range(SEEDS // 2):
-        world = World(random.Random(seed), layout, kind)
-        write_version_1(kind[1](world.disk, 99), layout, old)
+        world = World(random.Random(seed), layout)
+        write_version_1(MemoryStore(world.disk, 99), layout, old)
         pid = 0
         for death in (0.05, 0.03, 0.0):
             for writer in (owner, owner, stranger):
@@ -358,13 +338,12 @@ def write_version_1(store: MemoryStore, layout: type[FileSink], marks: HighWater
     store.sync(LEDGER)
 
 
-@both_kinds
-def test_nothing_is_left_behind(kind):
-    world = World(random.Random(1), PartitionedSink, kind)
+def test_nothing_is_left_behind():
+    world = World(random.Random(1), PartitionedSink)
     for pid in (1, 2, 3):
         world.start(pid, SHARDS)
     world.play(0.01)
-    over_memory(PartitionedSink, kind[1](world.disk, 9, alive=set())).open()
+    over_memory(PartitionedSink, MemoryStore(world.disk, 9, alive=set())).open()
     assert not [name for name in world.disk.names if name.startswith((f"{STAGING}/", f"{TRASH}/"))]
     assert len([name for name in world.disk.names if name.startswith(f"{LEDGER}/")]) <= 4
     assert ABANDONED_S > 0
@@ -378,46 +357,12 @@ class LinkedAndNotHeard(MemoryStore):
         return False
 
 
-class RenamedAndNotHeard(RenamingStore):
-    chance = staticmethod(lambda: 0.0)
-
-
-@pytest.mark.parametrize("store", [LinkedAndNotHeard, RenamedAndNotHeard])
-def test_a_commit_whose_answer_is_lost_is_known_as_ours(store):
-    sink = over_memory(FlatSink, store(OrderedDisk()))
+def test_a_commit_whose_answer_is_lost_is_known_as_ours():
+    sink = over_memory(FlatSink, LinkedAndNotHeard(Disk()))
     sink.open()
     for number in (1, 2):
         batch = spans({SHARDS[0]: RecordPosition(number)}, sink.open())
         assert sink.publish(Frame(list(_records(batch))), batch, "b").number == number  # type: ignore[arg-type]
-
-
-def test_what_a_reader_saw_before_it_was_durable_is_durable_once_it_has_opened():
-    """The reader checkpoints by what it saw, though the writers of it died before they had an answer."""
-    disk = OrderedDisk()
-    first, done = f"{LEDGER}/{ledger.entry_name(1)}", f"{LEDGER}/{ledger.done_name(1)}"
-
-    def dies_once_there_is(name: str) -> RenamingStore:
-        dead = False
-
-        def before(operation: str) -> None:
-            nonlocal dead
-            dead |= operation == "answer" and name in disk.names
-            if dead:
-                raise Killed
-
-        return RenamingStore(disk, 1, before)
-
-    writer = over_memory(FlatSink, dies_once_there_is(first))
-    batch = spans({SHARDS[0]: RecordPosition(5)}, writer.open())
-    with pytest.raises(Killed):
-        writer.publish(None, batch, "b")
-    with pytest.raises(Killed):
-        dies_once_there_is(done).mark(done)
-    seen = over_memory(FlatSink, RenamingStore(disk, 2, alive={1, 2})).open()
-    assert seen == {SHARDS[0]: RecordPosition(5)}
-    disk.events.clear()  # the power is gone, and with it what was not synced
-    disk.lose_power(random.Random(0))
-    assert over_memory(FlatSink, RenamingStore(disk, 3)).open() == seen
 
 
 def test_what_was_linked_while_a_reader_opened_is_durable_before_it_is_told():
@@ -458,17 +403,16 @@ def test_what_was_linked_while_a_reader_opened_is_durable_before_it_is_told():
 
 
 @pytest.mark.parametrize(("age_s", "stays"), [(ABANDONED_S - 1, True), (ABANDONED_S + 1, False)])
-def test_a_staging_area_of_which_nobody_can_tell_whether_its_writer_lives_stays_for_a_day(age_s, stays):
-    """Such as one in another container of this machine."""
+def test_a_staging_area_of_which_nobody_can_tell_whether_its_writer_lives_stays_for_a_day(monkeypatch, age_s, stays):
+    """Such as one of another machine."""
 
     class Elsewhere(MemoryStore):
-        def held(self, path: str) -> bool | None:
-            return None
-
         def age_s(self, path: str, now: float) -> float:
             return age_s
 
     disk = Disk()
-    token = Journal(Elsewhere(disk), "out").stage()
+    with monkeypatch.context() as there:
+        there.setattr("mld.processors.spark.commit.journal._machine", lambda: "another.")
+        token = Journal(Elsewhere(disk), "out").stage()
     Journal(Elsewhere(disk), "out").open()
     assert (f"{STAGING}/{token}" in disk.names) is stays

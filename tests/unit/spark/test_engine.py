@@ -504,15 +504,6 @@ def test_a_wait_is_ended_by_stop(tmp_path):
         bed.run(bed.offer("a", [1]))
 
 
-def test_lines_travel_where_files_cannot(tmp_path):
-    bed = Bed(tmp_path, settings_of())
-    bed.frames.reads_files = False
-    bed.run(bed.offer("b", [1, 2]), bed.offer("a", [1]))
-    bed.run(bed.offer("b", [2, 3]))
-    assert (numbers(bed.sinks["out"]), numbers(bed.sinks["out"], "b")) == ([1], [1, 2, 3])
-    assert [path for path in (tmp_path / "spool").iterdir() if path.name.startswith("part")] == []
-
-
 # --- two batches in flight -------------------------------------------------------------------------------------------
 
 

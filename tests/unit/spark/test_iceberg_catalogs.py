@@ -56,7 +56,6 @@ def test_a_table_by_the_path_of_a_sink_goes_on_working(tmp_path):
             "mld.spark.catalog.lake.type = hadoop\nmld.spark.catalog.lake.warehouse = s3a://b/l\n",
             "no atomic rename: commits would be lost; use glue, rest or jdbc",
         ),
-        (TABLE + REST + "mld.spark.remote = sc://h:15002\n", "set the catalog at the Connect server"),
         (REST + "mld.spark.conf.spark.sql.catalog.lake = a.B\n", "the same catalog"),
     ],
 )

@@ -25,7 +25,7 @@ from mld.processors.spark.sinks.jdbc_options import (
 )
 from mld.processors.spark.sinks.jdbc_statements import Ordering, StagedColumn
 
-POSTGRES, MARIADB, MYSQL, SQL_SERVER = DIALECTS
+POSTGRES, MARIADB, MYSQL = DIALECTS
 ID, NAME = FrameColumn("id", "bigint"), FrameColumn("Name", "string")
 
 
@@ -97,7 +97,6 @@ def test_a_merge_needs_a_unique_index_of_its_keys():
     check_unique(["id"], both, POSTGRES)
     with pytest.raises(ColumnsRefused, match="another unique index"):
         check_unique(["id"], both, MYSQL)
-    check_unique(["id"], [], SQL_SERVER)
 
 
 def test_staging_tables_older_than_a_day_are_abandoned():

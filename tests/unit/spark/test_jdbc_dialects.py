@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from mld.processors.spark.sink_port import SinkRefused, SinkSpec
+from mld.processors.spark.sinks.factory import make_sink
 from mld.processors.spark.sinks.jdbc_dialects import DIALECTS, dialect_of
 from mld.processors.spark.sinks.jdbc_statements import DatabaseFault, Ordering, StagedColumn, TableName, table_named
 
-POSTGRES, MARIADB, MYSQL, SQL_SERVER = DIALECTS
+POSTGRES, MARIADB, MYSQL = DIALECTS
 TARGET, STAGE = TableName(("lake", 'odd "name')), TableName(("lake", "mld_stage_1_ab"))
 KEY, VALUE = StagedColumn("c0", "user", "text", is_key=True), StagedColumn("c1", "at", "timestamptz")
 PLAIN_KEY, PLAIN_VALUE = StagedColumn("c0", "user", is_key=True), StagedColumn("c1", "at")
@@ -21,7 +23,6 @@ NEWEST = (Ordering("c2", digits=True), Ordering("c3"))
         (" JDBC:MySQL://db/x", MYSQL),
         ("jdbc:mysql:replication://one,two/x", MYSQL),
         ("jdbc:mariadb://db/x", MARIADB),
-        ("jdbc:sqlserver://db;databaseName=x", SQL_SERVER),
         ("jdbc:oracle:thin:@db", None),
         ("jdbc:", None),
         ("postgresql://db/x", None),
@@ -32,6 +33,12 @@ def test_the_url_says_the_dialect(url, dialect):
     assert dialect_of(url) is dialect
 
 
+def test_sql_server_is_refused_with_a_remedy():
+    spec = SinkSpec("out", "jdbc", options={"URL": "jdbc:sqlserver://db;databaseName=x", "dbtable": "t"})
+    with pytest.raises(SinkRefused, match=r"sink\.out\.options\.url: .*SQL Server, .*no longer there; .* delta"):
+        make_sink(spec, None)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("text", "dialect", "table"),
     [
@@ -40,7 +47,6 @@ def test_the_url_says_the_dialect(url, dialect):
         ('Lake."a.b ""c"', POSTGRES, ("lake", 'a.b "c')),
         ("Lake.Clicks", MYSQL, ("Lake", "Clicks")),
         ("`Lake`.`a``b`", MARIADB, ("Lake", "a`b")),
-        ("[dbo].[a]]b]", SQL_SERVER, ("dbo", "a]b")),
     ],
 )
 def test_tables_are_named_as_the_database_would_read_it(text, dialect, table):
@@ -86,36 +92,21 @@ def test_statements_of_mysql(dialect):
     assert dialect.merge(TARGET, STAGE, [PLAIN_KEY], ()).endswith("UPDATE `user` = VALUES(`user`)")
 
 
-def test_statements_of_sql_server():
-    assert SQL_SERVER.locked_head(STAGE) == (
-        "SELECT number, entry FROM [lake].[mld_stage_1_ab] WITH (UPDLOCK, HOLDLOCK, ROWLOCK) WHERE target = ?"
-    )
-    assert SQL_SERVER.add_column(TARGET, "a]b", "INT") == 'ALTER TABLE [lake].[odd "name] ADD [a]]b] INT NULL'
-    assert SQL_SERVER.merge(TARGET, STAGE, [PLAIN_KEY, PLAIN_VALUE], NEWEST[:1]) == (
-        'MERGE INTO [lake].[odd "name] WITH (HOLDLOCK) AS target USING (SELECT [user], [at] FROM ('
-        "SELECT [c0] AS [user], [c1] AS [at], ROW_NUMBER() OVER (PARTITION BY [c0] "
-        "ORDER BY LEN([c2]) DESC, [c2] DESC, [mld_row] DESC) AS mld_rank FROM [lake].[mld_stage_1_ab]) ranked "
-        "WHERE mld_rank = 1) AS source ON target.[user] = source.[user] "
-        "WHEN MATCHED THEN UPDATE SET [at] = source.[at] "
-        "WHEN NOT MATCHED THEN INSERT ([user], [at]) VALUES (source.[user], source.[at]);"
-    )
-
-
 @pytest.mark.parametrize(
-    ("spark", "postgres", "mysql", "sql_server"),
+    ("spark", "postgres", "mysql"),
     [
-        ("string", "TEXT", "LONGTEXT", "NVARCHAR(MAX)"),
-        ("decimal(38,18)", "NUMERIC(38,18)", "DECIMAL(38,18)", "DECIMAL(38,18)"),
-        ("timestamp", "TIMESTAMP WITH TIME ZONE", "DATETIME(6)", "DATETIME2(6)"),
-        ("array<decimal(3,2)>", "NUMERIC(3,2)[]", None, None),
-        ("array<array<int>>", None, None, None),
-        ("struct<a:int>", None, None, None),
-        ("void", None, None, None),
+        ("string", "TEXT", "LONGTEXT"),
+        ("decimal(38,18)", "NUMERIC(38,18)", "DECIMAL(38,18)"),
+        ("timestamp", "TIMESTAMP WITH TIME ZONE", "DATETIME(6)"),
+        ("array<decimal(3,2)>", "NUMERIC(3,2)[]", None),
+        ("array<array<int>>", None, None),
+        ("struct<a:int>", None, None),
+        ("void", None, None),
     ],
 )
-def test_types(spark, postgres, mysql, sql_server):
-    found = [dialect.type_of(spark) for dialect in (POSTGRES, MYSQL, MARIADB, SQL_SERVER)]
-    assert found == [postgres, mysql, mysql, sql_server]
+def test_types(spark, postgres, mysql):
+    found = [dialect.type_of(spark) for dialect in (POSTGRES, MYSQL, MARIADB)]
+    assert found == [postgres, mysql, mysql]
 
 
 @pytest.mark.parametrize(
@@ -168,9 +159,6 @@ def test_postgresql_casts_text_and_keys(spark, column, is_key, cast):
         (MARIADB, "23000", 4025, DatabaseFault.DATA),
         (MARIADB, "HY000", 1364, DatabaseFault.REFUSED),
         (MARIADB, "HY000", 9999, DatabaseFault.UNKNOWN),
-        (SQL_SERVER, "S0001", 18456, DatabaseFault.REFUSED),
-        (SQL_SERVER, "S0051", 1222, DatabaseFault.WAIT),
-        (SQL_SERVER, "23000", 2627, DatabaseFault.DATA),
     ],
 )
 def test_what_an_error_means(dialect, state, code, fault):
@@ -200,7 +188,6 @@ def test_a_refusal_says_what_to_do(dialect, state, code, word):
         ("PostgreSQL", 8, []),  # as another database says that speaks its protocol
         ("MySQL", 8, [MARIADB, MYSQL]),
         ("MariaDB", 11, [MARIADB, MYSQL]),
-        ("Microsoft SQL Server", 16, [SQL_SERVER]),
     ],
 )
 def test_who_serves_whom(product, version, served):

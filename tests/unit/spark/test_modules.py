@@ -131,8 +131,3 @@ def test_what_cannot_be_sent_is_said_at_the_start(tmp_path, monkeypatch, key, na
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SessionError, match=f"mld.spark.{key} .*{said}|two files named"):
         modules.parcels(settings(tmp_path, f"mld.spark.{key} = {name}"), tmp_path)
-
-
-def test_a_uri_is_refused_where_only_files_of_this_machine_are_sent(tmp_path):
-    with pytest.raises(SessionError, match=r"with mld\.spark\.remote"):
-        modules.check(settings(tmp_path, "mld.spark.remote = sc://h:1", "mld.spark.pyFiles = hdfs:///x.zip"))

@@ -69,7 +69,7 @@ def test_a_network_file_system_is_refused_with_the_key_that_allows_it(tmp_path):
 
 def test_disks_and_what_is_no_local_path_pass(tmp_path):
     network_files.check([("mld.k", str(tmp_path / "x"))], table(tmp_path, "ext4"))
-    elsewhere = [("mld.k", "hdfs:///x"), ("mld.k", "s3a://bucket/x")]
+    elsewhere = [("mld.k", "gs://bucket/x"), ("mld.k", "s3a://bucket/x")]
     network_files.check(elsewhere, table(tmp_path, "nfs4"))
     network_files.check([("mld.k", str(tmp_path))], tmp_path / "no table")
 

@@ -77,7 +77,10 @@ def test_an_exception_names_its_line(tmp_path):
 
 MISSING = [
     ("import no_such_module_at_all", "install it beside PySpark, in the environment of "),
-    ("raise ModuleNotFoundError('No module named x', name='pandas')", r"pip install 'mld\[spark-pandas\]' in the env"),
+    (
+        "raise ModuleNotFoundError('No module named x', name='pandas')",
+        r"pip install 'mld-kinesis\[spark-pandas\]' in the env",
+    ),
     (
         "raise ImportError('[PACKAGE_NOT_INSTALLED] PyArrow >= 18 must be installed.')",
         "installed; mld.spark.pipeline n",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mld.processors.spark.child import main
 from mld.processors.spark.settings import SettingsError, load
 from mld.processors.spark.writer_identity import SEVERAL, WriterIdentity
 
@@ -19,7 +20,7 @@ def loaded(tmp_path, text, overrides=(), env=None):
 def test_defaults_and_names(tmp_path):
     settings = loaded(tmp_path, GOOD)
     assert (settings.stream, settings.application, settings.pipeline) == ("clicks", "app", "p.py:transform")
-    assert (settings.is_local, settings.sinks, settings.compact_files) == (True, (), 32)
+    assert (settings.is_local, settings.sinks) == (True, ())
     assert (settings.trigger_interval_s, settings.trigger_quiet_s) == (30.0, 120.0)
 
 
@@ -120,16 +121,16 @@ def test_how_a_sink_merges(tmp_path):
     assert (sink.mode, sink.keys, sink.delete_when) == ("merge", ("id", "day"), "op = 'REMOVE'")
 
 
-@pytest.mark.parametrize(
-    ("text", "one_file", "compact"),
-    [("", None, None), ("files = one\ncompact = off", True, False), ("files = many\ncompact = on", False, True)],
-)
-def test_files_and_compactions_of_a_sink(tmp_path, text, one_file, compact):
+@pytest.mark.parametrize(("text", "one_file"), [("", None), ("files = one", True), ("files = many", False)])
+def test_files_of_a_sink(tmp_path, text, one_file):
     lines = "".join(f"mld.spark.sink.out.{line}\n" for line in ("path = /x", *text.split("\n")) if line)
     (sink,) = loaded(tmp_path, GOOD + lines).sinks
-    assert (sink.one_file, sink.compact) == (one_file, compact)
+    assert sink.one_file == one_file
 
 
-def test_a_compaction_that_is_neither_on_nor_off_is_refused(tmp_path):
-    with pytest.raises(SettingsError, match=r"sink\.out\.compact.*write on or off"):
-        loaded(tmp_path, GOOD + "mld.spark.sink.out.path = /x\nmld.spark.sink.out.compact = yes\n")
+@pytest.mark.parametrize(("option", "said"), [("--compact", "rewrite_data_files"), ("--ddl", "projection")])
+def test_an_option_that_has_left_ends_with_its_remedy(monkeypatch, capsys, option, said):
+    monkeypatch.setattr("sys.argv", ["mld-spark", option, "app.properties"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert f"{option} is of mld 0.2" in (text := capsys.readouterr().err) and said in text

@@ -64,7 +64,9 @@ def test_a_missing_extra_gets_a_sentence(monkeypatch):
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr(sys, "modules", {name: module for name, module in sys.modules.items() if "pyspark" not in name})
     sys.path_importer_cache.clear()
-    with pytest.raises(SessionError, match=r"PySpark is missing in the environment of .*; pip install 'mld\[spark\]'"):
+    with pytest.raises(
+        SessionError, match=r"PySpark is missing in the environment of .*; pip install 'mld-kinesis\[spark\]'"
+    ):
         check_extra()
 
 

@@ -95,16 +95,15 @@ def test_a_directory_that_others_may_enter_is_not_believed(file):
 
 
 @pytest.mark.parametrize(
-    ("conf", "remote", "master", "words"),
+    ("conf", "master", "words"),
     [
-        ({}, None, None, "none: every user of this machine could read it"),
-        ({"spark.ui.port": "4050"}, None, "local[2]", "none: every user of this machine could read it"),
-        ({"spark.ui.enabled": "true"}, None, None, "http://127.0.0.1:4040"),
-        ({}, None, "spark://h:7077", "http://127.0.0.1:4040"),
-        ({"spark.ui.enabled": "True", "spark.ui.port": "0"}, None, None, "a free port"),
-        ({"spark.ui.enabled": "False"}, None, None, "none (mld.spark.conf.spark.ui.enabled is false)"),
-        ({}, "sc://host:15002", None, "of the Spark Connect server sc://host:15002"),
+        ({}, None, "none: every user of this machine could read it"),
+        ({"spark.ui.port": "4050"}, "local[2]", "none: every user of this machine could read it"),
+        ({"spark.ui.enabled": "true"}, None, "http://127.0.0.1:4040"),
+        ({}, "spark://h:7077", "http://127.0.0.1:4040"),
+        ({"spark.ui.enabled": "True", "spark.ui.port": "0"}, None, "a free port"),
+        ({"spark.ui.enabled": "False"}, None, "none (mld.spark.conf.spark.ui.enabled is false)"),
     ],
 )
-def test_where_the_ui_will_be(conf, remote, master, words):
-    assert words in sparkhosts.expected_ui(conf, remote, master)
+def test_where_the_ui_will_be(conf, master, words):
+    assert words in sparkhosts.expected_ui(conf, master)

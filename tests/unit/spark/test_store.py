@@ -125,7 +125,7 @@ def test_paths_and_file_uris_are_directories(path, directory):
 @pytest.mark.parametrize("path", ["gs://b", "abfs://c@a/x", "viewfs://c/x", "webhdfs://h/x", "s3:/b"])
 def test_object_stores_and_what_nobody_has_tried_are_refused_with_a_remedy(path):
     scheme = path.partition(":")[0]
-    said = f"path = {path}: {scheme} has no rename that is known .*, hdfs, or format delta or iceberg"
+    said = f"path = {path}: {scheme} has no rename that is known .*, s3, or format delta or iceberg"
     with pytest.raises(SinkRefused, match=f"mld.spark.sink.out.{said}"):
         make_sink(SinkSpec("out", "parquet", path), None)  # type: ignore[arg-type]
     with pytest.raises(SinkRefused, match=r"mld.spark.ledger = .* has no rename"):
@@ -141,7 +141,6 @@ def test_object_stores_and_what_nobody_has_tried_are_refused_with_a_remedy(path)
         ("s3a:///x", "nothing is no name of a bucket"),
         ("s3://bucket/lake/_hidden/x", "readers skip directories that begin with _ or a dot"),
         ("s3://bucket/lake/../x", "readers skip directories"),
-        ("s3://bucket/x", "a Spark Connect server cannot be told by us how to reach S3"),
     ],
 )
 def test_places_on_s3_are_refused_with_a_remedy(path, said):
@@ -158,11 +157,9 @@ def test_a_place_on_s3_touches_nothing_until_it_is_used(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["hdfs://host:8020/x", "hdfs:/x", "HDFS:///x"])
-def test_hdfs_is_for_sinks_and_needs_a_jvm_of_ours(path):
-    with pytest.raises(SinkRefused, match=r"key = .*x: only sinks, .* go to hdfs; use a directory of this host's"):
-        local_directory(path, "key")
+def test_hdfs_is_refused_with_a_remedy(path):
     for spec in (SinkSpec("out", "parquet", path), SinkSpec("out", "jdbc", ledger=path)):
-        with pytest.raises(SinkRefused, match=r"(sink\.out\.path|ledger) = .*with mld.spark.remote there is none"):
+        with pytest.raises(SinkRefused, match=r"(sink\.out\.path|ledger) = .*no longer there; .* delta or iceberg"):
             make_sink(spec, None)  # type: ignore[arg-type]
 
 

@@ -143,8 +143,8 @@ class StagingMemorySink(MemorySink):
 class MemoryFrames:
     """Frames of the records of a file; data that starts with `{` but is no JSON is malformed."""
 
-    def __init__(self, divert: bool = False, reads_files: bool = True) -> None:
-        self.reads_files = self.reads_pages = reads_files
+    def __init__(self, divert: bool = False) -> None:
+        self.reads_pages = True
         self.divert = divert
         self.handed = 0
         self.read = 0
@@ -153,18 +153,18 @@ class MemoryFrames:
         self.poison: Callable[[bytes], object] = lambda data: False
 
     def of_file(self, path: Path) -> Handed:
-        return self.of_lines(path.read_bytes().splitlines())
+        return self._of_lines(path.read_bytes().splitlines())
 
     def of_pages(self, directory: Path, lines: Path | None) -> Handed:
         pages = [page_file.lines(page) for page in sorted(directory.iterdir())]
-        return self.of_lines(b"".join([*pages, b"" if lines is None else lines.read_bytes()]).splitlines())
+        return self._of_lines(b"".join([*pages, b"" if lines is None else lines.read_bytes()]).splitlines())
 
     def compute(self, frame: Frame) -> None:
         frame.on_write()
         if any(self.poison(data) for _, _, data in frame.records):
             raise ValueError("it cannot be computed")
 
-    def of_lines(self, texts: Iterable[bytes]) -> Handed:
+    def _of_lines(self, texts: Iterable[bytes]) -> Handed:
         self.handed += 1
         every = []
         for text in texts:

@@ -44,4 +44,4 @@ def test_a_package_that_is_missing(
     monkeypatch.setitem(sys.modules, module, None)
     remarks = missing_extras(settings, "app.properties")
     assert [remark.level for remark in remarks] == ([] if level is None else [level])
-    assert all(remark.key == "mld.metrics" and "pip install 'mld[" in remark.remedy for remark in remarks)
+    assert all(remark.key == "mld.metrics" and "pip install 'mld-kinesis[" in remark.remedy for remark in remarks)

@@ -190,7 +190,7 @@ def test_resource_names_are_those_terraform_takes(application: str, name: str) -
 
 
 HOSTILE = '${file("/etc/passwd")} %{if true} "\n}\n'
-NAMES = ("application_name", "table_name", "stream_name", "fanout_consumer_name")
+NAMES = ("application_name", "lease_table.name", "stream_name", "fanout.consumer_name")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -198,7 +198,10 @@ def test_a_value_is_never_more_than_a_value_in_what_is_generated(name: str) -> N
     """It begins no line, and no template of Terraform's."""
 
     def made(value: str) -> list[str]:
-        settings = replace(settings_of(retrievalMode="FANOUT"), **{name: value})
+        settings = settings_of(retrievalMode="FANOUT")
+        group, _, field = name.rpartition(".")
+        changed = replace(getattr(settings, group), **{field: value}) if group else value
+        settings = replace(settings, **{group or field: changed})
         policy = iam_policy.policy(settings, create=True, operate=True)
         return [
             iam_policy.as_terraform(lease_table.resource_name(settings.application_name), policy),

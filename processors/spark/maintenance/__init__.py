@@ -1,1 +1,0 @@
-"""Keeps what sinks have written in good order, beside the micro-batches and by hand."""
