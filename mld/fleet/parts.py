@@ -41,6 +41,7 @@ from mld.leases.table import IndexStatus, LeaseTable, StoredTable
 from mld.leases.table_maker import LegacyTable
 from mld.leases.taker import LeaseTaker
 from mld.metrics.registry import Metrics
+from mld.properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN
 from mld.properties.settings import Settings
 from mld.properties.values import AssignmentStrategy, ClientVersionConfig, HeartbeatSetting, MetadataLayout
 
@@ -308,7 +309,7 @@ def _migration(settings: Settings, needs: FleetNeeds, states: StatesTable, rules
         coordinator=LegacyTable(needs.service, needs.clock, settings.coordinator_state_table, COORDINATOR_TABLE_KEY),
         reports=LegacyTable(needs.service, needs.clock, settings.worker_metrics_table, REPORTS_TABLE_KEY),
         migrate=settings.fleet.migrates_to_lease_table,
-        complete_bake_s=settings.fleet.bake_s,
+        complete_bake_s=min(max(settings.fleet.bake_s, BAKE_SECONDS_MIN), BAKE_SECONDS_MAX),
         create_legacy=settings.fleet.metadata_layout is MetadataLayout.LEGACY,
         lease_duration_s=settings.leases.duration_s,
         report_period_s=rules.report_period_s,
