@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
 
 from mld.core.clock import Clock
 from mld.core.errors import MldError, TableError
@@ -43,29 +44,21 @@ SCAN_TIMEOUT_S = 2.0  # who is still there: worth a moment, not the time that th
 LAST_LOOK_TIMEOUT_S = 2.0
 
 
+@dataclass(eq=False)
 class Departure:
     """Whom the leases of `worker_id` go to; nobody gets more than `leases_max`."""
 
-    def __init__(
-        self,
-        table: LeaseTable,
-        index: LeaseIndex,
-        keeper: LeaseKeeper,
-        reports: StoredReports,
-        membership: FleetMembership,
-        clock: Clock,
-        *,
-        worker_id: str,
-        leases_max: int,
-    ) -> None:
-        self._table = table
-        self._index = index
-        self._keeper = keeper
-        self._reports = reports
-        self._membership = membership
-        self._clock = clock
-        self._worker_id = worker_id
-        self._leases_max = leases_max
+    table: LeaseTable
+    index: LeaseIndex
+    keeper: LeaseKeeper
+    reports: StoredReports
+    membership: FleetMembership
+    clock: Clock
+    _: KW_ONLY
+    worker_id: str
+    leases_max: int
+
+    def __post_init__(self) -> None:
         self._receivers: dict[str, str] = {}
         self._asking: dict[str, asyncio.Future[bool]] = {}
 
@@ -74,7 +67,7 @@ class Departure:
         try:
             async with asyncio.timeout(SCAN_TIMEOUT_S):
                 self._receivers = await ours(self._receivers_of_held(), "looking for receivers")
-                self._keeper.leave_to(self._receiver_now)
+                self.keeper.leave_to(self._receiver_now)
         except (TableError, TimeoutError) as error:
             log.warning("leases are released without receivers: %s", error, extra={"action": "heirs_unknown"})
 
@@ -90,7 +83,7 @@ class Departure:
 
     async def _may_receive(self, receiver: str) -> bool:
         try:
-            return await ours(self._reports.may_receive(receiver), "looking for a receiver")
+            return await ours(self.reports.may_receive(receiver), "looking for a receiver")
         except TableError as error:
             log.info("receiver %s is not known to be there: %s", receiver, error, extra={"action": "heirs_unknown"})
             return False
@@ -108,33 +101,35 @@ class Departure:
 
         Raises TableError.
         """
-        found = await self._find_receivers(await self._table.scan(), keys)
-        return {key: worker for key, worker in found.items() if worker not in self._membership.drained}
+        found = await self._find_receivers(await self.table.scan(), keys)
+        return {key: worker for key, worker in found.items() if worker not in self.membership.drained}
 
     async def _receivers_of_held(self) -> dict[str, str]:
-        return await self._find_receivers(await self._table.scan(), self._keeper.held())
+        return await self._find_receivers(await self.table.scan(), self.keeper.held())
 
     async def _find_receivers(self, scan: TableScan, keys: Iterable[str]) -> dict[str, str]:
-        now = self._clock.wall()
-        found = await self._reports.beside(scan)
-        return self._membership.receivers(keys, scan.leases, found, now, self._leases_max)
+        now = self.clock.wall()
+        found = await self.reports.beside(scan)
+        return self.membership.receivers(keys, scan.leases, found, now, self.leases_max)
 
     async def _release_late_leases(self) -> None:
-        found = [await self._table.get(key) for key in await self._index.keys_owned_by(self._worker_id)]
+        found = [await self.table.get(key) for key in await self.index.keys_owned_by(self.worker_id)]
         for lease in found:
-            if lease is None or lease.actual_owner != self._worker_id:
+            if lease is None or lease.actual_owner != self.worker_id:
                 continue
-            if await self._table.apply(writes.release(lease)):
+            if await self.table.apply(writes.release(lease)):
                 log.info("late lease %s released", lease.key, extra={"action": "late_lease", "shard": lease.key})
 
 
+@dataclass(eq=False)
 class Drain:
     """Told of every report of this worker as it stands in the table."""
 
-    def __init__(self, table: LeaseTable, keeper: LeaseKeeper, departure: Departure) -> None:
-        self._table = table
-        self._keeper = keeper
-        self._departure = departure
+    table: LeaseTable
+    keeper: LeaseKeeper
+    departure: Departure
+
+    def __post_init__(self) -> None:
         self._giving = BackgroundTasks()
         self._is_giving = False
         self.is_on = False
@@ -156,13 +151,13 @@ class Drain:
 
     async def _give_away(self) -> None:
         try:
-            held = [one.lease for one in self._keeper.held().values() if one.lease.checkpoint_owner is None]
-            receivers = await self._departure.receivers_of(lease.key for lease in held) if held else {}
+            held = [one.lease for one in self.keeper.held().values() if one.lease.checkpoint_owner is None]
+            receivers = await self.departure.receivers_of(lease.key for lease in held) if held else {}
             for lease in held:
                 receiver = receivers.get(lease.key)
                 if receiver is None:
                     continue
-                answer = await self._table.apply(writes.begin_handoff(lease, receiver))
+                answer = await self.table.apply(writes.begin_handoff(lease, receiver))
                 if not isinstance(answer, Refusal):
                     about = {"action": "lease_drained", "shard": lease.key}
                     log.info("lease %s goes to %s: this worker is drained", lease.key, receiver, extra=about)
@@ -173,17 +168,18 @@ class Drain:
             self._is_giving = False
 
 
+@dataclass(eq=False)
 class ChildAdopter:
     """Assigns them to `worker_id` in the background, one after the other, each held before the next."""
 
-    def __init__(
-        self, table: LeaseTable, keeper: LeaseKeeper, discovery: LeaseDiscovery, *, worker_id: str, leases_max: int
-    ) -> None:
-        self._table = table
-        self._keeper = keeper
-        self._discovery = discovery
-        self._worker_id = worker_id
-        self._leases_max = leases_max
+    table: LeaseTable
+    keeper: LeaseKeeper
+    discovery: LeaseDiscovery
+    _: KW_ONLY
+    worker_id: str
+    leases_max: int
+
+    def __post_init__(self) -> None:
         self._one_by_one = asyncio.Lock()
         self._adopting = BackgroundTasks()
         self._stopped = False
@@ -209,13 +205,13 @@ class ChildAdopter:
                 log.info("child lease %s left to the leader: %s", key, error, extra={"action": "child_not_adopted"})
 
     async def _adopt_one(self, key: str) -> None:
-        lease = await ours(self._table.get(key), "adopting a child lease", key)
+        lease = await ours(self.table.get(key), "adopting a child lease", key)
         if lease is None or lease.actual_owner is not None or self._stopped or not self._has_room():
             return
-        row = await ours(self._table.apply(writes.assign(lease, self._worker_id)), "adopting")
+        row = await ours(self.table.apply(writes.assign(lease, self.worker_id)), "adopting")
         if not isinstance(row, Refusal):
-            await self._keeper.reacquire([row])
+            await self.keeper.reacquire([row])
 
     def _has_room(self) -> bool:
-        held = loads_of(one.lease for one in self._keeper.held().values())
-        return held[self._worker_id] + len(self._discovery.pending) < self._leases_max
+        held = loads_of(one.lease for one in self.keeper.held().values())
+        return held[self.worker_id] + len(self.discovery.pending) < self.leases_max

@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from random import Random
 from typing import Any
 
@@ -57,32 +57,27 @@ UNREPORTED_S_MIN = 8.0
 """A young mld worker has its first report within three seconds; a few attempts may fail."""
 
 
+@dataclass(eq=False)
 class JavaPeers:
     """Which Java workers share the table, and who must know of them. Rules of reports: `rules`."""
 
-    def __init__(
-        self,
-        table: LeaseTable,
-        stored: StoredReports,
-        heartbeats: HeartbeatTable,
-        clock: Clock,
-        *,
-        lease_duration_s: float,
-        rules: ReportRules,
-    ) -> None:
-        self._table = table
-        self._stored = stored
-        self._heartbeats = heartbeats
-        self._clock = clock
-        self._unreported_s_max = max(lease_duration_s, UNREPORTED_S_MIN)
-        self._rules = rules
+    table: LeaseTable
+    stored: StoredReports
+    heartbeats: HeartbeatTable
+    clock: Clock
+    _: KW_ONLY
+    lease_duration_s: float
+    rules: ReportRules
+
+    def __post_init__(self) -> None:
+        self._unreported_s_max = max(self.lease_duration_s, UNREPORTED_S_MIN)
         self._unreported: dict[str, tuple[float, tuple[str, int]]] = {}
         self._telling = BackgroundTasks()
 
     async def refuse(self) -> None:
         """Raise StartupError if a Java worker is alive, TableError if it cannot be known now."""
-        found = await self._stored.beside(await self._table.scan())
-        if java := java_workers(found, self._clock.wall(), self._rules):
+        found = await self.stored.beside(await self.table.scan())
+        if java := java_workers(found, self.clock.wall(), self.rules):
             raise StartupError(refusal_text(java[0]))
 
     def look(self, seen: FleetSnapshot) -> tuple[str, tuple[str, ...]] | None:
@@ -97,12 +92,12 @@ class JavaPeers:
         if not listeners:
             self._unreported.clear()
             return None
-        java = java_workers(seen.reports, self._clock.wall(), self._rules) or self._late(seen)
+        java = java_workers(seen.reports, self.clock.wall(), self.rules) or self._late(seen)
         return (java[0], listeners) if java else None
 
     def _late(self, seen: FleetSnapshot) -> list[str]:
         """Return owners that have gone on renewing for longer than a young mld worker is without a report."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         owners = unreported_owners(seen.leases, seen.reports, seen.expired)
         self._unreported = {owner: self._unreported.get(owner, (now, seen)) for owner, seen in owners.items()}
         counters = {lease.key: lease.counter for lease in seen.leases}
@@ -126,7 +121,7 @@ class JavaPeers:
 
         async def tell(worker: str) -> None:
             try:
-                await self._heartbeats.tell(worker, java_worker)
+                await self.heartbeats.tell(worker, java_worker)
             except Exception as error:
                 failure = survived(error, "telling of a Java peer")
                 log.info("%s not told of %s: %s", worker, java_worker, failure, extra={"action": "stranger_not_told"})
@@ -207,6 +202,7 @@ CLAIM_POLL_SHARE = 0.2
 HEARTBEATS = "heartbeats"
 
 
+@dataclass(eq=False)
 class HeartbeatWriter:
     """`run` it in a task from when the leases may be covered. `leader` reads who holds the lock now, None for nobody.
 
@@ -214,35 +210,22 @@ class HeartbeatWriter:
     heartbeat tells people of a shard.
     """
 
-    def __init__(
-        self,
-        table: HeartbeatTable,
-        keeper: LeaseKeeper,
-        clock: Clock,
-        rng: Random,
-        *,
-        worker_id: str,
-        lease_duration_s: float,
-        interval_s: float,
-        is_wanted: bool = True,
-        leader: Callable[[], Awaitable[str | None]],
-        java_peers: JavaPeers,
-        status_of: Callable[[str], ShardStatus | None] = lambda _key: None,
-        metrics: Metrics | None = None,
-    ) -> None:
-        self._table = table
-        self._keeper = keeper
-        self._validity = keeper.validity
-        self.is_wanted = is_wanted
-        self._clock = clock
-        self._rng = rng
-        self._worker_id = worker_id
-        self._lease_duration_s = lease_duration_s
-        self._interval_s = interval_s
-        self._leader = leader
-        self._java_peers = java_peers
-        self._status_of = status_of
-        self._metrics = Metrics() if metrics is None else metrics
+    table: HeartbeatTable
+    keeper: LeaseKeeper
+    clock: Clock
+    rng: Random
+    _: KW_ONLY
+    worker_id: str
+    lease_duration_s: float
+    interval_s: float
+    is_wanted: bool = True
+    leader: Callable[[], Awaitable[str | None]]
+    java_peers: JavaPeers
+    status_of: Callable[[str], ShardStatus | None] = lambda _key: None
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        self._validity = self.keeper.validity
         self._room = 0
         self._reported = asyncio.Event()
         self._java_peer: str | None = None
@@ -267,7 +250,7 @@ class HeartbeatWriter:
                 "mld.heartbeat=worker needs the worker reports beside the leases, but this fleet keeps them in tables "
                 "of KCL 3.0 to 3.4. Finish the migration (migrateAllEntitiesToLeaseTable), or set mld.heartbeat=lease"
             )
-        await self._java_peers.refuse()
+        await self.java_peers.refuse()
 
     def check_mode(self, version: ClientVersion) -> None:
         """Raise StartupError if the fleet is not in 3.x mode for good."""
@@ -293,7 +276,7 @@ class HeartbeatWriter:
             extra={"action": "heartbeat_left", "worker": java_peer},
         )
         self._validity.stop_marking()
-        self._keeper.renew_each()
+        self.keeper.renew_each()
 
     async def run(self) -> None:
         """Claim epochs and send heartbeats until cancelled."""
@@ -302,7 +285,7 @@ class HeartbeatWriter:
             while self._java_peer is None:
                 value, sent_at = await self._claim()
                 await self._send_on(value, sent_at)
-            self._metrics.progress.rest(HEARTBEATS)
+            self.metrics.progress.rest(HEARTBEATS)
             looking.cancel()
             await asyncio.Event().wait()
 
@@ -313,36 +296,36 @@ class HeartbeatWriter:
         self._claims.clear()
         observed: tuple[str, float] | None = None
         while True:
-            self._metrics.progress.rest(HEARTBEATS)
+            self.metrics.progress.rest(HEARTBEATS)
             await self._reported.wait()
             self._goes_on()
             try:
-                row = await self._table.read(self._worker_id)
+                row = await self.table.read(self.worker_id)
                 if row is None or not row.is_mld:
                     self._reported.clear()  # it was deleted; the next report brings it back
                     continue
                 self._room = row.room
-                now = self._clock.monotonic()
+                now = self.clock.monotonic()
                 if row.value is not None and row.value in self._claims:
                     return row.value, self._claims[row.value]
                 if heartbeats.epoch_of(row.value) is None:
                     observed = None
                 elif row.value is not None and (observed is None or observed[0] != row.value):
                     observed = (row.value, now)
-                if observed is None or now - observed[1] > self._lease_duration_s:
+                if observed is None or now - observed[1] > self.lease_duration_s:
                     claimed = await self._try_claim(row.value)
                     if claimed is not None:
                         return claimed  # else wait before the next try: what refuses the claim may stay there for ever
             except Exception as error:
                 failure = survived(error, "claiming a heartbeat")
                 log.info("no heartbeat yet: %s", failure, extra={"action": "heartbeat_claim_failed"})
-            await self._clock.sleep(CLAIM_POLL_SHARE * self._lease_duration_s)
+            await self.clock.sleep(CLAIM_POLL_SHARE * self.lease_duration_s)
 
     async def _try_claim(self, seen: str | None) -> tuple[str, float] | None:
         """Return one attempt, remembered: if its reply is lost, a later look at the row tells."""
-        value = heartbeats.value_of(f"{self._rng.getrandbits(heartbeats.EPOCH_BITS):016x}", 1)
-        sent_at = self._claims[value] = self._clock.monotonic()
-        answer = await self._table.claim(self._worker_id, seen, value)
+        value = heartbeats.value_of(f"{self.rng.getrandbits(heartbeats.EPOCH_BITS):016x}", 1)
+        sent_at = self._claims[value] = self.clock.monotonic()
+        answer = await self.table.claim(self.worker_id, seen, value)
         if isinstance(answer, HeartbeatRefusal):
             del self._claims[value]
             return None
@@ -359,10 +342,10 @@ class HeartbeatWriter:
         while True:
             self._goes_on()
             self._validity.cover(Heartbeat(epoch, sent_at))
-            if self._java_peer is not None and not self._keeper.covered():
+            if self._java_peer is not None and not self.keeper.covered():
                 await self._end(value)
                 return
-            await self._clock.sleep(max(0.0, sent_at + self._interval_s - self._clock.monotonic()))
+            await self.clock.sleep(max(0.0, sent_at + self.interval_s - self.clock.monotonic()))
             number += 1
             following = heartbeats.value_of(epoch, number)
             accepted_at = await self._send(value, following, sent_at)
@@ -378,9 +361,9 @@ class HeartbeatWriter:
             attempt += 1
             self._goes_on()
             shards = await self._told()
-            sent_at = self._clock.monotonic()
+            sent_at = self.clock.monotonic()
             try:
-                answer = await self._table.send(self._worker_id, last, value, shards)
+                answer = await self.table.send(self.worker_id, last, value, shards)
             except Exception as error:
                 self._note(False, sent_at)
                 failure = survived(error, "sending a heartbeat")
@@ -388,9 +371,9 @@ class HeartbeatWriter:
                     first_sent_at = sent_at
                 level = logging.WARNING if attempt == 1 else logging.DEBUG
                 log.log(level, "heartbeat failed: %s", failure, extra={"action": "heartbeat_failed"})
-                remaining_s = last_sent_at + self._lease_duration_s - self._clock.monotonic()
-                delay_s = retry_delay_s(attempt, remaining_s, self._rng)
-                await self._clock.sleep(self._interval_s if delay_s is None else delay_s)
+                remaining_s = last_sent_at + self.lease_duration_s - self.clock.monotonic()
+                delay_s = retry_delay_s(attempt, remaining_s, self.rng)
+                await self.clock.sleep(self.interval_s if delay_s is None else delay_s)
                 continue
             if isinstance(answer, HeartbeatRefusal):
                 if first_sent_at is not None and answer.seen is not None and answer.seen.value == value:
@@ -404,11 +387,11 @@ class HeartbeatWriter:
 
     def _note(self, ok: bool, sent_at: float) -> None:
         """Count a heartbeat that was answered, or failed: it stands for the renewals of the covered leases."""
-        now = self._clock.monotonic()
-        self._metrics.worker.operations.renewals.lease.note(ok, now - sent_at)
-        for key in self._keeper.covered() if ok else ():
-            if key in self._metrics.shards:
-                self._metrics.shards[key].renewed_at = now
+        now = self.clock.monotonic()
+        self.metrics.worker.operations.renewals.lease.note(ok, now - sent_at)
+        for key in self.keeper.covered() if ok else ():
+            if key in self.metrics.shards:
+                self.metrics.shards[key].renewed_at = now
 
     async def _told(self) -> bytes | None:
         """Return `_shards`; no heartbeat is lost to what goes wrong with that."""
@@ -421,19 +404,19 @@ class HeartbeatWriter:
     async def _shards(self) -> bytes | None:
         """Return what the next heartbeat tells of the covered shards; None if that would cost a write unit."""
         told: dict[str, ShardStatus | None] = {}
-        for number, key in enumerate(self._keeper.covered(), start=1):
-            told[key] = self._status_of(key)
+        for number, key in enumerate(self.keeper.covered(), start=1):
+            told[key] = self.status_of(key)
             if number % SLICE == 0:
                 await asyncio.sleep(0)
-        return await in_turns(pack(told, int(self._clock.wall()), self._room))
+        return await in_turns(pack(told, int(self.clock.wall()), self._room))
 
     def _goes_on(self) -> None:
         """Tell the probe of liveness: there is a wait and a request before this is called again."""
-        self._metrics.progress.step(HEARTBEATS, self._clock.monotonic(), self._interval_s + REQUEST_TIMEOUT_S_MAX)
+        self.metrics.progress.step(HEARTBEATS, self.clock.monotonic(), self.interval_s + REQUEST_TIMEOUT_S_MAX)
 
     def _drop(self) -> None:
         self._validity.end_epoch()
-        keys = self._keeper.drop_covered()
+        keys = self.keeper.drop_covered()
         log.warning(
             "the worker heartbeat was refused: others hold this worker for dead, or its report was deleted. %d leases "
             "are dropped; what is still ours is found again",
@@ -444,9 +427,9 @@ class HeartbeatWriter:
     async def _end(self, value: str) -> None:
         """End the epoch: every lease is renewed by itself. That the attribute stays, if this fails, harms nobody."""
         self._validity.end_epoch()
-        self._keeper.drop_covered()
+        self.keeper.drop_covered()
         try:
-            await self._table.clear(self._worker_id, value)
+            await self.table.clear(self.worker_id, value)
         except Exception as error:
             failure = survived(error, "clearing the heartbeat")
             log.info("heartbeat not cleared: %s", failure, extra={"action": "heartbeat_not_cleared"})
@@ -455,7 +438,7 @@ class HeartbeatWriter:
 
     async def _look_at_leaders(self) -> None:
         while self._java_peer is None:
-            await self._clock.sleep(self._lease_duration_s / LOOKS_PER_DURATION)
+            await self.clock.sleep(self.lease_duration_s / LOOKS_PER_DURATION)
             try:
                 java_peer = await self._java_peer_who_leads()
             except Exception as error:
@@ -466,17 +449,17 @@ class HeartbeatWriter:
                 self.leave(java_peer)
 
     async def _java_peer_who_leads(self) -> str | None:
-        leader = await self._leader()
-        if leader is None or leader == self._worker_id or leader == self._known_leader:
+        leader = await self.leader()
+        if leader is None or leader == self.worker_id or leader == self._known_leader:
             self._unreported = None
             return None
-        row = await self._table.read(leader)
+        row = await self.table.read(leader)
         if row is not None:
             if row.is_mld:
                 self._known_leader = leader
             return None if row.is_mld else leader
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if self._unreported is None or self._unreported[0] != leader:
             self._unreported = (leader, now)
-        is_late = now - self._unreported[1] >= UNREPORTED_SHARE * self._lease_duration_s
+        is_late = now - self._unreported[1] >= UNREPORTED_SHARE * self.lease_duration_s
         return leader if is_late else None

@@ -31,7 +31,7 @@ import logging
 import math
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TypeVar
 
 from mld.core.clock import Clock, wait_for_event
@@ -67,6 +67,7 @@ ReceiverOf = Callable[[str], Awaitable[str | None]]
 Give = Callable[[Holding], Awaitable[bool]]
 
 
+@dataclass(eq=False)
 class LeaseKeeper:
     """Owner of the fact "which leases are ours now".
 
@@ -74,34 +75,24 @@ class LeaseKeeper:
     `status_of` gives what a renewal tells people.
     """
 
-    def __init__(
-        self,
-        table: LeaseTable,
-        clock: Clock,
-        rng: random.Random,
-        *,
-        worker_id: str,
-        lease_duration_s: float,
-        renew_interval_s: float,
-        renewals_concurrent_max: int = RENEWALS_CONCURRENT_MAX,
-        new_token: Callable[[], str],
-        on_change: Callable[[], None],
-        handoff_timeout_s: float = HANDOFF_TIMEOUT_S,
-        status_of: Callable[[str], ShardStatus | None] = lambda _key: None,
-        metrics: Metrics | None = None,
-    ) -> None:
-        assert 0 < renew_interval_s < lease_duration_s, "leases must be renewed more often than they expire"
-        self._table = table
-        self._clock = clock
-        self._rng = rng
-        self.validity = Validity(clock, rng, lease_duration_s)
-        self._renew_interval_s = renew_interval_s
-        self._slots = asyncio.Semaphore(renewals_concurrent_max)
-        self._new_token = new_token
-        self._on_change = on_change
-        self._handoff_timeout_s = handoff_timeout_s
-        self._status_of = status_of
-        self._metrics = Metrics() if metrics is None else metrics
+    table: LeaseTable
+    clock: Clock
+    rng: random.Random
+    _: KW_ONLY
+    worker_id: str
+    lease_duration_s: float
+    renew_interval_s: float
+    renewals_concurrent_max: int = RENEWALS_CONCURRENT_MAX
+    new_token: Callable[[], str]
+    on_change: Callable[[], None]
+    handoff_timeout_s: float = HANDOFF_TIMEOUT_S
+    status_of: Callable[[str], ShardStatus | None] = lambda _key: None
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        assert 0 < self.renew_interval_s < self.lease_duration_s, "leases must be renewed more often than they expire"
+        self.validity = Validity(self.clock, self.rng, self.lease_duration_s)
+        self._slots = asyncio.Semaphore(self.renewals_concurrent_max)
         self._rows = RowsWritten()
         self._holdings: dict[str, Holding] = {}
         self._slow_until = -math.inf
@@ -109,14 +100,14 @@ class LeaseKeeper:
         self._receiver_of: ReceiverOf | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self.resumer = Resumer(
-            table,
-            clock,
-            rng,
+            self.table,
+            self.clock,
+            self.rng,
             self,
             self.validity,
             self._rows,
-            worker_id=worker_id,
-            renew_interval_s=renew_interval_s,
+            worker_id=self.worker_id,
+            renew_interval_s=self.renew_interval_s,
             slots=self._slots,
         )
 
@@ -124,7 +115,7 @@ class LeaseKeeper:
 
     def held(self) -> dict[str, HeldLease]:
         """Return the leases that are ours and not expired, by key."""
-        now, until = self._clock.monotonic(), self.validity.until
+        now, until = self.clock.monotonic(), self.validity.until
         return {key: HeldLease(h.lease, h.token) for key, h in self._holdings.items() if now < until(h)}
 
     def has(self, key: str) -> bool:
@@ -137,28 +128,28 @@ class LeaseKeeper:
 
     def is_held(self, key: str, token: str) -> bool:
         holding = self._holding(key, token)
-        return holding is not None and self._clock.monotonic() < self.validity.until(holding)
+        return holding is not None and self.clock.monotonic() < self.validity.until(holding)
 
     def adopt(self, lease: Lease, sent_at: float, how: LeaseMove = LeaseMove.RESUMED) -> HeldLease | None:
         """Hold `lease`, which a write sent at `sent_at` has just made or confirmed ours. A new token every time.
 
         None if the answer came so late that the lease has expired already.
         """
-        throughput = Throughput(lease.throughput_kbps, self._renew_interval_s)
+        throughput = Throughput(lease.throughput_kbps, self.renew_interval_s)
         holding = Holding(lease, "", throughput, self._rows.lock_of(lease.key))
         self._rows.confirmed(lease)
         self.validity.accept(holding, lease, sent_at)
-        if self._clock.monotonic() >= self.validity.until(holding):
+        if self.clock.monotonic() >= self.validity.until(holding):
             log.warning("lease %s expired before its answer", lease.key, extra=self._about(lease.key, "lease_late"))
             self.resumer.lapsed(lease)
             return None
-        holding.token = self._new_token()
+        holding.token = self.new_token()
         self._holdings[lease.key] = holding
         self.resumer.adopted(lease.key)
-        self._metrics.worker.lease_moves.add(how.value)
+        self.metrics.worker.lease_moves.add(how.value)
         self._times_changed.set()
         log.info("holding lease %s", lease.key, extra=self._about(lease.key, "lease_held"))
-        self._on_change()
+        self.on_change()
         return HeldLease(lease, holding.token)
 
     def drop(self, key: str, token: str) -> bool:
@@ -218,7 +209,7 @@ class LeaseKeeper:
                     if not self.is_current(holding):
                         raise LeaseLostError(key, "expired while a checkpoint was under way") from error
                     raise failure  # noqa: B904
-                await self._clock.sleep(delay_s)
+                await self.clock.sleep(delay_s)
                 continue
             if lease.checkpoint >= position:  # later: an earlier checkpoint was stored without an answer
                 return lease.checkpoint if lease.is_complete else position
@@ -265,7 +256,7 @@ class LeaseKeeper:
         holding.leaving = True
         async with holding.lock:
             try:
-                return self._metrics.parted(how, self.is_current(holding) and await give(holding))
+                return self.metrics.parted(how, self.is_current(holding) and await give(holding))
             finally:
                 self.forget(holding)
 
@@ -294,15 +285,15 @@ class LeaseKeeper:
         while True:
             attempt += 1
             try:
-                return await self._table.apply(make(resent))
+                return await self.table.apply(make(resent))
             except Exception as error:
                 failure = survived(error, "giving a lease away", key)
                 resent = resent or may_be_applied(failure)
-                delay_s = retry_delay_s(attempt, valid_until - self._clock.monotonic(), self._rng)
+                delay_s = retry_delay_s(attempt, valid_until - self.clock.monotonic(), self.rng)
                 if delay_s is None or attempt == attempts_max:
                     log.warning("cannot give %s away: %s", key, failure, extra=self._about(key, "release_failed"))
                     return None
-            await self._clock.sleep(delay_s)
+            await self.clock.sleep(delay_s)
 
     # --- what the table says is ours, though we do not hold it --------------------------------------------------------
 
@@ -346,14 +337,14 @@ class LeaseKeeper:
 
     async def _renew_forever(self, tasks: asyncio.TaskGroup) -> None:
         """Start the renewals at a fixed rate; ticks that were slept through are skipped, not made up for."""
-        tick_at = self._clock.monotonic()
+        tick_at = self.clock.monotonic()
         while True:
-            self._metrics.ticked(len(self._holdings), self._clock.monotonic(), self._renew_interval_s)
+            self.metrics.ticked(len(self._holdings), self.clock.monotonic(), self.renew_interval_s)
             await self._start_renewals(tasks)
             # A loop may wake its timers a hair early; a negative "late" would make this tick its own next one.
-            late_s = max(0.0, self._clock.monotonic() - tick_at)
-            tick_at += self._renew_interval_s * (late_s // self._renew_interval_s + 1)
-            await self._clock.sleep(max(0.0, tick_at - self._clock.monotonic()))
+            late_s = max(0.0, self.clock.monotonic() - tick_at)
+            tick_at += self.renew_interval_s * (late_s // self.renew_interval_s + 1)
+            await self.clock.sleep(max(0.0, tick_at - self.clock.monotonic()))
 
     async def _start_renewals(self, tasks: asyncio.TaskGroup) -> None:
         """Start a task per lease that has none, the most urgent first."""
@@ -373,18 +364,18 @@ class LeaseKeeper:
 
         `is_late`: renewals of the tick before have not been sent. The first time that is a warning.
         """
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if is_late and now >= self._slow_until:
             log.warning(
                 "the lease table is too slow to renew %d leases every %.1f s; they are renewed half as often now. "
                 "Give the table more capacity, or set mld.heartbeat=worker: one write for the whole worker",
                 leases,
-                self._renew_interval_s,
+                self.renew_interval_s,
                 extra={"action": "renewals_slow", "leases": leases},
             )
         if is_late:
             self._slow_until = now + SLOW_S
-        return now - FRESH_SHARE * self._renew_interval_s if now < self._slow_until else now
+        return now - FRESH_SHARE * self.renew_interval_s if now < self._slow_until else now
 
     async def _renew(self, holding: Holding) -> None:
         """Renew one lease, retrying until it is renewed, lost, or expired. What goes wrong concerns this lease only."""
@@ -394,7 +385,7 @@ class LeaseKeeper:
             kbps = self.validity.kbps_for_renewal(holding)
             while True:
                 attempt += 1
-                sent_at = self._clock.monotonic()
+                sent_at = self.clock.monotonic()
                 try:
                     async with self._slots:
                         if holding.leaving:
@@ -406,21 +397,21 @@ class LeaseKeeper:
                                 resent=resent,
                                 heartbeat=self.validity.mark_for_renewal(holding),
                                 failing=seen.lacking(holding.failing),
-                                status=self._status_of(key),
+                                status=self.status_of(key),
                             ),
                         )
-                    return self._metrics.renewed(key, True, sent_at, self._clock.monotonic())
+                    return self.metrics.renewed(key, True, sent_at, self.clock.monotonic())
                 except LeaseLostError:
                     return None
                 except Exception as error:
                     failure = survived(error, "renewing a lease", key)
-                    self._metrics.renewed(key, False, sent_at, self._clock.monotonic())
+                    self.metrics.renewed(key, False, sent_at, self.clock.monotonic())
                     delay_s = self._retry_delay_s(holding, attempt, None)
                     level = logging.WARNING if attempt == 1 or delay_s is None else logging.DEBUG
                     log.log(level, "renewal of %s failed: %s", key, failure, extra=self._about(key, "renew_failed"))
                     if delay_s is None:
                         return None
-                await self._clock.sleep(delay_s)
+                await self.clock.sleep(delay_s)
         except Exception as error:  # nothing was sent; the next tick tries again
             survived(error, "renewing a lease", key)
         finally:
@@ -430,13 +421,13 @@ class LeaseKeeper:
         """End each holding when its time is over, and each handoff at its deadline, whether or not anybody asks."""
         while True:
             self._times_changed.clear()
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             for holding in list(self._holdings.values()):
                 if self.is_current(holding) and self._due_at(holding) <= now:
                     self._force_handoff(holding, tasks)
             for lease in self.resumer.due():
                 tasks.create_task(self.resumer.resume(lease))
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             next_s = min((self._due_at(holding) - now for holding in self._holdings.values()), default=None)
             await wait_for_event(self._times_changed, None if next_s is None else next_s + EXPIRY_MARGIN_S)
 
@@ -451,7 +442,7 @@ class LeaseKeeper:
             "handoff of %s to %s is forced: its processor has not finished within %.1f s",
             key,
             next_owner,
-            self._handoff_timeout_s,
+            self.handoff_timeout_s,
             extra=self._about(key, "handoff_forced"),
         )
         holding.leaving = True
@@ -464,8 +455,8 @@ class LeaseKeeper:
         pause_s = CONFIRM_SHARE * self.validity.lease_duration_s
         while True:
             await self.validity.has_heartbeat.wait()
-            await self._clock.sleep(pause_s)
-            before = self._clock.monotonic() - pause_s / 2
+            await self.clock.sleep(pause_s)
+            before = self.clock.monotonic() - pause_s / 2
             keys = [key for key, h in self._holdings.items() if h.covered.is_certain and h.confirmed_at < before]
             await asyncio.gather(*(self._read_in_time(batch) for batch in _batches(keys)))
 
@@ -475,10 +466,10 @@ class LeaseKeeper:
         while not await self._read(keys):
             attempt += 1
             ends = [self.validity.until(h) for key in keys if (h := self._holdings.get(key)) is not None]
-            delay_s = retry_delay_s(attempt, min(ends, default=0.0) - self._clock.monotonic(), self._rng)
+            delay_s = retry_delay_s(attempt, min(ends, default=0.0) - self.clock.monotonic(), self.rng)
             if delay_s is None:
                 return
-            await self._clock.sleep(delay_s)
+            await self.clock.sleep(delay_s)
 
     async def _read(self, keys: Sequence[str]) -> bool:
         """Look at these rows once; False if that failed."""
@@ -491,8 +482,8 @@ class LeaseKeeper:
             return True
         try:
             async with self._slots:
-                sent_at = self._clock.monotonic()
-                found = await self._table.get_many(list(looked_at))
+                sent_at = self.clock.monotonic()
+                found = await self.table.get_many(list(looked_at))
         except Exception as error:
             failure = survived(error, "confirming leases")
             log.warning("cannot look at %d leases: %s", len(looked_at), failure, extra={"action": "confirm_failed"})
@@ -523,11 +514,11 @@ class LeaseKeeper:
                 raise LeaseLostError(key, "expired or given up")
             before = holding.lease
             resent = holding.unknown_since is not None
-            valid_from = self._clock.monotonic() if holding.unknown_since is None else holding.unknown_since
+            valid_from = self.clock.monotonic() if holding.unknown_since is None else holding.unknown_since
             holding.unknown_since = valid_from
             self._rows.sent(before)
             try:
-                answer = await self._table.apply(make(before, resent))
+                answer = await self.table.apply(make(before, resent))
             except MldError as error:
                 if not resent and not may_be_applied(error):
                     holding.unknown_since = None
@@ -556,11 +547,11 @@ class LeaseKeeper:
         """Report a handoff that `row` asks for, unless that was done before, and wishes that came or went."""
         if row.handoff_to is not None and holding.handoff_by is None and self.is_current(holding):
             log.info("asked to hand %s to %s", row.key, row.handoff_to, extra=self._about(row.key, "handoff_asked"))
-            holding.handoff_by = self._clock.monotonic() + self._handoff_timeout_s
+            holding.handoff_by = self.clock.monotonic() + self.handoff_timeout_s
             self._times_changed.set()
-            self._on_change()
+            self.on_change()
         elif row.wishes != before.wishes:
-            self._on_change()
+            self.on_change()
 
     def _holding(self, key: str, token: str) -> Holding | None:
         holding = self._holdings.get(key)
@@ -576,7 +567,7 @@ class LeaseKeeper:
         """Return whether a holding still is one; ends it if its time is over."""
         if self._holdings.get(holding.lease.key) is not holding:
             return False
-        if self._clock.monotonic() < self.validity.until(holding):
+        if self.clock.monotonic() < self.validity.until(holding):
             return True
         key = holding.lease.key
         holding.expired = True
@@ -595,13 +586,13 @@ class LeaseKeeper:
         if self._holdings.get(holding.lease.key) is holding:
             del self._holdings[holding.lease.key]
             if lost is not None:
-                self._metrics.lost(lost)
-            self._on_change()
+                self.metrics.lost(lost)
+            self.on_change()
 
     def _retry_delay_s(self, holding: Holding, attempt: int, attempts_max: int | None) -> float | None:
         if attempts_max is not None and attempt >= attempts_max:
             return None
-        return retry_delay_s(attempt, self.validity.until(holding) - self._clock.monotonic(), self._rng)
+        return retry_delay_s(attempt, self.validity.until(holding) - self.clock.monotonic(), self.rng)
 
     @staticmethod
     def _about(key: str, action: str) -> dict[str, str]:

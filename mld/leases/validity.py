@@ -231,18 +231,20 @@ def may_be_applied(error: MldError) -> bool:
     return not isinstance(error, TableThrottledError | TableMissingError)
 
 
+@dataclass(eq=False)
 class Validity:
     """How long this worker may believe in its leases; owner of the fact which heartbeat of it was accepted last.
 
     Without a heartbeat all leases are renewed one by one. The numbers are those of the page's list.
     """
 
-    def __init__(self, clock: Clock, rng: Random, lease_duration_s: float) -> None:
-        self.lease_duration_s = lease_duration_s
+    clock: Clock
+    rng: Random
+    lease_duration_s: float
+
+    def __post_init__(self) -> None:
         self.has_heartbeat = asyncio.Event()
         """Set while leases may be covered, and their rows have to be read."""
-        self._clock = clock
-        self._rng = rng
         self._heartbeat: Heartbeat | None = None
         self._marks = True
 
@@ -290,8 +292,8 @@ class Validity:
         covered.figures = covered.figures + 1 if was_covered else 0
         covered.storing = False
         covered.samples.clear()
-        covered.stored_at = self._clock.monotonic()
-        jitter = self._rng.uniform(1 - REFRESH_JITTER, 1 + REFRESH_JITTER)
+        covered.stored_at = self.clock.monotonic()
+        jitter = self.rng.uniform(1 - REFRESH_JITTER, 1 + REFRESH_JITTER)
         covered.refresh_s = jitter * refresh_s(covered.figures, self.lease_duration_s)
 
     def confirm(self, holding: Holding, row: Lease, sent_at: float) -> None:
@@ -305,7 +307,7 @@ class Validity:
     def mark(self) -> str | None:
         """Return the heartbeat's mark for a row that is written now; None if no heartbeat may stand for it."""
         heartbeat = self._heartbeat if self._marks else None
-        if heartbeat is None or self._clock.monotonic() - heartbeat.sent_at > FRESH_SHARE * self.lease_duration_s:
+        if heartbeat is None or self.clock.monotonic() - heartbeat.sent_at > FRESH_SHARE * self.lease_duration_s:
             return None
         return heartbeat.epoch
 
@@ -354,7 +356,7 @@ class Validity:
             del covered.samples[:-SAMPLES_MAX]
         if self.mark() is None:
             return False  # the heartbeat has trouble: nothing is gained by giving it up for this lease
-        stored_s = self._clock.monotonic() - covered.stored_at
+        stored_s = self.clock.monotonic() - covered.stored_at
         is_due = is_refresh_due(holding.lease.throughput_kbps, covered.samples, stored_s, covered.refresh_s)
         return holding.unknown_since is not None or is_due or holding.lease.lacking(holding.failing) is not None
 
@@ -371,6 +373,6 @@ class Validity:
     def kbps_for_checkpoint(self, holding: Holding) -> float | None:
         """Return the throughput to write, if renewals do not store it often enough."""
         covered = holding.covered
-        stored_s = self._clock.monotonic() - covered.stored_at
+        stored_s = self.clock.monotonic() - covered.stored_at
         is_due = covered.is_certain and stored_s >= min(covered.refresh_s, CHECKPOINT_KBPS_S)
         return self.kbps_for_renewal(holding) if is_due else None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import random
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
 from mld.core.clock import Clock
@@ -70,25 +70,20 @@ class NotListed:
 Listing = ShardsListed | NotListed
 
 
+@dataclass(eq=False)
 class ShardDetector:
     """Lists the shards of one stream. `backoff_s` and `attempts_max` are the two listShards settings of the daemon."""
 
-    def __init__(
-        self,
-        streams: Streams,
-        clock: Clock,
-        rng: random.Random,
-        *,
-        backoff_s: float = BACKOFF_S,
-        attempts_max: int = ATTEMPTS_MAX,
-        kind: StreamKind = StreamKind.KINESIS,
-    ) -> None:
-        self.kind = kind
-        self._streams = streams
-        self._clock = clock
-        self._rng = rng
-        self._backoff_s = backoff_s
-        self._attempts_max = max(1, attempts_max)
+    streams: Streams
+    clock: Clock
+    rng: random.Random
+    _: KW_ONLY
+    backoff_s: float = BACKOFF_S
+    attempts_max: int = ATTEMPTS_MAX
+    kind: StreamKind = StreamKind.KINESIS
+
+    def __post_init__(self) -> None:
+        self._attempts_max = max(1, self.attempts_max)
 
     async def list_all(self, shard_filter: ShardFilter | None = None) -> Listing:
         """Return every shard the filter selects; without one, every shard inside retention.
@@ -120,7 +115,7 @@ class ShardDetector:
         """
         if self.kind is StreamKind.KINESIS:
             return True
-        return (await ours(self._streams.describe(), "describing the stream")).status != STREAM_DISABLED
+        return (await ours(self.streams.describe(), "describing the stream")).status != STREAM_DISABLED
 
     async def _complete_listing(self, shard_filter: ShardFilter | None) -> tuple[Shard, ...]:
         for restart in range(RESTARTS_MAX + 1):
@@ -148,22 +143,22 @@ class ShardDetector:
         throttled = transient = 0
         while True:
             try:
-                return await ours(self._streams.list_shards(shard_filter, token), "listing shards")
+                return await ours(self.streams.list_shards(shard_filter, token), "listing shards")
             except StreamThrottledError as error:
                 throttled += 1
                 if throttled >= self._attempts_max:
                     raise
                 # Java waits the same time in every worker; up to half of it more spreads them.
-                delay_s = self._backoff_s * self._rng.uniform(1.0, 1.5)
+                delay_s = self.backoff_s * self.rng.uniform(1.0, 1.5)
                 self._log_retry(error, delay_s)
             except (StreamUnavailableError, InvalidStreamResponseError) as error:
                 transient += 1
                 if transient >= min(TRANSIENT_ATTEMPTS_MAX, self._attempts_max):
                     raise
-                ceiling_s = min(self._backoff_s, TRANSIENT_BACKOFF_FIRST_S * 2 ** (transient - 1))
-                delay_s = ceiling_s * self._rng.uniform(0.5, 1.0)
+                ceiling_s = min(self.backoff_s, TRANSIENT_BACKOFF_FIRST_S * 2 ** (transient - 1))
+                delay_s = ceiling_s * self.rng.uniform(0.5, 1.0)
                 self._log_retry(error, delay_s)
-            await self._clock.sleep(delay_s)
+            await self.clock.sleep(delay_s)
 
     @staticmethod
     def _log_retry(error: Exception, delay_s: float) -> None:

@@ -17,6 +17,7 @@ Never done here: a lease for a shard whose listed parent is still open, or a lea
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 from mld.core.errors import InvalidStreamResponseError
 from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
@@ -247,23 +248,18 @@ def _settled(graph: ShardGraph, leased: frozenset[str], snapshot: Collection[str
     return frozenset(passed - leased - still_to_come)
 
 
+@dataclass(eq=False)
 class Walk:
     """The recursion upwards with an explicit stack: a chain of reshards may be longer than Python's."""
 
-    def __init__(
-        self,
-        graph: ShardGraph,
-        leased: frozenset[str],
-        sentinel: Position,
-        *,
-        settled: frozenset[str],
-        outside: frozenset[str],
-    ) -> None:
-        self._graph = graph
-        self._leased = leased
-        self._sentinel = sentinel
-        self._settled = settled
-        self._outside = outside
+    graph: ShardGraph
+    leased: frozenset[str]
+    sentinel: Position
+    _: KW_ONLY
+    settled: frozenset[str]
+    outside: frozenset[str]
+
+    def __post_init__(self) -> None:
         self._descends: dict[str, bool] = {}
         self._wanted: set[str] = set()
         self._new: dict[str, Position] = {}
@@ -271,18 +267,18 @@ class Walk:
 
     def over_open_shards(self, skipped: frozenset[str]) -> Steps[dict[str, Position]]:
         """Return shard id -> checkpoint of every lease to create."""
-        for number, (shard_id, shard) in enumerate(self._graph.shards.items()):
+        for number, (shard_id, shard) in enumerate(self.graph.shards.items()):
             if number % SLICE == 0:
                 yield
-            if not shard.is_open or shard_id in self._leased or shard_id in skipped:
+            if not shard.is_open or shard_id in self.leased or shard_id in skipped:
                 continue
             descends = yield from self._visit(shard_id)
             if not descends:
-                self._new[shard_id] = self._sentinel
+                self._new[shard_id] = self.sentinel
         return self._new
 
     def _parents(self, shard_id: str) -> list[str]:
-        return [p for p in self._graph.listed_parents(shard_id) if p not in self._settled]
+        return [p for p in self.graph.listed_parents(shard_id) if p not in self.settled]
 
     def _visit(self, start: str) -> Steps[bool]:
         """Yield whether `start` descends from a shard that has a lease or gets one; memoised."""
@@ -293,32 +289,32 @@ class Walk:
             if self._work % SLICE == 0:
                 yield
             shard_id = stack[-1]
-            if shard_id not in self._descends and shard_id not in entered and shard_id not in self._leased:
+            if shard_id not in self._descends and shard_id not in entered and shard_id not in self.leased:
                 entered.add(shard_id)
                 stack.extend(p for p in self._parents(shard_id) if p not in self._descends and p not in entered)
                 continue
             stack.pop()
             if shard_id not in self._descends:
-                self._descends[shard_id] = shard_id in self._leased or self._conclude(shard_id)
+                self._descends[shard_id] = shard_id in self.leased or self._conclude(shard_id)
         return self._descends[start]
 
     def _conclude(self, shard_id: str) -> bool:
         parents = self._parents(shard_id)
         covered = {p for p in parents if self._descends.get(p, False) or p in self._wanted}
-        if not covered and not self._outside.intersection(self._graph.parents[shard_id]):
-            if self._sentinel != LATEST:
+        if not covered and not self.outside.intersection(self.graph.parents[shard_id]):
+            if self.sentinel != LATEST:
                 self._wanted.add(shard_id)
             return False
         if not parents:  # its only row is that of a trimmed parent, which will not create it
             self._new[shard_id] = TRIM_HORIZON
         for parent in parents:
-            if parent in self._leased:
+            if parent in self.leased:
                 continue
             if parent in self._wanted or parent not in covered:
-                self._new.setdefault(parent, self._sentinel)
+                self._new.setdefault(parent, self.sentinel)
             if parent in self._new:
-                from_start = parent in covered and self._sentinel != AT_TIMESTAMP
-                self._new[parent] = TRIM_HORIZON if from_start else self._sentinel
+                from_start = parent in covered and self.sentinel != AT_TIMESTAMP
+                self._new[parent] = TRIM_HORIZON if from_start else self.sentinel
         return True
 
 

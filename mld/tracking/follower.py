@@ -84,21 +84,17 @@ class WantedStream:
     epoch: int | None = None
 
 
+@dataclass(eq=False)
 class ListFollower:
     """`read_wanted` reads the settings, again each time, and keeps what it had if they are damaged. `describe` asks
     the service about a stream, and raises `errors.StreamError`."""
 
-    def __init__(
-        self,
-        table: ListTable,
-        clock: Clock,
-        read_wanted: Callable[[], Awaitable[Sequence[WantedStream]]],
-        describe: Callable[[WantedStream], Awaitable[StreamSummary]],
-    ) -> None:
-        self._table = table
-        self._clock = clock
-        self._read_wanted = read_wanted
-        self._describe = describe
+    table: ListTable
+    clock: Clock
+    read_wanted: Callable[[], Awaitable[Sequence[WantedStream]]]
+    describe: Callable[[WantedStream], Awaitable[StreamSummary]]
+
+    def __post_init__(self) -> None:
         self._woken = asyncio.Event()
         self._turn = 0
         self._complaints: dict[str, str] = {}
@@ -139,13 +135,13 @@ class ListFollower:
 
         Raises `errors.TableError`.
         """
-        found = await self._table.read()
+        found = await self.table.read()
         if not found.version:  # deleted or damaged, unless there never was one: a leader puts back what it remembers
             self._note_damage(found)
             found = replace(found, streams=self._published)
         self.streams = found
         if leads or (may_begin and not found.version):
-            await self._write(await self._read_wanted(), in_table)
+            await self._write(await self.read_wanted(), in_table)
         self._published = self.streams.streams
         if not leads:
             self._own = await self._unpublished(in_table)
@@ -156,7 +152,7 @@ class ListFollower:
 
     def seen_former_s(self, stream: str) -> float:
         """Return for how long this worker has seen a stream as a former one, whatever wall clocks say."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         return now - self._former_seen.get(stream, now)
 
     def _note_damage(self, found: TrackedList) -> None:
@@ -170,13 +166,13 @@ class ListFollower:
         self._damaged = found.seen
 
     def _note_former(self) -> None:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         former = (one.stream for one in self.streams.streams if one.former_since_s is not None)
         self._former_seen = {stream: self._former_seen.get(stream, now) for stream in former}
 
     async def forget(self, gone: Collection[str]) -> None:
         """Take former streams off the list. Raises `errors.TableError`."""
-        self.streams = await self._table.write(without(self.streams, gone)) or self.streams
+        self.streams = await self.table.write(without(self.streams, gone)) or self.streams
 
     async def _unpublished(self, in_table: Collection[StreamId]) -> tuple[ListedStream, ...]:
         """Return streams with leases that the list does not have at all, as our own settings name them.
@@ -187,7 +183,7 @@ class ListFollower:
         unlisted = frozenset(map(str, in_table)) - {one.stream for one in self._published}
         if not unlisted:
             return ()
-        wanted = await self._read_wanted()
+        wanted = await self.read_wanted()
         if (unlisted, wanted) == self._own_for:
             return self._own
         self._own_for = unlisted, wanted
@@ -205,16 +201,16 @@ class ListFollower:
 
     async def _write(self, wanted: Sequence[WantedStream], in_table: Collection[StreamId]) -> None:
         listed = await self._listed(wanted, in_table)
-        after = next_list(self.streams, listed, in_table, self._clock.wall())
+        after = next_list(self.streams, listed, in_table, self.clock.wall())
         if after is None and not self.streams.version:
             after = self.streams.followed_by(self.streams.streams)
         if after is None or not after.streams:
             return
-        if (written := await self._table.write(after)) is not None:
+        if (written := await self.table.write(after)) is not None:
             self.streams = written
             log.info("list of streams written", extra={"action": "stream_list_written", "streams": len(listed)})
         else:
-            self.streams = await self._table.read()
+            self.streams = await self.table.read()
 
     async def _listed(self, wanted: Sequence[WantedStream], in_table: Collection[StreamId]) -> list[ListedStream]:
         """Return the streams of the settings as the list is to have them; one that cannot be told stays as it was
@@ -259,9 +255,9 @@ class ListFollower:
         answers: dict[str, StreamSummary | StreamError] = {}
         for number, one in enumerate(asked, 1):
             if number % ASKED_PER_SECOND == 0:
-                await self._clock.sleep(1.0)
+                await self.clock.sleep(1.0)
             try:
-                answers[one.label] = await ours(self._describe(one), "describing a stream", one.label)
+                answers[one.label] = await ours(self.describe(one), "describing a stream", one.label)
             except StreamError as error:
                 answers[one.label] = error
         return answers

@@ -89,23 +89,23 @@ class SharedScan:
             return self._rows
 
 
+@dataclass(eq=False)
 class StreamRows:
     """Implements `shards.ports.ShardRows` for the stream with this identifier."""
 
-    def __init__(self, table: LeaseTable, stream: str, scans: SharedScan) -> None:
-        self._table = table
-        self._stream = stream
-        self._scans = scans
+    table: LeaseTable
+    stream: str
+    scans: SharedScan
 
     async def scan(self) -> TableScan:
-        return (await self._scans.rows()).of_stream(self._stream)
+        return (await self.scans.rows()).of_stream(self.stream)
 
     async def get(self, key: str) -> Lease | None:
-        lease = await self._table.get(key_of(self._stream, key))
+        lease = await self.table.get(key_of(self.stream, key))
         return None if lease is None else within_stream(lease)
 
     async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:
-        return await self._table.apply(writes.of_stream(write, self._stream))
+        return await self.table.apply(writes.of_stream(write, self.stream))
 
 
 IsVisible = Callable[[str | None], bool]

@@ -166,33 +166,29 @@ class AssignerParts:
     metrics: Metrics = field(default_factory=Metrics)
 
 
+@dataclass(eq=False)
 class Assigner:
     """Gives leases to workers while this worker leads."""
 
-    def __init__(
-        self,
-        table: LeaseTable,
-        worker_id: str,
-        clock: Clock,
-        rng: random.Random,
-        settings: AssignerSettings,
-        parts: AssignerParts,
-    ) -> None:
-        self._table = table
-        self._worker_id = worker_id
-        self._clock = clock
-        self._rng = rng
-        self._settings = settings
-        self._parts = parts
-        self._leader = parts.leader
-        self._membership = parts.membership
-        self._due = parts.due
+    table: LeaseTable
+    worker_id: str
+    clock: Clock
+    rng: random.Random
+    settings: AssignerSettings
+    parts: AssignerParts
+
+    def __post_init__(self) -> None:
+        self._leader = self.parts.leader
+        self._membership = self.parts.membership
+        self._due = self.parts.due
         self._observations = Observations(
-            lease_duration_s=self._settings.lease_duration_s, handoff_timeout_s=self._settings.handoff_timeout_s
+            lease_duration_s=self.settings.lease_duration_s, handoff_timeout_s=self.settings.handoff_timeout_s
         )
-        self._writer = MoveWriter(table, self._observations, clock, worker_id, parts.on_assigned, parts.fence)
-        self._table_seen = parts.metrics.worker.table
-        self._counts = parts.metrics.worker.operations.assignments
+        self._writer = MoveWriter(
+            self.table, self._observations, self.clock, self.worker_id, self.parts.on_assigned, self.parts.fence
+        )
+        self._table_seen = self.parts.metrics.worker.table
+        self._counts = self.parts.metrics.worker.operations.assignments
         self._one_run = asyncio.Lock()
         self._leadership: Leadership | None = None
         self._known_corrupt: frozenset[tuple[str, str]] = frozenset()
@@ -209,17 +205,17 @@ class Assigner:
             self._leadership = replace(
                 self._leadership, runs=self._leadership.runs + 1
             )  # it stands for the scheduled one
-        due_at = self._clock.monotonic() + self._settings.interval_s
+        due_at = self.clock.monotonic() + self.settings.interval_s
         while True:
             self._due.clear()
-            started_at = self._clock.monotonic()
+            started_at = self.clock.monotonic()
             await self.run_once(early=early)
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             if not early:
-                due_at = now + self._settings.interval_s
+                due_at = now + self.settings.interval_s
             early = await wait_for_event(self._due, max(0.0, due_at - now))
             if early:
-                await self._clock.sleep(max(0.0, started_at + WAKE_GAP_S - self._clock.monotonic()))
+                await self.clock.sleep(max(0.0, started_at + WAKE_GAP_S - self.clock.monotonic()))
 
     async def run_once(self, *, early: bool = False) -> RunReport | None:
         """Return one run; None if we do not lead or the run failed. Failures are logged and counted, never raised."""
@@ -230,7 +226,7 @@ class Assigner:
                 return None
             leadership = self._leadership or self._take_over()
             try:
-                with self._counts.all.timed(self._clock.monotonic):
+                with self._counts.all.timed(self.clock.monotonic):
                     report = await self._run(leadership, early=early)
             except Exception as error:  # whatever it is, another worker may have better luck
                 failure = survived(error, "assigning leases")
@@ -263,7 +259,7 @@ class Assigner:
         self._table_seen.workers, self._table_seen.unassigned = plan.workers, plan.waiting
 
     def _take_over(self) -> Leadership:
-        self._leadership = Leadership(self._clock.monotonic())
+        self._leadership = Leadership(self.clock.monotonic())
         self._observations.forget()
         self._membership.begin_leadership()
         log.info("this worker assigns the leases now", extra={"action": "assignment_taken_over"})
@@ -274,7 +270,7 @@ class Assigner:
         if self._leadership is not None:
             return
         self._counts.leader_released.note(1)
-        hold_off_s = HOLD_OFF_S + self._rng.uniform(0.0, HOLD_OFF_JITTER_S)
+        hold_off_s = HOLD_OFF_S + self.rng.uniform(0.0, HOLD_OFF_JITTER_S)
         log.error(
             "%d assignment runs failed in a row; another worker should lead, this one stays away for %.0f s",
             FAILED_RUNS_MAX,
@@ -286,30 +282,30 @@ class Assigner:
     # --- one run -----------------------------------------------------------------------------------------------------
 
     async def _run(self, leadership: Leadership, *, early: bool) -> RunReport | None:
-        started_at = self._clock.monotonic()
-        with self._counts.load.timed(self._clock.monotonic):
+        started_at = self.clock.monotonic()
+        with self._counts.load.timed(self.clock.monotonic):
             read_from, scan = await self._load(self._scan)
-            _, legacy = await self._load(self._parts.reports.legacy)
-        self._observations.heard(heartbeats_among(scan.others), self._clock.monotonic())
-        await in_turns(self._observations.scanned(scan.leases, self._clock.monotonic()), self._clock)
-        found = await in_turns(reports_among(scan.others), self._clock)
+            _, legacy = await self._load(self.parts.reports.legacy)
+        self._observations.heard(heartbeats_among(scan.others), self.clock.monotonic())
+        await in_turns(self._observations.scanned(scan.leases, self.clock.monotonic()), self.clock)
+        found = await in_turns(reports_among(scan.others), self.clock)
         everything = (*found.reports, *legacy)
-        sorted_out = reports.sort_out(everything, self._clock.wall(), self._settings.reports)
+        sorted_out = reports.sort_out(everything, self.clock.wall(), self.settings.reports)
         self._report_corrupt(found.corrupt)
         self._count_seen(len(scan.corrupt) + len(found.corrupt), sorted_out)
-        expired = await in_turns(expired_keys(self._observations, scan.leases, read_from), self._clock)
+        expired = await in_turns(expired_keys(self._observations, scan.leases, read_from), self.clock)
         seen = FleetSnapshot(scan.leases, everything, expired)
-        for listener in self._parts.listeners:
+        for listener in self.parts.listeners:
             listener(seen)
         active = self._assignable(sorted_out.active, everything)
-        if all(report.worker != self._worker_id for report in everything) or not active:
+        if all(report.worker != self.worker_id for report in everything) or not active:
             # That we live is known before our first report is seen.
-            active = (*active, WorkerReport(self._worker_id, int(self._clock.wall())))
+            active = (*active, WorkerReport(self.worker_id, int(self.clock.wall())))
 
         present = [report.worker for report in active]
-        balance = leadership.balances(present, self._settings.balance_every, early=early)
-        balancing = self._counts.balance.timed(self._clock.monotonic) if balance else nullcontext()
-        with self._counts.assign.timed(self._clock.monotonic), balancing:  # it does both in one
+        balance = leadership.balances(present, self.settings.balance_every, early=early)
+        balancing = self._counts.balance.timed(self.clock.monotonic) if balance else nullcontext()
+        with self._counts.assign.timed(self.clock.monotonic), balancing:  # it does both in one
             plan = await self._decide(scan.leases, active, read_from, balance=balance)
         if len(active) == 1:
             plan = self._held_back(leadership, plan, active[0].worker, seen)
@@ -319,12 +315,12 @@ class Assigner:
         self._leadership = leadership.after_run(present, balanced=balance, early=early)
 
         self._count_plan(plan, balance=balance)
-        began_at = self._clock.monotonic()
+        began_at = self.clock.monotonic()
         written = await self._writer.write(plan.moves)
-        self._counts.write.note(not written.errors, self._clock.monotonic() - began_at)
+        self._counts.write.note(not written.errors, self.clock.monotonic() - began_at)
         self._counts.failed.note(written.refused)
-        if any(lease.owner != self._worker_id for lease in written.done.values()):
-            self._parts.on_gave()
+        if any(lease.owner != self.worker_id for lease in written.done.values()):
+            self.parts.on_gave()
         await self._delete(sorted_out.stale)
         report = RunReport(
             plan=plan,
@@ -332,38 +328,38 @@ class Assigner:
             moved=len(written.done),
             refused=written.refused,
         )
-        self._log_run(report, millis_since(self._clock, started_at))
+        self._log_run(report, millis_since(self.clock, started_at))
         if written.errors:
             raise written.errors[0]
         return report
 
     async def _scan(self) -> TableScan:
-        return await self._table.scan()
+        return await self.table.scan()
 
     async def _load(self, read: Callable[[], Awaitable[T]]) -> tuple[float, T]:
         """Return (when the successful read began, what it read). The second failure in a row is raised."""
         for attempt in range(1, LOAD_ATTEMPTS + 1):
-            began_at = self._clock.monotonic()
+            began_at = self.clock.monotonic()
             try:
                 return began_at, await ours(read(), "loading what is assigned")
             except MldError as error:
                 if attempt == LOAD_ATTEMPTS:
                     raise
                 log.info("load failed, once more: %s", error, extra={"action": "assignment_load_retry"})
-            await self._clock.sleep(LOAD_RETRY_S)
+            await self.clock.sleep(LOAD_RETRY_S)
         raise AssertionError("unreachable")
 
     def _assignable(
         self, active: Iterable[WorkerReport], everything: Iterable[WorkerReport]
     ) -> tuple[WorkerReport, ...]:
-        assignable, standing_still = self._membership.assignable(active, everything, self._clock.monotonic())
+        assignable, standing_still = self._membership.assignable(active, everything, self.clock.monotonic())
         for report in standing_still:
             log.warning(
                 "worker %s is dead: its report stands still, though by this host's clock it is fresh (%d, now %d); "
                 "the clocks of this fleet disagree",
                 report.worker,
                 report.updated_at_s or 0,
-                self._clock.wall(),
+                self.clock.wall(),
                 extra={"action": "clocks_disagree", "worker": report.worker},
             )
         return assignable
@@ -371,9 +367,9 @@ class Assigner:
     async def _decide(
         self, leases: Sequence[Lease], active: Iterable[WorkerReport], now: float, *, balance: bool
     ) -> Plan:
-        settings = self._settings
-        workers = await in_turns(live_workers(active, settings.reports.ema_alpha), self._clock)
-        order = shuffling(self._rng)
+        settings = self.settings
+        workers = await in_turns(live_workers(active, settings.reports.ema_alpha), self.clock)
+        order = shuffling(self.rng)
         return await in_turns(
             decide(
                 leases,
@@ -382,17 +378,17 @@ class Assigner:
                 now,
                 settings.rules,
                 order,
-                wall_s=self._clock.wall(),
-                leader=self._worker_id,
+                wall_s=self.clock.wall(),
+                leader=self.worker_id,
                 balance=balance,
                 by_count=settings.by_count,
             ),
-            self._clock,
+            self.clock,
         )
 
     def _held_back(self, leadership: Leadership, plan: Plan, alone: str, seen: FleetSnapshot) -> Plan:
         """Return what the only worker known may get by now; the next run comes soon if that is not everything."""
-        now, wall_s = self._clock.monotonic(), self._clock.wall()
+        now, wall_s = self.clock.monotonic(), self.clock.wall()
         allowed = leadership.held_back(plan, alone, seen, now=now, wall_s=wall_s)
         if allowed is not plan:
             self.wake()
@@ -404,7 +400,7 @@ class Assigner:
         if not stale:
             return
         try:
-            await self._parts.reports.delete_stale(stale)
+            await self.parts.reports.delete_stale(stale)
         except Exception as error:
             failure = survived(error, "deleting reports")
             log.info("stale reports stay: %s", failure, extra={"action": "stale_reports_kept"})

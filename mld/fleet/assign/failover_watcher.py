@@ -82,22 +82,28 @@ class FailoverWatcherParts:
     metrics: Metrics = field(default_factory=Metrics)
 
 
+@dataclass(eq=False)
 class FailoverWatcher:
     """Looks and takes until cancelled."""
 
-    def __init__(
-        self, table: LeaseTable, clock: Clock, rules: TakeoverRules, worker_id: str, parts: FailoverWatcherParts
-    ) -> None:
-        self._table = table
-        self._clock = clock
-        self._rules = rules
-        self._me = worker_id
-        self._parts = parts
-        self.membership = parts.membership
-        self.takeover = Takeover(rules, worker_id, parts.membership)
-        self._room = RoomWatch(rules.leases_max, parts.metrics)
+    table: LeaseTable
+    clock: Clock
+    rules: TakeoverRules
+    worker_id: str
+    parts: FailoverWatcherParts
+
+    def __post_init__(self) -> None:
+        self._me = self.worker_id
+        self.membership = self.parts.membership
+        self.takeover = Takeover(self.rules, self.worker_id, self.parts.membership)
+        self._room = RoomWatch(self.rules.leases_max, self.parts.metrics)
         self._writer = MoveWriter(
-            table, self.takeover.observations, clock, worker_id, parts.discovery.wake, parts.fence
+            self.table,
+            self.takeover.observations,
+            self.clock,
+            self.worker_id,
+            self.parts.discovery.wake,
+            self.parts.fence,
         )
         self._reports: dict[str, WorkerReport] = {}
         self._legacy: Sequence[WorkerReport] = ()
@@ -127,7 +133,7 @@ class FailoverWatcher:
         at.
         """
         was_alone = self.membership.is_alone
-        self.membership.gave(self._clock.monotonic())
+        self.membership.gave(self.clock.monotonic())
         if was_alone:
             self.wake()
 
@@ -146,7 +152,7 @@ class FailoverWatcher:
             except Exception as error:
                 failure = survived(error, "looking at the leases")
                 log.debug("cannot look at the leases: %s", failure, extra={"action": "look_failed"})
-                again_at = self._clock.monotonic() + min(RETRY_S * 2**failures, LOOK_PERIOD_S)
+                again_at = self.clock.monotonic() + min(RETRY_S * 2**failures, LOOK_PERIOD_S)
                 failures = min(failures + 1, RETRIES_GROWING)
             else:
                 failures = 0
@@ -158,38 +164,38 @@ class FailoverWatcher:
     async def _look(self) -> None:
         """Look at everything if it is time for that, else at the parts that are ours to look at."""
         parts, of = self.takeover.my_parts(), self.takeover.part_count
-        is_due = self._clock.monotonic() >= self._whole_at + self.takeover.whole_period_s()
+        is_due = self.clock.monotonic() >= self._whole_at + self.takeover.whole_period_s()
         if of == 1 or not parts or is_due:
             await self._look_at_all()
         else:
             await asyncio.gather(*(self._look_at_part(part, of) for part in parts))
-        self._looked_at = self._clock.monotonic()
+        self._looked_at = self.clock.monotonic()
 
     async def _look_at_all(self) -> None:
-        if self._clock.monotonic() >= self._legacy_due_at:
+        if self.clock.monotonic() >= self._legacy_due_at:
             await self._read_legacy()
-        began_at = self._clock.monotonic()
-        scan = await self._table.scan(timeout_s=TIMEOUT_S)
-        now = self._clock.monotonic()
+        began_at = self.clock.monotonic()
+        scan = await self.table.scan(timeout_s=TIMEOUT_S)
+        now = self.clock.monotonic()
         read = await in_turns(reports_among(scan.others))
         found = read.reports
-        self._parts.metrics.worker.table.corrupt = len(scan.corrupt) + len(read.corrupt)
+        self.parts.metrics.worker.table.corrupt = len(scan.corrupt) + len(read.corrupt)
         self._reports = {report.worker: report for report in found}
         everybody = reports.newest_of_each((*found, *self._legacy))
         await in_turns(self.takeover.saw_all(scan.leases, everybody, heartbeats_among(scan.others), now))
         self._whole_at = began_at
-        self._parts.discovery.saw_table(scan.leases, is_alone=self.membership.is_alone)
+        self.parts.discovery.saw_table(scan.leases, is_alone=self.membership.is_alone)
         self._free &= {lease.key for lease in scan.leases if lease.actual_owner is None}
         self._tell_of_free(scan.leases)
         self._room.saw(self.takeover.left(now), now)
-        leader = self._parts.leader.leader
-        if leader is not None and leader not in self.membership.showing_life and not self._parts.leader.leads:
+        leader = self.parts.leader.leader
+        if leader is not None and leader not in self.membership.showing_life and not self.parts.leader.leads:
             await self._welcome(everybody)
 
     async def _welcome(self, reports: Iterable[WorkerReport]) -> None:
         """Give a newcomer what we have above our share, while nobody leads."""
-        wall_s = self._clock.wall()
-        move = self.takeover.gift(self.membership.living(reports, wall_s), self._clock.monotonic(), wall_s)
+        wall_s = self.clock.wall()
+        move = self.takeover.gift(self.membership.living(reports, wall_s), self.clock.monotonic(), wall_s)
         if move is not None and (await self._writer.write([move])).done:
             self.gave()
             fields = {"action": "newcomer_welcomed", "shard": move.lease.key, "worker": move.to_worker}
@@ -199,41 +205,41 @@ class FailoverWatcher:
 
     async def _read_legacy(self) -> None:
         """Read who is a Java worker. A table of theirs that does not answer must not keep us from looking."""
-        self._legacy_due_at = self._clock.monotonic() + LEGACY_PERIOD_S
+        self._legacy_due_at = self.clock.monotonic() + LEGACY_PERIOD_S
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                self._legacy = await self._parts.reports.legacy()
+                self._legacy = await self.parts.reports.legacy()
         except Exception as error:
             late = TableUnavailableError("no answer in time") if isinstance(error, TimeoutError) else error
             failure = survived(late, "reading the legacy reports")
             log.debug("no legacy reports: %s", failure, extra={"action": "look_failed"})
 
     async def _look_at_part(self, part: int, of: int) -> None:
-        scan: TableScan = await self._table.scan((part, of), timeout_s=TIMEOUT_S)
-        await in_turns(self.takeover.saw_part(scan.leases, part, self._clock.monotonic()))
+        scan: TableScan = await self.table.scan((part, of), timeout_s=TIMEOUT_S)
+        await in_turns(self.takeover.saw_part(scan.leases, part, self.clock.monotonic()))
         self._tell_of_free(scan.leases)
 
     def _tell_of_free(self, leases: Sequence[Lease]) -> None:
         free = {lease.key for lease in leases if lease.actual_owner is None}
         if free - self._free:
             self._free |= free
-            if self._parts.leader.leads:
-                self._parts.assigning_due.set()  # a leader gives them to whom they fit best
+            if self.parts.leader.leads:
+                self.parts.assigning_due.set()  # a leader gives them to whom they fit best
 
     def _next_look_at(self) -> float:
         """Return the next multiple of the period by the wall clock, in monotonic time."""
         period_s = self.takeover.whole_period_s()
         if self.takeover.part_count > 1 and self.takeover.my_parts():
             period_s = LOOK_PERIOD_S
-        wait_s = period_s - self._clock.wall() % period_s
+        wait_s = period_s - self.clock.wall() % period_s
         # A timer may fire a hair early, or the look took most of its period: then the next multiple is too soon.
-        return self._clock.monotonic() + wait_s + (period_s if wait_s < TOO_SOON_SHARE * period_s else 0.0)
+        return self.clock.monotonic() + wait_s + (period_s if wait_s < TOO_SOON_SHARE * period_s else 0.0)
 
     # --- taking -------------------------------------------------------------------------------------------------------
 
     async def _take_until(self, look_at: float) -> None:
         """Take what becomes due, up to the time of the next look."""
-        while (now := self._clock.monotonic()) < look_at and not self._woken.is_set():
+        while (now := self.clock.monotonic()) < look_at and not self._woken.is_set():
             due_at = look_at
             if now - self._looked_at <= max(FRESH_S, self.takeover.whole_period_s() + LOOK_PERIOD_S):
                 taken, next_at = self.takeover.plan(now)
@@ -244,14 +250,14 @@ class FailoverWatcher:
             await wait_for_event(self._woken, due_at - now + DUE_MARGIN_S)
 
     async def _take(self, leases: Sequence[Lease]) -> None:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         owners = {lease.key: lease.actual_owner for lease in leases if lease.actual_owner not in (None, self._me)}
         gone = {owner for owner in owners.values() if owner is not None and self.takeover.is_gone(owner, now)}
         moves = [
             Move(lease, self._me, False, Why.FREE if lease.actual_owner is None else Why.EXPIRED) for lease in leases
         ]
         written = await self._writer.write(moves, counter_matters=True)
-        self.takeover.tried(leases, written.done, self._clock.monotonic())
+        self.takeover.tried(leases, written.done, self.clock.monotonic())
         self._log(leases, written)
         # A worker that woke between the look and our writes refuses all of them, and is not gone.
         for owner in sorted(gone & {owners.get(key) for key in written.done}):
@@ -265,13 +271,13 @@ class FailoverWatcher:
         so does one with a heartbeat, because the fence stands there, and that of a drained worker, because nobody but
         the operator is to end that.
         """
-        self.membership.exclude_dead(owner, self._clock.wall())
-        self._parts.assigning_due.set()
+        self.membership.exclude_dead(owner, self.clock.wall())
+        self.parts.assigning_due.set()
         report = self._reports.get(owner)
         if report is None or report.legacy or "heartbeat" in report.mld or reports.is_drained(report):
             return
         try:
-            await self._parts.reports.delete_stale([report])
+            await self.parts.reports.delete_stale([report])
         except Exception as error:
             failure = survived(error, "forgetting a worker")
             log.debug("report of %s stays: %s", owner, failure, extra={"action": "report_kept", "worker": owner})
@@ -283,14 +289,14 @@ class FailoverWatcher:
                 log.info("took %d leases that were nobody's", count, extra={"action": "free_leases_taken"})
             elif owner == self._me:
                 log.info("took %d leases of our own back", count, extra={"action": "own_leases_taken"})
-            elif self.takeover.has_ended(owner, self._clock.monotonic()):
+            elif self.takeover.has_ended(owner, self.clock.monotonic()):
                 fields = {"action": "worker_ended", "worker": owner, "leases": count}
                 log.warning("worker %s has ended; took %d of its leases", owner, count, extra=fields)
             else:
                 log.warning(
                     "worker %s is silent for %.0f s; took %d of its leases",
                     owner,
-                    self._rules.lease_duration_s,
+                    self.rules.lease_duration_s,
                     count,
                     extra={"action": "worker_silent", "worker": owner, "leases": count},
                 )

@@ -74,6 +74,7 @@ class _Given(NamedTuple):
     since: float
 
 
+@dataclass(eq=False)
 class Takeover:
     """What one worker has seen of the leases, look after look; times are monotonic seconds.
 
@@ -81,11 +82,13 @@ class Takeover:
     only.
     """
 
-    def __init__(self, rules: TakeoverRules, worker_id: str, membership: FleetMembership) -> None:
-        self._rules = rules
-        self._me = worker_id
-        self._membership = membership
-        self.observations = Observations(lease_duration_s=rules.lease_duration_s, handoff_timeout_s=0.0)
+    rules: TakeoverRules
+    worker_id: str
+    membership: FleetMembership
+
+    def __post_init__(self) -> None:
+        self._me = self.worker_id
+        self.observations = Observations(lease_duration_s=self.rules.lease_duration_s, handoff_timeout_s=0.0)
         self._rows: dict[str, Lease] = {}
         self._due: dict[str, float] = {}
         self._parts: dict[str, int] = {}
@@ -95,7 +98,7 @@ class Takeover:
         """Java workers that were seen to renew a lease."""
         self._ended: dict[str, float] = {}
         """Workers that are known to have ended, and until when nobody runs under their names."""
-        self._watchers: tuple[tuple[str, ...], ...] = ((worker_id,),)
+        self._watchers: tuple[tuple[str, ...], ...] = ((self.worker_id,),)
         """By part."""
 
     def ended(self, worker: str, until: float) -> None:
@@ -112,7 +115,7 @@ class Takeover:
         self, leases: Sequence[Lease], reports: Sequence[WorkerReport], heartbeats: Mapping[str, str], now: float
     ) -> Steps[None]:
         """Yield a whole look that ended at `now`; `heartbeats` are the heartbeats by worker."""
-        self._membership.saw_reports(reports, now)
+        self.membership.saw_reports(reports, now)
         self.observations.heard(heartbeats, now)
         there = {lease.key for lease in leases}
         for key in [key for key in self._rows if key not in there]:
@@ -126,9 +129,9 @@ class Takeover:
             loads.update(loads_of(leases[start : start + STEP_LEASES]))
             yield
         promised = {lease.owner for lease in leases if lease.checkpoint_owner is not None and lease.owner is not None}
-        self._membership.saw_owners(owning, renewing, promised, now)
+        self.membership.saw_owners(owning, renewing, promised, now)
         yield from self._end_patience(leases)
-        living = [worker for worker in self._membership.possible_watchers if not self.has_ended(worker, now)]
+        living = [worker for worker in self.membership.possible_watchers if not self.has_ended(worker, now)]
         watchers = []
         for part in range(part_count(len(leases), is_covered=any(lease.heartbeat is not None for lease in leases))):
             watchers.append(self._choose_watchers(part, living, loads))
@@ -140,10 +143,10 @@ class Takeover:
 
         If the one that dies is among them, what it had and its own room are one worker's, too.
         """
-        room = {worker: max(0, self._rules.leases_max - loads.get(worker, 0)) for worker in living}
-        drained = self._membership.drained
+        room = {worker: max(0, self.rules.leases_max - loads.get(worker, 0)) for worker in living}
+        drained = self.membership.drained
         chosen: list[str] = []
-        wanted = self._rules.leases_max
+        wanted = self.rules.leases_max
         for worker in sorted(room, key=lambda worker: (not room[worker], worker in drained, _rank(part, worker))):
             if len(chosen) >= WATCHERS and (wanted <= 0 or not room[worker]):
                 break
@@ -171,7 +174,7 @@ class Takeover:
             given = self._given.get(key)
             if given is None or given.owner != owner:
                 self._given[key] = _Given(owner, lease.counter, now)
-            elif owner in self._membership.java and lease.counter > given.counter:
+            elif owner in self.membership.java and lease.counter > given.counter:
                 self._renewed_once.add(owner)
         self._due[key] = now if self.has_ended(owner, now) else self._due_at(lease)
 
@@ -196,16 +199,16 @@ class Takeover:
         """Yield a Java worker that renewed something before and renews nothing now will not discover anything any
         more.
         """
-        dead = self._membership.silent & self._renewed_once
+        dead = self.membership.silent & self._renewed_once
         for number, lease in enumerate(leases):
             if lease.actual_owner in dead:
-                self._due[lease.key] = self._moved_at(lease) + self._rules.lease_duration_s
+                self._due[lease.key] = self._moved_at(lease) + self.rules.lease_duration_s
             if number % STEP_LEASES == STEP_LEASES - 1:
                 yield
-        self._renewed_once &= self._membership.java
+        self._renewed_once &= self.membership.java
 
     def _stands_still(self, lease: Lease, now: float) -> bool:
-        return now - self._moved_at(lease) > self._rules.lease_duration_s
+        return now - self._moved_at(lease) > self.rules.lease_duration_s
 
     def _moved_at(self, lease: Lease) -> float:
         """Return when an owned lease was last seen to move, or first seen with this owner."""
@@ -228,8 +231,8 @@ class Takeover:
 
     def whole_period_s(self) -> float:
         """Return how often we look at everything: as a watcher of a table in one part as often as at that."""
-        duration_s = self._rules.lease_duration_s
-        if self._membership.is_alone:
+        duration_s = self.rules.lease_duration_s
+        if self.membership.is_alone:
             return max(LOOK_PERIOD_S, ALONE_SHARE * duration_s)
         if self.part_count == 1 and self.my_parts():
             return LOOK_PERIOD_S
@@ -237,7 +240,7 @@ class Takeover:
 
     def bound_s(self) -> float:
         """Return how long a lease may go without a renewal while this worker can read and write the table."""
-        return self._rules.lease_duration_s + self.whole_period_s() + SECOND_CHANCE_S
+        return self.rules.lease_duration_s + self.whole_period_s() + SECOND_CHANCE_S
 
     # --- what is to be taken ------------------------------------------------------------------------------------------
 
@@ -248,9 +251,9 @@ class Takeover:
             return self._free_since[lease.key] + FREE_GRACE_S
         if owner == self._me and lease.checkpoint_owner is None:
             return math.inf
-        patience_s = self._rules.lease_duration_s
-        if owner in self._membership.java and self._given[lease.key].counter == lease.counter:
-            patience_s += self._rules.java_discovery_s
+        patience_s = self.rules.lease_duration_s
+        if owner in self.membership.java and self._given[lease.key].counter == lease.counter:
+            patience_s += self.rules.java_discovery_s
         return self._moved_at(lease) + patience_s
 
     def plan(self, now: float) -> tuple[list[Lease], float]:
@@ -261,7 +264,7 @@ class Takeover:
             return [], next_at
         loads = self._loads_without(due)
         dealt = self._deal(due, loads)
-        room = self._rules.leases_max - loads.get(self._me, 0)
+        room = self.rules.leases_max - loads.get(self._me, 0)
         free_room = FREE_AT_ONCE_MAX - loads.get(self._me, 0)
         taken: list[Lease] = []
         for key in sorted(due, key=lambda key: (self._rows[key].owner != self._me, _rank(self._me, key))):
@@ -270,7 +273,7 @@ class Takeover:
             is_ours = self._me in (dealt.get(key), self._rows[key].owner)
             ready_at = self._due[key] if is_ours else self._due[key] + SECOND_CHANCE_S
             if ready_at < now and key in self._free_since and free_room <= 0:
-                ready_at = self._free_since[key] + min(FREE_WAIT_S_MAX, self._rules.lease_duration_s)
+                ready_at = self._free_since[key] + min(FREE_WAIT_S_MAX, self.rules.lease_duration_s)
             if ready_at < now:
                 taken.append(self._rows[key])
                 free_room -= 1
@@ -282,7 +285,7 @@ class Takeover:
     def left(self, now: float) -> list[str]:
         """Return the open leases that are due and that we leave to others, because we have no room."""
         due = [key for key, at in self._due.items() if at < now and self._rows[key].is_load]
-        return due if due and self._loads_without(due).get(self._me, 0) >= self._rules.leases_max else []
+        return due if due and self._loads_without(due).get(self._me, 0) >= self.rules.leases_max else []
 
     def _loads_without(self, due: Iterable[str]) -> Mapping[str, int]:
         """Return how many leases each worker has, the due ones apart, which nobody reads."""
@@ -300,7 +303,7 @@ class Takeover:
             # A row that was seen when the table had more parts has watchers again with the next whole look.
             watchers = self.watchers(min(part, self.part_count - 1))
             held = {worker: loads.get(worker, 0) for worker in watchers if worker not in late}
-            dealt |= spread(of_part, held, self._rules.leases_max, self._membership.drained)
+            dealt |= spread(of_part, held, self.rules.leases_max, self.membership.drained)
         return dealt
 
     def gift(self, living: Iterable[str], now: float, wall_s: float) -> Move | None:
@@ -309,8 +312,8 @@ class Takeover:
         `living` are the others.
         """
         loads = loads_of(self._rows.values())
-        others = {worker for worker in living if loads[worker] or worker not in self._membership.unheard}
-        newcomers = sorted(worker for worker in others - self._membership.drained if not loads[worker])
+        others = {worker for worker in living if loads[worker] or worker not in self.membership.unheard}
+        newcomers = sorted(worker for worker in others - self.membership.drained if not loads[worker])
         mine = [
             lease
             for lease in self._rows.values()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
 
 from mld.core.clock import Clock
 from mld.core.surviving import survived
@@ -24,24 +25,20 @@ NO_OWNERS_RECHECK_S = 1.0  # while nobody owns leases everybody leads, and Java 
 LONG_AGO = float("-inf")
 
 
+@dataclass(eq=False)
 class ShuffleElection:
     """Leads while the shuffle of all lease owners says so. `owners` reads them from the table.
 
     Elections happen when somebody asks and the last one is too old, one at a time: there is no timer to leak.
     """
 
-    def __init__(
-        self,
-        owners: Callable[[], Awaitable[Iterable[str]]],
-        clock: Clock,
-        *,
-        worker_id: str,
-        on_change: Callable[[bool], None] = lambda _: None,
-    ) -> None:
-        self._owners = owners
-        self._clock = clock
-        self._worker_id = worker_id
-        self._on_change = on_change
+    owners: Callable[[], Awaitable[Iterable[str]]]
+    clock: Clock
+    _: KW_ONLY
+    worker_id: str
+    on_change: Callable[[bool], None] = lambda _: None
+
+    def __post_init__(self) -> None:
         self._elections = asyncio.Lock()
         self._elected: frozenset[str] | None = None
         self._next_at = LONG_AGO
@@ -58,14 +55,14 @@ class ShuffleElection:
         """See `LeaderDecider`. Before the first successful election the answer is False."""
         if self._may_lead():
             async with self._elections:
-                if self._clock.monotonic() >= self._next_at and self._may_lead():
+                if self.clock.monotonic() >= self._next_at and self._may_lead():
                     await self._elect()
-        self._announce(self._may_lead() and self._elected is not None and shuffle.leads(self._worker_id, self._elected))
+        self._announce(self._may_lead() and self._elected is not None and shuffle.leads(self.worker_id, self._elected))
         return self._leads
 
     async def step_down(self, hold_off_s: float) -> None:
         """See `LeaderDecider`. The others elect the same worker all the same: meanwhile nobody leads."""
-        self._resting_until = max(self._resting_until, self._clock.monotonic() + hold_off_s)
+        self._resting_until = max(self._resting_until, self.clock.monotonic() + hold_off_s)
         self._announce(False)
 
     async def close(self) -> None:
@@ -74,28 +71,28 @@ class ShuffleElection:
         self._announce(False)
 
     def _may_lead(self) -> bool:
-        return not self._closed and self._clock.monotonic() >= self._resting_until
+        return not self._closed and self.clock.monotonic() >= self._resting_until
 
     async def _elect(self) -> None:
         """Elect anew; the old leaders stay if that fails."""
         is_first = not self._elected
         try:
-            self._elected = shuffle.leaders(await self._owners())
+            self._elected = shuffle.leaders(await self.owners())
         except Exception as error:
             failure = survived(error, "electing leaders")
             log.warning("no election of leaders: %s", failure, extra={"action": "election_failed"})
         later_s = FIRST_REELECTION_S if is_first else REELECTION_S
-        self._next_at = self._clock.monotonic() + (later_s if self._elected else NO_OWNERS_RECHECK_S)
+        self._next_at = self.clock.monotonic() + (later_s if self._elected else NO_OWNERS_RECHECK_S)
 
     def _announce(self, leads: bool) -> None:
         if leads is self._leads:
             return
         self._leads = leads
         if leads:
-            log.info("%s leads now", self._worker_id, extra={"action": "leader_won"})
+            log.info("%s leads now", self.worker_id, extra={"action": "leader_won"})
         else:
-            log.info("%s does not lead any more", self._worker_id, extra={"action": "leader_lost"})
-        self._on_change(leads)
+            log.info("%s does not lead any more", self.worker_id, extra={"action": "leader_lost"})
+        self.on_change(leads)
 
 
 class AdaptiveElection:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from mld.aws.boundary import raises_only
@@ -102,6 +102,7 @@ async def _nothing(_: bool) -> None:
     """Do nothing: the hook of an election that has none."""
 
 
+@dataclass(eq=False)
 class LockElection:
     """Leads while it holds the lock row.
 
@@ -111,23 +112,16 @@ class LockElection:
     the answer is False. It must not ask this election. `on_change` is told when leadership was won or lost.
     """
 
-    def __init__(
-        self,
-        table: Callable[[], LockTable],
-        clock: Clock,
-        *,
-        worker_id: str,
-        new_version: Callable[[], str],
-        on_check: CheckHook = _nothing,
-        on_change: Callable[[bool], None] = lambda _: None,
-    ) -> None:
-        self._table = table
-        self._clock = clock
-        self._worker_id = worker_id
-        self._new_version = new_version
-        self._on_check = on_check
-        self._on_change = on_change
-        self._state = candidate.LeaderCandidate(Versions(worker_id))
+    table: Callable[[], LockTable]
+    clock: Clock
+    _: KW_ONLY
+    worker_id: str
+    new_version: Callable[[], str]
+    on_check: CheckHook = _nothing
+    on_change: Callable[[bool], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        self._state = candidate.LeaderCandidate(Versions(self.worker_id))
         self._used: LockTable | None = None
         self._requests = asyncio.Lock()
         self._check: asyncio.Task[bool] | None = None
@@ -148,11 +142,11 @@ class LockElection:
     @property
     def holds_lock(self) -> bool:
         """Whether the lock is held at this moment, as far as this process can know. Asks nobody."""
-        return not self._state.is_closed and self._state.holds(self._clock.monotonic()) and self._is_in_place()
+        return not self._state.is_closed and self._state.holds(self.clock.monotonic()) and self._is_in_place()
 
     async def is_leader(self) -> bool:
         """See `LeaderDecider`. At most one read, one claim and, if the hook says so, one release; no pauses."""
-        if self._state.is_closed or (self._clock.monotonic() < self._state.no_until and self._is_in_place()):
+        if self._state.is_closed or (self.clock.monotonic() < self._state.no_until and self._is_in_place()):
             return False
         if self._check is None or self._check.done():
             self._check = asyncio.create_task(self._check_once())
@@ -195,21 +189,21 @@ class LockElection:
     # --- the check ----------------------------------------------------------------------------------------------------
 
     def _is_in_place(self) -> bool:
-        return self._used is not None and self._used.place == self._table().place
+        return self._used is not None and self._used.place == self.table().place
 
     async def _check_once(self) -> bool:
-        table = self._table()
+        table = self.table()
         if self._used is None:
             self._used = table
         if self._used.place != table.place:
             await self._move(self._used, table)
             return False
-        if not self._state.holds(self._clock.monotonic()):
+        if not self._state.holds(self.clock.monotonic()):
             async with self._requests:
                 await self._converse(candidate.News.ASK)
         try:
             async with asyncio.timeout(HOOK_TIMEOUT_S):
-                await self._on_check(self.holds_lock)
+                await self.on_check(self.holds_lock)
         except Exception as error:
             await self._fail_check(error if isinstance(error, TimeoutError) else survived(error, "checking the leader"))
             return False
@@ -220,7 +214,7 @@ class LockElection:
     async def _fail_check(self, error: Exception) -> None:
         """Give the lock up, because the hook says that the result must not be used."""
         log.warning("not leading: %s", error or type(error).__name__, extra={"action": "leader_check_failed"})
-        table = self._table()
+        table = self.table()
         if self._used is not None and self._used.place != table.place:
             await self._move(self._used, table)
             return
@@ -240,7 +234,7 @@ class LockElection:
     async def _keep(self) -> None:
         """Renew the lock until it is dropped."""
         while self._state.holding is not None:
-            await self._clock.sleep(max(0.0, self._state.heartbeat_at - self._clock.monotonic()))
+            await self.clock.sleep(max(0.0, self._state.heartbeat_at - self.clock.monotonic()))
             async with self._requests:
                 await self._converse(candidate.News.HEARTBEAT_DUE)
 
@@ -252,23 +246,23 @@ class LockElection:
 
     def _step(self, event: candidate.Event) -> candidate.Request | None:
         """Go on with an event; the request that it leads to."""
-        self._state, actions = candidate.step(self._state, event, self._clock.monotonic())
+        self._state, actions = candidate.step(self._state, event, self.clock.monotonic())
         self._mind_heartbeats()
         for action in actions:
             match action:
                 case candidate.Notice.WON:
-                    log.info("%s leads now", self._worker_id, extra={"action": "leader_won"})
-                    self._on_change(True)
+                    log.info("%s leads now", self.worker_id, extra={"action": "leader_won"})
+                    self.on_change(True)
                 case candidate.Lost(reason):
                     fields = {"action": "leader_lost"}
-                    log.info("%s does not lead any more: %s", self._worker_id, reason, extra=fields)
-                    self._on_change(False)
+                    log.info("%s does not lead any more: %s", self.worker_id, reason, extra=fields)
+                    self.on_change(False)
                 case candidate.ReportDamage(damaged, after_s):
                     log.error(
                         "the row %s of table %s is damaged (%s): no Java worker can lead; it is replaced after %.0f s"
                         " unless somebody writes it",
                         LOCK_KEY,
-                        self._table().place.table,
+                        self.table().place.table,
                         damaged.reason,
                         after_s,
                         extra={"action": "leader_row_damaged"},
@@ -293,7 +287,7 @@ class LockElection:
         """Return the answer to one request."""
         version = ""
         if isinstance(request, Claim | candidate.Renew):
-            version = self._new_version()
+            version = self.new_version()
             self._step(candidate.Sending(version))
         try:
             return await self._answer(request, version)
@@ -313,9 +307,9 @@ class LockElection:
             case candidate.Reading():
                 return candidate.Read(await table.read())
             case Claim(over):
-                refusal = await table.claim(over, self._worker_id, version, lease_s=LEASE_S)
+                refusal = await table.claim(over, self.worker_id, version, lease_s=LEASE_S)
             case candidate.Renew(held):
-                refusal = await table.heartbeat(self._worker_id, held, version, lease_s=LEASE_S)
+                refusal = await table.heartbeat(self.worker_id, held, version, lease_s=LEASE_S)
             case candidate.Release(held):
-                refusal = await table.release(self._worker_id, held)
+                refusal = await table.release(self.worker_id, held)
         return candidate.News.APPLIED if refusal is None else candidate.Refused(refusal.seen)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from mld.core.clock import Clock
 from mld.core.errors import MldError, StartupError, TableError
@@ -39,13 +39,16 @@ from mld.leases.table_maker import LegacyTable
 from mld.metrics.registry import Metrics
 
 
+@dataclass(eq=False)
 class RowMover:
     """`on_moved` is told of each transaction that moved rows."""
 
-    def __init__(self, states: StatesTable, *, worker_id: str, on_moved: Callable[[], None] = lambda: None) -> None:
-        self._on_moved = on_moved
-        self._states = states
-        self._worker_id = worker_id
+    states: StatesTable
+    _: KW_ONLY
+    worker_id: str
+    on_moved: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
         self._named: set[str] = set()
 
     async def move(self, legacy: Place, leases: Place) -> bool:
@@ -53,11 +56,11 @@ class RowMover:
 
         Raises TableError; what was moved before stays moved.
         """
-        by_key = {str(item[legacy.key].get("S")): item for item in await self._states.items(legacy)}
+        by_key = {str(item[legacy.key].get("S")): item for item in await self.states.items(legacy)}
         items = [by_key[key] for key in rows_to_move(by_key)]
         for chunk in chunks(items):
             plans = [plan for item in chunk if (plan := await self._plan(item, legacy, leases)) is not None]
-            if plans and not await self._states.move(plans, legacy, leases, self._worker_id):
+            if plans and not await self.states.move(plans, legacy, leases, self.worker_id):
                 log.info("rows not moved: the lock is lost, or a row has changed", extra={"action": "move_refused"})
                 return False
             self._report(plans)
@@ -72,7 +75,7 @@ class RowMover:
         if wanted is None:
             self._name(key, legacy, "readers of the lease table would not know what it is")
             return None
-        existing = await self._states.get_item(key, leases)
+        existing = await self.states.get_item(key, leases)
         if existing is not None and existing.get(ENTITY_TYPE, {}).get("S", "LEASE") == EntityType.LEASE.value:
             self._name(key, legacy, f"the lease table {leases.table} has a lease of that name")
             return None
@@ -92,7 +95,7 @@ class RowMover:
 
     def _report(self, plans: Sequence[tuple[Row, Row, Row | None]]) -> None:
         if plans:
-            self._on_moved()
+            self.on_moved()
             log.info("%d rows moved to the lease table", len(plans), extra={"action": "rows_moved"})
 
 
@@ -118,6 +121,7 @@ class MigrationCompletedError(MldError):
     """Everything lives in the lease table from now on: the lock in the legacy table is to be given up."""
 
 
+@dataclass(eq=False)
 class TableMigration:
     """Where the fleet's rows live, and the leader's work to bring them into one table. `migrate` is the key
     migrateAllEntitiesToLeaseTable, `create_legacy` says mld.metadataLayout=legacy.
@@ -125,39 +129,28 @@ class TableMigration:
     `on_check` is the hook of the lock election. What is not known changes nothing.
     """
 
-    def __init__(
-        self,
-        states: StatesTable,
-        clock: Clock,
-        *,
-        worker_id: str,
-        lease_table: str,
-        coordinator: LegacyTable,
-        reports: LegacyTable,
-        migrate: bool,
-        complete_bake_s: float,
-        create_legacy: bool = False,
-        lease_duration_s: float = 10.0,
-        report_period_s: float = single_table.REPORT_PERIOD_S,
-        metrics: Metrics | None = None,
-    ) -> None:
-        operations = (Metrics() if metrics is None else metrics).worker.operations
+    states: StatesTable
+    clock: Clock
+    _: KW_ONLY
+    worker_id: str
+    lease_table: str
+    coordinator: LegacyTable
+    reports: LegacyTable
+    migrate: bool
+    complete_bake_s: float
+    create_legacy: bool = False
+    lease_duration_s: float = 10.0
+    report_period_s: float = single_table.REPORT_PERIOD_S
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        operations = self.metrics.worker.operations
         self._counts, self._moves = operations.table_migration, operations.row_moves
         self._starts, self._versions = operations.table_migration_start, operations.fleet_versions
-        self._lease_duration_s = lease_duration_s
-        self._report_period_s = report_period_s
         self._first_seen: dict[str, tuple[int, float]] = {}
-        self._states = states
-        self._clock = clock
-        self._worker_id = worker_id
-        self._coordinator = coordinator
-        self._reports = reports
-        self._migrate = migrate
-        self._complete_bake_s = complete_bake_s
-        self._create_legacy = create_legacy
-        self.routes = Routes(lease_table)
+        self.routes = Routes(self.lease_table)
         """Where the fleet's rows live now."""
-        self._mover = RowMover(states, worker_id=worker_id, on_moved=lambda: self._moves.batches.note(1))
+        self._mover = RowMover(self.states, worker_id=self.worker_id, on_moved=lambda: self._moves.batches.note(1))
         self._move: asyncio.Task[None] | None = None
         self._move_after = float("-inf")
         self._summary: FleetSummary | None = None
@@ -170,38 +163,38 @@ class TableMigration:
         Raises StartupError with the remedy if configuration and tables do not fit, or we may not ask; TableError or
         UnreadableStateError if it cannot be known now.
         """
-        with self._starts.read_fault.faults(), self._starts.all.timed(self._clock.monotonic):
+        with self._starts.read_fault.faults(), self._starts.all.timed(self.clock.monotonic):
             return await self._start()
 
     async def _start(self) -> TableStatus:
-        if self._create_legacy:
+        if self.create_legacy:
             await self._ensure_legacy()
         routes = Routes(self.routes.lease_table)
-        if await self._coordinator.exists():
-            reports = self._reports.name if await self._reports.exists() else None
-            routes = replace(routes, coordinator_table=self._coordinator.name, reports_table=reports)
+        if await self.coordinator.exists():
+            reports = self.reports.name if await self.reports.exists() else None
+            routes = replace(routes, coordinator_table=self.coordinator.name, reports_table=reports)
         place = routes.coordinator
-        row = None if place is None else await self._states.get(TABLE_MIGRATION, place)
+        row = None if place is None else await self.states.get(TABLE_MIGRATION, place)
         status = single_table.initial_status(
-            None if row is None else row.state, coordinator_table=routes.coordinator_table, migrate=self._migrate
+            None if row is None else row.state, coordinator_table=routes.coordinator_table, migrate=self.migrate
         )
         self.routes = replace(routes, at_start=status, live=status)
         log.info("rows of the fleet: %s", status.value, extra={"action": "table_status"})
-        warning = single_table.missing_reports_warning(self.routes, self._reports.name)
+        warning = single_table.missing_reports_warning(self.routes, self.reports.name)
         if warning is not None:
             log.error(warning, extra={"action": "reports_table_missing"})
         return status
 
     async def _ensure_legacy(self) -> None:
-        if not await self._coordinator.exists():
+        if not await self.coordinator.exists():
             leases = self.routes.leases
             for key in SINGLE_TABLE_KEYS:
-                if await self._states.get_item(key, leases) is not None:
+                if await self.states.get_item(key, leases) is not None:
                     raise StartupError(
                         f"mld.metadataLayout=legacy, but the fleet uses a single table: {leases.table} has the row "
-                        f"{key}, and there is no table {self._coordinator.name}. Remove mld.metadataLayout"
+                        f"{key}, and there is no table {self.coordinator.name}. Remove mld.metadataLayout"
                     )
-        for table in (self._coordinator, self._reports):
+        for table in (self.coordinator, self.reports):
             await table.ensure()
 
     async def restore_reports_table(self) -> None:
@@ -215,8 +208,8 @@ class TableMigration:
         if had is None or self.routes.report_place != had or self.status is TableStatus.COMPLETE:
             return
         try:
-            if await self._reports.ensure():
-                log.warning("table %s made again", self._reports.name, extra={"action": "reports_table_restored"})
+            if await self.reports.ensure():
+                log.warning("table %s made again", self.reports.name, extra={"action": "reports_table_restored"})
         except Exception as error:
             failure = survived(error, "restoring the reports table")
             log.error("%s", failure, extra={"action": "reports_table_missing"})
@@ -237,11 +230,11 @@ class TableMigration:
         summary = single_table.summarise(
             seen.leases,
             seen.reports,
-            wall_s=self._clock.wall(),
-            at=self._clock.monotonic(),
+            wall_s=self.clock.wall(),
+            at=self.clock.monotonic(),
             expired=seen.expired,
             unproven=self._unproven(seen.leases),
-            report_period_s=self._report_period_s,
+            report_period_s=self.report_period_s,
         )
         if summary is not None:
             self._versions.lowest_code.note(summary.lowest_code)
@@ -253,13 +246,13 @@ class TableMigration:
 
     def _unproven(self, leases: Iterable[Lease]) -> set[str]:
         """Return the leases that this leader has neither seen move nor watched for a lease duration."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         self._first_seen = {lease.key: self._first_seen.get(lease.key, (lease.counter, now)) for lease in leases}
         return {
             lease.key
             for lease in leases
             if self._first_seen[lease.key][0] == lease.counter
-            and now - self._first_seen[lease.key][1] <= self._lease_duration_s
+            and now - self._first_seen[lease.key][1] <= self.lease_duration_s
         }
 
     async def on_check(self, is_leader: bool) -> None:
@@ -273,7 +266,7 @@ class TableMigration:
             if is_leader:
                 self._counts.status.note(ORDINALS[TableStatus.COMPLETE])
             return
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if not is_leader:
             self._read_at = None
             self._summary = None
@@ -282,7 +275,7 @@ class TableMigration:
             return
         try:
             with self._counts.read_fault.faults():
-                row = await self._states.get(TABLE_MIGRATION, place)
+                row = await self.states.get(TABLE_MIGRATION, place)
         except UnreadableStateError as error:
             log.error("%s", error, extra={"action": "table_status_unreadable"})
             return
@@ -296,11 +289,11 @@ class TableMigration:
             self._counts.status.note(UNKNOWN if row is None else ORDINALS[row.state])
             self._count_fleet(self._summary)
         self._enter(
-            single_table.refreshed_status(self.status, None if row is None else row.state, migrate=self._migrate)
+            single_table.refreshed_status(self.status, None if row is None else row.state, migrate=self.migrate)
         )
         if is_leader:
             await self._lead(row, place)
-            self._counts.check.note(self._clock.monotonic() - now)
+            self._counts.check.note(self.clock.monotonic() - now)
 
     def _count_fleet(self, summary: FleetSummary | None) -> None:
         if summary is not None:
@@ -322,7 +315,7 @@ class TableMigration:
         try:
             step = self._next_step(row, None)
             if step is Step.LIST_LEGACY:
-                items = await self._states.items(place)
+                items = await self.states.items(place)
                 step = self._next_step(row, tuple(str(item[place.key].get("S")) for item in items))
             await self._carry_out(step, row, place)
         except MigrationCompletedError:
@@ -337,8 +330,8 @@ class TableMigration:
             row,
             self._summary,
             wall_ms=self._wall_ms(),
-            now=self._clock.monotonic(),
-            complete_bake_s=self._complete_bake_s,
+            now=self.clock.monotonic(),
+            complete_bake_s=self.complete_bake_s,
             legacy_keys=legacy_keys,
         )
 
@@ -348,52 +341,50 @@ class TableMigration:
         match step:
             case Step.CREATE_INIT | Step.CREATE_DEPLOYED:
                 status = TableStatus.INIT if step is Step.CREATE_INIT else TableStatus.DEPLOYED
-                first = first_row(TABLE_MIGRATION, status, self._worker_id, self._wall_ms())
+                first = first_row(TABLE_MIGRATION, status, self.worker_id, self._wall_ms())
                 with self._counts.write_fault.faults():
-                    await self._states.create(first, place)
+                    await self.states.create(first, place)
             case Step.STOP_MOVE:
                 self._stop_move()
             case Step.MOVE_ROWS:
                 self._start_move(place)
             case Step.DELETE_ROW if row is not None:
                 with self._counts.delete_fault.faults():
-                    await self._states.delete(row, place)
+                    await self.states.delete(row, place)
             case Step.TO_DEPLOYED if row is not None:
                 self._stop_move()
                 if await self._update(row, TableStatus.DEPLOYED, place) and self.status is TableStatus.INIT:
-                    self._enter(single_table.refreshed_status(self.status, TableStatus.DEPLOYED, migrate=self._migrate))
+                    self._enter(single_table.refreshed_status(self.status, TableStatus.DEPLOYED, migrate=self.migrate))
             case Step.TO_PENDING if row is not None:
                 await self._update(row, TableStatus.PENDING, place)
             case Step.FINALISE if row is not None:
-                complete = advanced(row, TableStatus.COMPLETE, self._worker_id, self._wall_ms())
+                complete = advanced(row, TableStatus.COMPLETE, self.worker_id, self._wall_ms())
                 with self._counts.completion_fault.faults():
-                    is_done = await self._states.finalise(
-                        complete, row.state, place, self.routes.leases, self._worker_id
-                    )
+                    is_done = await self.states.finalise(complete, row.state, place, self.routes.leases, self.worker_id)
                 if is_done:
                     self._enter(TableStatus.COMPLETE)
             case _:
                 assert step in (Step.NOTHING, Step.LIST_LEGACY), f"{step} without a row"
 
     async def _update(self, row: TableRow, status: TableStatus, place: Place) -> bool:
-        changed = advanced(row, status, self._worker_id, self._wall_ms())
+        changed = advanced(row, status, self.worker_id, self._wall_ms())
         with self._counts.write_fault.faults():
-            return await self._states.update(changed, row.state, place)
+            return await self.states.update(changed, row.state, place)
 
     def _wall_ms(self) -> int:
-        return int(self._clock.wall() * 1000)
+        return int(self.clock.wall() * 1000)
 
     # --- the move -----------------------------------------------------------------------------------------------------
 
     def _start_move(self, place: Place) -> None:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if now >= self._move_after and (self._move is None or self._move.done()):
             self._move_after = now + MOVE_RETRY_S
             self._move = asyncio.create_task(self._move_rows(place))
 
     async def _move_rows(self, place: Place) -> None:
         try:
-            with self._moves.all.timed(self._clock.monotonic):
+            with self._moves.all.timed(self.clock.monotonic):
                 await self._mover.move(place, self.routes.leases)
         except Exception as error:
             failure = survived(error, "moving rows")
@@ -408,9 +399,9 @@ class TableMigration:
     async def watch(self) -> None:
         """Report a legacy coordinator table that appears after this worker has started without one, for ever."""
         while self.routes.coordinator is None:
-            await self._clock.sleep(LATE_TABLE_PERIOD_S)
+            await self.clock.sleep(LATE_TABLE_PERIOD_S)
             try:
-                appeared = await self._coordinator.exists()
+                appeared = await self.coordinator.exists()
             except Exception as error:
                 survived(error, "looking for late tables")
                 continue
@@ -419,7 +410,7 @@ class TableMigration:
                     "table %s has appeared: workers of KCL 3.0 to 3.4 have started beside this fleet, which keeps "
                     "its state in the lease table, and both have a leader. Stop those workers and delete the table, "
                     "or stop all workers and start these with mld.metadataLayout=legacy",
-                    self._coordinator.name,
+                    self.coordinator.name,
                     extra={"action": "layout_conflict"},
                 )
                 return

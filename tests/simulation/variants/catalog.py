@@ -100,7 +100,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         (
             "leases.keeper",
             "            self._accept(holding, answer, valid_from)\n",
-            "            self._accept(holding, answer, self._clock.monotonic())\n",
+            "            self._accept(holding, answer, self.clock.monotonic())\n",
         ),
     ),
     _variant(
@@ -109,7 +109,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         (
             "leases.taker",
             "self._settle(lease, answer, sent_at if unknown_since is None else unknown_since, is_steal)",
-            "self._settle(lease, answer, self._clock.monotonic(), is_steal)",
+            "self._settle(lease, answer, self.clock.monotonic(), is_steal)",
         ),
     ),
     _variant(
@@ -117,8 +117,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "after a lost reply the lease is valid from the repeated attempt, not from the first",
         (
             "leases.keeper",
-            "valid_from = self._clock.monotonic() if holding.unknown_since is None else holding.unknown_since",
-            "valid_from = self._clock.monotonic()",
+            "valid_from = self.clock.monotonic() if holding.unknown_since is None else holding.unknown_since",
+            "valid_from = self.clock.monotonic()",
         ),
     ),
     _variant(
@@ -128,7 +128,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
             "leases.keeper",
             "                    self._rows.settled(key)\n                raise\n",
             "                    self._rows.settled(key)\n"
-            "                holding.confirmed_at = self._clock.monotonic()\n"
+            "                holding.confirmed_at = self.clock.monotonic()\n"
             "                raise\n",
         ),
     ),
@@ -137,7 +137,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "a lease that has expired is still written, and comes back to life",
         (
             "leases.keeper",
-            "        if self._clock.monotonic() < self.validity.until(holding):\n            return True\n        key",
+            "        if self.clock.monotonic() < self.validity.until(holding):\n            return True\n        key",
             "        return True\n        key",
         ),
     ),
@@ -383,7 +383,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         ),
         (
             "shards.ending",
-            "        scan = await self._table.scan()\n        listing",
+            "        scan = await self.table.scan()\n        listing",
             "        return Prepared(())\n        listing",
         ),
     ),

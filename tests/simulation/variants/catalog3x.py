@@ -39,13 +39,13 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "the next owner renews and begins while the previous one still finishes",
         (
             "leases.discovery",
-            "        if lease is not None and lease.owner == self._worker_id and lease.checkpoint_owner is not None:\n",
+            "        if lease is not None and lease.owner == self.worker_id and lease.checkpoint_owner is not None:\n",
             "        if lease is not None and not lease.key:\n",
         ),
         (
             "leases.resumer",
-            "        is_ours = lease.owner == self._worker_id and lease.checkpoint_owner is None\n",
-            "        is_ours = lease.owner == self._worker_id\n",
+            "        is_ours = lease.owner == self.worker_id and lease.checkpoint_owner is None\n",
+            "        is_ours = lease.owner == self.worker_id\n",
         ),
         (
             "leases.resumer",
@@ -142,9 +142,9 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "a discovered lease is held from its reading on",
         (
             "leases.resumer",
-            "await self._table.apply(\n"
+            "await self.table.apply(\n"
             "                    writes.renew(replace(seen, throughput_kbps=None), resent=resent, "
-            "heartbeat=self._validity.mark())\n"
+            "heartbeat=self.validity.mark())\n"
             "                )\n",
             "seen\n",
         ),

@@ -35,7 +35,7 @@ VARIANTS_LIVE: tuple[Variant, ...] = (
         "everybody looks at the leases once in five minutes",
         (
             "assign.takeover",
-            "        if self._membership.is_alone:\n            return max(LOOK_PERIOD_S, ALONE_SHARE * duration_s)\n",
+            "        if self.membership.is_alone:\n            return max(LOOK_PERIOD_S, ALONE_SHARE * duration_s)\n",
             "        if duration_s > 0.0:\n            return 300.0\n",
         ),
     ),
@@ -44,8 +44,8 @@ VARIANTS_LIVE: tuple[Variant, ...] = (
         "a look without an answer is waited for for 20 s",
         (
             "assign.failover_watcher",
-            "        scan = await self._table.scan(timeout_s=TIMEOUT_S)\n",
-            "        scan = await self._table.scan(timeout_s=20.0)\n",
+            "        scan = await self.table.scan(timeout_s=TIMEOUT_S)\n",
+            "        scan = await self.table.scan(timeout_s=20.0)\n",
         ),
         needs="deaf",
     ),

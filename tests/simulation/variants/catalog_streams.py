@@ -57,7 +57,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
             "tracking.followed_streams",
             "        now, wait_s = self._clock.monotonic(), self._rules.former_wait_s\n",
             "        now, wait_s = self._clock.monotonic(), self._rules.former_wait_s\n"
-            "        own = {one.label for one in await self._follower._read_wanted()}\n",
+            "        own = {one.label for one in await self._follower.read_wanted()}\n",
         ),
         (
             "tracking.followed_streams",
@@ -69,7 +69,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
     _variant(
         "bare_shard_id_is_the_key",
         "the key of a row is the shard's own name, whichever stream it is of",
-        ("tracking.stream_rows", "self._table.get(key_of(self._stream, key))", "self._table.get(key)"),
+        ("tracking.stream_rows", "self.table.get(key_of(self.stream, key))", "self.table.get(key)"),
         (
             "leases.writes",
             'key, lease = f"{stream}:{write.key}", write.creates',
@@ -81,8 +81,8 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         "the sync of a stream sees the rows of all streams as its own",
         (
             "tracking.stream_rows",
-            "        return (await self._scans.rows()).of_stream(self._stream)\n",
-            "        rows = (await self._scans.rows()).of\n"
+            "        return (await self.scans.rows()).of_stream(self.stream)\n",
+            "        rows = (await self.scans.rows()).of\n"
             "        return TableScan(tuple(lease for scan in rows.values() for lease in scan.leases))\n",
         ),
     ),

@@ -309,7 +309,7 @@ def test_a_write_is_believed_for_its_duration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("retry_at", "beat_at"),
+    ("retry_at", "heartbeat_at"),
     [(LONG_AGO, SENT + LEADER_HEARTBEAT_S), (SENT + 35.0, SENT + 35.0), (SENT + LEASE_S + 3, SENT + LEASE_S)],
     ids=["regularly", "after one that failed", "at the end at the latest"],
 )
