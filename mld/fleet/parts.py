@@ -15,8 +15,8 @@ from mld.aws.host import HostReader
 from mld.aws.service import Service
 from mld.core.clock import Clock
 from mld.core.periods import HEARTBEATS_PER_LEASE
-from mld.fleet.assign.assigner import Assigner, AssignerParts, AssignerSettings
-from mld.fleet.assign.failover_watcher import FailoverWatcher, FailoverWatcherParts
+from mld.fleet.assign.assigner import Assigner, AssignerSettings
+from mld.fleet.assign.failover_watcher import FailoverWatcher
 from mld.fleet.assign.loads import AssignmentRules
 from mld.fleet.assign.takeover import TakeoverRules
 from mld.fleet.departure import ChildAdopter, Departure, Drain
@@ -116,15 +116,13 @@ class FleetParts:
                 leases_max=leases_max,
             ),
             needs.worker_id,
-            FailoverWatcherParts(
-                membership=self.membership,
-                reports=reports,
-                discovery=self.discovery,
-                leader=self.leader,
-                assigning_due=assigning_due,
-                fence=heartbeats.fence,
-                metrics=needs.metrics,
-            ),
+            membership=self.membership,
+            stored_reports=reports,
+            discovery=self.discovery,
+            leader=self.leader,
+            assigning_due=assigning_due,
+            fence=heartbeats.fence,
+            metrics=needs.metrics,
         )
         self.assigner = Assigner(
             needs.table,
@@ -132,21 +130,19 @@ class FleetParts:
             needs.clock,
             needs.rng,
             _assigner_settings(settings, rules),
-            AssignerParts(
-                leader=self.leader,
-                membership=self.membership,
-                reports=reports,
-                on_gave=self.failover_watcher.gave,
-                fence=heartbeats.fence,
-                on_assigned=self.discovery.wake,
-                due=assigning_due,
-                listeners=(
-                    self.failover_watcher.on_loaded,
-                    self.java_peers.on_loaded,
-                    self.migration.on_loaded,
-                ),
-                metrics=needs.metrics,
+            leader=self.leader,
+            membership=self.membership,
+            stored_reports=reports,
+            on_gave=self.failover_watcher.gave,
+            fence=heartbeats.fence,
+            on_assigned=self.discovery.wake,
+            due=assigning_due,
+            listeners=(
+                self.failover_watcher.on_loaded,
+                self.java_peers.on_loaded,
+                self.migration.on_loaded,
             ),
+            metrics=needs.metrics,
         )
         self.heartbeat = HeartbeatWriter(
             heartbeats,

@@ -135,25 +135,19 @@ class StreamRules:
     lease_duration_s: float
 
 
+@dataclass(eq=False)
 class TrackedStreams:
     """Implements `consumer.ports.ShardCare`. What asks AWS raises `errors.TableError` and `errors.StreamError`."""
 
-    def __init__(
-        self,
-        needs: TrackingNeeds,
-        table: LeaseTable,
-        open_stream: OpenStream,
-        rules: StreamRules,
-        consumed: ConsumedStreams,
-    ) -> None:
-        self._needs = needs
-        self._table = table
-        self._clock = needs.clock
-        self._open_stream = open_stream
-        self._rules = rules
-        self._scans = SharedScan(table, needs.clock)
+    needs: TrackingNeeds
+    table: LeaseTable
+    open_stream: OpenStream
+    rules: StreamRules
+    consumed: ConsumedStreams
+
+    def __post_init__(self) -> None:
+        self._scans = SharedScan(self.table, self.needs.clock)
         self._tracked: dict[str | None, TrackedStream] = {}  # former ones, too: their consumers may still be ending
-        self._consumed = consumed
         self._sync_due: set[str | None] = set()
         self._has_sync_due = asyncio.Event()
         self._is_syncing = False
@@ -197,7 +191,7 @@ class TrackedStreams:
         works on a foreign table.
         """
         if not scan.is_empty:
-            return not self._rules.skip_sync
+            return not self.rules.skip_sync
         return await leads()
 
     def _do_without_sync(self, scan: TableScan, error: StreamError) -> bool:
@@ -218,10 +212,10 @@ class TrackedStreams:
 
     def visible(self, scan: TableScan) -> TableScan:
         """Leave out the leases that are not to be taken."""
-        return visible(scan, self._consumed.has)
+        return visible(scan, self.consumed.has)
 
     def standing(self, lease: Lease) -> Standing:
-        return Standing.CONSUMED if self._consumed.has(lease.stream) else Standing.FORMER
+        return Standing.CONSUMED if self.consumed.has(lease.stream) else Standing.FORMER
 
     def source_of(self, lease: Lease) -> ShardSource:
         """Return where the records of a lease that is consumed come from."""
@@ -267,11 +261,11 @@ class TrackedStreams:
 
     def _in_order(self) -> list[str | None]:
         """Return the streams that are consumed."""
-        return sorted(self._consumed.ids, key=lambda stream: stream or "")
+        return sorted(self.consumed.ids, key=lambda stream: stream or "")
 
     async def _track(self, listed: ListedStream | None) -> TrackedStream:
-        needs, clock, metrics, fleet = self._needs, self._clock, self._needs.metrics, self._needs.fleet
-        opened = await self._open_stream(listed)
+        needs, clock, metrics, fleet = self.needs, self.needs.clock, self.needs.metrics, self.needs.fleet
+        opened = await self.open_stream(listed)
         stream = None if listed is None else listed.stream
         rows = self._rows_of(stream)
         detector = needs.new_detector(opened.streams, opened.kind)
@@ -314,7 +308,7 @@ class TrackedStreams:
         return TrackedStream(opened, stream, detector, sync, auditor, cleanup, coordinator)
 
     def _rows_of(self, stream: str | None) -> ShardRows:
-        return self._table if stream is None else StreamRows(self._table, stream, self._scans)
+        return self.table if stream is None else StreamRows(self.table, stream, self._scans)
 
     # --- rows that are missing ----------------------------------------------------------------------------------------
 
@@ -325,7 +319,7 @@ class TrackedStreams:
     async def _sync_when_due(self) -> None:
         while True:
             await self._has_sync_due.wait()
-            await self._clock.sleep(self._rules.sync_spacing_s)
+            await self.needs.clock.sleep(self.rules.sync_spacing_s)
             self._has_sync_due.clear()
             self._is_syncing = True
             for stream in [one for one in self._in_order() if one in self._sync_due]:
@@ -337,8 +331,8 @@ class TrackedStreams:
                     break
                 self._sync_due.discard(stream)
                 if await self._fill(stream, rows):
-                    self._needs.fleet.wake_leases()
-            self._sync_due &= self._consumed.ids
+                    self.needs.fleet.wake_leases()
+            self._sync_due &= self.consumed.ids
             self._is_syncing = False
 
     async def _fill(self, stream: str | None, rows: TableScan) -> bool:

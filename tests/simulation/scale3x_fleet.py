@@ -25,7 +25,7 @@ from mld.core.clock import LoopClock
 from mld.core.periods import LOOK_PERIOD_S, WATCHERS, part_count
 from mld.core.positions import TRIM_HORIZON
 from mld.core.turns import a_few_at_a_time
-from mld.fleet.assign.assigner import Assigner, AssignerParts, AssignerSettings
+from mld.fleet.assign.assigner import Assigner, AssignerSettings
 from mld.fleet.assign.assignment import Plan
 from mld.fleet.assign.loads import Move, Why
 from mld.fleet.assign.takeover import SECOND_CHANCE_S
@@ -184,17 +184,21 @@ class Fleet3x:
         self._leader_id = worker_id
         kind = JavaAssigner if self.java else Assigner
         settings = AssignerSettings(lease_duration_s=LEASE_DURATION_S)
-        parts = AssignerParts(
+        self.leader = kind(
+            self.table,
+            worker_id,
+            self.clock,
+            Random("leader"),
+            settings,
             leader=_Leads(),
             membership=FleetMembership(worker_id, lease_duration_s=LEASE_DURATION_S, rules=settings.reports),
-            reports=_NoOthers(),
+            stored_reports=_NoOthers(),
             on_gave=lambda: None,
             fence=_NoOthers().fence,
             on_assigned=lambda _keys: None,
             due=asyncio.Event(),
             listeners=(self.on_loaded,),
         )
-        self.leader = kind(self.table, worker_id, self.clock, Random("leader"), settings, parts)
         self._do(self.leader.run())
 
     def on_loaded(self, _seen: object) -> None:

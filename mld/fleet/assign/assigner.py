@@ -31,7 +31,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from mld.core.clock import Clock, millis_since, wait_for_event
@@ -148,13 +148,19 @@ class Reports(Protocol):
     async def delete_stale(self, stale: Iterable[WorkerReport]) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class AssignerParts:
-    """The collaborators."""
+@dataclass(eq=False)
+class Assigner:
+    """Gives leases to workers while this worker leads."""
 
+    table: LeaseTable
+    worker_id: str
+    clock: Clock
+    rng: random.Random
+    settings: AssignerSettings
+    _: KW_ONLY
     leader: LeaderDecider
     membership: FleetMembership
-    reports: Reports
+    stored_reports: Reports
     on_gave: Callable[[], None]
     """Hears that this worker gives leases to others."""
     fence: Fence
@@ -165,37 +171,22 @@ class AssignerParts:
     """Hear what each run has read."""
     metrics: Metrics = field(default_factory=Metrics)
 
-
-@dataclass(eq=False)
-class Assigner:
-    """Gives leases to workers while this worker leads."""
-
-    table: LeaseTable
-    worker_id: str
-    clock: Clock
-    rng: random.Random
-    settings: AssignerSettings
-    parts: AssignerParts
-
     def __post_init__(self) -> None:
-        self._leader = self.parts.leader
-        self._membership = self.parts.membership
-        self._due = self.parts.due
         self._observations = Observations(
             lease_duration_s=self.settings.lease_duration_s, handoff_timeout_s=self.settings.handoff_timeout_s
         )
         self._writer = MoveWriter(
-            self.table, self._observations, self.clock, self.worker_id, self.parts.on_assigned, self.parts.fence
+            self.table, self._observations, self.clock, self.worker_id, self.on_assigned, self.fence
         )
-        self._table_seen = self.parts.metrics.worker.table
-        self._counts = self.parts.metrics.worker.operations.assignments
+        self._table_seen = self.metrics.worker.table
+        self._counts = self.metrics.worker.operations.assignments
         self._one_run = asyncio.Lock()
         self._leadership: Leadership | None = None
         self._known_corrupt: frozenset[tuple[str, str]] = frozenset()
 
     def wake(self) -> None:
         """Run now."""
-        self._due.set()
+        self.due.set()
 
     async def run(self) -> None:
         """Assign for ever: at once, then every interval and when woken. Only runs on schedule count for balancing."""
@@ -207,20 +198,20 @@ class Assigner:
             )  # it stands for the scheduled one
         due_at = self.clock.monotonic() + self.settings.interval_s
         while True:
-            self._due.clear()
+            self.due.clear()
             started_at = self.clock.monotonic()
             await self.run_once(early=early)
             now = self.clock.monotonic()
             if not early:
                 due_at = now + self.settings.interval_s
-            early = await wait_for_event(self._due, max(0.0, due_at - now))
+            early = await wait_for_event(self.due, max(0.0, due_at - now))
             if early:
                 await self.clock.sleep(max(0.0, started_at + WAKE_GAP_S - self.clock.monotonic()))
 
     async def run_once(self, *, early: bool = False) -> RunReport | None:
         """Return one run; None if we do not lead or the run failed. Failures are logged and counted, never raised."""
         async with self._one_run:
-            if not await self._leader.is_leader():
+            if not await self.leader.is_leader():
                 self._leadership = None
                 self._counts.all.note(True, 0.0)  # a run in which somebody else leads
                 return None
@@ -261,7 +252,7 @@ class Assigner:
     def _take_over(self) -> Leadership:
         self._leadership = Leadership(self.clock.monotonic())
         self._observations.forget()
-        self._membership.begin_leadership()
+        self.membership.begin_leadership()
         log.info("this worker assigns the leases now", extra={"action": "assignment_taken_over"})
         return self._leadership
 
@@ -277,7 +268,7 @@ class Assigner:
             hold_off_s,
             extra={"action": "leader_stepped_down"},
         )
-        await self._leader.step_down(hold_off_s)
+        await self.leader.step_down(hold_off_s)
 
     # --- one run -----------------------------------------------------------------------------------------------------
 
@@ -285,7 +276,7 @@ class Assigner:
         started_at = self.clock.monotonic()
         with self._counts.load.timed(self.clock.monotonic):
             read_from, scan = await self._load(self._scan)
-            _, legacy = await self._load(self.parts.reports.legacy)
+            _, legacy = await self._load(self.stored_reports.legacy)
         self._observations.heard(heartbeats_among(scan.others), self.clock.monotonic())
         await in_turns(self._observations.scanned(scan.leases, self.clock.monotonic()), self.clock)
         found = await in_turns(reports_among(scan.others), self.clock)
@@ -295,7 +286,7 @@ class Assigner:
         self._count_seen(len(scan.corrupt) + len(found.corrupt), sorted_out)
         expired = await in_turns(expired_keys(self._observations, scan.leases, read_from), self.clock)
         seen = FleetSnapshot(scan.leases, everything, expired)
-        for listener in self.parts.listeners:
+        for listener in self.listeners:
             listener(seen)
         active = self._assignable(sorted_out.active, everything)
         if all(report.worker != self.worker_id for report in everything) or not active:
@@ -309,7 +300,7 @@ class Assigner:
             plan = await self._decide(scan.leases, active, read_from, balance=balance)
         if len(active) == 1:
             plan = self._held_back(leadership, plan, active[0].worker, seen)
-        if not await self._leader.is_leader():
+        if not await self.leader.is_leader():
             self._leadership = None
             return None
         self._leadership = leadership.after_run(present, balanced=balance, early=early)
@@ -320,7 +311,7 @@ class Assigner:
         self._counts.write.note(not written.errors, self.clock.monotonic() - began_at)
         self._counts.failed.note(written.refused)
         if any(lease.owner != self.worker_id for lease in written.done.values()):
-            self.parts.on_gave()
+            self.on_gave()
         await self._delete(sorted_out.stale)
         report = RunReport(
             plan=plan,
@@ -352,7 +343,7 @@ class Assigner:
     def _assignable(
         self, active: Iterable[WorkerReport], everything: Iterable[WorkerReport]
     ) -> tuple[WorkerReport, ...]:
-        assignable, standing_still = self._membership.assignable(active, everything, self.clock.monotonic())
+        assignable, standing_still = self.membership.assignable(active, everything, self.clock.monotonic())
         for report in standing_still:
             log.warning(
                 "worker %s is dead: its report stands still, though by this host's clock it is fresh (%d, now %d); "
@@ -400,7 +391,7 @@ class Assigner:
         if not stale:
             return
         try:
-            await self.parts.reports.delete_stale(stale)
+            await self.stored_reports.delete_stale(stale)
         except Exception as error:
             failure = survived(error, "deleting reports")
             log.info("stale reports stay: %s", failure, extra={"action": "stale_reports_kept"})

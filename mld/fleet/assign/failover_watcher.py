@@ -16,7 +16,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 from mld.core.clock import Clock, wait_for_event
@@ -68,20 +68,6 @@ class Leader(Protocol):
     def leader(self) -> str | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class FailoverWatcherParts:
-    """The collaborators."""
-
-    membership: FleetMembership
-    reports: Reports
-    discovery: Discovery
-    leader: Leader
-    assigning_due: asyncio.Event
-    """Wakes the assigner."""
-    fence: Fence
-    metrics: Metrics = field(default_factory=Metrics)
-
-
 @dataclass(eq=False)
 class FailoverWatcher:
     """Looks and takes until cancelled."""
@@ -90,20 +76,27 @@ class FailoverWatcher:
     clock: Clock
     rules: TakeoverRules
     worker_id: str
-    parts: FailoverWatcherParts
+    _: KW_ONLY
+    membership: FleetMembership
+    stored_reports: Reports
+    discovery: Discovery
+    leader: Leader
+    assigning_due: asyncio.Event
+    """Wakes the assigner."""
+    fence: Fence
+    metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
         self._me = self.worker_id
-        self.membership = self.parts.membership
-        self.takeover = Takeover(self.rules, self.worker_id, self.parts.membership)
-        self._room = RoomWatch(self.rules.leases_max, self.parts.metrics)
+        self.takeover = Takeover(self.rules, self.worker_id, self.membership)
+        self._room = RoomWatch(self.rules.leases_max, self.metrics)
         self._writer = MoveWriter(
             self.table,
             self.takeover.observations,
             self.clock,
             self.worker_id,
-            self.parts.discovery.wake,
-            self.parts.fence,
+            self.discovery.wake,
+            self.fence,
         )
         self._reports: dict[str, WorkerReport] = {}
         self._legacy: Sequence[WorkerReport] = ()
@@ -179,17 +172,17 @@ class FailoverWatcher:
         now = self.clock.monotonic()
         read = await in_turns(reports_among(scan.others))
         found = read.reports
-        self.parts.metrics.worker.table.corrupt = len(scan.corrupt) + len(read.corrupt)
+        self.metrics.worker.table.corrupt = len(scan.corrupt) + len(read.corrupt)
         self._reports = {report.worker: report for report in found}
         everybody = reports.newest_of_each((*found, *self._legacy))
         await in_turns(self.takeover.saw_all(scan.leases, everybody, heartbeats_among(scan.others), now))
         self._whole_at = began_at
-        self.parts.discovery.saw_table(scan.leases, is_alone=self.membership.is_alone)
+        self.discovery.saw_table(scan.leases, is_alone=self.membership.is_alone)
         self._free &= {lease.key for lease in scan.leases if lease.actual_owner is None}
         self._tell_of_free(scan.leases)
         self._room.saw(self.takeover.left(now), now)
-        leader = self.parts.leader.leader
-        if leader is not None and leader not in self.membership.showing_life and not self.parts.leader.leads:
+        leader = self.leader.leader
+        if leader is not None and leader not in self.membership.showing_life and not self.leader.leads:
             await self._welcome(everybody)
 
     async def _welcome(self, reports: Iterable[WorkerReport]) -> None:
@@ -208,7 +201,7 @@ class FailoverWatcher:
         self._legacy_due_at = self.clock.monotonic() + LEGACY_PERIOD_S
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                self._legacy = await self.parts.reports.legacy()
+                self._legacy = await self.stored_reports.legacy()
         except Exception as error:
             late = TableUnavailableError("no answer in time") if isinstance(error, TimeoutError) else error
             failure = survived(late, "reading the legacy reports")
@@ -223,8 +216,8 @@ class FailoverWatcher:
         free = {lease.key for lease in leases if lease.actual_owner is None}
         if free - self._free:
             self._free |= free
-            if self.parts.leader.leads:
-                self.parts.assigning_due.set()  # a leader gives them to whom they fit best
+            if self.leader.leads:
+                self.assigning_due.set()  # a leader gives them to whom they fit best
 
     def _next_look_at(self) -> float:
         """Return the next multiple of the period by the wall clock, in monotonic time."""
@@ -272,12 +265,12 @@ class FailoverWatcher:
         the operator is to end that.
         """
         self.membership.exclude_dead(owner, self.clock.wall())
-        self.parts.assigning_due.set()
+        self.assigning_due.set()
         report = self._reports.get(owner)
         if report is None or report.legacy or "heartbeat" in report.mld or reports.is_drained(report):
             return
         try:
-            await self.parts.reports.delete_stale([report])
+            await self.stored_reports.delete_stale([report])
         except Exception as error:
             failure = survived(error, "forgetting a worker")
             log.debug("report of %s stays: %s", owner, failure, extra={"action": "report_kept", "worker": owner})

@@ -39,7 +39,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         ),
         (
             "tracking.followed_streams",
-            "            if self._follower.seen_former_s(stream) >= min(wait_s, SEEN_FORMER_S)\n",
+            "            if self.follower.seen_former_s(stream) >= min(wait_s, SEEN_FORMER_S)\n",
             "            if True\n",
         ),
     ),
@@ -48,16 +48,16 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         "each worker deletes the leases of all streams that its own settings do not name",
         (
             "tracking.followed_streams",
-            "            for stream in due_for_deletion(self._follower.streams, wait_s, self._clock.wall())\n"
-            "            if self._follower.seen_former_s(stream) >= min(wait_s, SEEN_FORMER_S)\n",
-            "            for stream in (one.stream for one in self._follower.streams.streams)\n"
+            "            for stream in due_for_deletion(self.follower.streams, wait_s, self.needs.clock.wall())\n"
+            "            if self.follower.seen_former_s(stream) >= min(wait_s, SEEN_FORMER_S)\n",
+            "            for stream in (one.stream for one in self.follower.streams.streams)\n"
             "            if stream.split(':')[1] not in own\n",
         ),
         (
             "tracking.followed_streams",
-            "        now, wait_s = self._clock.monotonic(), self._rules.former_wait_s\n",
-            "        now, wait_s = self._clock.monotonic(), self._rules.former_wait_s\n"
-            "        own = {one.label for one in await self._follower.read_wanted()}\n",
+            "        now, wait_s = self.needs.clock.monotonic(), self.rules.former_wait_s\n",
+            "        now, wait_s = self.needs.clock.monotonic(), self.rules.former_wait_s\n"
+            "        own = {one.label for one in await self.follower.read_wanted()}\n",
         ),
         (
             "tracking.followed_streams",

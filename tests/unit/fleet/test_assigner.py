@@ -24,7 +24,6 @@ from mld.fleet.assign.assigner import (
     HOLD_OFF_JITTER_S,
     HOLD_OFF_S,
     Assigner,
-    AssignerParts,
     AssignerSettings,
 )
 from mld.fleet.assign.loads import AssignmentRules, Why
@@ -92,17 +91,21 @@ class Bed:
         self.assigner = self.assigner_of(self.table)
 
     def assigner_of(self, table: Any) -> Assigner:
-        parts = AssignerParts(
+        return Assigner(
+            table,
+            "me",
+            CLOCK,
+            random.Random(1),
+            self.settings,
             leader=self.leader,
             membership=self.membership,
-            reports=self,
+            stored_reports=self,
             on_gave=self.gave,
             fence=self._fence,
             on_assigned=self.heard.assigned.append,
             due=asyncio.Event(),
             listeners=(self.on_loaded,),
         )
-        return Assigner(table, "me", CLOCK, random.Random(1), self.settings, parts)
 
     async def legacy(self) -> Sequence[WorkerReport]:
         return self.heard.legacy

@@ -13,7 +13,7 @@ from mld.core.clock import LoopClock
 from mld.core.errors import AwsError
 from mld.core.periods import LOOK_PERIOD_S, PART_LEASES
 from mld.core.positions import TRIM_HORIZON
-from mld.fleet.assign.failover_watcher import FailoverWatcher, FailoverWatcherParts
+from mld.fleet.assign.failover_watcher import FailoverWatcher
 from mld.fleet.assign.takeover import FREE_GRACE_S, SECOND_CHANCE_S, TakeoverRules
 from mld.fleet.membership import FleetMembership
 from mld.fleet.report import reports
@@ -70,14 +70,12 @@ class Worker:
             clock,
             rules,
             name,
-            FailoverWatcherParts(
-                membership=FleetMembership(name, lease_duration_s=D, rules=ReportRules()),
-                reports=self,
-                discovery=self,
-                leader=self,
-                assigning_due=self.assigning_due,
-                fence=self._fence,
-            ),
+            membership=FleetMembership(name, lease_duration_s=D, rules=ReportRules()),
+            stored_reports=self,
+            discovery=self,
+            leader=self,
+            assigning_due=self.assigning_due,
+            fence=self._fence,
         )
         bed.report(name)
         self.tasks = [asyncio.ensure_future(self.failover_watcher.run()), asyncio.ensure_future(self._renew())]
