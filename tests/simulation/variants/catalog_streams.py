@@ -61,8 +61,8 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         ),
         (
             "tracking.followed_streams",
-            "                if leads and self._rules.former is FormerStreams.DELETE:\n",
-            "                if self._rules.former is FormerStreams.DELETE:\n",
+            "                if leads and self.rules.former is FormerStreams.DELETE:\n",
+            "                if self.rules.former is FormerStreams.DELETE:\n",
         ),
         needs="old lists",
     ),
