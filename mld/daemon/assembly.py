@@ -36,12 +36,11 @@ from mld.protocol.messages import Dialect, StreamLabel
 from mld.retrieval.buffer import Budget
 from mld.retrieval.placement import Placement
 from mld.retrieval.reader_factory import ReaderShares, readers_of
-from mld.shards.detector import ShardDetector
 from mld.tracking.followed_streams import FollowedStreams
 from mld.tracking.follower import ListFollower, ListTable, WantedStream
 from mld.tracking.stream_list import ListedStream
 from mld.tracking.stream_rows import ConsumedStreams, VisibleTable
-from mld.tracking.stream_set import OpenedStream, StreamRules, TrackedStreams, TrackingNeeds
+from mld.tracking.stream_set import OpenedStream, TrackedStreams, TrackingNeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,22 +131,12 @@ def assemble(
     fleet = Fleet(FleetParts(settings, needs))
     parents_changed = Signal()
 
-    def new_detector(streams: Streams, kind: StreamKind) -> ShardDetector:
-        return ShardDetector(
-            streams,
-            clock,
-            rng,
-            backoff_s=settings.shards.list_backoff_s,
-            attempts_max=settings.shards.list_attempts_max,
-            kind=kind,
-        )
-
     tracking = TrackingNeeds(
         fleet=fleet,
         clock=clock,
-        new_detector=new_detector,
-        ignore_unexpected_children=settings.shards.ignores_unexpected_children,
-        cleans_up=settings.shards.cleans_up,
+        rng=rng,
+        shards=settings.shards,
+        lease_duration_s=lease_duration_s,
         metrics=metrics,
         parents_changed=parents_changed,
     )
@@ -156,20 +145,11 @@ def assemble(
     async def open_stream(listed: ListedStream | None) -> OpenedStream:
         return source.opened(await ports.open(listed), listed)
 
-    rules = StreamRules(
-        sync_spacing_s=settings.shards.sync_interval_s,
-        skip_sync=settings.shards.skips_sync_if_leases_exist,
-        former=settings.shards.former_streams,
-        former_wait_s=settings.shards.former_streams_wait_s,
-        lease_duration_s=lease_duration_s,
-    )
     if not settings.is_multi_stream:
-        sources = TrackedStreams(tracking, table, open_stream, rules, consumed)
+        sources = TrackedStreams(tracking, table, open_stream, consumed)
     else:
         follower = ListFollower(ListTable(dynamo, settings.lease_table.name), clock, ports.read_wanted, ports.describe)
-        sources = FollowedStreams(
-            tracking, table, open_stream, rules, consumed, follower, on_change=signals.changed.set
-        )
+        sources = FollowedStreams(tracking, table, open_stream, consumed, follower, on_change=signals.changed.set)
     consumer_parts = ConsumerParts(
         keeper=keeper,
         host=host,

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from random import Random
 
 from mld.consumer.ports import EndVerdict, MissingVerdict, ShardSource, Signal
 from mld.core.clock import Clock
@@ -25,7 +26,7 @@ from mld.fleet.fleet import Fleet
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.metrics.registry import Metrics
-from mld.properties.values import FormerStreams
+from mld.properties.settings import ShardSettings
 from mld.shards.auditor import Auditor
 from mld.shards.cleanup import LeaseCleanup
 from mld.shards.detector import ShardDetector, ShardRows, ShardsListed
@@ -42,9 +43,9 @@ class TrackingNeeds:
 
     fleet: Fleet
     clock: Clock
-    new_detector: Callable[[Streams, StreamKind], ShardDetector]
-    ignore_unexpected_children: bool
-    cleans_up: bool
+    rng: Random
+    shards: ShardSettings
+    lease_duration_s: float
     metrics: Metrics
     parents_changed: Signal
 
@@ -121,20 +122,6 @@ OpenStream = Callable[[ListedStream | None], Awaitable[OpenedStream]]
 """Gives the ports of a stream of the list; None: of the one that the settings name."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamRules:
-    """`sync_spacing_s` is the pause before a failed sync is tried again.
-
-    `skip_sync`: a worker that finds leases does not compare them with its one stream.
-    """
-
-    sync_spacing_s: float
-    skip_sync: bool
-    former: FormerStreams
-    former_wait_s: float
-    lease_duration_s: float
-
-
 @dataclass(eq=False)
 class TrackedStreams:
     """Implements `consumer.ports.ShardCare`. What asks AWS raises `errors.TableError` and `errors.StreamError`."""
@@ -142,7 +129,6 @@ class TrackedStreams:
     needs: TrackingNeeds
     table: LeaseTable
     open_stream: OpenStream
-    rules: StreamRules
     consumed: ConsumedStreams
 
     def __post_init__(self) -> None:
@@ -191,7 +177,7 @@ class TrackedStreams:
         works on a foreign table.
         """
         if not scan.is_empty:
-            return not self.rules.skip_sync
+            return not self.needs.shards.skips_sync_if_leases_exist
         return await leads()
 
     def _do_without_sync(self, scan: TableScan, error: StreamError) -> bool:
@@ -268,20 +254,27 @@ class TrackedStreams:
         opened = await self.open_stream(listed)
         stream = None if listed is None else listed.stream
         rows = self._rows_of(stream)
-        detector = needs.new_detector(opened.streams, opened.kind)
+        detector = ShardDetector(
+            opened.streams,
+            clock,
+            needs.rng,
+            backoff_s=needs.shards.list_backoff_s,
+            attempts_max=needs.shards.list_attempts_max,
+            kind=opened.kind,
+        )
         sync = ShardSync(
             rows,
             detector,
             clock,
             initial=opened.initial,
-            ignore_unexpected_children=needs.ignore_unexpected_children,
+            ignore_unexpected_children=needs.shards.ignores_unexpected_children,
             metrics=metrics,
         )
         cleanup = LeaseCleanup(
             rows,
             detector,
             clock,
-            enabled=needs.cleans_up,
+            enabled=needs.shards.cleans_up,
             on_missing_child=lambda _: self._note_sync_due(stream),
             metrics=metrics,
         )
@@ -319,7 +312,7 @@ class TrackedStreams:
     async def _sync_when_due(self) -> None:
         while True:
             await self._has_sync_due.wait()
-            await self.needs.clock.sleep(self.rules.sync_spacing_s)
+            await self.needs.clock.sleep(self.needs.shards.sync_interval_s)
             self._has_sync_due.clear()
             self._is_syncing = True
             for stream in [one for one in self._in_order() if one in self._sync_due]:
