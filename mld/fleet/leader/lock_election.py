@@ -32,13 +32,6 @@ from mld.leases.validity import may_be_applied
 REQUEST_TIMEOUT_S = 3.0  # a tenth of a heartbeat: a hanging request leaves time for others before the lock expires
 
 
-@dataclass(frozen=True, slots=True)
-class LockRefusal:
-    """A condition did not hold; `seen` is the lock that stood in the way."""
-
-    seen: SeenLock
-
-
 @raises_only(TableUnavailableError)
 class LockTable:
     """The lock row of one table. Its writes return None when they were applied."""
@@ -56,24 +49,26 @@ class LockTable:
         answer = await self._calls.send("GetItem", lock.read(self._place))
         return lock.parse_lock(answer.get("Item"))
 
-    async def claim(self, over: SeenLock, owner: str, version: str, *, lease_s: float) -> LockRefusal | None:
+    async def claim(self, over: SeenLock, owner: str, version: str, *, lease_s: float) -> candidate.Refused | None:
         """Write a new lock over the one seen. Raises TableError."""
         return await self._write("PutItem", lock.claim(self._place, over, owner, version, lease_s=lease_s))
 
-    async def heartbeat(self, owner: str, version: str, next_version: str, *, lease_s: float) -> LockRefusal | None:
+    async def heartbeat(
+        self, owner: str, version: str, next_version: str, *, lease_s: float
+    ) -> candidate.Refused | None:
         """Give the lock held under `version` its next version. Raises TableError."""
         request = lock.heartbeat(self._place, owner, version, next_version, lease_s=lease_s)
         return await self._write("UpdateItem", request)
 
-    async def release(self, owner: str, version: str) -> LockRefusal | None:
+    async def release(self, owner: str, version: str) -> candidate.Refused | None:
         """Delete the lock held under `version`. Raises TableError."""
         return await self._write("DeleteItem", lock.release(self._place, owner, version))
 
-    async def _write(self, operation: str, params: Mapping[str, Any]) -> LockRefusal | None:
+    async def _write(self, operation: str, params: Mapping[str, Any]) -> candidate.Refused | None:
         try:
             await self._calls.send(operation, params, refusals=(REFUSED_CODE,))
         except RefusedError as refused:
-            return LockRefusal(lock.parse_lock(refused.row) if refused.row else await self.read())
+            return candidate.Refused(lock.parse_lock(refused.row) if refused.row else await self.read())
         return None
 
 
@@ -302,7 +297,7 @@ class LockElection:
     async def _answer(self, request: candidate.Request, version: str) -> candidate.Event:
         table = self._used
         assert table is not None
-        refusal: LockRefusal | None
+        refusal: candidate.Refused | None
         match request:
             case candidate.Reading():
                 return candidate.Read(await table.read())
@@ -312,4 +307,4 @@ class LockElection:
                 refusal = await table.heartbeat(self.worker_id, held, version, lease_s=LEASE_S)
             case candidate.Release(held):
                 refusal = await table.release(self.worker_id, held)
-        return candidate.News.APPLIED if refusal is None else candidate.Refused(refusal.seen)
+        return refusal or candidate.News.APPLIED
