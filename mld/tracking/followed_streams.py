@@ -74,12 +74,7 @@ class FollowedStreams(TrackedStreams):
         return await self._fill_empty(scan)
 
     def loops(self) -> Sequence[Loop]:
-        return (
-            (self._follow, "following the list of streams"),
-            (self._audit, "auditing"),
-            (self._clean_up, "cleaning up"),
-            (self._sync_when_due, "syncing shards"),
-        )
+        return (self._follow, "following the list of streams"), *super().loops()
 
     def standing(self, lease: Lease) -> Standing:
         stream = lease.stream

@@ -191,10 +191,14 @@ class TrackedStreams:
         return False
 
     def loops(self) -> Sequence[Loop]:
-        """Return what runs while the worker does."""
-        audits = [(tracked.auditor.run, "auditing") for tracked in self._tracked.values()]
-        cleanups = [(tracked.cleanup.run, "cleaning up") for tracked in self._tracked.values()]
-        return (*audits, *cleanups, (self._sync_when_due, "syncing shards"))
+        """Return what runs while the worker does, once there are leases."""
+        return (self._audit, "auditing"), (self._clean_up, "cleaning up"), (self._sync_when_due, "syncing shards")
+
+    async def _audit(self) -> None:
+        await self._tracked[None].auditor.run()
+
+    async def _clean_up(self) -> None:
+        await self._tracked[None].cleanup.run()
 
     def visible(self, scan: TableScan) -> TableScan:
         """Leave out the leases that are not to be taken."""

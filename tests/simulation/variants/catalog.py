@@ -60,9 +60,9 @@ VARIANTS_2X: tuple[Variant, ...] = (
             "            raise\n        finally",
         ),
         (
-            "daemon.worker",
-            'kept_running(self._parts.keeper.run, "keeping leases", self._parts.clock)',
-            "self._parts.keeper.run()",
+            "fleet.tasks",
+            "kept_running(wanted[name].run, name, self._clock)",
+            "(wanted[name].run() if name == 'keeping leases' else kept_running(wanted[name].run, name, self._clock))",
         ),
     ),
     _variant(
