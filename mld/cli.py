@@ -28,13 +28,11 @@ _GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
 
 
 _ELSEWHERE = {
-    "mld.operating.attach": ("log-level", "tap"),
-    "mld.operating.here": ("status",),
-    "mld.operating.acts.steering_commands": ("drain", "move", "pause", "release", "restart-child", "resume"),
+    "mld.operating.here": ("log-level", "status", "tap"),
+    "mld.operating.steering_commands": ("drain", "move", "pause", "release", "restart-child", "resume"),
     "mld.operating.debug": ("doctor", "peek", "replay"),
     "mld.operating.see": ("lag", "leases", "workers"),
-    "mld.operating.reset_commands": ("export", "reset", "restore", "skip", "teardown"),
-    "mld.operating.migrate_command": ("migrate-streams",),
+    "mld.operating.reset_commands": ("export", "migrate-streams", "reset", "restore", "skip", "teardown"),
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "systemd-unit", "table"),
 }
 """Commands that other modules define, which are imported for them only."""
@@ -121,8 +119,8 @@ def run(
         raise click.UsageError("--max-time goes with --until-caught-up")
     if processes is not None and until_caught_up:
         raise click.UsageError("--until-caught-up is for one worker: leave --processes out")
+    from mld.daemon.group.membership import claim_definitions, claim_membership
     from mld.daemon.reload import LogOptions, Reloader
-    from mld.daemon.unit.membership import claim_definitions, claim_membership
     from mld.logging import logs
     from mld.properties.loader import load
     from mld.properties.remarks import ConfigurationError
@@ -150,17 +148,17 @@ def run(
         if membership is None and not until_caught_up and loaded.settings.processes != 1:
             import asyncio
 
-            from mld.daemon.unit.program import run_unit, workers_wanted
+            from mld.daemon.group.supervisor import run_group, workers_wanted
 
             if (count := workers_wanted(loaded.settings)) > 1:
                 of_log = ["--log-format", log_format]
                 of_log += ["--log-level", log_level] if log_level else []
                 of_log += ["-l", log_configuration] if log_configuration else []
-                sys.exit(asyncio.run(run_unit(loaded.settings, count, file, of_log, overrides)))
+                sys.exit(asyncio.run(run_group(loaded.settings, count, file, of_log, overrides)))
 
         from mld.daemon import event_loop
         from mld.daemon.process import run_daemon
-        from mld.daemon.streams_reader import StreamsReader
+        from mld.daemon.reload import StreamsReader
         from mld.daemon.until_tip import UntilTip
 
         path = str(Path(file).absolute())

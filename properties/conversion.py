@@ -61,12 +61,14 @@ class BadValue(ValueError):
 
 
 def trim(text: str) -> str:
-    """`text` without the blanks and control characters at its ends."""
+    """Return `text` without the blanks and control characters at its ends."""
     return text.strip(_JAVA_BLANKS)
 
 
 def convert(key: Key, text: str) -> object:
-    """The value of a trimmed text for `key`. Raises BadValue. CREDENTIALS are parsed elsewhere (`credentials`)."""
+    """Return the value of a trimmed text for `key`. Raises BadValue. CREDENTIALS are parsed elsewhere
+    (`credentials`).
+    """
     if "\0" in text:
         raise BadValue("contains a NUL character", "remove \\u0000")
     if any("\ud800" <= character <= "\udfff" for character in text):
@@ -157,7 +159,7 @@ _REMOVED_WORDS = {"emf": "write cloudwatch: CloudWatch gets the same metrics, by
 
 
 def _several(text: str, choices: type[Enum]) -> tuple[Enum, ...]:
-    """Some of the choices, in the order of their declaration; none for the word `none`."""
+    """Return some of the choices, in the order of their declaration; none for the word `none`."""
     words = [word.strip().lower() for word in text.split(",")]
     if words == [NONE]:
         return ()
@@ -244,7 +246,7 @@ def _stream_arn(text: str) -> StreamArn | None:
 
 
 def _stream_names(text: str) -> tuple[str, ...]:
-    """Names of streams, or labels of the user's for them; each once."""
+    """Return names of streams, or labels of the user's for them; each once."""
     names = tuple(name.strip() for name in text.split(","))
     for number, name in enumerate(names, start=1):
         if not STREAM_NAME.fullmatch(name):
@@ -294,7 +296,7 @@ def _processes(text: str) -> int:
 
 
 def _dead_letter(text: str) -> DeadLetter:
-    """This is ours: Java's daemon ends at the first failure, and has no dead letter."""
+    """Parse a key of our own: Java's daemon ends at the first failure, and has no dead letter."""
     if not text:  # letters would go to the working directory
         raise _no_dead_letter("is empty")
     if text.startswith("s3://"):

@@ -116,7 +116,7 @@ class CredentialsChain:
         return ",".join(str(provider) for provider in self.providers)
 
     def secrets(self) -> Iterator[str]:
-        """External ids, users of STS endpoints, and arguments of the user's own providers."""
+        """Return external ids, users of STS endpoints, and arguments of the user's own providers."""
         for provider in self.providers:
             if provider.kind is ProviderKind.CALLABLE:
                 yield from provider.arguments
@@ -220,7 +220,9 @@ def _parse_role(arguments: list[str], complaints: list[Complaint]) -> AssumeRole
 
 
 def _collect_nested(argument: str, position: int, nested: dict[str, str], complaints: list[Complaint]) -> None:
-    """Java splits at every `=` and drops what has more than two parts; here the first `=` counts."""
+    """Collect nested arguments. Java splits at every `=` and drops what has more than two parts; here the first `=`
+    counts.
+    """
     key, equals, value = argument.partition("=")
     if not equals or not value:
         complaints.append(Complaint(f"argument {position} of the assume-role provider is no key=value, ignored"))

@@ -56,7 +56,7 @@ AWS_DOMAINS = (
 
 
 def is_of_aws(url: str) -> bool:
-    """Whether the endpoint is one of AWS. A name of the operator's own that leads there is not recognized."""
+    """Return whether the endpoint is one of AWS. A name of the operator's own that leads there is not recognized."""
     host = (urlsplit(url).hostname or "").rstrip(".")
     return any(host.endswith(f".{domain}") for domain in AWS_DOMAINS)
 
@@ -91,7 +91,7 @@ class Derivation:
     remarks: list[Remark] = field(default_factory=list)
 
     def value_of(self, name: str) -> object:
-        """The value a key is set to; None if it is not set."""
+        """Return the value a key is set to; None if it is not set."""
         return self.given[name].value if name in self.given else None
 
     @property
@@ -150,7 +150,7 @@ def settings_of(derivation: Derivation) -> Settings:
 
 
 def _group(kind: Any, values: Mapping[str, object], prefix: str) -> object:
-    return kind(**{one.name: values[prefix + one.name] for one in fields(kind)})
+    return kind(**{one.name: values[prefix + one.name] for one in fields(kind) if prefix + one.name in values})
 
 
 def _application(derivation: Derivation) -> None:
@@ -200,7 +200,9 @@ def _credentials(derivation: Derivation) -> None:
 
 
 def _region(derivation: Derivation) -> None:
-    """regionName, else the ARN's, else the environment's; `client_factory` asks the profile and instance metadata."""
+    """Choose regionName, else the ARN's, else the environment's; `client_factory` asks the profile and instance
+    metadata.
+    """
     arn = derivation.value_of("streamArn")
     in_arn = arn.region if isinstance(arn, StreamArn) else None
     if isinstance(arn, StreamArn) and arn.regions_partition is not None:
@@ -242,7 +244,9 @@ def _initial_position(derivation: Derivation) -> None:
 
 
 def _streams(derivation: Derivation) -> None:
-    """The streams of the list (configuration#several-streams), and keys that need one or cannot be used with one."""
+    """Set the streams of the list (configuration#several-streams), and keys that need one or cannot be used with
+    one.
+    """
     given, values, say = derivation.given, derivation.values, derivation.say
     if not derivation.is_multi_stream:
         for name in given:
@@ -297,7 +301,7 @@ def _leases(derivation: Derivation) -> None:
 
 
 def _retrieval(derivation: Derivation) -> None:
-    """How records are fetched. Botocore's client reads events far too slowly for fan-out."""
+    """Choose how records are fetched. Botocore's client reads events far too slowly for fan-out."""
     mode = derivation.values["reader.mode"]
     arn = derivation.value_of("streamArn")
     if isinstance(arn, StreamArn) and arn.is_of_table:
@@ -358,7 +362,7 @@ def _unused(derivation: Derivation, names: tuple[str, ...], why: str) -> None:
 
 
 def _dead_letter(derivation: Derivation) -> None:
-    """What the keys about failing children ask of each other."""
+    """Check what the keys about failing children require of each other."""
     values, say = derivation.values, derivation.say
     policy, attempts, letter = (
         values["child.failure_policy"],
@@ -394,7 +398,7 @@ def _dead_letter(derivation: Derivation) -> None:
 
 
 def _is_read(derivation: Derivation, arn: StreamArn) -> bool:
-    """Whether a stream is, as far as the file can tell, one of those that are read."""
+    """Return whether a stream is, as far as the file can tell, one of those that are read."""
     values = derivation.values
     streams = values["streams"]
     assert isinstance(streams, tuple)
@@ -406,7 +410,7 @@ def _is_read(derivation: Derivation, arn: StreamArn) -> bool:
 
 
 def _http(derivation: Derivation) -> None:
-    """The status page asks for no password: who could read it must be said."""
+    """Say who can read the status page, which asks for no password."""
     address = derivation.values["serving.http"]
     if not isinstance(address, ListenAddress):
         if "mld.httpHosts" in derivation.given:
@@ -418,7 +422,9 @@ def _http(derivation: Derivation) -> None:
 
 
 def _metrics(derivation: Derivation) -> None:
-    """Where metrics go (metrics#outputs): as with Java to CloudWatch, unless the file is about a stand-in for AWS."""
+    """Choose where metrics go (metrics#outputs): as with Java to CloudWatch, unless the file is about a stand-in for
+    AWS.
+    """
     values, say = derivation.values, derivation.say
     if _METRICS_KEY not in derivation.given:
         _default_metrics(derivation)
@@ -450,7 +456,7 @@ def _default_metrics(derivation: Derivation) -> None:
 
 
 def _processes(derivation: Derivation) -> None:
-    """Workers of one unit share the file, so what there can be only one of is refused."""
+    """Refuse what there can be only one of if several workers share the file."""
     if derivation.values["processes"] == 1:
         return
     if derivation.values["serving.control_socket"] not in (None, SOCKET_OFF):
@@ -466,7 +472,9 @@ def _processes(derivation: Derivation) -> None:
 
 
 def _worker_id(derivation: Derivation) -> None:
-    """The worker's report is a row of the lease table whose key is the worker id (coordination#rows-and-tables)."""
+    """Refuse an id that another row has: the worker's report is a row of the lease table whose key is the worker id
+    (coordination#rows-and-tables).
+    """
     worker = derivation.value_of("workerId")
     if not isinstance(worker, str):
         return

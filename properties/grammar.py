@@ -45,7 +45,7 @@ class FileEntry:
 
 
 def parse(data: bytes) -> list[FileEntry]:
-    """All entries of a file in their order, duplicates and empty keys included.
+    """Return all entries of a file in their order, duplicates and empty keys included.
 
     Raises GrammarError for a malformed `\\u` escape.
     """
@@ -53,7 +53,7 @@ def parse(data: bytes) -> list[FileEntry]:
 
 
 def decode(data: bytes) -> str:
-    """The text of a file: UTF-8 where it is valid UTF-8 (without its byte order mark), else ISO-8859-1."""
+    """Return the text of a file: UTF-8 where it is valid UTF-8 (without its byte order mark), else ISO-8859-1."""
     data = data.removeprefix(_BYTE_ORDER_MARK)
     try:
         return data.decode("utf-8")
@@ -62,7 +62,9 @@ def decode(data: bytes) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
-    """Logical lines that are neither blank nor a comment, each with the number of its first line that has text."""
+    """Yield logical lines that are neither blank nor a comment, each with the number of its first line that has
+    text.
+    """
     naturals = _LINE_END.split(text)
     pending, first, continued = "", 0, False
     for number, natural in enumerate(naturals, start=1):

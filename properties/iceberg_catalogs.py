@@ -27,7 +27,7 @@ Problem = tuple[str, str, str]
 
 
 def catalog_shown(property_: str) -> Shown:
-    """As the same property of a catalog among the settings of Spark."""
+    """Show a property as the same one of a catalog among the settings of Spark."""
     return conf_shown(f"spark.sql.catalog.c.{property_}")
 
 
@@ -37,7 +37,7 @@ def problems(
     sinks: Mapping[str, Mapping[str, str]],
     conf: Mapping[str, str],
 ) -> Iterator[Problem]:
-    """What does not fit together; `sinks` are the properties of the sinks as they were given."""
+    """Yield what does not fit together; `sinks` are the properties of the sinks as they were given."""
     for name, table in tables.items():
         key = f"{TABLE_PREFIX}{name}"
         if not TABLE.fullmatch(table):

@@ -85,7 +85,7 @@ class KeyLine:
 def collect(
     file_name: str, entries: Iterable[FileEntry], overrides: Iterable[tuple[str, str]]
 ) -> tuple[dict[str, KeyLine], list[Remark]]:
-    """The line that counts for each key, by the key's name and in the order of the file, and all remarks."""
+    """Return the line that counts for each key, by the key's name and in the order of the file, and all remarks."""
     counting: dict[str, KeyLine] = {}
     remarks: list[Remark] = []
     for place, name, raw in all_lines(file_name, entries, overrides):
@@ -115,7 +115,7 @@ def all_lines(
 
 
 def _repeated(earlier: KeyLine, later: KeyLine) -> list[Remark]:
-    """An override may replace a line without a word; two lines for one setting are a slip."""
+    """Remark on two lines for one setting, which are a slip; an override may replace a line without a word."""
     if later.place == OVERRIDE_PLACE and earlier.place != OVERRIDE_PLACE:
         return []
     if earlier.spelling == later.spelling:
@@ -126,7 +126,7 @@ def _repeated(earlier: KeyLine, later: KeyLine) -> list[Remark]:
 
 
 def _unknown_of_stream(name: str, place: str) -> Remark:
-    """A misspelled key of a stream is an error: the stream would be read without it."""
+    """Make an error of a misspelled key of a stream: the stream would be read without it."""
     meant = name.replace(f"{STREAMS}.", STREAM_PREFIX, 1)
     if meant != name and keys.find(meant) is not None:
         return Remark(Level.ERROR, shown_name(name), place, "is no key", f"write {shown_name(meant)}")

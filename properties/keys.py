@@ -105,7 +105,7 @@ _AWS = (
 
 
 def _client_keys(prefix: str, group: str, service: str, effect: Effect, note: str) -> tuple[Key, ...]:
-    """The dotted keys of one AWS client (configuration#dotted-keys)."""
+    """Return the dotted keys of one AWS client (configuration#dotted-keys)."""
     return (
         Key(f"{prefix}.region", ValueKind.REGION, Section.AWS, f"Region of {service}; wins over regionName.",
             default_text="regionName", effect=effect, note=note, sets=f"{group}.region"),
@@ -185,7 +185,7 @@ _LEASES = (
 def _dotted(
     section: Section, bean: str, name: str, kind: ValueKind, meaning: str, default: object, **more: object
 ) -> Key:
-    """A key that may also be written with the name of a Java bean before it."""
+    """Return a key that may also be written with the name of a Java bean before it."""
     return Key(name, kind, section, meaning, default, aliases=(f"{bean}.{name}",), **more)  # type: ignore[arg-type]
 
 
@@ -227,7 +227,7 @@ _ASSIGNMENT_KEYS = (
 
 
 def _legacy_table_keys(stem: str, bean: str, group: str, table: str, default_name: str) -> tuple[Key, ...]:
-    """The keys of one legacy table (configuration#derived-names): its name, and the rest for creating it."""
+    """Return the keys of one legacy table (configuration#derived-names): its name, and the rest for creating it."""
 
     def key(suffix: str, kind: ValueKind, meaning: str, default: object, field: str, **more: object) -> Key:
         name = stem + suffix
@@ -357,14 +357,14 @@ _FANOUT = (
         INT,
         "Most DescribeStreamSummary attempts.",
         10,
-        sets="fanout.describe_stream_attempts_max",
+        sets="fanout.summary_attempts_max",
     ),
     _fanout(
         "maxDescribeStreamConsumerRetries",
         INT,
         "Most DescribeStreamConsumer attempts.",
         10,
-        sets="fanout.describe_consumer_attempts_max",
+        sets="fanout.describe_attempts_max",
     ),
     _fanout(
         "registerStreamConsumerRetries",
@@ -422,7 +422,7 @@ _OWN = (
         default_text="a file of its own in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/mld or /tmp/mld-UID",
         sets="serving.control_socket"),
     Key("mld.processes", ValueKind.PROCESSES, Section.OWN,
-        "How many workers `mld run` starts from this file, as processes of one unit; auto: one for each CPU that it "
+        "How many workers `mld run` starts from this file, as processes of one group; auto: one for each CPU that it "
         "may use. Limits of other keys hold for each of them.", default=1, note="--processes wins.",
         sets="processes"),
     Key("mld.logLevel", CHOICE, Section.OWN, "The least important events that are logged.", default=LogLevel.INFO,
@@ -480,13 +480,13 @@ BY_NAME: dict[str, Key] = {name: key for key in KEYS for name in key.names}
 
 
 def canonical_spelling(name: str) -> str:
-    """Java's one liberty: the prefix of the credentials keys is accepted in any case."""
+    """Return Java's one liberty: the prefix of the credentials keys is accepted in any case."""
     size = len(CREDENTIALS_PREFIX)
     return CREDENTIALS_PREFIX + name[size:] if name[:size].lower() == CREDENTIALS_PREFIX.lower() else name
 
 
 def find(name: str) -> Key | None:
-    """The key of a spelling; None if there is none. The key of a pattern has the name that is spelled."""
+    """Return the key of a spelling; None if there is none. The key of a pattern has the name that is spelled."""
     key = BY_NAME.get(canonical_spelling(name))
     if key is not None:
         return key

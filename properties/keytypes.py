@@ -143,7 +143,7 @@ class Key:
         return value
 
     def name_in(self, spelling: str) -> str | None:
-        """What stands for ``<name>`` in this spelling of a pattern; None if it is none."""
+        """Return what stands for ``<name>`` in this spelling of a pattern; None if it is none."""
         before, variable, after = self.name.partition(VARIABLE)
         size = len(before) + len(after)
         fits = variable and len(spelling) > size and spelling.startswith(before) and spelling.endswith(after)

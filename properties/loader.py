@@ -76,7 +76,7 @@ class LoadedConfiguration:
     """For `read_streams`; None without mld.streamsFile."""
 
     def to_json(self) -> dict[str, object]:
-        """Everything fit to be shown, as plain JSON types."""
+        """Return everything fit to be shown, as plain JSON types."""
         return {
             "file": self.path,
             "values": [value.to_json() for value in self.effective],
@@ -153,12 +153,12 @@ def load(
 
 
 def read_streams(file: StreamsFile) -> StreamList:
-    """The list that the file has now; blocks. Raises ConfigurationError."""
+    """Return the list that the file has now; blocks. Raises ConfigurationError."""
     return file.parse(bytes_of_list(file))
 
 
 def bytes_of_list(file: StreamsFile) -> bytes:
-    """What is in the file now; blocks. Raises ConfigurationError."""
+    """Return what is in the file now; blocks. Raises ConfigurationError."""
     data, _ = _list_bytes(file.path)
     return data
 
@@ -168,7 +168,7 @@ def _of_streams(given: Mapping[str, Given]) -> dict[str, Given]:
 
 
 def _listed(path: str, own: Mapping[str, Given], sources: Sources) -> ListFile:
-    """The list in a file as it is at the start. Raises ConfigurationError."""
+    """Return the list in a file as it is at the start. Raises ConfigurationError."""
     name = where(path)
     data, others = _list_bytes(path)
     entries = entries_of_list(name, data)
@@ -180,7 +180,7 @@ def _listed(path: str, own: Mapping[str, Given], sources: Sources) -> ListFile:
 def load_some(
     path: str | Path, names: Sequence[str], overrides: Sequence[str] = (), env: Mapping[str, str] | None = None
 ) -> dict[str, object]:
-    """The values of a few keys, without those that are not given.
+    """Return the values of a few keys, without those that are not given.
 
     For commands that need no more, and may lack the environment that the rest of the file refers to. Raises
     ConfigurationError with the problems of these keys, or of the file.
@@ -201,7 +201,7 @@ def load_some(
 
 
 def _without_pipeline(given: Mapping[str, Given], spark: SparkLines, file_name: str) -> Iterator[Remark]:
-    """`mld-spark` without an argument reads this file, and needs a pipeline in it."""
+    """Refuse `mld-spark` without an argument, which reads this file, if there is no pipeline in it."""
     for name, program in given.items():
         is_command = name.rpartition(".")[2] == "executableName"
         if is_command and program.display.strip().rpartition("/")[2] == PROGRAM and not spark.pipeline_is_given:
@@ -210,14 +210,14 @@ def _without_pipeline(given: Mapping[str, Given], spark: SparkLines, file_name: 
 
 
 def _one_stream_id(derivation: Derivation, spark: SparkLines) -> Iterator[Remark]:
-    """Marks of several streams name each by its identifier in the lease table."""
+    """Yield marks of several streams name each by its identifier in the lease table."""
     if derivation.is_multi_stream and STREAM_ID in spark.shown:
         why = f"names one stream, and {derivation.list_key} names several"
         yield Remark(Level.ERROR, STREAM_ID, spark.shown[STREAM_ID][1], why, "remove the line")
 
 
 def _frames_for_spark(derivation: Derivation, spark: SparkLines) -> Iterator[Remark]:
-    """The processor learns of schema versions from the daemon, which takes the frames off."""
+    """Yield the processor learns of schema versions from the daemon, which takes the frames off."""
     mode, format_ = derivation.values["schemas.mode"], spark.values["format"]
     if spark.values["schema"] != REGISTRY or mode is SchemaMode.STRIP:
         return
@@ -229,7 +229,7 @@ def _frames_for_spark(derivation: Derivation, spark: SparkLines) -> Iterator[Rem
 
 
 def _effective(derivation: Derivation, spark: SparkLines, remarks: Sequence[Remark]) -> tuple[EffectiveValue, ...]:
-    """One row per key of the daemon, in the order of the table, and one per given key of the Spark processor."""
+    """Return one row per key of the daemon, in the order of the table, and one per given key of the Spark processor."""
     rows = [
         EffectiveValue(
             key.name, key.section, *_value_and_source(key, derivation), key.effect, _said(remarks, key.names)
@@ -267,7 +267,7 @@ def _value_and_source(key: Key, derivation: Derivation) -> tuple[str | None, str
 
 
 def _follows(remark: Remark, failed: set[str]) -> bool:
-    """Whether a derived remark only repeats that a key could not be converted."""
+    """Return whether a derived remark only repeats that a key could not be converted."""
     known = find(remark.key)
     key = remark.key if known is None else known.name
     others = _ONLY_WITH_LIST if key.startswith(STREAM_PREFIX) else _STANDS_IN_FOR.get(key, ())
@@ -287,7 +287,7 @@ def _pairs(overrides: Sequence[str]) -> tuple[list[tuple[str, str]], list[Remark
 
 
 def entries_of(file_name: str) -> tuple[list[FileEntry], str | None]:
-    """What the file says, and who besides its user can read it. Raises ConfigurationError."""
+    """Return what the file says, and who besides its user can read it. Raises ConfigurationError."""
     data, others = _bytes_of(file_name, file_name)
     try:
         return parse(data), others
@@ -296,12 +296,12 @@ def entries_of(file_name: str) -> tuple[list[FileEntry], str | None]:
 
 
 def _list_bytes(path: str) -> tuple[bytes, str | None]:
-    """As `_bytes_of`, for a file that is read again and again, and that somebody may replace by a pipe meanwhile."""
+    """Do as `_bytes_of`, for a file that is read again and again, and that somebody may replace by a pipe meanwhile."""
     return _bytes_of(path, where(path), os.O_NONBLOCK)
 
 
 def _bytes_of(path: str, file_name: str, flags: int = 0) -> tuple[bytes, str | None]:
-    """What is in a file that is shown as `file_name`, and who besides its user can read it."""
+    """Return what is in a file that is shown as `file_name`, and who besides its user can read it."""
     try:
         with open(path, "rb", opener=lambda name, given: os.open(name, given | flags)) as file:
             status = os.fstat(file.fileno())

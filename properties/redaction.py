@@ -41,13 +41,13 @@ _BEYOND_ASCII = re.compile(r"[^\x20-\x7e]+")
 
 
 def printable(text: str) -> str:
-    """`text` with everything but visible characters and plain spaces escaped as in Python: ``\\n``, ``\\x1b``,
+    """Return `text` with everything but visible characters and plain spaces escaped as in Python: ``\\n``, ``\\x1b``,
     ``\\u2028``. Letters, symbols and marks of all scripts stay. So do backslashes: it cannot be undone."""
     return text if text.isprintable() else _BEYOND_ASCII.sub(_escaped, text)
 
 
 def printable_lines(text: str) -> str:
-    """The same line by line, for text that keeps its line feeds."""
+    """Return the same line by line, for text that keeps its line feeds."""
     return "\n".join(map(printable, text.split("\n")))
 
 
@@ -163,7 +163,7 @@ _OPTIONS = frozenset(
 
 
 def conf_shown(name: str) -> Shown:
-    """How the value of `mld.spark.conf.<name>` is shown."""
+    """Return how the value of `mld.spark.conf.<name>` is shown."""
     if name in _CONF_JVM_OPTIONS:
         return Shown.JVM_OPTIONS
     if name.startswith(_CATALOG):
@@ -173,7 +173,7 @@ def conf_shown(name: str) -> Shown:
 
 
 def option_shown(name: str) -> Shown:
-    """How the value of `mld.spark.sink.<sink>.options.<name>` is shown; Spark takes these names in any case."""
+    """Return how the value of `mld.spark.sink.<sink>.options.<name>` is shown; Spark takes these names in any case."""
     return Shown.PLACE if name.lower() in _OPTIONS else Shown.HIDDEN
 
 
@@ -217,7 +217,7 @@ class Scrubber:
         self._pattern = re.compile("|".join(map(_exactly, longest_first))) if longest_first else None
 
     def __call__(self, text: str) -> str:
-        """`text` without them."""
+        """Return `text` without them."""
         if self._pattern is not None and any(form in text for form in self._known):
             text = self._pattern.sub(HIDDEN, text)
         if "@" in text and _ADDRESS.search(text):
@@ -231,7 +231,7 @@ class Scrubber:
 
 
 def secrets_in(key: str, how: Shown, text: str) -> Iterator[str]:
-    """What is secret in a value of the configuration that is shown in the way `how`."""
+    """Yield what is secret in a value of the configuration that is shown in the way `how`."""
     if how is not Shown.PARSED and is_secret_key(key):
         yield text
     elif how is Shown.HIDDEN and not (text.isalpha() or text.isdigit()):
@@ -256,7 +256,7 @@ def secrets_in(key: str, how: Shown, text: str) -> Iterator[str]:
 
 
 def secrets_of_environment(env: Mapping[str, str]) -> Iterator[str]:
-    """Variables with a telling name (AWS_SECRET_ACCESS_KEY), and the users of proxies."""
+    """Yield variables with a telling name (AWS_SECRET_ACCESS_KEY), and the users of proxies."""
     for name, value in env.items():
         if _ACCOUNT.fullmatch(value):
             continue  # stand-ins take it for an access key, and it stands in every ARN
@@ -267,7 +267,7 @@ def secrets_of_environment(env: Mapping[str, str]) -> Iterator[str]:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """The secret as it is, and as in URLs, JSON, logs and headers."""
+    """Yield the secret as it is, and as in URLs, JSON, logs and headers."""
     plain = unquote(secret)
     for text in {secret, plain}:
         forms = (
@@ -283,7 +283,7 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _exactly(form: str) -> str:
-    """Digits are looked for as a whole number only: sequence numbers hold any others."""
+    """Return digits are looked for as a whole number only: sequence numbers hold any others."""
     return rf"(?<![0-9]){form}(?![0-9])" if form.isdigit() else re.escape(form)
 
 
@@ -308,14 +308,16 @@ _JAVA_PROPERTY = re.compile(r"-D([^\s=\"']+)=(?!\s)")
 
 
 def who_else(mode: int, *, own: bool) -> str | None:
-    """Who can read a file of this mode besides its user. The group of another user's file is how we read it."""
+    """Return who can read a file of this mode besides its user. The group of another user's file is how we read it."""
     if mode & stat.S_IROTH:
         return "every user of this machine"
     return "its group" if own and mode & stat.S_IRGRP else None
 
 
 def remarks_on_exposure(lines: Iterable[tuple[str, str, str]], file_name: str, others: str | None) -> list[Remark]:
-    """`lines` are place, key and raw value of everything given; `others` can read the file too."""
+    """Warn of secrets that others can read. `lines` are place, key and raw value of everything given; `others` can
+    read the file too.
+    """
     kept = list(lines)
     remarks = list(_on_command_lines(kept))
     secrets = [name for place, name, raw in kept if place != OVERRIDE_PLACE and _is_secret(name, raw)]
@@ -341,7 +343,7 @@ def _on_command_lines(lines: Iterable[tuple[str, str, str]]) -> Iterator[Remark]
 
 
 def _is_secret(name: str, raw: str) -> bool:
-    """Whether this line itself holds a secret, rather than a reference to the environment."""
+    """Return whether this line itself holds a secret, rather than a reference to the environment."""
     if not raw.strip() or has_reference(raw):
         return False
     return _STATIC in raw if _PROVIDER.search(name) else is_secret_key(name)
@@ -389,12 +391,12 @@ _JVM_PROPERTY = re.compile(r"(?P<name>-D[A-Za-z0-9_.]+)=.*", re.ASCII)
 
 
 def is_secret_key(key: str) -> bool:
-    """Whether the name of a key says that its value is secret."""
+    """Return whether the name of a key says that its value is secret."""
     return _TELLING.search(key) is not None
 
 
 def redacted(key: str, how: Shown, text: str) -> str:
-    """`text`, the value of `key`, fit for a log."""
+    """Return `text`, the value of `key`, fit for a log."""
     how = Shown.HIDDEN if is_secret_key(key) and how is not Shown.PARSED else how
     match how:
         case Shown.FULL | Shown.PARSED:
@@ -417,17 +419,19 @@ def redacted(key: str, how: Shown, text: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """An undeclared key; hidden unless it is a name, as it may be the rest of a secret whose line was broken."""
+    """Return an undeclared key; hidden unless it is a name, as it may be the rest of a secret whose line was broken."""
     return name if _NAME.fullmatch(name) else HIDDEN
 
 
 def shown_mistake(raw: str) -> str | None:
-    """Text in the place of another kind of value, if it is only figures or a reference. None if it stays hidden."""
+    """Return text in the place of another kind of value, if it is only figures or a reference. None if it stays
+    hidden.
+    """
     return raw if _NUMBER.fullmatch(raw) or _REFERENCE.fullmatch(raw) else None
 
 
 def where(text: str) -> str:
-    """A path or an address without user, password and parameters."""
+    """Return a path or an address without user, password and parameters."""
     return redacted("", Shown.PLACE, text)
 
 
@@ -449,7 +453,7 @@ def _up_to_odd(text: str) -> str:
 
 
 def _command(words: list[str]) -> list[str]:
-    """The program, a Python module or a script, and the names of flags; all else may be secret."""
+    """Return the program, a Python module or a script, and the names of flags; all else may be secret."""
     said = [_place(words[0])]
     for before, word in pairwise(words):
         name, equals, _ = word.partition("=")

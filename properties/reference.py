@@ -21,17 +21,17 @@ BEGIN, END = f"### {next(iter(Section)).value}\n", "\n## Differences from Java\n
 
 
 def tables() -> str:
-    """A table for each section."""
+    """Return a table for each section."""
     return "\n".join(_table(section) for section in Section)
 
 
 def updated(page: str) -> str:
-    """The page with these tables in place of those that it has."""
+    """Return the page with these tables in place of those that it has."""
     return page[: page.index(BEGIN)] + tables() + page[page.index(END) :]
 
 
 def _table(section: Section) -> str:
-    """A section's heading, what its keys have in common, and a row for each key."""
+    """Return a section's heading, what its keys have in common, and a row for each key."""
     keys = [key for key in ALL_KEYS if key.section is section]
     common = keys[0].note if len({key.note for key in keys}) == 1 else ""
     prefix = _common_prefix(keys)
@@ -45,7 +45,7 @@ def _table(section: Section) -> str:
 
 
 def _common_prefix(keys: list[Key]) -> str:
-    """The prefix that makes every key's one alias out of its name; empty if there is none."""
+    """Return the prefix that makes every key's one alias out of its name; empty if there is none."""
     prefixes = {key.aliases[0].removesuffix(key.name) if len(key.aliases) == 1 else "" for key in keys}
     return prefixes.pop() if len(prefixes) == 1 else ""
 

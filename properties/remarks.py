@@ -36,7 +36,7 @@ class Remark:
         return subject + self.message + (f"; {self.remedy}" if self.remedy else "")
 
     def to_json(self) -> dict[str, str]:
-        """The remark as plain JSON types."""
+        """Return the remark as plain JSON types."""
         return asdict(self) | {"level": self.level.value}
 
 

@@ -16,7 +16,7 @@ SECRET_BYTES_MAX = 64 * 1024  # a key, a token or a certificate has a few kiloby
 
 
 def secret_of(path: str) -> str:
-    """The content of the file. Raises SubstitutionError."""
+    """Return the content of the file. Raises SubstitutionError."""
     shown = printable(path)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not make us wait

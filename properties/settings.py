@@ -67,6 +67,7 @@ class StreamSetting:
 
 
 STREAMS_NAMED_MAX = 5
+RESTART_PAUSE_MAX_S = 300.0  # a processor that was repaired is noticed within it
 Tags = tuple[tuple[str, str], ...]
 
 
@@ -166,6 +167,18 @@ class ChildSettings:
     parent_poll_s: float
     task_backoff_s: float
     warn_after_s: float
+    restart_pause_max_s: float = RESTART_PAUSE_MAX_S
+
+    @property
+    def failures_max(self) -> int | None:
+        """Failures without checkpoint progress after which the daemon ends; None: it never does."""
+        match self.failure_policy:
+            case ChildFailurePolicy.PARK:
+                return None
+            case ChildFailurePolicy.RESTART:
+                return self.restarts_max
+            case ChildFailurePolicy.EXIT:
+                return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,8 +200,8 @@ class FanOutSettings:
 
     consumer_name: str
     consumer_arn: str | None
-    describe_stream_attempts_max: int
-    describe_consumer_attempts_max: int
+    summary_attempts_max: int
+    describe_attempts_max: int
     register_attempts_max: int
     backoff_s: float
     deregister: bool

@@ -277,7 +277,7 @@ class SparkLines:
 def read(
     file_name: str, entries: Iterable[FileEntry], overrides: Iterable[tuple[str, str]], sources: Sources
 ) -> SparkLines:
-    """Every line of the file and every override whose key begins with `mld.spark.`; the last of a key counts."""
+    """Return every line of the file and every override whose key begins with `mld.spark.`; the last of a key counts."""
     remarks: list[Remark] = []
     values: dict[str, object] = {key.name.removeprefix(PREFIX): key.default for key in _FIXED.values()}
     places: dict[str, str] = {}
@@ -359,7 +359,7 @@ def _put(sinks: dict[str, SinkLines], name: str, value: str, place: str) -> None
 
 
 def _unknown(name: str, place: str) -> Remark:
-    """Remark on a name that is no key. A misspelled key is an error: its sink would run without it."""
+    """Make a remark on a name that is no key. A misspelled key is an error: its sink would run without it."""
     if removed := REMOVED.get(re.sub(r"^sink\.[^.]+", "sink.<name>", name.removeprefix(PREFIX))):
         level, remedy = removed
         said = (
@@ -396,7 +396,9 @@ def _of_registry(values: Mapping[str, object], say: Callable[[str, str, str], No
 
 
 def _of_places(values: Mapping[str, object], sinks: Mapping[str, SinkLines], say: Callable[..., None]) -> None:
-    """Two sinks in one place would have the same marks: what one has written, the other would be taken to have."""
+    """Refuse two sinks in one place: they would have the same marks: what one has written, the other would be taken
+    to have.
+    """
     letters = values["deadLetter"]
     taken = {_plain(str(letters)): f"{PREFIX}deadLetter"} if letters else {}
     _of_bucket("deadLetter", str(letters or ""), say)
@@ -421,7 +423,7 @@ def _of_bucket(name: str, path: str, say: Callable[..., None], **where: str) -> 
 
 
 def _where(sink: SinkLines) -> str | None:
-    """Where a sink keeps its marks, to compare it with others; None if that is for each sink by itself."""
+    """Return where a sink keeps its marks, to compare it with others; None if that is for each sink by itself."""
     format_ = sink.values.get("format", PLACED[0]).lower()
     if format_ == JDBC:
         options = {name.lower(): value for name, value in sink.options.items()}
@@ -431,7 +433,7 @@ def _where(sink: SinkLines) -> str | None:
 
 
 def _plain(path: str) -> str:
-    """One spelling of a path or URI."""
+    """Return one spelling of a path or URI."""
     scheme, colon, rest = path.partition("://")
     if not colon:
         return posixpath.normpath(path.removeprefix("file:"))
@@ -440,7 +442,9 @@ def _plain(path: str) -> str:
 
 
 def _executors_read_files(values: Mapping[str, object]) -> bool:
-    """As the processor's settings say it: else each record travels through the driver's heap, or the plan."""
+    """Return whether executors read files, as the processor's settings do: else each record travels through the
+    driver's heap, or the plan.
+    """
     is_local = str(values["master"]).partition("[")[0] == "local"
     return is_local or values["spool"] is not None
 
@@ -448,7 +452,7 @@ def _executors_read_files(values: Mapping[str, object]) -> bool:
 def _together(
     values: dict[str, object], places: Mapping[str, str], file_name: str, sinks: Mapping[str, SinkLines]
 ) -> list[Remark]:
-    """Checks keys against each other, and fills in the defaults that depend on others."""
+    """Check keys against each other, and fills in the defaults that depend on others."""
     remarks: list[Remark] = []
 
     def say(name: str, message: str, remedy: str, level: Level = Level.ERROR, place: str = "") -> None:

@@ -65,7 +65,7 @@ class StreamsFile:
     sources: Sources = field(repr=False)
 
     def parse(self, data: bytes) -> StreamList:
-        """The list that the file has now. Raises ConfigurationError with every problem."""
+        """Return the list that the file has now. Raises ConfigurationError with every problem."""
         name = where(self.path)
         listed = read_list(name, entries_of_list(name, data), self.own, self.sources)
         given = {**self.own, **listed.given}
@@ -82,7 +82,7 @@ class StreamsFile:
 
 
 def entries_of_list(path: str, data: bytes) -> list[FileEntry]:
-    """The lines of the file. Raises ConfigurationError."""
+    """Return the lines of the file. Raises ConfigurationError."""
     try:
         return parse(data)
     except GrammarError as error:
@@ -91,7 +91,7 @@ def entries_of_list(path: str, data: bytes) -> list[FileEntry]:
 
 
 def read_list(path: str, entries: list[FileEntry], own: Mapping[str, Given], sources: Sources) -> ListFile:
-    """The names and keys in the lines of a list; `own` are the keys of streams in the properties file."""
+    """Return the names and keys in the lines of a list; `own` are the keys of streams in the properties file."""
     remarks: list[Remark] = []
     places: dict[str, str] = {}
     lines = []
@@ -132,7 +132,7 @@ def streams_of(
     *,
     list_file: str | None = None,
 ) -> tuple[tuple[StreamSetting, ...], list[Remark]]:
-    """The streams whose names have these places, and what is wrong with them or worth knowing.
+    """Return the streams whose names have these places, and what is wrong with them or worth knowing.
 
     `given` may hold other keys as well. `list_file`: keys of streams from elsewhere may wait for their names in it.
     """
@@ -211,7 +211,7 @@ def _stream(
 
 
 def _together(streams: list[StreamSetting], given: Mapping[str, Given]) -> Iterator[Remark]:
-    """Streams that are one and the same, or that no single application can read."""
+    """Yield streams that are one and the same, or that no single application can read."""
     partition: tuple[str, str] | None = None
     seen: dict[tuple[str, str], StreamSetting] = {}
     for stream in streams:

@@ -26,7 +26,7 @@ class SubstitutionError(ValueError):
 
 
 def no_files(_path: str) -> str:
-    """Where there are no files to read."""
+    """Refuse to read a file, where there are none."""
     raise SubstitutionError("a file cannot be read here", "write the value itself")
 
 
@@ -47,7 +47,7 @@ class Substituted:
 
 
 def substitute(text: str, sources: Sources) -> Substituted:
-    """`text` with every reference replaced. Raises SubstitutionError."""
+    """Return `text` with every reference replaced. Raises SubstitutionError."""
     contents: list[str] = []
 
     def value(match: re.Match[str]) -> str:
@@ -61,12 +61,12 @@ def substitute(text: str, sources: Sources) -> Substituted:
 
 
 def has_reference(text: str) -> bool:
-    """Whether some of `text` comes from elsewhere."""
+    """Return whether some of `text` comes from elsewhere."""
     return any(match["inner"] is not None or match["path"] is not None for match in _REFERENCE.finditer(text))
 
 
 def has_file(text: str) -> bool:
-    """Whether some of `text` comes from a file."""
+    """Return whether some of `text` comes from a file."""
     return any(match["path"] is not None for match in _REFERENCE.finditer(text))
 
 

@@ -87,13 +87,13 @@ def _bad(line: KeyLine, message: str, remedy: str = "") -> Checked:
 
 
 def _with_text(line: KeyLine, message: str) -> str:
-    """The message with the text from the file, if that can only be a mistyped number or a reference."""
+    """Return the message with the text from the file, if that can only be a mistyped number or a reference."""
     raw = shown_mistake(trim(line.raw))
     return message if raw is None else f"{message}: '{raw}'"
 
 
 def display(key: Key, value: object) -> str:
-    """The part of a value that may be shown, for a key that holds no credentials."""
+    """Return the part of a value that may be shown, for a key that holds no credentials."""
     if key.kind is ValueKind.DIMENSIONS:
         assert isinstance(value, tuple)
         value = tuple(name if name in _DIMENSIONS else HIDDEN for name in value)
@@ -101,7 +101,7 @@ def display(key: Key, value: object) -> str:
 
 
 def display_value(value: object) -> str:
-    """A converted value as the file would write it."""
+    """Return a converted value as the file would write it."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -151,14 +151,14 @@ def _check_number(line: KeyLine, value: object) -> Checked:
 
 
 def range_text(key: Key) -> str:
-    """The bounds of a number in words; empty if there are none."""
+    """Return the bounds of a number in words; empty if there are none."""
     if key.minimum is not None and key.maximum is not None:
         return f"{key.minimum:g} to {key.maximum:.0f}"
     return f"at least {key.minimum:g}" if key.minimum is not None else ""
 
 
 def default_text(key: Key) -> str:
-    """The default of a key as an operator would write it."""
+    """Return the default of a key as an operator would write it."""
     return key.default_text or ("none" if key.default is None else display_value(key.default))
 
 

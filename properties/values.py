@@ -221,13 +221,15 @@ class StreamArn:
 
     @classmethod
     def parse(cls, text: str) -> StreamArn | None:
-        """The stream of an ARN, or of a consumer's ARN; None if it is neither (configuration#stream-identity)."""
+        """Return the stream of an ARN, or of a consumer's ARN; None if it is neither
+        (configuration#stream-identity).
+        """
         match = _STREAM_ARN.fullmatch(text)
         return None if match is None else cls(match["stream"], match["region"], match["name"])
 
     @classmethod
     def parse_source(cls, text: str) -> StreamArn | None:
-        """What `parse` reads, or the stream of a DynamoDB table; None if it is neither."""
+        """Return what `parse` reads, or the stream of a DynamoDB table; None if it is neither."""
         match = _TABLE_STREAM_ARN.fullmatch(text)
         if match is None:
             return cls.parse(text)

@@ -24,7 +24,6 @@ from rich.text import Text
 from mld.check import price
 from mld.check.refusals import refusals
 from mld.consumer.child import find_executable
-from mld.consumer.restarts import PAUSE_MAX_S
 from mld.core import sparkhosts
 from mld.properties.keytypes import Section
 from mld.properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load
@@ -48,7 +47,7 @@ _FORMER = {
 
 
 def streams_of(loaded: LoadedConfiguration) -> list[dict[str, Any]]:
-    """What the file says about each stream, fit to be shown; None where it says nothing."""
+    """Return what the file says about each stream, fit to be shown; None where it says nothing."""
     shown = {value.key: value.value for value in loaded.effective}
     return [_stream(one, loaded.settings, shown) for one in loaded.settings.streams]
 
@@ -66,7 +65,7 @@ def _stream(one: StreamSetting, settings: Settings, shown: Mapping[str, str | No
 
 
 def print_streams(console: Console, streams: Sequence[dict[str, Any]], settings: Settings) -> None:
-    """A table with a line for each stream, and what is not known yet."""
+    """Print a table with a line for each stream, and what is not known yet."""
     table = Table(title=f"Streams ({len(streams)})", title_justify="left")
     for title in ("name", "stream", "region", "identifier in the lease table", "starts at", "record processor"):
         table.add_column(title, overflow="fold")
@@ -97,7 +96,7 @@ _OLD = re.compile(r"""["']shutdown["']""")
 
 
 def generation_remarks(settings: Settings, file_name: str, environment: Mapping[str, str]) -> list[Remark]:
-    """A warning if the command's program seems to speak another generation than the file says."""
+    """Warn if the command's program seems to speak another generation than the file says."""
     found = guess(split_command(settings.child.command), environment)
     if found is None or found[0].value == settings.child.protocol_version:
         return []
@@ -108,7 +107,7 @@ def generation_remarks(settings: Settings, file_name: str, environment: Mapping[
 
 
 def guess(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Dialect, str] | None:
-    """The generation and what shows it; None if nothing does."""
+    """Return the generation and what shows it; None if nothing does."""
     for path in map(Path, (find_executable(command) or "", *command[1:])):
         source = _source(path)
         if _KCLPY.search(source):
@@ -123,7 +122,7 @@ def guess(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Diale
 
 
 def _source(path: Path) -> str:
-    """The beginning of a program's text; empty if there is none, as that of a binary."""
+    """Return the beginning of a program's text; empty if there is none, as that of a binary."""
     try:
         with path.open("rb") as file:
             text = file.read(SOURCE_BYTES_MAX) if path.is_file() else b""
@@ -133,13 +132,13 @@ def _source(path: Path) -> str:
 
 
 def _interpreter(source: str) -> list[str]:
-    """The command in the first line of a script, without `env`."""
+    """Return the command in the first line of a script, without `env`."""
     words = source.partition("\n")[0].removeprefix("#!").split() if source.startswith("#!") else []
     return words[1:] if words and Path(words[0]).name == "env" else words
 
 
 def _libraries(interpreter: str | None, environment: Mapping[str, str]) -> Iterator[Path]:
-    """Where `amazon_kclpy` is that this interpreter imports."""
+    """Yield where `amazon_kclpy` is that this interpreter imports."""
     roots = [Path(root) for root in environment.get("PYTHONPATH", "").split(os.pathsep) if root]
     if interpreter is not None:
         prefix = Path(interpreter).parent.parent
@@ -205,9 +204,9 @@ def print_check(
 
 
 def failures_in_words(settings: Settings) -> str:
-    """What a failure of the record processor leads to."""
+    """Return what a failure of the record processor leads to."""
     first_s = settings.child.restart_backoff_s
-    longest_s = max(PAUSE_MAX_S, first_s)
+    longest_s = max(settings.child.restart_pause_max_s, first_s)
     again = f"is started again from the last checkpoint after {first_s:g} s, doubling to {longest_s:g} s"
     match settings.child.failure_policy:
         case ChildFailurePolicy.EXIT:
@@ -230,7 +229,7 @@ def failures_in_words(settings: Settings) -> str:
 
 
 def _sessions(loaded: LoadedConfiguration) -> dict[str, Any] | None:
-    """The session hosts of this application, and where the UI of the next one will be; None without `mld-spark`."""
+    """Return this application's session hosts, and where the UI of the next will be; None without `mld-spark`."""
     given = {value.key: value.value or "" for value in loaded.effective if value.section is Section.SPARK}
     program = PurePath(loaded.settings.child.command.split(" ")[0]).name
     if program != PROGRAM:
@@ -292,7 +291,7 @@ def _print_prices(console: Console, prices: Sequence[dict[str, float]], settings
 
 
 def _line(text: str) -> Text:
-    """`text` without markup, line breaks and escape sequences."""
+    """Return `text` without markup, line breaks and escape sequences."""
     return Text(printable(text))
 
 

@@ -71,15 +71,15 @@ class Rates:
     @classmethod
     def of(cls, settings: Settings) -> Rates:
         return cls(
-            lease_duration_s=settings.failover_time_millis / 1000,
-            assignment_interval_s=settings.lease_assignment_interval_millis / 1000,
-            report_period_s=settings.worker_metrics_reporter_freq_in_millis / 1000,
-            heartbeat=settings.heartbeat,
+            lease_duration_s=settings.leases.duration_s,
+            assignment_interval_s=settings.fleet.assignment_interval_s,
+            report_period_s=settings.fleet.report_period_s,
+            heartbeat=settings.leases.heartbeat,
         )
 
 
 def units(leases: int, workers: int, rates: Rates) -> Units:
-    """What a fleet at rest takes in an hour; it has at least one lease and one worker."""
+    """Return what a fleet at rest takes in an hour; it has at least one lease and one worker."""
     by_worker = rates.heartbeat is HeartbeatSetting.WORKER
     holders = min(leases, workers)
     renewals = (
@@ -105,7 +105,7 @@ def units(leases: int, workers: int, rates: Rates) -> Units:
 
 
 def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
-    """How often workers read the whole table, or as much of it in parts (`mld.fleet.assign.takeover`)."""
+    """Return how often workers read the whole table, or as much of it in parts (`mld.fleet.assign.takeover`)."""
     if workers == 1:
         return _per_hour(_alone_look_s(rates))
     watchers = min(WATCHERS, workers)
@@ -119,7 +119,7 @@ def _alone_look_s(rates: Rates) -> float:
 
 
 def _listings_per_hour(leases: int, workers: int, rates: Rates) -> float:
-    """How often workers query the index for their leases: a period after the last query or look at the table."""
+    """Return how often workers query the index for their leases: a period after the last query or look at the table."""
     if workers == 1:
         look_s = _alone_look_s(rates)
         between_looks = math.ceil(look_s / (ALONE_PERIODS * DISCOVERY_PERIOD_S)) - 1
@@ -131,7 +131,7 @@ def _listings_per_hour(leases: int, workers: int, rates: Rates) -> float:
 
 
 def checkpoint_dollars() -> float:
-    """What a checkpoint a second costs in a month."""
+    """Return what a checkpoint a second costs in a month."""
     return Units(0.0, HOUR_S).dollars_per_month
 
 

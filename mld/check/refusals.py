@@ -31,7 +31,7 @@ NOT_FOUND = "give a path relative to the working directory, an absolute one, or 
 
 
 def refusals(settings: Settings, file_name: str) -> list[Remark]:
-    """Errors for what cannot work, warnings for what hardly can; with mld.strict they are errors as well."""
+    """Return errors for what cannot work, warnings for what hardly can; with mld.strict they are errors as well."""
     found = [
         *_names(settings, file_name),
         *_programs(settings, file_name),
@@ -44,15 +44,15 @@ def refusals(settings: Settings, file_name: str) -> list[Remark]:
 def _names(settings: Settings, file_name: str) -> Iterator[Remark]:
     stream, table = name_rule("kinesis", "StreamName"), name_rule("dynamodb", "TableName")
     names = [
-        ("tableName", "a table", table, settings.table_name),
-        ("workerMetricsTableName", "a table", table, settings.worker_metrics_table_name),
-        ("coordinatorStateTableName", "a table", table, settings.coordinator_state_table_name),
+        ("tableName", "a table", table, settings.lease_table.name),
+        ("workerMetricsTableName", "a table", table, settings.worker_metrics_table.name),
+        ("coordinatorStateTableName", "a table", table, settings.coordinator_state_table.name),
     ]
     if not settings.is_multi_stream and settings.stream_arn is None:
         names.insert(0, ("streamName", "a stream", stream, settings.stream_name))
-    if settings.reads_by_fan_out and settings.fanout_consumer_arn is None:
+    if settings.reader.by_fan_out and settings.fanout.consumer_arn is None:
         consumer = name_rule("kinesis", "ConsumerName")
-        names.append(("fanoutConfig.consumerName", "a consumer", consumer, settings.fanout_consumer_name))
+        names.append(("fanoutConfig.consumerName", "a consumer", consumer, settings.fanout.consumer_name))
     said: set[str] = set()
     for own_key, what, rule, name in names:
         is_derived = own_key != "streamName" and name.startswith(settings.application_name)
@@ -72,7 +72,7 @@ def _remedy(key: str, name: str, rule: NameRule) -> str:
 
 
 def _programs(settings: Settings, file_name: str) -> Iterator[Remark]:
-    commands = {"executableName": settings.executable_name}
+    commands = {"executableName": settings.child.command}
     for one in settings.streams:
         if one.executable_name is not None:
             commands[key_of_stream(one.name, "executableName")] = one.executable_name
@@ -82,7 +82,7 @@ def _programs(settings: Settings, file_name: str) -> Iterator[Remark]:
 
 
 def faults_of(words: list[str]) -> Iterator[tuple[Level, str, str]]:
-    """What is wrong with a command, and the remedy."""
+    """Yield what is wrong with a command, and the remedy."""
     is_for_shell = any(map(_SHELL_WORD.fullmatch, words))
     if find_executable(words) is None:
         program = redacted("executableName", Shown.COMMAND, words[0])

@@ -50,7 +50,7 @@ class SeenAggregates(Generic[T]):
         self._last = -1  # the highest sequence number that was counted
 
     def fresh(self, found: Mapping[str, T]) -> dict[int, T]:
-        """Those that are not counted yet, by sequence number; now they are."""
+        """Return those that are not counted yet, by sequence number, and count them."""
         numbered = {int(sequence): what for sequence, what in found.items() if int(sequence) > self._last}
         self.aggregates += len(numbered)
         self._last = max(numbered, default=self._last)
@@ -116,7 +116,9 @@ def _example(sequence: int, found: Misrouted, hash_range: HashRange | None) -> s
 
 
 def _shown(hash_key: int) -> str:
-    """The first digits of a hash key, in hexadecimal. An explicit one may lie outside of what a shard can have."""
+    """Return the first digits of a hash key, in hexadecimal. An explicit one may lie outside of what a shard can
+    have.
+    """
     if not 0 <= hash_key < 1 << HASH_KEY_BITS:
         return "out of bounds"
     return f"0x{hash_key >> (HASH_KEY_BITS - SHOWN_BITS):08x}…"

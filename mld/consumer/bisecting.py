@@ -69,23 +69,25 @@ class Bisecting:
         return replace(self, attempts=attempts, first=first, last=first)
 
     def take(self, positions: Sequence[Position]) -> int:
-        """How many of these records, which are next in order, to deliver as one part; at least one if there are any."""
+        """Return how many of these records, which are next in order, to deliver as one part; at least one if there
+        are any.
+        """
         if self.end is None or self.good is None:
             return len(positions)
         accepted = bisect_right(positions, self.good)
         if accepted:
             return accepted
-        suspects = 0 if self.bad is None else bisect_right(positions, self.bad)
-        return max(1, suspects // 2) if suspects else min(self.size, len(positions))
+        candidates = 0 if self.bad is None else bisect_right(positions, self.bad)
+        return max(1, candidates // 2) if candidates else min(self.size, len(positions))
 
     def needs_checkpoint(self, checkpoint: Position, delivered: Position, positions: Sequence[Position]) -> bool:
-        """Whether the next part is one suspect alone, and the processor has yet to vouch for the records before it."""
+        """Return whether the next part is one poison candidate alone, before which not all records are checkpointed."""
         if self.bad is None or checkpoint == delivered or not positions or positions[0] > self.bad:
             return False
         return self.take(positions) == 1 and bisect_right(positions, self.bad) == 1
 
     def passed(self, last: Position) -> Bisecting:
-        """The processor has accepted the part that ends with `last`."""
+        """Note that the processor has accepted the part that ends with `last`."""
         if self.end is None or self.good is None:
             return self
         if last >= self.end:
@@ -96,7 +98,8 @@ class Bisecting:
         return replace(self, good=max(self.good, last), bad=bad)
 
     def failed(self, good: Position, first: Position, last: Position, *, is_next_alone: bool) -> Bisecting:
-        """The processor failed while it had the records `first` to `last`, having accepted everything before `first`.
+        """Note that the processor failed while it had the records `first` to `last`, having accepted everything before
+        `first`.
 
         `good` is the position before them. `is_next_alone`: there was one record, the next after the checkpoint.
         """
@@ -115,7 +118,7 @@ class Bisecting:
         return replace(state, good=good, bad=last, end=end, size=1)
 
     def moved(self, checkpoint: Position) -> Bisecting:
-        """The processor has checkpointed: progress."""
+        """Note that the processor has checkpointed: progress."""
         if self.end is None or checkpoint >= self.end:
             return Bisecting(self.attempts_max)
         good = checkpoint if self.good is None else max(self.good, checkpoint)
@@ -123,7 +126,7 @@ class Bisecting:
         return replace(self, good=good, bad=bad, rounds=0)
 
     def set_aside(self, culprit: Position) -> Bisecting:
-        """The culprit is in the dead letter, and the checkpoint is past it."""
+        """Note that the culprit is in the dead letter, and the checkpoint is past it."""
         assert culprit == self.culprit
         fresh = Bisecting(self.attempts_max)
         assert self.end is not None

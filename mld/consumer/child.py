@@ -108,8 +108,9 @@ class PipeHost:
 
 
 def find_executable(command: Sequence[str]) -> str | None:
-    """The file that `command` would run, or None: a name with a slash as it is; a bare name from PATH, or else from the
-    directory of our interpreter, where `mld-spark` and `mld-zygote` are installed."""
+    """Return the file that `command` would run, or None: a name with a slash as it is; a bare name from PATH, or
+    else from the directory of our interpreter, where `mld-spark` and `mld-zygote` are installed.
+    """
     if not command or not command[0]:
         return None
     return shutil.which(command[0]) or (
@@ -118,7 +119,9 @@ def find_executable(command: Sequence[str]) -> str | None:
 
 
 def runnable(command: Sequence[str]) -> list[str]:
-    """The command as the kernel finds it: unchanged, unless its program is only in our interpreter's directory."""
+    """Return the command as the kernel finds it: unchanged, unless its program is only in our interpreter's
+    directory.
+    """
     found = None if command and shutil.which(command[0]) else find_executable(command)
     return list(command) if found is None else [found, *command[1:]]
 
@@ -288,7 +291,7 @@ class PipeChild:
         self._log_some()
 
     def _log_some(self) -> None:
-        """A read may hold thousands of short lines: they are logged in steps, and read on only when all are logged."""
+        """Log the thousands of short lines that a read may hold in steps, and read on only when all are logged."""
         characters = 0
         for _ in range(min(LOGGED_PER_STEP, len(self._unlogged))):
             if line := self._unlogged.popleft():
@@ -340,7 +343,9 @@ class PipeChild:
         self._signal_group(number)
 
     async def _gone_within(self, timeout_s: float) -> bool:
-        """Whether the process exits within the time; then waits for the end of its outputs, which `_on_exit` bounds."""
+        """Return whether the process exits within the time; then waits for the end of its outputs, which `_on_exit`
+        bounds.
+        """
         self._ending = True
         self._log_unread()
         if not await wait_for_event(self._exited, timeout_s):
@@ -359,7 +364,7 @@ class PipeChild:
                 log.debug("drained: %s", line[:500], extra={"action": "child_drained", "shard": self._shard_id})
 
     def _signal_group(self, number: signal.Signals) -> bool:
-        """False if the child's process group is empty, or if we may not signal anyone in it."""
+        """Return false if the child's process group is empty, or if we may not signal anyone in it."""
         try:
             os.killpg(self._process.pid, number)
         except (ProcessLookupError, PermissionError):

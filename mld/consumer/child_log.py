@@ -62,7 +62,7 @@ class ChildEvent:
 
 
 def event_of(line: str, *, as_fields: bool) -> ChildEvent:
-    """What a line of a child says. Never raises."""
+    """Return what a line of a child says. Never raises."""
     if as_fields and line.startswith("{") and len(line) <= LINE_CHARACTERS_MAX and line.count(",") < MEMBERS_MAX:
         value = _parsed(line)
         if value is not None:
@@ -96,7 +96,7 @@ def _event(value: dict[str, Any]) -> ChildEvent:
 
 
 def _level(value: Mapping[str, Any]) -> tuple[int, str | None]:
-    """The level, and the name of the field that says so."""
+    """Return the level, and the name of the field that says so."""
     for name in _LEVELS:
         match value.get(name):
             case str(word) if word.strip().lower() in _NAMED:

@@ -17,7 +17,7 @@ from mld.consumer.aggregates import AggregateReports
 from mld.consumer.failures import Failures, in_words, restart_reason
 from mld.consumer.lifecycle import ACTIVITIES, ENDINGS, PARKED, ActivityOutcome, ConsumerState, StopReason, next_state
 from mld.consumer.parts import Part, batch_of, holding_of, holding_part, records_of
-from mld.consumer.ports import ChildStartError, ConsumerParts, ConsumerSettings, EndVerdict, MissingVerdict
+from mld.consumer.ports import ChildStartError, ConsumerParts, EndVerdict, MissingVerdict
 from mld.consumer.processor import Processor, processor_of
 from mld.consumer.shard_checkpoints import ShardCheckpoints
 from mld.consumer.stopping import Stopping
@@ -29,6 +29,7 @@ from mld.core.streams import ChildBatch, ChildShard, Page
 from mld.core.surviving import ours
 from mld.leases.lease import Lease
 from mld.leases.validity import HeldLease
+from mld.properties.settings import ChildSettings
 from mld.protocol.conversation import ProcessorError, ProcessorGoneError
 from mld.protocol.messages import Dialect, Initialize
 from mld.retrieval.reader import EndOfShard, Records, ShardMissing, ShardReader
@@ -46,13 +47,13 @@ PARKED_POLL_MAX_S = 60.0  # doubling up to this: somebody has to correct a name 
 class ShardConsumer:
     """Runs one shard from its lease to its end. `run()` returns when nothing is left to do, and does not raise."""
 
-    def __init__(self, held: HeldLease, parts: ConsumerParts, settings: ConsumerSettings) -> None:
+    def __init__(self, held: HeldLease, parts: ConsumerParts, settings: ChildSettings) -> None:
         self.key = held.lease.key
         self.token = held.token
         self.state = ConsumerState.WAITING_ON_PARENTS
         self.part = parts.metrics.begin(self.key, parts.clock.monotonic())
         self.aggregates = AggregateReports(self.key, self.part.dropped_aggregates)
-        self._tap = parts.taps.begin(self.key, parts.clock)
+        self._trace = parts.traces.begin(self.key, parts.clock)
         self._lease = held.lease
         self._parts = parts
         self._source = parts.source_of(held.lease)
@@ -85,11 +86,13 @@ class ShardConsumer:
         self._stopping.ask(StopReason.REQUESTED)
 
     def hand_off(self) -> None:
-        """Another worker waits for the lease: let the child finish its batch, tell it, transfer the lease, finish."""
+        """Give the lease to the worker that waits for it: let the child finish its batch, tell it, transfer the
+        lease, finish.
+        """
         self._stopping.ask(StopReason.HANDOFF)
 
     def lose_lease(self) -> None:
-        """The lease is gone: nothing more is delivered; the child gets `leaseLost`."""
+        """Stop because the lease is gone: nothing more is delivered; the child gets `leaseLost`."""
         self._stopping.ask(StopReason.LEASE_LOST)
 
     def heed(self, lease: Lease) -> None:
@@ -97,10 +100,10 @@ class ShardConsumer:
         if self._wishes.heed(lease, is_waiting=self.state is ConsumerState.BACKING_OFF) and self._processor:
             self._processor.kill_soon()
 
-    def adjust(self, settings: ConsumerSettings) -> None:
+    def adjust(self, settings: ChildSettings) -> None:
         """Go on with other bounds and pauses. A wait that is under way keeps those that it began with."""
         self._settings = settings
-        self._failures.adjust(settings.restarts)
+        self._failures.adjust(settings)
         if self._processor is not None:
             self._processor.adjust(settings.reply_timeout_s, settings.warn_after_s)
 
@@ -113,7 +116,9 @@ class ShardConsumer:
             try:
                 await self._abandon()
             finally:
-                self._parts.taps.end(self._tap, self._stopping.stop, is_complete=self._checkpoints.range.is_complete)
+                self._parts.traces.end(
+                    self._trace, self._stopping.stop, is_complete=self._checkpoints.range.is_complete
+                )
 
     def _enter(self, state: ConsumerState) -> None:
         if state is not self.state:
@@ -191,7 +196,7 @@ class ShardConsumer:
         return ActivityOutcome.DONE
 
     async def _start_reader_and_child(self) -> None:
-        """Position the reader while the child starts; then `initialize` it."""
+        """Move the reader while the child starts; then `initialize` it."""
         await self._stop_reader()
         self._failures.resume(self._lease)
         if self._processor is None:
@@ -225,7 +230,7 @@ class ShardConsumer:
             log.debug("child spawned", extra=self._about("child_spawned", child=child.description, took_ms=took_ms))
             clock, part, stream = self._parts.clock, self.part, self._source.stream_name
             answer = self._checkpoints.answer
-            self._processor = processor_of(child, self.key, clock, self._settings, part, self._tap, stream, answer)
+            self._processor = processor_of(child, self.key, clock, self._settings, part, self._trace, stream, answer)
 
     async def _process(self) -> ActivityOutcome:
         assert self._reader is not None and self._processor is not None
@@ -308,7 +313,7 @@ class ShardConsumer:
         return ActivityOutcome.DONE
 
     def _note_answered(self, position: Position) -> None:
-        """The child has answered for everything up to there."""
+        """Note that the child has answered for everything up to there."""
         if self._failures.caught_up(position, self._checkpoints.range.last):
             self.part.recovered()
 
@@ -361,7 +366,9 @@ class ShardConsumer:
         return ActivityOutcome.DONE
 
     async def _end_life(self) -> ActivityOutcome:
-        """A suspect is next: let the child checkpoint what it has had before; a new child begins with that record."""
+        """End the child before a poison candidate: let it checkpoint what it has had; a new one begins with that
+        record.
+        """
         assert self._processor is not None
         try:
             await self._processor.shutdown_requested(self._checkpoints.range.last.sequence)
@@ -377,12 +384,14 @@ class ShardConsumer:
             self._parts.on_gave_up(self.key, self._failures.why)
             return ActivityOutcome.GAVE_UP
         asked = self._wishes.restart_asked
-        if not asked.is_set() and not await self._failures.set_aside_suspect(self._stopping, self._checkpoints):
-            await self._pause(self._failures.delay_s(), asked)
+        if not asked.is_set() and not await self._failures.set_aside_candidate(self._stopping, self._checkpoints):
+            await self._pause(self._failures.pause_s(), asked)
         return ActivityOutcome.DONE
 
     async def _judge_missing(self) -> ActivityOutcome:
-        """Is the shard over, or is it the wrong stream? The reader keeps its place, and tries again when asked."""
+        """Find out whether the shard is over, or the stream is the wrong one. The reader keeps its place, and tries
+        again when asked.
+        """
         try:
             judging = self._parts.care.judge_missing(replace(self._lease, checkpoint=self._delivered))
             verdict = await ours(judging, "judging a shard", self.key)
@@ -407,7 +416,7 @@ class ShardConsumer:
             if self._processor is not None and self._processor.initialized:
                 await self._processor.shutdown_requested(self._checkpoints.range.last.sequence)
         except ProcessorError as error:
-            if self._settings.dialect is not Dialect.KCL_1 or not isinstance(error, ProcessorGoneError):
+            if self._settings.protocol_version != Dialect.KCL_1.value or not isinstance(error, ProcessorGoneError):
                 return await self._child_failed(error)
             await self._dismiss_child()  # it does not know the action, which came with KCL 1.8
         return ActivityOutcome.DONE
@@ -427,7 +436,7 @@ class ShardConsumer:
     async def _child_failed(
         self, error: Exception, batch: ChildBatch | None = None, before: Position | None = None
     ) -> ActivityOutcome:
-        """The child had `batch`, which came after `before`; it is gone now."""
+        """Deal with a child that had `batch`, which came after `before`; it is gone now."""
         processor, self._processor = self._processor, None
         ended = await processor.end() if processor is not None else "never started"
         words = processor.last_words if processor is not None else ()
@@ -458,7 +467,7 @@ class ShardConsumer:
             await reader.stop()
 
     async def _abandon(self) -> None:
-        """Nothing may outlive the consumer, even when it is cancelled."""
+        """Let nothing outlive the consumer, even when it is cancelled."""
         self.aggregates.close()
         self._parts.metrics.end(self.part)
         self._stopping.close()
@@ -468,7 +477,7 @@ class ShardConsumer:
         await self._stop_reader()
 
     async def _retry_later(self, delay_max_s: float = RETRY_DELAY_MAX_S) -> ActivityOutcome:
-        """The world is not ready: `taskBackoffTimeMillis`, doubling while it stays so."""
+        """Wait because the world is not ready: `taskBackoffTimeMillis`, doubling while it stays so."""
         delay_s = min(self._settings.task_backoff_s * 2.0 ** min(self._retries, 30), delay_max_s)
         self._retries += 1
         await self._pause(delay_s)

@@ -1,9 +1,10 @@
 """The failures of one shard's record processor: counted, noted on the lease row, and traced to a record if asked for.
 
-`restarts` decides when to start again, and `bisecting` what to deliver next; this module keeps what both need to know.
-Only the processor's own checkpoints count as progress. Each failure makes the pauses longer, except one that narrows a
-search. Our own checkpoint past a record that was set aside does not shorten them, so that a processor that cannot work
-at all, because its database is down for example, costs few records.
+Rules: protocol#restart-delays. Only failures *without checkpoint progress in between* count, and only the processor's
+own checkpoints are progress: a child that fails once an hour but moves on is restarted for ever. By default so is one
+that dies on the same record, with pauses that grow: its shard waits, and no other does. A failure that narrows the
+search for a record (`bisecting`) makes no pause longer. Our own checkpoint past a record that was set aside makes none
+shorter, so that a processor that cannot work at all, because its database is down for example, costs few records.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from random import Random
 
 from mld.consumer.bisecting import Bisecting
 from mld.consumer.parts import PlacedRecord, records_of
-from mld.consumer.ports import ChildStartError, ConsumerParts, ConsumerSettings, letter_of
-from mld.consumer.restarts import RestartPolicy
+from mld.consumer.ports import ChildStartError, ConsumerParts, dead_letter_of
 from mld.consumer.shard_checkpoints import ShardCheckpoints
 from mld.consumer.stopping import Stopping
 from mld.core.errors import DeadLetterError
@@ -24,7 +25,23 @@ from mld.core.streams import ChildBatch
 from mld.leases.checkpoints import Write
 from mld.leases.lease import Failing, Lease
 from mld.leases.validity import HeldLease
+from mld.properties.settings import ChildSettings
 from mld.protocol.conversation import ProcessorGoneError, ProcessorSilentError
+
+JITTER_SHARE = 0.2  # spreads the restarts of many shards that fail for one common reason
+
+
+def gives_up(child: ChildSettings, failures: int) -> bool:
+    """Return whether this many failures in a row under this worker are too many."""
+    return child.failures_max is not None and failures > child.failures_max
+
+
+def delay_s(child: ChildSettings, failures: int, rng: Random) -> float:
+    """Return the seconds to wait before the next start after `failures` failures in a row; 0 counts as 1."""
+    exponential = child.restart_backoff_s * 2.0 ** min(max(0, failures - 1), 30)
+    longest_s = max(child.restart_pause_max_s, child.restart_backoff_s)
+    return min(exponential, longest_s) * (1 + JITTER_SHARE * rng.random())
+
 
 log = logging.getLogger(__name__)
 
@@ -32,14 +49,14 @@ log = logging.getLogger(__name__)
 class Failures:
     """One per consumer."""
 
-    def __init__(self, held: HeldLease, parts: ConsumerParts, settings: ConsumerSettings) -> None:
+    def __init__(self, held: HeldLease, parts: ConsumerParts, settings: ChildSettings) -> None:
         self._key = held.lease.key
         self._sender = parts.source_of(held.lease).sender
         self._shard_id = held.lease.shard_id
         self._token = held.token
         self._parts = parts
-        self._policy = settings.restarts
-        self._search = Bisecting(settings.poison_attempts)
+        self._settings = settings
+        self._search = Bisecting(settings.poison_attempts or 0)
         self._count = 0  # without checkpoint progress, those of earlier owners included
         self._here = 0  # of these in our hands
         self._level = 0  # how long the pauses have become
@@ -47,14 +64,14 @@ class Failures:
         self._is_noted = False  # on the row
         self._owed: Position | None = None  # up to where failed processors had records
         self._asked_before: Position | None = None
-        self._suspect: PlacedRecord | None = None
+        self._candidate: PlacedRecord | None = None
         self._last_words: Sequence[str] = ()
-        self._letters = 0
+        self._dead_letters = 0
         self.why = ""
 
-    def adjust(self, policy: RestartPolicy) -> None:
-        """Judge by another policy from now on; what was counted stays."""
-        self._policy = policy
+    def adjust(self, settings: ChildSettings) -> None:
+        """Judge by other settings from now on; what was counted stays."""
+        self._settings = settings
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -70,19 +87,19 @@ class Failures:
             self._search = self._search.resumed(note.first, note.attempts)
 
     def moved(self, checkpoint: Position) -> None:
-        """The processor has checkpointed."""
+        """Note that the processor has checkpointed."""
         self._recover()
         self._count = self._here = self._level = 0
         self._asked_before = None
         self._search = self._search.moved(checkpoint)
 
     def accepted(self, last: Position | None) -> None:
-        """The processor has answered for a batch up to `last`."""
+        """Note that the processor has answered for a batch up to `last`."""
         if last is not None:
             self._search = self._search.passed(last)
 
     def caught_up(self, answered: Position, checkpoint: Position) -> bool:
-        """Whether a shard that failed works again: its new processor has answered for all that failed ones had.
+        """Return whether a shard that failed works again: its new processor has answered for all that failed ones had.
 
         What was counted stays until it checkpoints, so that one that dies whenever it is idle is not started without
         pauses.
@@ -107,12 +124,12 @@ class Failures:
         before: Position,
         delivered: Position,
     ) -> None:
-        """The processor has failed while it had `batch`, which came after `before`; None: it had none.
+        """Note that the processor has failed while it had `batch`, which came after `before`; None: it had none.
 
         `delivered` is the furthest record it was given.
         """
         self._is_noted, self._owed = True, max(delivered, self._owed or delivered)
-        self.why, self._last_words, self._suspect = why, last_words, None
+        self.why, self._last_words, self._candidate = why, last_words, None
         self._since_s = self._since_s if self._count else int(self._parts.clock.wall())
         self._count += 1
         self._here += 1
@@ -125,7 +142,7 @@ class Failures:
         self._parts.keeper.note_failing(self._key, self._token, note)
 
     async def _note_batch(self, checkpoint: Position, batch: ChildBatch, before: Position) -> bool:
-        """Whether the failure narrows a search: the next one will be of fewer records."""
+        """Return whether the failure narrows a search: the next one will be of fewer records."""
         handed = await records_of(batch)
         good = max(before, checkpoint)
         open_records = [record for record in handed if record.position > good]
@@ -136,7 +153,7 @@ class Failures:
         was_searching = self._search.is_searching
         self._search = self._search.failed(good, first, last, is_next_alone=is_next_alone)
         if self._search.culprit is not None:
-            self._suspect = open_records[0]
+            self._candidate = open_records[0]
         return was_searching and not is_next_alone
 
     # --- what to do ---------------------------------------------------------------------------------------------------
@@ -147,7 +164,7 @@ class Failures:
 
     @property
     def is_too_much(self) -> bool:
-        return self._policy.gives_up(self._here)
+        return gives_up(self._settings, self._here)
 
     @property
     def is_searching(self) -> bool:
@@ -155,7 +172,7 @@ class Failures:
         return self._search.is_searching
 
     def next_part(self, checkpoint: Position, delivered: Position, rest: Sequence[PlacedRecord]) -> int | None:
-        """How many of the records to deliver next; None: first let the processor checkpoint what it has had.
+        """Return how many of the records to deliver next; None: first let the processor checkpoint what it has had.
 
         It is asked to once for each record.
         """
@@ -166,15 +183,15 @@ class Failures:
             return None
         return self._search.take(positions)
 
-    async def set_aside_suspect(self, stopping: Stopping, checkpoints: ShardCheckpoints) -> bool:
+    async def set_aside_candidate(self, stopping: Stopping, checkpoints: ShardCheckpoints) -> bool:
         """Write the record that was found to the dead letter and move past it. False if there is none, or in doubt."""
-        if self._suspect is None:
+        if self._candidate is None:
             return False
         assert self._parts.letters is not None, "nothing is searched for without a place for it"
-        position, framed = self._suspect
+        position, framed = self._candidate
         framed = framed.as_it_came()
         attempts = self._search.attempts
-        letter = letter_of(
+        dead_letter = dead_letter_of(
             framed,
             self._shard_id,
             self._sender,
@@ -185,7 +202,7 @@ class Failures:
         )
         about = {"position": str(position), "attempts": attempts}
         try:
-            place = await stopping.unless(self._parts.letters.put(letter))
+            place = await stopping.unless(self._parts.letters.put(dead_letter))
         except DeadLetterError as error:
             log.error("record %s stays: %s", position, error, extra=self._about("letter_failed", **about))
             return False
@@ -194,24 +211,24 @@ class Failures:
         if await checkpoints.store(position) is not None:
             return False
         self._search = self._search.set_aside(position)
-        self._suspect = None
+        self._candidate = None
         self._count = self._here = 0
-        self._letters += 1
-        about |= {"place": place, "letters": self._letters}
+        self._dead_letters += 1
+        about |= {"place": place, "letters": self._dead_letters}
         log.error("record %s is set aside: %s", position, place, extra=self._about("record_set_aside", **about))
         return True
 
-    def delay_s(self) -> float:
-        """The pause before the next start; logs it."""
-        delay_s = self._policy.delay_s(self._level, self._parts.rng)
+    def pause_s(self) -> float:
+        """Log and return the pause before the next start."""
+        pause_s = delay_s(self._settings, self._level, self._parts.rng)
         if self._count == 1:
-            log.info("child restarts in %.1f s", delay_s, extra=self._about("child_restart", failures=1))
-            return delay_s
+            log.info("child restarts in %.1f s", pause_s, extra=self._about("child_restart", failures=1))
+            return pause_s
         since = datetime.fromtimestamp(self._since_s, UTC).isoformat()
         log.warning(
             "shard is failing: %d times without a checkpoint; child restarts in %.1f s, other shards go on",
             self._count,
-            delay_s,
+            pause_s,
             extra=self._about(
                 "shard_failing",
                 failures=self._count,
@@ -219,14 +236,14 @@ class Failures:
                 first=None if self._search.first is None else str(self._search.first),
             ),
         )
-        return delay_s
+        return pause_s
 
     def _about(self, action: str, **fields: object) -> dict[str, object]:
         return {"action": action, "shard": self._key, **fields}
 
 
 def restart_reason(error: Exception) -> str:
-    """Why a child has to be started again, in one word."""
+    """Return why a child has to be started again, in one word."""
     match error:
         case ChildStartError():
             return "start"  # it could not be started
@@ -239,6 +256,6 @@ def restart_reason(error: Exception) -> str:
 
 
 def in_words(error: Exception, last_words: Sequence[str]) -> str:
-    """What went wrong; the last line that the child wrote to stderr comes first."""
+    """Return what went wrong; the last line that the child wrote to stderr comes first."""
     word = next((word for word in reversed(last_words) if word.strip()), None)
     return str(error) if word is None else f"{word} ({error})"

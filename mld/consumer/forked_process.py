@@ -39,11 +39,11 @@ class ForkedProcess:
         self._line = line
 
     def exit_handle(self) -> int:
-        """A new descriptor that is readable once `poll` knows the end."""
+        """Return a new descriptor that is readable once `poll` knows the end."""
         return os.dup(self._line.fileno())
 
     def poll(self) -> int | None:
-        """The exit code, or the negative number of the signal that ended it; None while it runs."""
+        """Return the exit code, or the negative number of the signal that ended it; None while it runs."""
         if self.returncode is None:
             with contextlib.suppress(BlockingIOError):
                 self.returncode = _code(_receive(self._line))
@@ -68,7 +68,7 @@ def _code(record: bytes) -> int:
 
 
 async def fork(command: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess | None:
-    """A child forked by the server of this command; None if it is another command, or if no server forks one."""
+    """Return a child forked by the server of this command; None if it is another command, or if no server forks one."""
     if PurePath(command[0]).name != forking.PROGRAM or len(command) < 2:
         return None
     arguments = [os.fsencode(argument) for argument in command[1:]]
@@ -118,7 +118,7 @@ def _connect(request: Request, places: Sequence[str]) -> socket.socket | None:
 
 
 def _pipes(undo: contextlib.ExitStack) -> tuple[list[IO[bytes]], list[int]]:
-    """Our ends as files and the child's ends as descriptors, in the order of stdin, stdout, stderr."""
+    """Return our ends as files and the child's ends as descriptors, in the order of stdin, stdout, stderr."""
     theirs: list[int] = []
     undo.callback(_close_all, theirs)
     ours: list[IO[bytes]] = []

@@ -133,7 +133,7 @@ _FINAL = frozenset(
 
 
 def next_state(state: ConsumerState, outcome: ActivityOutcome, stop: StopReason | None) -> ConsumerState:
-    """The state after `state`'s activity ended with `outcome` while `stop` was (or was not) set.
+    """Return the state after `state`'s activity ended with `outcome` while `stop` was (or was not) set.
 
     Raises KeyError for a pair that cannot happen: that is a bug, not an event.
     """

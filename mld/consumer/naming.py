@@ -39,7 +39,7 @@ class StreamNaming:
         self._variables: Mapping[str, str] = {}
 
     async def variables(self) -> Mapping[str, str]:
-        """Variables for the environment of a child; empty if Kinesis does not answer."""
+        """Return variables for the environment of a child; empty if Kinesis does not answer."""
         async with self._asking:
             if self._clock.monotonic() - self._answered_at >= FRESH_S:
                 self._variables = await self._ask()
@@ -68,6 +68,6 @@ class StreamNaming:
 
 
 def _written(created_ms: int) -> str:
-    """A time, written as `2026-01-02T03:04:05.678Z`."""
+    """Return a time, written as `2026-01-02T03:04:05.678Z`."""
     created = _EPOCH + timedelta(milliseconds=created_ms)
     return f"{created.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"

@@ -24,7 +24,7 @@ Holds = Callable[[], Mapping[str, object]]
 
 
 def next_warning_s(running_s: float) -> float:
-    """The age at which to warn again about a request that was warned about at `running_s`."""
+    """Return the age at which to warn again about a request that was warned about at `running_s`."""
     return running_s + min(max(running_s, REPEAT_MIN_S), REPEAT_MAX_S)
 
 
@@ -62,7 +62,7 @@ class Overdue:
             self._look_after(max(0.0, first_s - (self._clock.monotonic() - self._began_s)))
 
     def begin(self, request: str, holds: Holds) -> None:
-        """The child gets a request."""
+        """Note that the child gets a request."""
         self._request, self._holds, self.refused = request, holds, None
         self._began_s = self._heard_s = self._clock.monotonic()
         self._due_s = self._first_s
@@ -70,17 +70,17 @@ class Overdue:
             self._look_after(self._first_s)
 
     def heard(self) -> None:
-        """The child has sent a valid message."""
+        """Note that the child has sent a valid message."""
         self._heard_s = self._clock.monotonic()
 
     def end(self) -> None:
-        """The request is answered, or given up."""
+        """Note that the request is answered, or given up."""
         self._request, self._holds = None, dict
         if self._due_s != self._first_s:  # it was warned of, and the timer waits for its next warning
             self._forget_timer()
 
     def close(self) -> None:
-        """There will be no more requests."""
+        """Stop watching: there will be no more requests."""
         self.end()
         self._forget_timer()
 

@@ -24,7 +24,7 @@ from mld.protocol.framed import FramedRecord, Splitter, line_of
 async def batch_of(
     page: Page, delivered: Position, hash_range: HashRange | None, source: ShardSource, stopping: Stopping
 ) -> ChildBatch | None:
-    """The batch after `delivered`; None if a stop is asked for while it waits for schemas."""
+    """Return the batch after `delivered`; None if a stop is asked for while it waits for schemas."""
     if source.placement is not None and page.bears_frames:  # the only pages that may have aggregates
         hash_range = await source.placement.range_of(hash_range)
     batch = page.after(delivered, hash_range)
@@ -108,7 +108,7 @@ class JoinedBatch:
 
 
 async def records_of(batch: ChildBatch) -> list[PlacedRecord]:
-    """All records of a batch, in order."""
+    """Return all records of a batch, in order."""
     if isinstance(batch, Part):
         return list(batch.records)
     if isinstance(batch, JoinedBatch):
@@ -127,10 +127,12 @@ async def records_of(batch: ChildBatch) -> list[PlacedRecord]:
 
 
 def holding_of(page: Page, batch: ChildBatch) -> dict[str, object]:
-    """What a child is working on: Kinesis records of the page, of which it may have had the first ones before."""
+    """Return what a child is working on: Kinesis records of the page, of which it may have had the first ones
+    before.
+    """
     return {"records": page.count, "first": page.first_sequence, "last": str(batch.largest)}
 
 
 def holding_part(part: Part) -> dict[str, object]:
-    """The same for a part, in user records."""
+    """Return the same for a part, in user records."""
     return {"records": len(part.records), "first": str(part.records[0].position), "last": str(part.largest)}

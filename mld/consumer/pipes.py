@@ -25,7 +25,9 @@ class ChildInput:
             fcntl.fcntl(pipe, F_SETPIPE_SZ, PIPE_BYTES)
 
     def write_now(self, piece: bytes) -> memoryview:
-        """What the pipe has no room for, without waiting; all of the piece if it is closed, which `write` reports."""
+        """Return what the pipe has no room for, without waiting; all of the piece if it is closed, which `write`
+        reports.
+        """
         rest = memoryview(piece)
         if self._waiter is None and not self._pipe.closed:
             with contextlib.suppress(OSError):
@@ -33,7 +35,7 @@ class ChildInput:
         return rest
 
     async def write(self, piece: bytes | memoryview) -> None:
-        """One writer at a time. Raises BrokenPipeError if the child, or `close`, has closed it."""
+        """Write, one writer at a time. Raises BrokenPipeError if the child, or `close`, has closed it."""
         rest = memoryview(piece)
         while True:
             if self._pipe.closed:

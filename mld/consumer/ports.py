@@ -1,4 +1,4 @@
-"""What a shard consumer needs: a host for its child, the other rooms as small interfaces, and its settings.
+"""What a shard consumer needs: a host for its child, and the other rooms as small interfaces.
 
 `ProcessorHost` starts children: `child` is the real adapter (processes and pipes); tests use in-memory children that
 speak the same bytes.
@@ -21,8 +21,7 @@ from random import Random
 from typing import Protocol
 
 from mld.aws.letters import Letter, LetterBox
-from mld.consumer.restarts import RestartPolicy
-from mld.consumer.taps import Taps
+from mld.consumer.protocol_trace import ProtocolTraces
 from mld.core.clock import Clock
 from mld.core.errors import MldError
 from mld.core.positions import InitialPosition
@@ -32,7 +31,7 @@ from mld.leases.lease import Lease
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardMetrics
 from mld.protocol.framed import FramedRecord
-from mld.protocol.messages import Dialect, StreamLabel
+from mld.protocol.messages import StreamLabel
 from mld.retrieval.placement import Placement
 from mld.retrieval.reader import ShardReader
 
@@ -46,10 +45,10 @@ class Sender:
     worker: str
 
 
-def letter_of(
+def dead_letter_of(
     record: FramedRecord, shard_id: str, sender: Sender, now_s: float, *, attempts: int, why: str, stderr: Sequence[str]
 ) -> Letter:
-    """The letter about a record with which its processor failed `attempts` times, last for the reason `why`.
+    """Return the letter about a record with which its processor failed `attempts` times, last for the reason `why`.
 
     The same record always gets the same name: written twice, it replaces itself where the place has names.
     """
@@ -97,11 +96,11 @@ class ChildProcess(Protocol):
         ...
 
     async def read_line(self) -> str | None:
-        """The next line of its stdout; None when there will be no more (closed, or the process is gone)."""
+        """Return the next line of its stdout; None when there will be no more (closed, or the process is gone)."""
         ...
 
     def take_unread(self) -> list[str]:
-        """Lines already read from stdout that nobody asked for yet; they are removed."""
+        """Return lines already read from stdout that nobody asked for yet; they are removed."""
         ...
 
     @property
@@ -118,7 +117,7 @@ class ChildProcess(Protocol):
         ...
 
     async def kill(self) -> str:
-        """KILL the process group now and reap; says how it ended."""
+        """Kill the process group now and reap; say how it ended."""
         ...
 
 
@@ -131,7 +130,7 @@ class ShardAddress:
     stream: StreamLabel | None = None
 
     def variables(self) -> dict[str, str]:
-        """What the environment of the child says about it (protocol#child-command)."""
+        """Return what the environment of the child says about it (protocol#child-command)."""
         variables = {"MLD_SHARD_ID": self.shard_id, "MLD_LEASE_KEY": self.key}
         if self.stream is not None:
             label = self.stream
@@ -171,11 +170,11 @@ class ShardCare(Protocol):
         ...
 
     async def judge_missing(self, lease: Lease) -> MissingVerdict:
-        """The checkpoint of `lease` is the last position that was read."""
+        """Judge a shard that is missing; the checkpoint of `lease` is the last position that was read."""
         ...
 
     def ended(self, lease: Lease) -> None:
-        """The row is at SHARD_END: wake waiting children, note the row for clean-up."""
+        """Note that the row is at SHARD_END: wake waiting children, note the row for clean-up."""
         ...
 
 
@@ -191,21 +190,6 @@ class Signal:
     def notify(self) -> None:
         self._event.set()
         self._event = asyncio.Event()
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerSettings:
-    dialect: Dialect
-    restarts: RestartPolicy
-    poison_attempts: int
-    """Failures after which a record is searched for and set aside; 0: never."""
-    reply_timeout_s: float | None
-    parent_poll_s: float
-    task_backoff_s: float
-    deliver_empty_batches: bool
-    warn_after_s: float
-    logs_fields: bool = True
-    """What a child logs as JSON objects becomes fields of our log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +214,7 @@ class ShardSource:
         return None if self.label is None else self.label.name
 
     def address_of(self, lease: Lease) -> ShardAddress:
-        """For whom the child of a lease is started."""
+        """Return for whom the child of a lease is started."""
         return ShardAddress(lease.key, lease.shard_id, self.label)
 
 
@@ -249,4 +233,4 @@ class ConsumerParts:
     letters: LetterBox | None = None
     """Where records are set aside; None: no record ever is."""
     metrics: Metrics = field(default_factory=Metrics)
-    taps: Taps = field(default_factory=Taps)
+    traces: ProtocolTraces = field(default_factory=ProtocolTraces)

@@ -17,10 +17,12 @@ from typing import NoReturn
 
 from mld.consumer.child_logger import ChildLogger
 from mld.consumer.overdue import Holds, Overdue
-from mld.consumer.ports import ChildProcess, ConsumerSettings
-from mld.consumer.taps import ShardTap
+from mld.consumer.ports import ChildProcess
+from mld.consumer.protocol_trace import ProtocolTrace
 from mld.core.clock import Clock
 from mld.metrics.shard import ShardMetrics
+from mld.properties.settings import ChildSettings
+from mld.properties.values import ChildLog
 from mld.protocol import codec
 from mld.protocol.conversation import (
     ActionDone,
@@ -86,7 +88,7 @@ class Processor:
         reply_timeout_s: float | None,
         warn_after_s: float,
         metrics: ShardMetrics | None = None,
-        tap: ShardTap | None = None,
+        trace: ProtocolTrace | None = None,
         logs_fields: bool = True,
         stream: str | None = None,
     ) -> None:
@@ -94,8 +96,8 @@ class Processor:
         self._clock = clock
         self._log = ChildLogger(log, "child_stdout", shard_id, as_fields=logs_fields, stream=stream)
         self._child = child
-        self._tap = ShardTap(shard_id, clock) if tap is None else tap
-        self._tap.started(child.description)
+        self._trace = ProtocolTrace(shard_id, clock) if trace is None else trace
+        self._trace.started(child.description)
         is_bounded = reply_timeout_s is not None
         self._overdue = Overdue(clock, shard_id, child.description, warn_after_s, is_bounded=is_bounded)
         self._shard_id = shard_id
@@ -140,7 +142,7 @@ class Processor:
     async def process_records(
         self, line: Iterable[bytes], wanted: Wanted = _always, written: Written = _no_matter, holds: Holds = dict
     ) -> None:
-        """`holds` describes the line, for a warning."""
+        """Have records processed; `holds` describes the line, for a warning."""
         await self._exchange(ActionName.PROCESS_RECORDS, line, wanted, written, holds)
 
     async def shutdown_requested(self, checkpoint: str) -> None:
@@ -166,7 +168,7 @@ class Processor:
             await asyncio.wait([self.gone])
         finally:
             self.gone.cancel()
-        self._tap.ended(words)
+        self._trace.ended(words)
         return words
 
     def kill_soon(self) -> None:
@@ -177,7 +179,7 @@ class Processor:
         self._overdue.close()
         self.gone.cancel()
         words = await self._child.kill()
-        self._tap.ended(words)
+        self._trace.ended(words)
         return words
 
     # --- actions -----------------------------------------------------------------------------------------------------
@@ -213,7 +215,7 @@ class Processor:
                 await _settle(writing)
 
     def _begin_write(self, line: Iterable[bytes]) -> asyncio.Future[None] | None:
-        return self._child.begin_write(self._tap.copied(line) if self._tap.listeners else line)
+        return self._child.begin_write(self._trace.copied(line) if self._trace.listeners else line)
 
     async def _line_read(self) -> None:
         """Wait until the action's line is written: until then nothing else may be."""
@@ -248,7 +250,7 @@ class Processor:
         self._end_wait(ProcessorSilentError(f"did not answer {self._action.value} {within}"))
 
     def _end_wait(self, error: Exception | None = None) -> None:
-        """The action is answered, or will never be."""
+        """Note that the action is answered, or will never be."""
         self._forget_timeout()
         if self._answered is not None and not self._answered.done():
             self._answered.set_result(error)
@@ -270,8 +272,8 @@ class Processor:
     async def _take(self, line: str) -> None:
         if self._is_ending:
             return
-        if self._tap.listeners:
-            self._tap.heard(line)
+        if self._trace.listeners:
+            self._trace.heard(line)
         match self._conversation.receive_line(line):
             case ActionDone():
                 self._end_wait()
@@ -306,7 +308,7 @@ class Processor:
                 await _settle(replying)
 
     async def _give_way(self, line: str) -> None:
-        """A turn of the loop for others, after some lines that answered no action, or a few long ones."""
+        """Give others a turn of the loop after some lines that answered no action, or a few long ones."""
         self._noted += 1
         self._noted_characters += len(line)
         if self._noted >= NOTED_PER_STEP or self._noted_characters >= NOTED_CHARACTERS_PER_STEP:
@@ -332,7 +334,9 @@ class Processor:
 
 
 def _followed(line: Iterable[bytes], written: Written) -> Iterator[bytes]:
-    """The pieces of the line, and then a call: whoever writes them asks for the next one when a piece is written."""
+    """Yield the pieces of the line, and then a call: whoever writes them asks for the next one when a piece is
+    written.
+    """
     yield from line
     written()
 
@@ -356,23 +360,23 @@ def processor_of(
     child: ChildProcess,
     shard: str,
     clock: Clock,
-    settings: ConsumerSettings,
+    settings: ChildSettings,
     metrics: ShardMetrics,
-    tap: ShardTap,
+    trace: ProtocolTrace,
     stream: str | None,
     on_checkpoint: CheckpointHandler,
 ) -> Processor:
-    """The processor of a consumer with these settings."""
+    """Return the processor of a consumer with these settings."""
     return Processor(
         child,
         shard,
-        settings.dialect,
+        Dialect(settings.protocol_version),
         clock,
         on_checkpoint=on_checkpoint,
         reply_timeout_s=settings.reply_timeout_s,
         warn_after_s=settings.warn_after_s,
         metrics=metrics,
-        tap=tap,
-        logs_fields=settings.logs_fields,
+        trace=trace,
+        logs_fields=settings.log is ChildLog.FIELDS,
         stream=stream,
     )

@@ -45,17 +45,17 @@ class ShardCheckpoints:
         self._on_lost = on_lost
 
     def begin(self, checkpoint: Position) -> None:
-        """Another child begins, after this checkpoint."""
+        """Note that another child begins, after this checkpoint."""
         self.range = CheckpointRange.starting_at(checkpoint)
         self.refused = False
 
     def deliver(self, largest: Position | None) -> None:
-        """The child has a whole batch up to `largest`."""
+        """Note that the child has a whole batch up to `largest`."""
         if largest is not None:
             self.range = self.range.deliver(largest)
 
     def deliver_end(self) -> None:
-        """The child has `shardEnded`."""
+        """Note that the child has `shardEnded`."""
         self.range = self.range.at_shard_end()
 
     async def answer(self, request: CheckpointRequest) -> CheckpointErrorName | None:

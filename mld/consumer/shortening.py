@@ -34,7 +34,7 @@ class ShortLine:
             pass
 
     def text(self) -> str:
-        """The line, without its end."""
+        """Return the line, without its end."""
         if self.records > RECORDS_SHOWN:
             left_out = self.records - RECORDS_SHOWN
             _, is_whole, tail = self._rest.rpartition(_RECORD_END)
@@ -81,7 +81,7 @@ class ShortLine:
         return True
 
     def _count(self) -> bool:
-        """Of the records that are left out only the number counts, and what follows the last one."""
+        """Count the records that are left out, and keep what follows the last one."""
         self.records += self._rest.count(_HEAD)
         last = self._rest.rfind(_HEAD)
         kept = self._rest if last < 0 else self._rest[last + len(_HEAD) :]

@@ -36,7 +36,7 @@ class Stopping:
             self._waiter.cancel()
 
     async def unless(self, awaitable: Awaitable[T], over: asyncio.Future[Any] | None = None) -> T | None:
-        """The awaitable's value, or None as soon as a stop is asked for or `over` is done."""
+        """Return the awaitable's value, or None as soon as a stop is asked for or `over` is done."""
         assert self._interruption is None, "one wait at a time"
         with Interruption() as interruption:
             self._interruption = interruption
@@ -64,7 +64,7 @@ class Stopping:
             await _cancel_all(*waits)
 
     def _wait(self) -> asyncio.Future[Any]:
-        """Done when a stop is asked for; one for the life of the consumer."""
+        """Return what is done when a stop is asked for; one for the life of the consumer."""
         if self._waiter is None:
             self._waiter = asyncio.ensure_future(self._asked.wait())
         return self._waiter
@@ -90,7 +90,9 @@ class PauseGate:
         return True
 
     async def after(self, awaitable: Awaitable[T]) -> T:
-        """The awaitable's value, as soon as it may pass. What is cancelled here is read again from the checkpoint."""
+        """Return the awaitable's value, as soon as it may pass. What is cancelled here is read again from the
+        checkpoint.
+        """
         value = await awaitable
         await self._open.wait()
         return value

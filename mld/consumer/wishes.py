@@ -48,7 +48,7 @@ class Wishes:
         return is_asked
 
     def concern(self, batch: ChildBatch, after: Position) -> bool:
-        """Whether a record that is to be left out may be in a batch of what comes after a position."""
+        """Return whether a record that is to be left out may be in a batch of what comes after a position."""
         if batch.largest is None:
             return False
         parts = (mark.partition("/") for mark in self._left_out)
@@ -56,7 +56,7 @@ class Wishes:
         return any(first <= batch.largest and Position(first.sequence, SUB_MAX) > after for first in firsts)
 
     def kept(self, records: Iterable[PlacedRecord]) -> list[PlacedRecord]:
-        """The records but for those that are to be left out, which are logged."""
+        """Return the records but for those that are to be left out, which are logged."""
         kept = []
         for record in records:
             sequence, sub = record.framed.sequence, record.framed.sub

@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 class Clock(Protocol):
     def monotonic(self) -> float:
-        """Seconds of an arbitrary origin; only differences mean anything."""
+        """Return seconds of an arbitrary origin; only differences mean anything."""
         ...
 
     def wall(self) -> float:
-        """Seconds since the epoch."""
+        """Return seconds since the epoch."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -33,7 +33,7 @@ def iso_time(wall_s: float) -> str:
 
 
 def millis_since(clock: Clock, started_at: float) -> float:
-    """Milliseconds since `started_at`, a value of `clock.monotonic()`, for the log."""
+    """Return milliseconds since `started_at`, a value of `clock.monotonic()`, for the log."""
     return round((clock.monotonic() - started_at) * 1000, 1)
 
 
@@ -63,7 +63,7 @@ async def wait_for_event(event: asyncio.Event, timeout_s: float | None) -> bool:
 
 
 async def unless(event: asyncio.Event, work: Awaitable[T]) -> T | None:
-    """What `work` returns; None if `event` is set before: then `work` is cancelled, whatever it waits for."""
+    """Return what `work` returns; None if `event` is set before: then `work` is cancelled, whatever it waits for."""
     working = asyncio.ensure_future(work)
     waiting = asyncio.ensure_future(event.wait())
     try:

@@ -48,7 +48,9 @@ class ControlPlace:
 
 
 def directories(environ: Mapping[str, str], uid: int) -> list[Path]:
-    """Where a daemon's socket may be, the best first: systemd's for the service, the session's, the temporary one."""
+    """Return where a daemon's socket may be, the best first: systemd's for the service, the session's, the temporary
+    one.
+    """
     service = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     session = environ.get("XDG_RUNTIME_DIR", "")
     return [
@@ -59,7 +61,7 @@ def directories(environ: Mapping[str, str], uid: int) -> list[Path]:
 
 
 def places_to_look(environ: Mapping[str, str], uid: int) -> list[Path]:
-    """`directories`, and where a daemon may have made its socket that has another environment than we have."""
+    """Return `directories`, and where a daemon may have made its socket that has another environment than we have."""
     system = Path(SYSTEM_PLACES)
     session = system / "user" / str(uid) / PROGRAM
     services = [place for found in sorted(_matching(system, PROGRAM)) for place in _of_service(found)]
@@ -68,7 +70,9 @@ def places_to_look(environ: Mapping[str, str], uid: int) -> list[Path]:
 
 
 def _of_service(directory: Path) -> list[Path]:
-    """Others may look into a RuntimeDirectory unless the unit says otherwise; then one in it is used."""
+    """Choose the directory of the service. Others may look into a RuntimeDirectory unless the unit says otherwise;
+    then one in it is used.
+    """
     return [directory, directory / PROGRAM]
 
 
@@ -83,23 +87,23 @@ def _matching(directory: Path, prefix: str) -> Iterator[Path]:
 
 
 def spare_directory(uid: int) -> Path:
-    """A directory whose name nobody can foresee, for when somebody else has made the usual one."""
+    """Return a directory whose name nobody can foresee, for when somebody else has made the usual one."""
     return Path(FALLBACK, f"{PROGRAM}-{uid}-{os.urandom(RANDOM_BYTES).hex()}")
 
 
 def prefix_of(application: str) -> str:
-    """How the sockets of an application begin; the checksum tells names apart that look alike when made fit."""
+    """Return how the sockets of an application begin; the checksum tells names apart that look alike when made fit."""
     fit = _ODD.sub("_", application)[:APPLICATION_CHARACTERS_MAX]
     return f"{fit}-{zlib.crc32(application.encode('utf-8', 'surrogatepass')):08x}."
 
 
 def new_name(application: str) -> str:
-    """A name that no socket ever had, so that a dead one may be removed without a look who made it."""
+    """Return a name that no socket ever had, so that a dead one may be removed without a look who made it."""
     return f"{prefix_of(application)}{os.urandom(RANDOM_BYTES).hex()}{SUFFIX}"
 
 
 def sockets_of(application: str | None, environ: Mapping[str, str], uid: int) -> list[ControlPlace]:
-    """The sockets of an application's daemons on this machine, alive or not; None: of all applications."""
+    """Return the sockets of an application's daemons on this machine, alive or not; None: of all applications."""
     prefix = "" if application is None else prefix_of(application)
     found = []
     for directory in places_to_look(environ, uid):
@@ -114,7 +118,7 @@ def sockets_of(application: str | None, environ: Mapping[str, str], uid: int) ->
 
 
 def is_private(directory: Path, uid: int) -> bool:
-    """Whether it is a directory, not a link to one, of this user, and closed to all others."""
+    """Return whether it is a directory, not a link to one, of this user, and closed to all others."""
     try:
         return _why_not_private(os.lstat(directory), uid) is None
     except OSError:
@@ -122,7 +126,7 @@ def is_private(directory: Path, uid: int) -> bool:
 
 
 def open_directory(directory: Path, uid: int, *, make: bool) -> int:
-    """A descriptor of the directory, made if it is missing. Raises ControlPlaceError unless it is private."""
+    """Return a descriptor of the directory, made if it is missing. Raises ControlPlaceError unless it is private."""
     try:
         if make:
             _make(directory, uid)
@@ -160,7 +164,9 @@ def _why_not_private(status: os.stat_result, uid: int) -> str | None:
 
 
 def address_of(handle: int, directory: Path, name: str) -> str:
-    """The address of a socket in an open directory, short wherever the directory is; by its path without /proc."""
+    """Return the address of a socket in an open directory, short wherever the directory is; by its path without
+    /proc.
+    """
     short = Path(f"/proc/self/fd/{handle}")
     return str((short if short.is_dir() else directory) / name)
 
@@ -174,7 +180,7 @@ class SocketPeer:
 
 
 def peer_of(connection: socket.socket) -> SocketPeer | None:
-    """Who is at the other end; None where the system does not tell."""
+    """Return who is at the other end; None where the system does not tell."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return None
@@ -183,7 +189,7 @@ def peer_of(connection: socket.socket) -> SocketPeer | None:
 
 
 def is_answered(address: str) -> bool:
-    """Whether a process listens there. Only a refusal says that nobody does; one that is too busy is alive."""
+    """Return whether a process listens there. Only a refusal says that nobody does; one that is too busy is alive."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:

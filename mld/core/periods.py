@@ -51,12 +51,14 @@ SLOW_LEASES = 150
 
 
 def slow_period_s(leases: int, lease_duration_s: float) -> float:
-    """How often a worker that is no watcher looks at a table of so many leases."""
+    """Return how often a worker that is no watcher looks at a table of so many leases."""
     return max(LOOK_PERIOD_S, lease_duration_s * max(1.0, leases / SLOW_LEASES))
 
 
 def part_count(leases: int, *, is_covered: bool) -> int:
-    """Parts of a table with so many leases, a power of two; one where leases rest on heartbeats, which are rows too."""
+    """Return parts of a table with so many leases, a power of two; one where leases rest on heartbeats, which are
+    rows too.
+    """
     if is_covered or leases <= 2 * PART_LEASES:
         return 1
     return 1 << math.ceil(math.log2(leases / PART_LEASES))

@@ -72,7 +72,9 @@ class Position:
 
 
 def is_position_text(text: str) -> bool:
-    """Whether `text` is so many ASCII digits as a sequence number may have, or one of the four sentinel names."""
+    """Return whether `text` is so many ASCII digits as a sequence number may have, or one of the four sentinel
+    names.
+    """
     return text in _SENTINEL_RANKS or text == SHARD_END_NAME or _DIGITS.fullmatch(text) is not None
 
 

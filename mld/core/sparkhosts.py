@@ -44,13 +44,13 @@ class SparkHost:
 
 
 def running(application: str) -> list[SparkHost]:
-    """Hosts of this application, the newest first."""
+    """Return hosts of this application, the newest first."""
     hosts = [host for file in _files() if (host := _read(file)) is not None and host.application == application]
     return sorted(hosts, key=lambda host: float(host.about.get("startedAt", 0)), reverse=True)
 
 
 def told(application: str) -> list[dict[str, Any]]:
-    """What the hosts of this application tell of themselves, as far as it is for the status page."""
+    """Return what the hosts of this application tell of themselves, as far as it is for the status page."""
     return [{name: host.about.get(name) for name in TOLD} for host in running(application)]
 
 
@@ -80,7 +80,7 @@ def _time(value: Any) -> float | None:
 
 
 def expected_ui(conf: Mapping[str, str], master: str | None = None) -> str:
-    """Where the UI of a host will be that does not run yet, from `mld.spark.conf.*` and `mld.spark.master`."""
+    """Return where the UI of a host will be that does not run yet, from `mld.spark.conf.*` and `mld.spark.master`."""
     on = conf.get(UI_OFF, "").strip().lower()
     if on == "false":
         return f"none (mld.spark.conf.{UI_OFF} is false)"
@@ -93,7 +93,7 @@ def expected_ui(conf: Mapping[str, str], master: str | None = None) -> str:
 
 
 def _files() -> Iterator[Path]:
-    """Status files in directories that are ours alone."""
+    """Yield status files in directories that are ours alone."""
     for _, directory in meeting.meetings(PROGRAM, meeting.runtime_places(os.environb)):
         file = Path(directory) / STATUS_FILE
         if file.is_file():
@@ -120,7 +120,7 @@ def _read(file: Path) -> SparkHost | None:
 
 
 def _started_at(pid: int) -> str | None:
-    """Tells a process from another one that bore its number before; "0" where the system does not say."""
+    """Tell a process from another one that bore its number before; "0" where the system does not say."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):

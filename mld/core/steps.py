@@ -23,7 +23,7 @@ SORTED_SLICE = 500
 
 
 def finish(steps: Steps[T]) -> T:
-    """The result of a decision, computed in one go."""
+    """Return the result of a decision, computed in one go."""
     while True:
         try:
             next(steps)
@@ -43,7 +43,7 @@ def at_once(decision: Callable[P, Steps[T]]) -> Callable[P, T]:
 
 
 def in_order(items: Iterable[T], key: Callable[[T], Any]) -> Steps[list[T]]:
-    """`sorted` of many items."""
+    """Do as `sorted`, for many items."""
     left = iter(items)
     runs: list[list[T]] = []
     while run := list(islice(left, SORTED_SLICE)):

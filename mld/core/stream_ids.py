@@ -18,7 +18,7 @@ OF_THIS_STREAM: ContextVar[str | None] = ContextVar("mld_stream", default=None)
 
 @contextmanager
 def working_for(stream: str | None) -> Iterator[None]:
-    """What is logged within is about this stream, by its identifier; None: there is one stream only."""
+    """Log what is logged within as about this stream, by its identifier; None: there is one stream only."""
     token = OF_THIS_STREAM.set(stream)
     try:
         yield
@@ -41,12 +41,12 @@ class StreamId:
         return f"{self.account}:{self.name}:{self.epoch}"
 
     def lease_key(self, shard_id: str) -> str:
-        """The key of the lease of a shard, where a table holds several streams."""
+        """Return the key of the lease of a shard, where a table holds several streams."""
         return f"{self}:{shard_id}"
 
 
 def parse_stream_id(text: str) -> StreamId | None:
-    """The identifier that `text` is, exactly; None if it is none."""
+    """Return the identifier that `text` is, exactly; None if it is none."""
     found = _FORM.fullmatch(text)
     if found is None or int(found[3]) == 0:
         return None
@@ -55,19 +55,19 @@ def parse_stream_id(text: str) -> StreamId | None:
 
 
 def shard_of_key(key: str) -> str:
-    """The shard's own name in a lease key."""
+    """Return the shard's own name in a lease key."""
     stream = stream_of_key(key)
     return key if stream is None else key.removeprefix(f"{stream}:")
 
 
 def stream_of_key(key: str) -> str | None:
-    """The stream's part of a lease key; None for the key of a table with one stream, which is a shard id."""
+    """Return the stream's part of a lease key; None for the key of a table with one stream, which is a shard id."""
     stream, colon, shard_id = key.rpartition(":")
     return stream if colon and shard_id and parse_stream_id(stream) is not None else None
 
 
 def keys_meant(keys: Iterable[str], name: str, labels: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The lease keys that a person may mean by `name`, sorted: a key, a shard's own name, or its number (``7``).
+    """Return the lease keys that a person may mean by `name`, sorted: a key, a shard's own name, or its number (``7``).
 
     Among several streams a name may begin with the stream, as ``orders:7``: its label, which `labels` have by
     identifier, its own name, or its identifier.

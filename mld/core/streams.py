@@ -59,7 +59,7 @@ class ChildShard:
 
 
 def child_shard_of(item: Mapping[str, Any]) -> ChildShard:
-    """A member of ChildShards, as the API writes it. Raises KeyError, TypeError or ValueError."""
+    """Return a member of ChildShards, as the API writes it. Raises KeyError, TypeError or ValueError."""
     return ChildShard(
         shard_id=item["ShardId"],
         parents=frozenset(item.get("ParentShards") or ()),
@@ -68,7 +68,7 @@ def child_shard_of(item: Mapping[str, Any]) -> ChildShard:
 
 
 def hash_range_of(item: Mapping[str, Any]) -> HashRange:
-    """A HashKeyRange, as the API writes it. Raises KeyError, TypeError or ValueError."""
+    """Return a HashKeyRange, as the API writes it. Raises KeyError, TypeError or ValueError."""
     return HashRange(start=int(item["StartingHashKey"]), end=int(item["EndingHashKey"]))
 
 
@@ -177,7 +177,7 @@ class ChildBatch(Protocol):
         ...
 
     def opening(self) -> Steps[None]:
-        """The work to be done before `largest` is known, in slices; otherwise `largest` does it at once."""
+        """Return the work to be done before `largest` is known, in slices; otherwise `largest` does it at once."""
         ...
 
     @property
@@ -186,7 +186,7 @@ class ChildBatch(Protocol):
         ...
 
     def line(self) -> Iterator[bytes]:
-        """The `processRecords` line for the child in pieces of about 128 KB, newline included. Callable again.
+        """Return the `processRecords` line for the child in pieces of about 128 KB, newline included. Callable again.
 
         A piece may be empty (`A_TURN`): the work so far has produced nothing yet, and others get a turn of the loop.
         """
@@ -235,7 +235,7 @@ class Page(Protocol):
     def child_shards(self) -> tuple[ChildShard, ...]: ...
 
     def after(self, position: Position, hash_range: HashRange | None = None) -> ChildBatch:
-        """The user records strictly after `position`, in order.
+        """Return the user records strictly after `position`, in order.
 
         `hash_range` is the lease's, where producers choose the shards of records by their keys: an aggregate that was
         built for another shard yields nothing (retrieval#hash-range-rule).
@@ -247,7 +247,7 @@ class Streams(Protocol):
     """Kinesis, for one stream. Every method raises a subclass of `errors.StreamError`; none of them retries."""
 
     async def list_shards(self, shard_filter: ShardFilter | None, next_token: str | None) -> ShardsPage:
-        """One page of ListShards. With `next_token` the filter is not sent again."""
+        """Fetch one page of ListShards. With `next_token` the filter is not sent again."""
         ...
 
     async def describe(self) -> StreamSummary: ...
@@ -255,7 +255,7 @@ class Streams(Protocol):
     async def shard_iterator(self, shard_id: str, start: StartingPoint) -> str: ...
 
     async def get_records(self, iterator: str, limit: int | None) -> Page:
-        """One GetRecords call; `limit` None leaves the number to the service."""
+        """Make one GetRecords call; `limit` None leaves the number to the service."""
         ...
 
 
@@ -271,7 +271,7 @@ class Subscription(Protocol):
     """An open SubscribeToShard answer: events are pushed until it ends, after five minutes at the latest."""
 
     async def next(self) -> Page | None:
-        """The next event; None when the subscription has come to its ordinary end.
+        """Return the next event; None when the subscription has come to its ordinary end.
 
         `next_iterator` of the page is the event's ContinuationSequenceNumber. Raises `errors.StreamError`. Nothing is
         read ahead beyond a bounded buffer. Only cancellation may lose an event.
@@ -300,7 +300,9 @@ class FanOut(Protocol):
 
 
 def validate_end_of_shard(next_token: str | None, children: Sequence[ChildShard]) -> str | None:
-    """Why a page's end marker and child list contradict each other, or None if they agree (retrieval#valid-answers)."""
+    """Return why a page's end marker and child list contradict each other, or None if they agree
+    (retrieval#valid-answers).
+    """
     if next_token is not None:
         return "child shards named although the shard goes on" if children else None
     if not children:

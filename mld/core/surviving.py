@@ -30,7 +30,7 @@ _counts: Counter[tuple[str, str]] = Counter()
 
 
 def survived(error: Exception, doing: str, shard: str | None = None) -> MldError:
-    """`error` if it is one of ours; any other is logged and stands for an `UnexpectedError`, which is returned.
+    """Return `error` if it is one of ours; any other is logged and stands for an `UnexpectedError`, which is returned.
 
     `doing` completes "unexpected, while" and is one of a few constant texts. Raises `error` itself if it is a broken
     invariant. The trace is logged the first time, and whenever the count has doubled since.
@@ -53,14 +53,14 @@ def survived(error: Exception, doing: str, shard: str | None = None) -> MldError
 
 
 def is_broken_invariant(error: BaseException) -> bool:
-    """Whether `error` is, or contains, an AssertionError."""
+    """Return whether `error` is, or contains, an AssertionError."""
     if isinstance(error, BaseExceptionGroup):
         return any(is_broken_invariant(inner) for inner in error.exceptions)
     return isinstance(error, AssertionError)
 
 
 async def ours(call: Awaitable[T], doing: str, shard: str | None = None) -> T:
-    """What `call` returns. Raises nothing but our own errors, and broken invariants."""
+    """Return what `call` returns. Raises nothing but our own errors, and broken invariants."""
     try:
         return await call
     except MldError:
@@ -85,7 +85,7 @@ async def kept_running(loop: Callable[[], Awaitable[None]], doing: str, clock: C
 
 
 def _is_over(task: asyncio.Task[object] | None) -> bool:
-    """Whether the task is being cancelled, or discarded with its loop."""
+    """Return whether the task is being cancelled, or discarded with its loop."""
     try:
         running = asyncio.current_task()
     except RuntimeError:  # there is no loop any more
@@ -94,10 +94,10 @@ def _is_over(task: asyncio.Task[object] | None) -> bool:
 
 
 def counts() -> dict[tuple[str, str], int]:
-    """How often exceptions were survived, by (doing, kind of exception)."""
+    """Return how often exceptions were survived, by (doing, kind of exception)."""
     return dict(_counts)
 
 
 def total() -> int:
-    """How many exceptions this process has survived."""
+    """Return how many exceptions this process has survived."""
     return sum(_counts.values())

@@ -58,12 +58,12 @@ _argument = click.argument("argument_file", metavar="[APP.properties]", required
 
 
 def properties_file(command: F) -> F:
-    """Adds the parameters `argument_file`, `option_file` and `overrides`; see `chosen_file`."""
+    """Add the parameters `argument_file`, `option_file` and `overrides`; see `chosen_file`."""
     return _argument(file_option(define_option(command)))
 
 
 def chosen_file(option_file: str | None, argument_file: str | None) -> str:
-    """The file that was named. Raises click.UsageError if there is none."""
+    """Return the file that was named. Raises click.UsageError if there is none."""
     if option_file and argument_file:
         say(f"both -p {option_file} and {argument_file} are given; -p is used")
     chosen = option_file or argument_file
@@ -73,7 +73,7 @@ def chosen_file(option_file: str | None, argument_file: str | None) -> str:
 
 
 def settings_of(file: str, overrides: Sequence[str]) -> Settings:
-    """The settings of a properties file; prints what is wrong with it and exits with 2 otherwise."""
+    """Return the settings of a properties file; prints what is wrong with it and exits with 2 otherwise."""
     from mld.properties.loader import load
     from mld.properties.remarks import ConfigurationError
 

@@ -16,7 +16,7 @@ CALLS_CONCURRENT_MAX = 20  # 10,000 new leases take some seconds; one client has
 
 
 async def in_turns(steps: Steps[T], clock: Clock | None = None) -> T:
-    """The result of `steps`. Its arguments must be values that do not change meanwhile.
+    """Return the result of `steps`. Its arguments must be values that do not change meanwhile.
 
     Others run at every yield; with a `clock`, where yields are many and cheap, after every millisecond.
     """

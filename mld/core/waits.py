@@ -37,14 +37,14 @@ class Interruption:
         return self.is_over and task.uncancel() <= self._before and kind is asyncio.CancelledError
 
     def end(self, _: object = None) -> None:
-        """A callback of the loop, so that the task is not running; without effect after the exit."""
+        """End the wait by a callback of the loop, so that the task is not running; without effect after the exit."""
         if self._task is not None and not self.is_over:
             self.is_over = True
             self._task.cancel()
 
 
 def _nothing() -> None:
-    """What a closed timer calls."""
+    """Do nothing: what a closed timer calls."""
 
 
 class LazyTimer:
@@ -61,7 +61,7 @@ class LazyTimer:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, seconds: float) -> None:
-        """A wait begins that may last so long."""
+        """Begin a wait that may last so long."""
         loop = asyncio.get_running_loop()
         self._due_s = loop.time() + seconds
         if self._timer is not None and self._timer.when() > self._due_s:
@@ -70,11 +70,11 @@ class LazyTimer:
             self._timer = loop.call_at(self._due_s, self._look)
 
     def end(self) -> None:
-        """It is over."""
+        """End the wait."""
         self._due_s = None
 
     def close(self) -> None:
-        """There will be no more waits. Lets go of who is called, which mostly holds this: no cycle is left."""
+        """Close: there will be no more waits. Let go of who is called, which mostly holds this: no cycle is left."""
         self._cancel()
         self._on_due = _nothing
 
@@ -108,7 +108,7 @@ class TimeLimit:
         self._timer = LazyTimer(self._interruption.end)
 
     def of(self, seconds: float) -> TimeLimit:
-        """That of the next wait."""
+        """Return that of the next wait."""
         self._seconds = seconds
         return self
 

@@ -42,7 +42,7 @@ class WebRule:
     links: bool = False
 
     def refusal(self, target: str, headers: Mapping[str, str], arrived_at: str) -> str | None:
-        """Why the request gets 403, in a sentence with the remedy; None if it may pass.
+        """Return why the request gets 403, in a sentence with the remedy; None if it may pass.
 
         `headers` have lower-case names, and several of one name are joined with commas, as RFC 9110 has it; ``host`` is
         ``:authority`` in HTTP/2. `arrived_at` is the local IP address of the connection.
@@ -74,7 +74,7 @@ class WebRule:
 
 
 def _is_link(headers: Mapping[str, str]) -> bool:
-    """Whether the answer becomes a whole document that its opener cannot read: no frame, image or script."""
+    """Return whether the answer becomes a whole document that its opener cannot read: no frame, image or script."""
     return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
 
 
@@ -89,5 +89,5 @@ def _is_here(name: str, arrived_at: str) -> bool:
 
 
 def _quoted(text: str) -> str:
-    """The text quoted, so that nothing in it can begin a line, a tag or an escape sequence."""
+    """Return the text quoted, so that nothing in it can begin a line, a tag or an escape sequence."""
     return repr(text[:_QUOTED_CHARACTERS_MAX].encode("ascii", "replace").decode()).replace("<", "?").replace("&", "?")

@@ -9,13 +9,12 @@ from random import Random
 
 from mld.aws.letters import LetterBox
 from mld.aws.service import Service
-from mld.consumer.ports import ConsumerParts, ConsumerSettings, ProcessorHost, Sender, ShardSource, Signal
-from mld.consumer.restarts import RestartPolicy
+from mld.consumer.ports import ConsumerParts, ProcessorHost, Sender, ShardSource, Signal
 from mld.core.clock import Clock
 from mld.core.periods import renew_interval_s
 from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.core.streams import ChildBatch, FanOut, StreamKind, Streams, StreamSummary
-from mld.daemon.worker import Worker, WorkerParts, WorkerSettings, WorkerSignals
+from mld.daemon.worker import Worker, WorkerParts, WorkerSignals
 from mld.fleet.fleet import Fleet
 from mld.fleet.parts import DetectLoad, FleetNeeds, FleetParts, no_load
 from mld.leases.keeper import LeaseKeeper
@@ -27,12 +26,10 @@ from mld.leases.taker import LeaseTaker
 from mld.metrics.registry import Metrics
 from mld.properties.settings import Settings
 from mld.properties.values import (
-    ChildFailurePolicy,
-    ChildLog,
     InitialPositionKind,
     InitialPositionSetting,
 )
-from mld.protocol.messages import Dialect, StreamLabel
+from mld.protocol.messages import StreamLabel
 from mld.retrieval.buffer import Budget
 from mld.retrieval.placement import Placement
 from mld.retrieval.reader_factory import ReaderShares, readers_of
@@ -83,7 +80,7 @@ def assemble(
     metrics: Metrics | None = None,
     prepare: Callable[[ChildBatch], Awaitable[ChildBatch]] | None = None,
 ) -> Worker:
-    """A worker over any implementations of the ports. `dynamo` is the service behind `table`.
+    """Return a worker over any implementations of the ports. `dynamo` is the service behind `table`.
 
     `polls_on_a_beat`: readers at the tip wake together (`retrieval.pacing`), which only pays on a real machine.
     `letters` must be there if the settings set records aside. `prepare` takes off what a schema registry put around
@@ -171,7 +168,7 @@ def assemble(
         clock=clock,
         takes_down=settings.fanout.deregister and settings.reader.by_fan_out,
     )
-    return Worker(parts, worker_settings(settings), signals)
+    return Worker(parts, settings, signals)
 
 
 class _Source:
@@ -196,7 +193,7 @@ class _Source:
         )
 
     def opened(self, ports: StreamPorts, listed: ListedStream | None) -> OpenedStream:
-        """What the parts of a stream are made of."""
+        """Return what the parts of a stream are made of."""
         settings, initial = self._settings, self._settings.initial_position if ports.initial is None else ports.initial
         name = settings.stream_name if listed is None else listed.stream
         label = None if listed is None else StreamLabel(listed.id.name, listed.arn, listed.stream)
@@ -216,14 +213,14 @@ class _Source:
 
 
 def _apart(rng: Random) -> Random:
-    """A generator of its own for the fleet, fixed by the state of `rng`: neither's draws shift the other's."""
+    """Return a generator of its own for the fleet, fixed by the state of `rng`: neither's draws shift the other's."""
     twin = Random()
     twin.setstate(rng.getstate())
     return Random(twin.getrandbits(64))
 
 
 def taking_rules(settings: Settings) -> TakingRules:
-    """The rules of the taker: Java's, and even shares beyond them."""
+    """Return the rules of the taker: Java's, and even shares beyond them."""
     return TakingRules(
         lease_duration_s=settings.leases.duration_s,
         leases_max=settings.leases.held_max,
@@ -234,7 +231,7 @@ def taking_rules(settings: Settings) -> TakingRules:
 
 
 def initial_position(settings: Settings) -> InitialPosition:
-    """The settings' value as the core's."""
+    """Return the settings' value as the core's."""
     return _position(settings.initial_position)
 
 
@@ -246,36 +243,3 @@ def _position(configured: InitialPositionSetting) -> InitialPosition:
             return InitialPosition(TRIM_HORIZON)
         case InitialPositionKind.AT_TIMESTAMP:
             return InitialPosition(AT_TIMESTAMP, configured.timestamp_s)
-
-
-def _failures_max(settings: Settings) -> int | None:
-    match settings.child.failure_policy:
-        case ChildFailurePolicy.PARK:
-            return None
-        case ChildFailurePolicy.RESTART:
-            return settings.child.restarts_max
-        case ChildFailurePolicy.EXIT:
-            return 0
-
-
-def worker_settings(settings: Settings) -> WorkerSettings:
-    """Milliseconds of the file to seconds of the core, policy to numbers."""
-    consumer = ConsumerSettings(
-        dialect=Dialect(settings.child.protocol_version),
-        restarts=RestartPolicy(
-            failures_max=_failures_max(settings),
-            backoff_s=settings.child.restart_backoff_s,
-        ),
-        poison_attempts=settings.child.poison_attempts or 0,
-        reply_timeout_s=settings.child.reply_timeout_s,
-        parent_poll_s=settings.child.parent_poll_s,
-        task_backoff_s=settings.child.task_backoff_s,
-        deliver_empty_batches=settings.child.deliver_empty_batches,
-        warn_after_s=settings.child.warn_after_s,
-        logs_fields=settings.child.log is ChildLog.FIELDS,
-    )
-    return WorkerSettings(
-        consumer=consumer,
-        initialization_backoff_s=settings.initialization_backoff_s,
-        ensure_table=settings.lease_table.point_in_time_recovery,
-    )

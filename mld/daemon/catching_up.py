@@ -77,7 +77,7 @@ class CatchingUp:
         """What the last look found still to do: shard, and why in words."""
 
     def tip(self, key: str, is_reached: bool) -> bool:
-        """A shard has reached the tip, or has to do so again; True if that is news."""
+        """Note that a shard has reached the tip, or has to do so again; True if that is news."""
         if is_reached == (key in self._tips):
             return False
         if is_reached:
@@ -87,11 +87,11 @@ class CatchingUp:
         return True
 
     def seems_over(self, held: Collection[str]) -> bool:
-        """Whether all shards with a consumer of ours were at the tip, so that the table is worth a look."""
+        """Return whether all shards with a consumer of ours were at the tip, so that the table is worth a look."""
         return self._tips.issuperset(held)
 
     def looked(self, look: CatchUpLook) -> CatchUpEnd | None:
-        """What follows from a look: None to go on."""
+        """Return what follows from a look: None to go on."""
         self.remaining = _remaining(look, self._tips)
         if not self.remaining:
             return CatchUpEnd.CAUGHT_UP
@@ -130,7 +130,7 @@ def _remaining(look: CatchUpLook, tips: Collection[str]) -> dict[str, str]:
 
 
 def _paused(leases: Iterable[Lease]) -> set[str]:
-    """Keys of the paused shards, and of those that wait for them."""
+    """Return keys of the paused shards, and of those that wait for them."""
     found = {lease.key for lease in leases if lease.paused is not None}
     waiting = [lease for lease in leases if lease.key not in found and not lease.is_complete]
     while more := {lease.key for lease in waiting if lease.key not in found and lease.parents & found}:
@@ -160,7 +160,7 @@ def _why(lease: Lease, work: AtWork | None, left: Collection[str]) -> str:
 
 
 def in_words(remaining: Mapping[str, str]) -> str:
-    """The shards that are left, a few of them by name."""
+    """Return the shards that are left, a few of them by name."""
     named = [f"{key} {why}" if key else why for key, why in sorted(remaining.items())[:NAMED_MAX]]
     more = len(remaining) - len(named)
     return "; ".join(named) + (f"; and {more} more" if more > 0 else "")
@@ -178,14 +178,14 @@ class OtherWorkers:
         """When a lease was first seen in these hands."""
 
     def looked(self, leases: Sequence[Lease], heartbeats: Mapping[str, str], now: float) -> None:
-        """A scan that ended at `now` showed these leases and heartbeats."""
+        """Note a scan that ended at `now` and showed these leases and heartheartbeats."""
         self._observations.heard(heartbeats, now)
         finish(self._observations.scanned(leases, now))
         owned = {(lease.key, lease.actual_owner) for lease in leases if lease.actual_owner is not None}
         self._since = {(key, owner): self._since.get((key, owner), now) for key, owner in owned if owner is not None}
 
     def is_renewed(self, lease: Lease, now: float) -> bool:
-        """Whether its owner was seen to renew it, within a lease duration before `now`."""
+        """Return whether its owner was seen to renew it, within a lease duration before `now`."""
         owner = lease.actual_owner
         if owner is None or self._observations.is_expired(lease, now):
             return False
@@ -193,11 +193,11 @@ class OtherWorkers:
         return moved_at is not None and since is not None and moved_at > since
 
     def at_work(self, leases: Iterable[Lease], now: float) -> frozenset[str]:
-        """The workers that were seen to renew one of the leases."""
+        """Return the workers that were seen to renew one of the leases."""
         return frozenset(str(lease.actual_owner) for lease in leases if self.is_renewed(lease, now))
 
     def undecided(self, leases: Iterable[Lease], now: float) -> bool:
-        """Whether somebody may still turn out to be at work on one of the leases."""
+        """Return whether somebody may still turn out to be at work on one of the leases."""
         owned = (lease for lease in leases if lease.actual_owner is not None and not lease.is_complete)
         return any(not self._observations.is_expired(lease, now) for lease in owned)
 
@@ -206,7 +206,7 @@ class OtherWorkers:
 
 
 def begins_at_latest(leases: Iterable[Lease], is_default_latest: bool) -> str | None:
-    """Why runs that end would skip records, in words; None if they would not.
+    """Return why runs that end would skip records, in words; None if they would not.
 
     A shard without a checkpoint that starts at LATEST starts there again in every run: what comes between two runs is
     never read. `is_default_latest`: rows that are made will start there.
@@ -219,7 +219,7 @@ def begins_at_latest(leases: Iterable[Lease], is_default_latest: bool) -> str | 
 
 
 def not_checkpointed(leases: Iterable[Lease], delivered: Mapping[str, Position]) -> dict[str, str]:
-    """Shards whose rows are behind what their processors had been given: these records come again."""
+    """Return shards whose rows are behind what their processors had been given: these records come again."""
     return {
         lease.key: f"was given {delivered[lease.key]}, and its checkpoint is {lease.checkpoint}"
         for lease in leases

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def run(main: Coroutine[Any, Any, T], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> T:
-    """As `asyncio.run`, on that loop."""
+    """Do as `asyncio.run`, on that loop."""
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(main)
 

@@ -29,14 +29,13 @@ from mld.core.clock import Clock, LoopClock
 from mld.core.errors import MldError
 from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.streams import StreamKind, Streams
-from mld.daemon.assembly import assemble, initial_position, worker_settings
-from mld.daemon.reload import Reloader
+from mld.daemon.assembly import assemble, initial_position
+from mld.daemon.group.membership import Membership, hold_on
+from mld.daemon.reload import Reloader, StreamsReader
 from mld.daemon.signals import EXIT_FAILURE, EXIT_OK, StopSignals, hang_up_here, warn_without_init
 from mld.daemon.stream_clients import StreamClients
-from mld.daemon.streams_reader import StreamsReader
 from mld.daemon.surface import SurfaceParts, surface
 from mld.daemon.systemd import ServiceManager, claim_supervision
-from mld.daemon.unit.membership import Membership, hold_on
 from mld.daemon.until_tip import CatchUpRules, RunUntilTip, UntilTip
 from mld.daemon.worker import Worker
 from mld.fleet.parts import load_of_this_host
@@ -78,7 +77,7 @@ async def run_daemon(
     """Run until stopped; returns the exit code. `properties_file` is an absolute path; children are told of
     those `overrides` (``key=value`` of the command line) that are for the Spark processor. `reloader` reads the file
     again when asked to; None: nothing can change. With `until_tip` the run ends by itself. `streams_reader` reads the
-    list of several streams again; None: it stays as it is in `settings`. `membership`: as one worker of a unit.
+    list of several streams again; None: it stays as it is in `settings`. `membership`: in a group of workers.
 
     Raises ConfigurationError if a name, the record processor, or a package that the file asks for is refused.
     """
@@ -152,7 +151,7 @@ async def run_daemon(
             )
             run = RunUntilTip(worker, metrics, worker_id, parts.clock, rules, around=lambda: surface(parts))
             return await stop.run(run, grace_s)
-        async with surface(parts), _in_unit(membership, worker):
+        async with surface(parts), _in_group(membership, worker):
             return await stop.run(worker, grace_s)
     except MldError as error:
         log.error("%s", error, extra={"action": "daemon_failed"})
@@ -182,25 +181,18 @@ def _give_back_start_memory() -> None:
         pass  # another C library
 
 
-class _NewsOfUnit:
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-
-    def sibling_ended(self, worker: str, until: float) -> None:
-        log.info("worker %s has ended", worker, extra={"action": "sibling_ended", "worker": worker})
-        self._worker.fleet.ended(worker, until)
-
-    def alone(self) -> None:
-        self._worker.request_stop()
-
-
 @asynccontextmanager
-async def _in_unit(membership: Membership | None, worker: Worker) -> AsyncIterator[None]:
-    """Hear of the end of siblings and of the supervisor while the worker runs."""
+async def _in_group(membership: Membership | None, worker: Worker) -> AsyncIterator[None]:
+    """Hear of the end of other members and of the supervisor while the worker runs."""
     if membership is None:
         yield
         return
-    holding = asyncio.create_task(hold_on(membership, _NewsOfUnit(worker)))
+
+    def on_ended(member: str, until: float) -> None:
+        log.info("worker %s has ended", member, extra={"action": "sibling_ended", "worker": member})
+        worker.fleet.ended(member, until)
+
+    holding = asyncio.create_task(hold_on(membership, on_ended, worker.request_stop))
     try:
         yield
     finally:
@@ -216,7 +208,7 @@ def _reload(worker: Worker | None, reloader: Reloader | None, manager: ServiceMa
     try:
         settings = None if reloader is None else reloader.reload()
         if settings is not None:
-            worker.adjust(worker_settings(settings).consumer)
+            worker.adjust(settings.child)
     finally:
         manager.ready()
 
@@ -260,17 +252,19 @@ def _dynamo(settings: Settings, factory: ClientFactory, metrics: Metrics) -> Cou
 
 
 def _request_timeout_s(settings: Settings) -> float:
-    """Well below the lease duration, so that a slow reply cannot outlive the lease (leases#table-reads)."""
+    """Return a time well below the lease duration, so that a slow reply cannot outlive the lease
+    (leases#table-reads).
+    """
     return max(DYNAMO_READ_TIMEOUT_MIN_S, settings.leases.duration_s / RENEWALS_PER_LEASE)
 
 
 def _naming(command: Sequence[str], streams: Streams, clock: Clock) -> StreamNaming | None:
-    """Only the Spark processor keeps positions in places that outlive a stream."""
+    """Name streams for the Spark processor, the only one whose positions outlive a stream."""
     return StreamNaming(streams, clock) if any(PurePath(word).name == PROGRAM for word in command) else None
 
 
 def _commands(clients: StreamClients, command: list[str], clock: Clock) -> Callable[[StreamLabel | None], ChildCommand]:
-    """How the children of each stream are started, found once; None: those of the only one."""
+    """Return how the children of each stream are started, found once; None: those of the only one."""
     known: dict[str | None, ChildCommand] = {}
 
     def of_stream(label: StreamLabel | None) -> ChildCommand:

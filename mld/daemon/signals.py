@@ -38,7 +38,9 @@ class HangUp(Enum):
 
 
 def meaning_of_hang_up(*, is_supervised: bool, has_terminal: bool, is_ignored: bool) -> HangUp:
-    """What SIGHUP means to a process with or without a service manager, with or without a controlling terminal."""
+    """Return what SIGHUP means to a process with or without a service manager, with or without a controlling
+    terminal.
+    """
     if is_supervised:
         return HangUp.RELOAD
     if is_ignored:
@@ -47,7 +49,7 @@ def meaning_of_hang_up(*, is_supervised: bool, has_terminal: bool, is_ignored: b
 
 
 def hang_up_here(*, is_supervised: bool) -> HangUp:
-    """What SIGHUP means to this process."""
+    """Return what SIGHUP means to this process."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return meaning_of_hang_up(is_supervised=is_supervised, has_terminal=_has_terminal(), is_ignored=ignored)
 
@@ -109,7 +111,7 @@ class StopSignals:
             self._running.cancel()
 
     async def unless_asked(self, step: Awaitable[object]) -> bool:
-        """Whether this step of the start was done before a stop was asked for, which ends it."""
+        """Return whether this step of the start was done before a stop was asked for, which ends it."""
         await unless(self._asked, step)
         return not self._asked.is_set()
 

@@ -59,21 +59,21 @@ class StreamClients:
         self._opening = asyncio.Lock()
 
     def ports(self) -> SourcePorts:
-        """What a worker asks of this."""
+        """Return what a worker asks of this."""
         return SourcePorts(self.open_stream, self.wanted, self.describe)
 
     async def wanted(self) -> Sequence[WantedStream]:
-        """The streams of the settings, read again."""
+        """Return the streams of the settings, read again."""
         streams = await self._read_streams()
         self._known = {one.name: one for one in streams}
         return [WantedStream(one.name, None if one.arn is None else one.arn.text, one.epoch) for one in streams]
 
     async def describe(self, wanted: WantedStream) -> StreamSummary:
-        """What the service says of a stream. Raises `errors.StreamError`."""
+        """Return what the service says of a stream. Raises `errors.StreamError`."""
         return await (await self._streams(wanted.label, wanted.arn))[1].describe()
 
     async def open_stream(self, listed: ListedStream | None) -> StreamPorts:
-        """The ports of a stream of the list; settings of ours with its label add credentials and positions.
+        """Return the ports of a stream of the list; settings of ours with its label add credentials and positions.
 
         None: of the one stream of the settings.
         """
@@ -101,7 +101,7 @@ class StreamClients:
         )
 
     def read_stream(self, stream: str | None) -> ReadStream:
-        """The stream with this identifier, or the only one, which was opened."""
+        """Return the stream with this identifier, or the only one, which was opened."""
         return self._read[stream]
 
     async def open(self) -> None:

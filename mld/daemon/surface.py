@@ -48,7 +48,7 @@ class SurfaceParts:
     factory: ClientFactory
     clock: Clock
     supervision: Supervision
-    unit_pages: Path | None = None
+    group_pages: Path | None = None
     """Of one of several workers of a unit: where its pages are asked for by who serves those of all."""
 
 
@@ -58,8 +58,8 @@ async def surface(parts: SurfaceParts) -> AsyncIterator[None]:
     status = _status_of(parts)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(_running(status, parts.clock))
-        if parts.unit_pages is not None or parts.settings.serving.http is not None:
-            await stack.enter_async_context(_pages(parts.settings, status, parts.unit_pages))
+        if parts.group_pages is not None or parts.settings.serving.http is not None:
+            await stack.enter_async_context(_pages(parts.settings, status, parts.group_pages))
         if parts.settings.serving.control_socket != SOCKET_OFF:
             await stack.enter_async_context(_control(parts, status))
         if parts.supervision.manager.is_there:
@@ -92,7 +92,9 @@ def _status_of(parts: SurfaceParts) -> DaemonStatus:
 
 
 def _slowly_read(parts: SurfaceParts) -> DynamoLeaseTable:
-    """The lease table, read page after page: nobody waits for people, and a table of 10,000 rows has five of them."""
+    """Return the lease table, read page after page: nobody waits for people, and a table of 10,000 rows has five of
+    them.
+    """
     return DynamoLeaseTable(
         parts.dynamo,
         parts.clock,
@@ -103,7 +105,7 @@ def _slowly_read(parts: SurfaceParts) -> DynamoLeaseTable:
 
 
 def is_spark(settings: Settings) -> bool:
-    """Whether the record processor is ours that runs on Spark."""
+    """Return whether the record processor is ours that runs on Spark."""
     return any(PurePath(word).name == PROGRAM for word in split_command(settings.child.command))
 
 
@@ -117,7 +119,7 @@ async def _running(status: DaemonStatus, clock: Clock) -> AsyncIterator[None]:
 
 
 def _announcing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:
-    from mld.daemon.supervised import announcing
+    from mld.daemon.systemd import announcing
     from mld.views.status_line import status_line
 
     return announcing(
@@ -148,13 +150,13 @@ def _publishing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncConte
 
 
 @asynccontextmanager
-async def _pages(settings: Settings, status: DaemonStatus, unit_pages: Path | None) -> AsyncIterator[None]:
+async def _pages(settings: Settings, status: DaemonStatus, group_pages: Path | None) -> AsyncIterator[None]:
     from mld.serving.web_pages import WebPages
 
     pages = WebPages(status, with_metrics=MetricsOutput.PROMETHEUS in settings.metrics.outputs)
     try:
-        if unit_pages is not None:
-            await pages.start_at(unit_pages)
+        if group_pages is not None:
+            await pages.start_at(group_pages)
         elif settings.serving.http is not None:
             await pages.start(settings.serving.http, settings.serving.http_hosts)
     except OSError as error:
@@ -169,11 +171,11 @@ async def _pages(settings: Settings, status: DaemonStatus, unit_pages: Path | No
 
 @asynccontextmanager
 async def _control(parts: SurfaceParts, status: DaemonStatus) -> AsyncIterator[None]:
-    """Not to have a socket is no reason not to consume: it is a warning."""
+    """Serve the control socket. Not to have one is no reason not to consume: it is a warning."""
     from mld.serving.control import ControlServer, keep_control, serve_control
     from mld.serving.control_answers import ControlAnswers
 
-    server = ControlServer(ControlAnswers(status, parts.worker.taps, parts.clock).routes())
+    server = ControlServer(ControlAnswers(status, parts.worker.traces, parts.clock).routes())
     where = parts.settings.application_name, parts.settings.serving.control_socket, os.environ
     keeping: asyncio.Task[None] | None = None
     if await serve_control(server, *where) is not None:

@@ -104,7 +104,7 @@ class RunUntilTip:
         self._worker.request_stop()
 
     async def run(self, grace_s: float) -> bool:
-        """As `Worker.run`. Raises ConfigurationError if a run that ends would skip records."""
+        """Do as `Worker.run`. Raises ConfigurationError if a run that ends would skip records."""
         if await unless(self._stopped, self._is_left_to_others()):
             return True
         if self._course.is_time_over(self._clock.monotonic()) or self._stopped.is_set():
@@ -127,7 +127,7 @@ class RunUntilTip:
     # --- before -------------------------------------------------------------------------------------------------------
 
     async def _is_left_to_others(self) -> bool:
-        """Whether somebody is at work on the leases. A run that died is told by leases that stand still."""
+        """Return whether somebody is at work on the leases. A run that died is told by leases that stand still."""
         pause_s = self._rules.lease_duration_s / RENEWALS_PER_LEASE / 2
         failures = 0
         while True:
@@ -173,7 +173,7 @@ class RunUntilTip:
             )
 
     async def _look(self) -> tuple[float, TableScan]:
-        """(when the read began, what it read); `_others` hears of it."""
+        """Return when the read began, and what it read; `_others` hears of it."""
         began_at = self._clock.monotonic()
         scan = await self._worker.table.scan()
         self._others.looked(scan.leases, heartbeats_among(scan.others), self._clock.monotonic())
@@ -186,7 +186,7 @@ class RunUntilTip:
             self._due.set()
 
     async def _watch(self) -> None:
-        """Until it is over; then stop the worker."""
+        """Wait until it is over; then stop the worker."""
         spacing_s = LOOK_S
         looked_at = self._clock.monotonic() - LOOK_ANYWAY_S
         while self._end is None:
@@ -209,7 +209,7 @@ class RunUntilTip:
         self._worker.request_stop()
 
     def _wait_s(self, spacing_s: float) -> float:
-        """How long after a look the next one is due."""
+        """Return how long after a look the next one is due."""
         parts = self._metrics.shards.items()
         held = [key for key, part in parts if part.activity is not ShardActivity.PAUSED]
         return spacing_s if self._course.seems_over(held) else LOOK_ANYWAY_S
@@ -223,7 +223,7 @@ class RunUntilTip:
         return self._course.looked(self._seen(scan))
 
     async def _learn_closed(self) -> bool:
-        """A shard that was split may have been at its tip before its end was read."""
+        """List the closed shards again: one that was split may have been at its tip before its end was read."""
         try:
             self._closed = await self._worker.closed_shards()
         except Exception as error:
@@ -257,7 +257,7 @@ class RunUntilTip:
         )
 
     async def _has_hidden_children(self, scan: TableScan) -> bool:
-        """Whether shards have ended whose children have rows that the scan does not show yet."""
+        """Return whether shards have ended whose children have rows that the scan does not show yet."""
         there = {lease.key for lease in scan.leases}
         unseen = sorted({child for lease in scan.leases if lease.is_complete for child in lease.children} - there)
         if not unseen:

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from mld.consumer.consumer import ShardConsumer
-from mld.consumer.ports import ConsumerParts, ConsumerSettings
-from mld.consumer.taps import Taps
+from mld.consumer.ports import ConsumerParts
+from mld.consumer.protocol_trace import ProtocolTraces
 from mld.core.clock import Clock, millis_since, unless
 from mld.core.errors import StartupError, StreamError, TableError, TableMissingError
 from mld.core.surviving import survived
@@ -24,6 +24,7 @@ from mld.fleet.tasks import Task, TaskList, Until
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseTable, TableScan
 from mld.leases.validity import HeldLease
+from mld.properties.settings import ChildSettings, Settings
 from mld.tracking.stream_set import Standing, TrackedStreams
 
 log = logging.getLogger(__name__)
@@ -46,14 +47,6 @@ class WorkerParts:
     clock: Clock
     takes_down: bool = False
     """Whether the sources are taken down at the end of a graceful stop that leaves no lease with an owner."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSettings:
-    consumer: ConsumerSettings
-    initialization_backoff_s: float
-    ensure_table: bool = False
-    """An option of the table is to be applied to an existing one, too."""
 
 
 class WorkerSignals:
@@ -79,7 +72,7 @@ class WorkerSignals:
         self.request_stop()
 
     def gave_up(self, shard_id: str, why: str) -> None:
-        """A child failed too often."""
+        """Fail because a child failed too often."""
         self.fail(
             f"the record processor of shard {shard_id} failed too often without checkpoint progress; the last failure: "
             f"{why}. Repair it, or change mld.childRestartsMax"
@@ -89,7 +82,7 @@ class WorkerSignals:
 class Worker:
     """`run()` returns after `request_stop()` or a failure; `failure` then says why, None for an ordinary stop."""
 
-    def __init__(self, parts: WorkerParts, settings: WorkerSettings, signals: WorkerSignals) -> None:
+    def __init__(self, parts: WorkerParts, settings: Settings, signals: WorkerSignals) -> None:
         self._parts = parts
         self._settings = settings
         self._signals = signals
@@ -119,9 +112,9 @@ class Worker:
         return self._parts.table
 
     @property
-    def taps(self) -> Taps:
+    def traces(self) -> ProtocolTraces:
         """Where people listen to the children of this worker."""
-        return self._parts.consumer_parts.taps
+        return self._parts.consumer_parts.traces
 
     @property
     def is_ready(self) -> bool:
@@ -139,19 +132,19 @@ class Worker:
         return self._parts.sources.is_in_sync
 
     async def closed_shards(self) -> frozenset[str]:
-        """Keys of the leases of shards that take no more records, as listed now. Raises StreamError."""
+        """Return keys of the leases of shards that take no more records, as listed now. Raises StreamError."""
         return await self._parts.sources.closed_shards()
 
     def held(self) -> frozenset[str]:
-        """Keys of the leases this worker believes to hold now."""
+        """Return keys of the leases this worker believes to hold now."""
         return frozenset(self._parts.keeper.held())
 
     def request_stop(self) -> None:
         self._signals.request_stop()
 
-    def adjust(self, settings: ConsumerSettings) -> None:
+    def adjust(self, settings: ChildSettings) -> None:
         """Let all consumers, those to come included, go on with these settings; only bounds and pauses may differ."""
-        self._settings = replace(self._settings, consumer=settings)
+        self._settings = replace(self._settings, child=settings)
         for running in self._consumers.values():
             running.consumer.adjust(settings)
 
@@ -185,7 +178,7 @@ class Worker:
     # --- start -------------------------------------------------------------------------------------------------------
 
     async def _initialize(self) -> bool:
-        """Up to 20 attempts; False if a stop was asked for meanwhile, which ends whatever the start waits for.
+        """Make up to 20 attempts; False if a stop was asked for meanwhile, which ends whatever the start waits for.
 
         Raises StartupError after the last one.
         """
@@ -235,7 +228,7 @@ class Worker:
 
     async def _scan_or_create(self) -> TableScan:
         try:
-            if self._settings.ensure_table:
+            if self._settings.lease_table.point_in_time_recovery:  # which an existing table gets, too
                 await self._parts.table.ensure()
             return await self._parts.table.scan()
         except TableMissingError:
@@ -243,7 +236,7 @@ class Worker:
             return TableScan()
 
     async def _leads(self) -> bool:
-        """Whether to fill an empty table: nobody can prove to lead in 2.x before leases have owners."""
+        """Return whether to fill an empty table: nobody can prove to lead in 2.x before leases have owners."""
         return self._parts.fleet.takes_leases or await self._parts.fleet.leader.is_leader()
 
     # --- run ---------------------------------------------------------------------------------------------------------
@@ -291,7 +284,7 @@ class Worker:
             self._release(holding.lease.key, holding.token)
 
     def _start_consumer(self, holding: HeldLease) -> None:
-        consumer = ShardConsumer(holding, self._parts.consumer_parts, self._settings.consumer)
+        consumer = ShardConsumer(holding, self._parts.consumer_parts, self._settings.child)
         task = asyncio.create_task(consumer.run())
         running = _Running(consumer, task)
         self._consumers[consumer.key] = running
@@ -343,7 +336,7 @@ class Worker:
         return not late
 
     async def _leave_fleet(self) -> None:
-        """Who receives the leases must be known before the first one is given away; some may be lost meanwhile."""
+        """Learn who receives the leases before the first one is given away; some may be lost meanwhile."""
         leaving = asyncio.ensure_future(self._parts.fleet.leave())
         try:
             while not leaving.done():
@@ -357,7 +350,9 @@ class Worker:
             leaving.cancel()
 
     async def _release_rest(self) -> None:
-        """Leases without a consumer (completed shards) and those whose child was killed: nobody works on them now."""
+        """Release leases without a consumer (completed shards) and those whose child was killed: nobody works on
+        them now.
+        """
         self._parts.keeper.resumer.close()
         for key, holding in self._parts.keeper.held().items():
             self._release(key, holding.token)
@@ -366,7 +361,7 @@ class Worker:
             await _cancel(late)
 
     async def _last_out(self, take_down: Callable[[], Awaitable[None]]) -> None:
-        """If unsure, assume that other workers remain."""
+        """Return whether no other worker remains. If unsure, assume that other workers remain."""
         try:
             async with asyncio.timeout(LAST_OUT_WAIT_S):
                 scan = await self._parts.table.scan()

@@ -46,6 +46,7 @@ class DynamoLeaseTable:
 
     `settings` count when the table is created. `renewal_timeout_s` is for the writes that keep a lease, renewals and
     checkpoints; by default that of the others.
+    `key_name` is the key of a table that is written to and not read: one of reports, which operators mark.
     """
 
     def __init__(
@@ -59,7 +60,9 @@ class DynamoLeaseTable:
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         renewal_timeout_s: float | None = None,
         scan_timeout_s: float = SCAN_TIMEOUT_S,
+        key_name: str = rows.KEY,
     ) -> None:
+        self._key_name = key_name
         self._calls = TableCalls(service, table_name, request_timeout_s, self._note_missing)
         self.index = OwnerIndex(self._calls, clock, scan_timeout_s=scan_timeout_s)
         self._maker = TableMaker(
@@ -215,7 +218,7 @@ class DynamoLeaseTable:
         return answer
 
     async def _send(self, write: LeaseWrite[AnswerT]) -> AnswerT:
-        operation, params = request_of(write)
+        operation, params = request_of(write, self._key_name)
         timeout_s = self._renewal_timeout_s if write.keeps_lease else None
         try:
             answer = await self._calls.send(operation, params, refusals=(REFUSED_CODE,), timeout_s=timeout_s)

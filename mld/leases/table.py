@@ -111,7 +111,7 @@ Condition: TypeAlias = Exists | Is | IsNot | Absent | Present | AnyOf
 
 @dataclass(frozen=True, slots=True)
 class LeaseWrite(Generic[AnswerT]):
-    """One conditional write of one row: a new row (`creates`), changes of a row, or without either its deletion."""
+    """One conditional write of one row: a new row (`creates`, `item`), changes of a row, or neither: its deletion."""
 
     verb: str
     """The name of the function that made it."""
@@ -123,6 +123,8 @@ class LeaseWrite(Generic[AnswerT]):
     refused: Callable[[Lease | None], AnswerT | LeaseWrite[AnswerT]]
     """The answer if the conditions did not hold, or what to write instead; gets the row as it is if `wants_row`."""
     creates: Lease | None = None
+    item: Row | None = None
+    """A new row to the letter, in place of the one that is made of `creates`."""
     sets: tuple[tuple[str, Value], ...] = ()
     removes: tuple[str, ...] = ()
     adds: tuple[tuple[str, Value], ...] = ()
@@ -132,7 +134,11 @@ class LeaseWrite(Generic[AnswerT]):
 
     @property
     def deletes(self) -> bool:
-        return self.creates is None and not (self.sets or self.removes or self.adds)
+        return not (self.puts or self.sets or self.removes or self.adds)
+
+    @property
+    def puts(self) -> bool:
+        return self.creates is not None or self.item is not None
 
 
 # --- the ports --------------------------------------------------------------------------------------------------------

@@ -302,8 +302,14 @@ def delete_unchanged(lease: Lease) -> YesOrNo:
 
 def of_stream(write: LeaseWrite[AnswerT], stream: str) -> LeaseWrite[AnswerT]:
     """Return the same write of a shard's row in a table of several streams."""
-    key, lease = f"{stream}:{write.key}", write.creates
-    return replace(write, key=key, creates=None if lease is None else replace(lease, key=key, stream=stream))
+    key, lease, item = f"{stream}:{write.key}", write.creates, write.item
+    names = {rows.KEY: {"S": key}, rows.STREAM: {"S": stream}, rows.SHARD: {"S": write.key}}
+    return replace(
+        write,
+        key=key,
+        creates=None if lease is None else replace(lease, key=key, stream=stream),
+        item=None if item is None else {**item, **names},
+    )
 
 
 def _of_row(verb: str, key: str, *conditions: Condition, sets: tuple[tuple[str, Value], ...] = ()) -> YesOrNo:
@@ -477,17 +483,22 @@ def _number(name: str, number: int) -> Value:
 _PLACEHOLDER = re.compile(r"#(\w+)")
 
 
-def request_of(write: LeaseWrite[Any]) -> tuple[str, dict[str, Any]]:
+def request_of(write: LeaseWrite[Any], key_name: str = rows.KEY) -> tuple[str, dict[str, Any]]:
     """Return the operation and its parameters. Raises ValueError for a row that must not be born (`rows.new_row`)."""
     condition, update = _all_of(write.conditions), _update(write)
-    row = {"Key": {rows.KEY: {"S": write.key}}} if write.creates is None else {"Item": rows.new_row(write.creates)}
-    request: dict[str, Any] = {**row, "ConditionExpression": condition}
+    if write.item is not None:
+        request: dict[str, Any] = {"Item": write.item}
+    elif write.creates is not None:
+        request = {"Item": rows.new_row(write.creates)}
+    else:
+        request = {"Key": {key_name: {"S": write.key}}}
+    request["ConditionExpression"] = condition
     if update:
         request["UpdateExpression"] = update
     request["ExpressionAttributeNames"] = {f"#{name}": name for name in _PLACEHOLDER.findall(condition + update)}
     if values := dict(_values(write)):
         request["ExpressionAttributeValues"] = values
-    if write.creates is not None:
+    if write.puts:
         return "PutItem", request
     if write.deletes:
         return "DeleteItem", request

@@ -73,7 +73,7 @@ def _applied(name: str, level: int) -> LevelChange:
 
 
 def keep_quiet(root_before: int | None = None, libraries: Iterable[str] = QUIET_LIBRARIES) -> None:
-    """Libraries log at WARNING at the least, or at the root's level if that is higher.
+    """Let libraries log at WARNING at the least, or at the root's level if that is higher.
 
     `root_before` is the root's level before a change: then a library with another level than follows from it keeps it,
     because somebody has chosen that.
@@ -85,7 +85,7 @@ def keep_quiet(root_before: int | None = None, libraries: Iterable[str] = QUIET_
 
 
 def level_name(level: int) -> str:
-    """How people write it."""
+    """Return how people write it."""
     return "inherited" if level == logging.NOTSET else logging.getLevelName(level).lower()
 
 

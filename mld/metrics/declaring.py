@@ -39,7 +39,7 @@ class Instant:
 
 
 def age_s(since: float | None, now: float) -> float | None:
-    """Seconds from `since` until now, never negative; None if there is no such time."""
+    """Return seconds from `since` until now, never negative; None if there is no such time."""
     return None if since is None else max(0.0, now - since)
 
 
@@ -65,7 +65,7 @@ class Metric:
     read: Callable[[Any, Instant], Value] = lambda _, __: None
 
     def series(self, value: Value, *first: str) -> Iterator[tuple[tuple[str, ...], Number | SpreadValue]]:
-        """The values of the labels, which begin with `first`, and what is published for them."""
+        """Yield the values of the labels, which begin with `first`, and what is published for them."""
         if isinstance(value, Mapping):
             for words, number in value.items():
                 yield (*first, *words.split(" ")), number
@@ -123,37 +123,37 @@ _METRIC, _JAVA = "metric", "java"
 
 
 def sent(make: Callable[[], Any], *java: JavaMetric) -> Any:
-    """A field with an instrument that only KCL has names for."""
+    """Return a field with an instrument that only KCL has names for."""
     return field(init=False, default_factory=make, metadata={_JAVA: java})
 
 
 def histogram(name: str, help_text: str, *java: JavaMetric, make: Callable[[], Any] = Spread) -> Any:
-    """A field with seconds; `make` is Calls if attempts are told apart."""
+    """Return a field with seconds; `make` is Calls if attempts are told apart."""
     return _instrument(make, Metric(name, MetricKind.HISTOGRAM, help_text, java=_nearest(java)), java)
 
 
 def total(name: str, help_text: str, *java: JavaMetric) -> Any:
-    """A field with values, of which the sum is published."""
+    """Return a field with values, of which the sum is published."""
     return _instrument(Spread, Metric(name, MetricKind.COUNTER, help_text, java=_nearest(java)), java)
 
 
 def tally(name: str, help_text: str, *labels: str, java: str = "", make: Callable[[], Any] = Tally) -> Any:
-    """A field with counts, by `labels`; with amounts if `make` is Amounts."""
+    """Return a field with counts, by `labels`; with amounts if `make` is Amounts."""
     return _instrument(make, Metric(name, MetricKind.COUNTER, help_text, labels, java))
 
 
 def counter(name: str, help_text: str, java: str = "") -> Any:
-    """A field with a number that only rises."""
+    """Return a field with a number that only rises."""
     return field(init=False, default=0, metadata={_METRIC: Metric(name, MetricKind.COUNTER, help_text, java=java)})
 
 
 def gauge(name: str, help_text: str, java: str = "", initial: Number | None = None) -> Any:
-    """A field with the number of now; None: unknown."""
+    """Return a field with the number of now; None: unknown."""
     return field(init=False, default=initial, metadata={_METRIC: Metric(name, MetricKind.GAUGE, help_text, java=java)})
 
 
 def given(name: str = "", help_text: str = "") -> Any:
-    """A field that whoever makes the object gives, published if it has a name."""
+    """Return a field that whoever makes the object gives, published if it has a name."""
     kind = MetricKind.COUNTER if name.endswith("_total") else MetricKind.GAUGE
     return field(metadata={_METRIC: Metric(name, kind, help_text)} if name else {})
 
@@ -177,34 +177,34 @@ def _nearest(java: tuple[JavaMetric, ...]) -> str:
 
 
 def count(name: str, level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING, unit: str = COUNT) -> Any:
-    """A field with values of an operation, sent under KCL's `name`."""
+    """Return a field with values of an operation, sent under KCL's `name`."""
     return sent(Spread, JavaMetric("", name, unit, level, dimensions))
 
 
 def times(name: str, level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING) -> Any:
-    """A field with seconds of an operation."""
+    """Return a field with seconds of an operation."""
     return sent(Spread, _time("", name, level, dimensions, part=""))
 
 
 def calls(level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING, step: str = "") -> Any:
-    """A field with attempts at an operation, or at one of its steps: their success and their time are sent."""
+    """Return a field with attempts at an operation, or at one of its steps: their success and their time are sent."""
     return sent(Calls, *success_and_time("", step, level, dimensions))
 
 
 def timed(step: str, level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING) -> Any:
-    """As `calls`, for a step of which only the time is sent."""
+    """Declare as `calls`, for a step of which only the time is sent."""
     return sent(Calls, _time("", f"{step}.Time", level, dimensions))
 
 
 def succeeded(step: str, level: MetricsLevel) -> Any:
-    """As `calls`, for a step of which only the success is sent."""
+    """Declare as `calls`, for a step of which only the success is sent."""
     return sent(Calls, JavaMetric("", f"{step}.Success", COUNT, level, part="ok"))
 
 
 def success_and_time(
     operation: str, step: str, level: MetricsLevel, dimensions: frozenset[Dimension]
 ) -> tuple[JavaMetric, JavaMetric]:
-    """KCL's two names for attempts at `operation`, or at one of its steps."""
+    """Return KCL's two names for attempts at `operation`, or at one of its steps."""
     dot = f"{step}." if step else ""
     return (
         JavaMetric(operation, f"{dot}Success", COUNT, level, dimensions, part="ok"),
@@ -219,7 +219,7 @@ def _time(
 
 
 def seconds(operation: str, name: str, level: MetricsLevel, dimensions: frozenset[Dimension] = NOTHING) -> JavaMetric:
-    """KCL's name for a spread of seconds."""
+    """Return KCL's name for a spread of seconds."""
     return _time(operation, name, level, dimensions, part="")
 
 
@@ -227,7 +227,7 @@ def seconds(operation: str, name: str, level: MetricsLevel, dimensions: frozense
 
 
 def metrics_of(part: type, *labels: str, reach: Callable[[Any], Any] = lambda owner: owner) -> Iterator[Metric]:
-    """The names of Prometheus that the dataclass declares; `reach` leads to it, or to None, from what is read.
+    """Yield the names of Prometheus that the dataclass declares; `reach` leads to it, or to None, from what is read.
 
     `labels` come before those of each metric.
     """
@@ -264,7 +264,7 @@ def _reading(
 
 
 def declared(part: type) -> Iterator[Declared]:
-    """The instruments of the dataclass that have names of KCL; its own `OPERATION` stands where none is given."""
+    """Yield the instruments of the dataclass that have names of KCL; its own `OPERATION` stands where none is given."""
     for one in fields(part):
         java: tuple[JavaMetric, ...] = one.metadata.get(_JAVA, ())
         named = [replace(metric, operation=metric.operation or part.OPERATION) for metric in java]  # type: ignore[attr-defined]
@@ -284,5 +284,5 @@ def _taking(name: str, piece: str) -> Callable[[Any], StatisticSet | None]:
 
 
 def _public(name: str) -> str:
-    """What a private field counts is read through the property of its name."""
+    """Return the property through which a private field is read."""
     return name.removeprefix("_")

@@ -39,7 +39,7 @@ class StatisticSet:
     """How many of them are in each bucket of `SECONDS_BOUNDS`; empty if nobody knows."""
 
     def __add__(self, other: StatisticSet) -> StatisticSet:
-        """Both together, `other` being the later one."""
+        """Return both together, `other` being the later one."""
         return StatisticSet(
             self.count + other.count,
             self.total + other.total,
@@ -77,7 +77,7 @@ class Spread:
         self._taken_buckets = list(self.buckets)
 
     def note(self, value: float) -> None:
-        """One more value, in seconds if the histogram is to mean anything."""
+        """Add one more value, in seconds if the histogram is to mean anything."""
         self.count += 1
         self.total += value
         self.buckets[bisect_left(SECONDS_BOUNDS, value)] += 1
@@ -106,7 +106,7 @@ class Spread:
         self.note(0)
 
     def take(self) -> StatisticSet | None:
-        """The values since it was last taken; None if there were none. One publisher may take."""
+        """Return the values since it was last taken; None if there were none. One publisher may take."""
         if not self.has_news:
             return None
         taken = StatisticSet(
@@ -173,7 +173,7 @@ class Successes:
         self._taken_failed = 0
 
     def take(self) -> StatisticSet | None:
-        """The attempts since it was last taken; None if there were none. One publisher may take."""
+        """Return the attempts since it was last taken; None if there were none. One publisher may take."""
         count, failed = self.count - self._taken_count, self.failed - self._taken_failed
         if count == 0:
             return None

@@ -29,11 +29,11 @@ class Progress:
         self._came_late: dict[str, tuple[float, int]] = {}  # how long a loop was silent; how many steps it is to prove
 
     def step(self, name: str, now: float, period_s: float) -> None:
-        """The loop `name` made a step, and makes its next one within `period_s`."""
+        """Note that the loop `name` made a step, and makes its next one within `period_s`."""
         self._promises[name] = (now, period_s)
 
     def timely_step(self, name: str, now: float, period_s: float) -> None:
-        """A step of a loop that waits for nothing but its timer, so that only a blocked event loop makes it late.
+        """Note a step of a loop that waits for nothing but its timer, so that only a blocked event loop makes it late.
 
         An event loop that hangs again and again answers a probe just when this loop gets its turn, too. So a step that
         came late counts as overdue until `PERIODS` others have come in time.
@@ -48,11 +48,11 @@ class Progress:
         self._promises[name] = (now, period_s)
 
     def rest(self, name: str) -> None:
-        """The loop promises nothing until its next step: it waits for somebody else, or it has ended."""
+        """Note that the loop promises nothing until its next step: it waits for somebody else, or it has ended."""
         self._promises.pop(name, None)
 
     def overdue(self, now: float) -> list[LateLoop]:
-        """The loops that are overdue, the longest first."""
+        """Return the loops that are overdue, the longest first."""
         late = {name: silent_s for name, (silent_s, _) in self._came_late.items()}
         late |= {name: now - at for name, (at, period_s) in self._promises.items() if now - at > PERIODS * period_s}
         return sorted((LateLoop(name, since_s) for name, since_s in late.items()), key=lambda one: -one.since_s)

@@ -45,7 +45,7 @@ class LeaseCreationCounts:
     by_checkpoint: dict[str, Spread] = _created()
 
     def created(self, checkpoint: Position) -> None:
-        """A lease was created that starts there."""
+        """Note that a lease was created that starts there."""
         self.by_checkpoint[checkpoint.sequence if checkpoint.is_sentinel else BY_NUMBER].note(1)
 
 

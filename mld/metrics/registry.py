@@ -68,7 +68,7 @@ class Metrics:
     """Parts whose lease is gone and whose last values nobody has published; emptied by the publisher."""
 
     def begin(self, key: str, now: float) -> ShardMetrics:
-        """The part of a shard whose lease is held from now on."""
+        """Return the part of a shard whose lease is held from now on."""
         if key in self.shards:
             self.end(self.shards[key])
         part = self.shards[key] = ShardMetrics(key, now, self.progress)
@@ -78,7 +78,7 @@ class Metrics:
         return part
 
     def end(self, part: ShardMetrics) -> None:
-        """The lease is gone. A part that another one has followed has ended before."""
+        """End the part of a lease that is gone. A part that another one has followed has ended before."""
         if self.shards.get(part.key) is part:
             del self.shards[part.key]
             self.worker.records += int(part.batches.total)
@@ -117,7 +117,7 @@ class Metrics:
         self.worker.operations.renewals.lost_one()
 
     def ticked(self, held: int, now: float, period_s: float) -> None:
-        """The renewals of all leases are started, and are started again after `period_s`."""
+        """Note that the renewals of all leases are started, and are started again after `period_s`."""
         self.progress.step(RENEWALS, now, period_s)
         self.worker.operations.renewals.ticked(held, now)
 

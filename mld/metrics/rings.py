@@ -31,7 +31,9 @@ class History:
         self._records: dict[str, tuple[float, float]] = {}
 
     def note(self, parts: Mapping[str, ShardMetrics], now: float, wall_s: float) -> Steps[None]:
-        """One more value for each shard (`now` monotonic, `wall_s` epoch seconds); shards that are gone go here too."""
+        """Add one more value for each shard (`now` monotonic, `wall_s` epoch seconds); shards that are gone go
+        here too.
+        """
         kept = list(parts.items())[:SHARDS_MAX]
         self._forget_all_but({key for key, _ in kept})
         for number, (key, part) in enumerate(kept):
@@ -68,16 +70,18 @@ class History:
             self.step_s *= 2
 
     def behind(self, key: str) -> Values:
-        """Seconds behind, oldest first; None where it was not known."""
+        """Return seconds behind, oldest first; None where it was not known."""
         return list(self._behind.get(key, ()))
 
     def rate(self, key: str) -> Values:
-        """Records per second, oldest first."""
+        """Return records per second, oldest first."""
         return list(self._rates.get(key, ()))
 
 
 def _halved(values: Values, *, most: bool) -> Values:
-    """One value for two, counted from the newest: the greater one, or their mean. A peak of lag must stay visible."""
+    """Return one value for two, counted from the newest: the greater one, or their mean. A peak of lag must stay
+    visible.
+    """
     halved: Values = []
     for end in range(len(values), 0, -2):
         known = [value for value in values[max(0, end - 2) : end] if value is not None]

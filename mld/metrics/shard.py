@@ -98,7 +98,7 @@ class FailedReads:
         return is_due or is_new
 
     def for_s(self, wall_s: float) -> float:
-        """How long reads have failed; 0 while they succeed."""
+        """Return how long reads have failed; 0 while they succeed."""
         return 0.0 if self.since_s is None else max(0.0, wall_s - self.since_s)
 
 
@@ -291,17 +291,17 @@ class ShardMetrics:
     # --- what happens
 
     def entered(self, forced: ShardActivity | None, *, is_ending: bool) -> None:
-        """The consumer is in another state now."""
+        """Note that the consumer is in another state now."""
         self.forced_activity, self.is_ending = forced, is_ending
         self._settle()
 
     def paused(self, is_paused: bool) -> None:
-        """An operator has paused the shard, or lets it go on."""
+        """Note that an operator has paused the shard, or lets it go on."""
         self.is_paused = is_paused
         self._settle()
 
     def took(self, page: Page, wall_s: float) -> None:
-        """A page came from the reader, and is to be delivered."""
+        """Note that a page came from the reader, and is to be delivered."""
         if page.millis_behind_latest is not None:
             self.saw_lag(page.millis_behind_latest, wall_s)
         if page.count:
@@ -309,16 +309,16 @@ class ShardMetrics:
             self.oldest_wall_s = min(wall_s, (page.first_arrival_ms or math.inf) / 1000)  # of Kinesis's clock
 
     def done(self) -> None:
-        """The page that was taken last is delivered."""
+        """Note that the page that was taken last is delivered."""
         self.moved_wall_s = self.oldest_wall_s = None
 
     def handed_over(self, now: float) -> None:
-        """A batch goes to the child."""
+        """Note that a batch goes to the child."""
         self.busy_since = now
         self._settle()
 
     def answered(self, batch: ChildBatch | None, took_s: float, wall_s: float) -> None:
-        """The child has answered for `batch`; None: it did not, or not well."""
+        """Note that the child has answered for `batch`; None: it did not, or not well."""
         self.busy_since = None
         self.process_records.note(took_s)
         self.tasks.note(batch is not None, took_s)
@@ -333,7 +333,9 @@ class ShardMetrics:
         self._settle()
 
     def stored(self, result: str, since: float, now: float, wall_s: float) -> None:
-        """The table has answered a checkpoint, sent at `since`, with this result: stored, refused or error."""
+        """Note that the table has answered a checkpoint, sent at `since`, with this result: stored, refused or
+        error.
+        """
         is_stored = result == "stored"
         self.checkpoints.note(is_stored, now - since)
         if self.is_ending:
@@ -345,12 +347,12 @@ class ShardMetrics:
             self.recovered()
 
     def recovered(self) -> None:
-        """The child works again, or still does."""
+        """Note that the child works again, or still does."""
         self.is_failing = False
         self._settle()
 
     def failed(self, reason: str, words: str, wall_s: float) -> None:
-        """The child has failed, and is to be started again."""
+        """Note that the child has failed, and is to be started again."""
         self.moved_wall_s = None
         self.on_tip(self.key, False)
         self.restarts.add(reason)
@@ -377,12 +379,13 @@ class ShardMetrics:
             self.activity = ShardActivity.PAUSED if self.is_paused else ShardActivity.IDLE
 
     def saw_lag(self, behind_ms: int, wall_s: float) -> None:
-        """Kinesis said at `wall_s` how far behind the newest page is."""
+        """Note that Kinesis reported at `wall_s` how far behind the newest page is."""
         self.behind_ms = behind_ms
         self.behind_wall_s = wall_s
 
     def lag_ms(self, wall_s: float) -> int | None:
-        """How far the shard is behind at `wall_s`: the age of its oldest record that is not done; None if nobody knows.
+        """Return how far the shard is behind at `wall_s`: the age of its oldest record that is not done; None if
+        nobody knows.
 
         That record is the first one in hand. Else what Kinesis said last counts on with the time, unless the shard is
         idle and Kinesis has just said it.
@@ -395,7 +398,9 @@ class ShardMetrics:
         return round(1000 * max(0.0, *known)) if known else None
 
     def activity_at(self, wall_s: float) -> ShardActivity:
-        """What the consumer is about at `wall_s`, with what only time shows: that it cannot read, or stands still."""
+        """Return what the consumer is about at `wall_s`, with what only time shows: that it cannot read, or stands
+        still.
+        """
         if self.activity not in (ShardActivity.IDLE, ShardActivity.PROCESSING):
             return self.activity
         if self.moved_wall_s is not None and wall_s - self.moved_wall_s >= STALLED_AFTER_S:
@@ -406,7 +411,7 @@ class ShardMetrics:
         return self.activity
 
     def why_at(self, wall_s: float) -> str | None:
-        """Since when the shard is in trouble, and why, in words; None if it is not."""
+        """Return since when the shard is in trouble, and why, in words; None if it is not."""
         match self.activity_at(wall_s):
             case ShardActivity.UNREADABLE:
                 since_s, why = self.failed_reads.since_s, self.failed_reads.last
@@ -440,14 +445,14 @@ class ShardMetrics:
         return self._fetch
 
     def fetched(self, result: FetchResult, seconds: float) -> None:
-        """A read of the shard has ended."""
+        """Note that a read of the shard has ended."""
         self._fetches.add(result.value)
         self._fetch.note(result in _ANSWERED, seconds)
         if result is FetchResult.EXPIRED:
             self.expired_iterators.note(1)
 
     def fetched_nothing(self, seconds: float) -> None:
-        """A read of the shard has ended and brought no records, as nearly all do at the tip."""
+        """Note that a read of the shard has ended and brought no records, as nearly all do at the tip."""
         self._empty_fetches.append(seconds)
         if len(self._empty_fetches) >= EMPTY_FETCHES_MAX:
             self._count_empty_fetches()

@@ -34,7 +34,7 @@ class TableMetrics:
     """Gaps in the hash range that no lease covers, by stream; None is the only stream."""
 
     def forget_leadership(self) -> None:
-        """What only the leader looks for is unknown from now on."""
+        """Forget what only the leader looks for."""
         self.workers = self.unassigned = None
         self.holes_of = {}
 

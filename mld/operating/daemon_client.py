@@ -53,12 +53,12 @@ class DaemonLink:
         self._timeout_s = timeout_s
 
     def ask(self, what: str, **more: object) -> dict[str, Any]:
-        """The answer. Raises NotReachedError or DaemonRefusedError."""
+        """Return the answer. Raises NotReachedError or DaemonRefusedError."""
         with closing(self.follow(what, **more)) as lines:
             return next(lines)
 
     def follow(self, what: str, **more: object) -> Generator[dict[str, Any], None, None]:
-        """The answer, and then what follows it, for as long as the daemon sends. Raises the same errors.
+        """Yield the answer, and then what follows it, for as long as the daemon sends. Raises the same errors.
 
         Only the answer has a bound of time.
         """
@@ -97,7 +97,7 @@ class DaemonLink:
         return f"at {self.place.path}" if peer is None else f"with pid {peer.pid}"
 
     def pid(self) -> int | None:
-        """Of the process that listens, which it need not say itself; None if the system does not tell."""
+        """Return the pid of the process that listens; None if the system does not tell."""
         with self._connected() as connection:
             peer = control_place.peer_of(connection)
         return None if peer is None else peer.pid
@@ -130,7 +130,7 @@ class DaemonLink:
 
 
 def _lines(connection: socket.socket, until: float) -> Iterator[bytes]:
-    """Whole lines; the first must have come by `until`, in monotonic seconds. Raises TimeoutError."""
+    """Yield whole lines; the first must have come by `until`, in monotonic seconds. Raises TimeoutError."""
     waiting = bytearray()
     is_first = True
     while len(waiting) <= ANSWER_BYTES_MAX:
@@ -149,7 +149,7 @@ def _lines(connection: socket.socket, until: float) -> Iterator[bytes]:
 
 
 def find_daemon(wanted: WantedDaemon, environ: Mapping[str, str]) -> DaemonLink:
-    """The daemon that is meant. Raises NotReachedError if there is none, or more than one."""
+    """Return the daemon that is meant. Raises NotReachedError if there is none, or more than one."""
     found = find_daemons(wanted, environ)
     if len(found) > 1:
         raise NotReachedError(f"there are {len(found)} daemons, choose one by --pid or --worker: {_listed(found)}")
@@ -157,7 +157,7 @@ def find_daemon(wanted: WantedDaemon, environ: Mapping[str, str]) -> DaemonLink:
 
 
 def find_daemons(wanted: WantedDaemon, environ: Mapping[str, str]) -> list[DaemonLink]:
-    """Those that are meant, such as the workers of one unit. Raises NotReachedError if there is none."""
+    """Return those that are meant, such as the workers of one unit. Raises NotReachedError if there is none."""
     if wanted.setting == SOCKET_OFF:
         raise NotReachedError("mld.controlSocket is off, so the daemon cannot be asked")
     if wanted.setting is not None:
@@ -212,7 +212,7 @@ def _named(link: DaemonLink) -> str:
 
 
 def _nobody(application: str | None, environ: Mapping[str, str], uid: int) -> str:
-    """Says that there is none, and where one of another user may be."""
+    """Say that there is none, and where one of another user may be."""
     whose = "" if application is None else f" of application {application}"
     words = f"no daemon{whose} answers on this machine for this user"
     foreign = [

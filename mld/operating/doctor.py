@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import socket
+import ssl
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
+from urllib.parse import urlsplit
 
 from mld.aws.client import BotoService
 from mld.aws.client_factory import ClientFactory, ServiceName, client_factory
@@ -25,7 +28,7 @@ from mld.aws.wire.botocore_side import proxies_of
 from mld.check.refusals import faults_of
 from mld.consumer.child import find_executable, runnable
 from mld.core.errors import AwsError, MldError, StartupError, StreamError, TableError
-from mld.core.streams import Shard, StreamKind
+from mld.core.streams import STREAM_DISABLED, IteratorType, Shard, StartingPoint, StreamKind
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import REPORTS_TABLE_KEY, Place, WorkerReport
 from mld.leases.owner_index import INDEX_NAME
@@ -33,10 +36,8 @@ from mld.leases.rows import KEY
 from mld.operating import findings
 from mld.operating.findings import Diagnosis, fail, ok, refusal, warn
 from mld.operating.fleet_reader import fleet_reader, view_rules
-from mld.operating.network_probe import endpoint_findings, endpoints_of
+from mld.operating.naming import settings_of_one
 from mld.operating.stream_access import streams_of
-from mld.operating.stream_choice import settings_of_one
-from mld.operating.table_stream import examine_table_stream
 from mld.properties.redaction import Scrubber
 from mld.properties.settings import Settings
 from mld.properties.spark import PROGRAM
@@ -46,7 +47,11 @@ from mld.retrieval.stream_adapters import kind_of
 from mld.tracking.stream_rows import within_stream
 
 TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 5.0
+_PORTS = {"http": 80, "https": 443}
 SPARK_CHECK_TIMEOUT_S = 120.0
+NO_TABLE_STREAM = "check streamArn: the table's LatestStreamArn, which changes when the stream is switched off and on"
+SWITCH_ON = "its records last 24 hours; to go on, switch the stream on and set streamArn to its new ARN"
 NO_STREAM = "check streamName or streamArn, regionName and the account of the credentials"
 LABELS: dict[ServiceName, str] = {
     "kinesis": "Kinesis",
@@ -71,7 +76,7 @@ class Doctor:
         self._scrub = Scrubber()
 
     async def examine(self) -> list[Diagnosis]:
-        """Everything that was found, in the order of the examination."""
+        """Return everything that was found, in the order of the examination."""
         found = [*await self._streams(), *await self._dynamo(), *await self._cloudwatch()]
         clock = findings.clock_finding(self._clock_offset_s())
         if clock is not None:
@@ -84,7 +89,7 @@ class Doctor:
     async def _reach(
         self, name: ServiceName, stream_arn: str | None = None
     ) -> tuple[list[Diagnosis], BotoService | None]:
-        """(credentials and endpoints, the service if all are there); an ARN of a stream leads to hosts of its own."""
+        """Look for credentials and endpoints: (findings, the service if all are there)."""
         label = LABELS[name]
         service = BotoService(lambda: _client(self._factory, name), threads_max=1, name=label)
         try:
@@ -123,13 +128,13 @@ class Doctor:
     async def _try(
         self, service: BotoService, about: str, name: str, operation: str, params: dict[str, Any], missing: str = ""
     ) -> tuple[dict[str, Any] | None, Diagnosis | None]:
-        """(the answer, None), or (None, what its failure means)."""
+        """Make a call: (the answer, None), or (None, what its failure means)."""
         try:
             answer = await service.call(operation, params, timeout_s=TIMEOUT_S)
         except MldError as error:
             if findings.is_harmless_refusal(error):
                 return {}, None
-            return None, refusal(about, findings.permission_of(name, operation), error, missing)
+            return None, refusal(about, f"{name}:{operation}", error, missing)
         self._learn_time(answer)
         return answer, None
 
@@ -142,14 +147,14 @@ class Doctor:
                 return
 
     def _clock_offset_s(self) -> float | None:
-        """What a refusal has taught is exact; an answer tells whole seconds."""
+        """Return how far AWS's clock is ahead: exactly by a refusal, else in whole seconds by an answer."""
         time_of_aws = self._factory.service_time
         return time_of_aws.offset_s if time_of_aws.is_measured else self._offset_s
 
     # --- streams ------------------------------------------------------------------------------------------------------
 
     async def _streams(self) -> list[Diagnosis]:
-        """What is found of the stream, or of each of several, under its name."""
+        """Return what is found of the stream, or of each of several, under its name."""
         settings = self._settings
         if not settings.is_multi_stream:
             return await self._kinesis()
@@ -179,12 +184,31 @@ class Doctor:
             await service.close()
 
     async def _table_stream(self) -> list[Diagnosis]:
+        """Look at the stream of a DynamoDB table, as the daemon reads it."""
         found, service = await self._reach("dynamodbstreams")
         if service is None:
             return found
         await service.close()
-        said, self._shards = await examine_table_stream(self._settings)
-        return [*found, *said]
+        operation = "DescribeStream"
+        try:
+            async with streams_of(self._settings) as streams:
+                summary = await streams.describe()
+                self._shards = (await streams.list_shards(None, None)).shards
+                if self._shards:
+                    operation = "GetShardIterator"
+                    start = StartingPoint(IteratorType.TRIM_HORIZON)
+                    iterator = await streams.shard_iterator(self._shards[-1].shard_id, start)
+                    operation = "GetRecords"
+                    await streams.get_records(iterator, 1)
+        except StreamError as error:
+            return [*found, refusal("stream", f"dynamodb:{operation}", _cause(error), NO_TABLE_STREAM)]
+        words, shards = f"{summary.status}, {len(self._shards)} shards", self._shards
+        is_off = summary.status == STREAM_DISABLED
+        found.append(
+            warn("stream", f"{words}: no change is recorded any more", SWITCH_ON) if is_off else ok("stream", words)
+        )
+        allowed = "DescribeStream, GetShardIterator and GetRecords are allowed"
+        return [*found, ok("reading", allowed if shards else "DescribeStream is allowed; there is no shard yet")]
 
     async def _stream(self, service: BotoService) -> list[Diagnosis]:
         settings = self._settings
@@ -195,9 +219,9 @@ class Doctor:
             assert failed is not None
             return [failed]
         self._summary = answer["StreamDescriptionSummary"]
-        found = findings.stream_findings(self._summary, by_fan_out=settings.reads_by_fan_out)
+        found = [*findings.stream_findings(self._summary, by_fan_out=settings.reader.by_fan_out)]
         found += await self._reads(service)
-        if settings.reads_by_fan_out:
+        if settings.reader.by_fan_out:
             found.append(await self._consumer(service))
         return found
 
@@ -220,7 +244,7 @@ class Doctor:
         if answer is None:
             assert failed is not None
             return [failed]
-        if self._settings.reads_by_fan_out:
+        if self._settings.reader.by_fan_out:
             return [ok(about, "ListShards and GetShardIterator are allowed; SubscribeToShard was not tried")]
         _, failed = await self._try(
             service, about, "kinesis", "GetRecords", {"ShardIterator": answer["ShardIterator"], "Limit": 1}
@@ -232,10 +256,10 @@ class Doctor:
     async def _consumer(self, service: BotoService) -> Diagnosis:
         settings = self._settings
         assert self._summary is not None
-        name = settings.fanout_consumer_arn or settings.fanout_consumer_name
+        name = settings.fanout.consumer_arn or settings.fanout.consumer_name
         params = (
-            {"ConsumerARN": settings.fanout_consumer_arn}
-            if settings.fanout_consumer_arn is not None
+            {"ConsumerARN": settings.fanout.consumer_arn}
+            if settings.fanout.consumer_arn is not None
             else {"StreamARN": self._summary["StreamARN"], "ConsumerName": name}
         )
         try:
@@ -257,7 +281,7 @@ class Doctor:
 
     async def _table(self, service: BotoService) -> list[Diagnosis]:
         settings = self._settings
-        name = settings.table_name
+        name = settings.lease_table.name
         try:
             answer = await service.call("DescribeTable", {"TableName": name}, timeout_s=TIMEOUT_S)
         except MldError as error:
@@ -265,13 +289,11 @@ class Doctor:
                 return [findings.missing_table(name, await self._reports(service), self._wall(), view_rules(settings))]
             return [refusal("lease table", "dynamodb:DescribeTable", error)]
         self._learn_time(answer)
-        is_3x = settings.client_version_config is ClientVersionConfig.VERSION_3X
-        found = findings.table_findings(
-            answer["Table"],
-            key=KEY,
-            index=INDEX_NAME if is_3x else None,
-            open_shards=self._open_shards(),
-            lease_duration_s=settings.failover_time_millis / 1000,
+        is_3x = settings.fleet.client_version is ClientVersionConfig.VERSION_3X
+        index, duration_s = INDEX_NAME if is_3x else None, settings.leases.duration_s
+        table, shards = answer["Table"], self._open_shards()
+        found = list(
+            findings.table_findings(table, key=KEY, index=index, open_shards=shards, lease_duration_s=duration_s)
         )
         if not findings.is_well(found):
             return found
@@ -280,18 +302,18 @@ class Doctor:
         return found + await self._rows() if findings.is_well(found) else found
 
     async def _reports(self, service: BotoService) -> tuple[WorkerReport, ...]:
-        """Those in the table where fleets up to KCL 3.4 keep them: a missing lease table takes its own along."""
-        place = Place(self._settings.worker_metrics_table_name, REPORTS_TABLE_KEY)
+        """Return those in the table where fleets up to KCL 3.4 keep them: a missing lease table takes its own along."""
+        place = Place(self._settings.worker_metrics_table.name, REPORTS_TABLE_KEY)
         try:
             return (await ReportsTable(service, place, request_timeout_s=TIMEOUT_S).scan()).reports
         except TableError:
             return ()
 
     async def _legacy_tables(self, service: BotoService) -> list[Diagnosis]:
-        """Each start looks for the tables in which fleets up to KCL 3.4 kept reports and the leader's lock."""
+        """Look for the tables in which fleets up to KCL 3.4 kept reports and the leader's lock, as each start does."""
         about, settings = "fleet tables", self._settings
         there, found = [], []
-        for name in (settings.worker_metrics_table_name, settings.coordinator_state_table_name):
+        for name in (settings.worker_metrics_table.name, settings.coordinator_state_table.name):
             try:
                 await service.call("Scan", {"TableName": name, "Limit": 1}, timeout_s=TIMEOUT_S)
                 there.append(name)
@@ -301,8 +323,8 @@ class Doctor:
         return found or [ok(about, f"{' and '.join(there)} are used" if there else "none of an older fleet")]
 
     async def _row_permissions(self, service: BotoService, *, with_index: bool) -> list[Diagnosis]:
-        """Each call on rows; the writes are for a row that does not exist, and must not."""
-        about, name = "table permissions", self._settings.table_name
+        """Try each call on rows; the writes are for a row that does not exist, and must not."""
+        about, name = "table permissions", self._settings.lease_table.name
         key = {KEY: {"S": f"mld-doctor-{uuid.uuid4()}"}}
         never = {"TableName": name, "ConditionExpression": f"attribute_exists({KEY})"}
         calls: list[tuple[str, dict[str, Any]]] = [
@@ -332,7 +354,7 @@ class Doctor:
                 status = await reader.look()
         except TableError as error:
             return [fail("lease rows", str(error), "see the message")]
-        is_3x = self._settings.client_version_config is ClientVersionConfig.VERSION_3X
+        is_3x = self._settings.fleet.client_version is ClientVersionConfig.VERSION_3X
         leases = [shard.lease for shard in status.shards]
         other = next((one for one in leases if (one.stream is not None) is not self._settings.is_multi_stream), None)
         if other is not None:
@@ -340,7 +362,7 @@ class Doctor:
             words = f"the table has the form of {form} (lease {other.key}), and the file has the other one"
             return [fail("lease rows", words, "choose between streamName and mld.streams, or mld migrate-streams")]
         shards = None if self._settings.is_multi_stream else self._shards
-        found = findings.rows_findings(status, leases, shards, is_3x=is_3x)
+        found = list(findings.rows_findings(status, leases, shards, is_3x=is_3x))
         for name, listed in self._shards_of.items():
             own = [within_stream(one.lease) for one in status.shards if one.label == name]
             if own:
@@ -353,9 +375,9 @@ class Doctor:
     # --- the rest -----------------------------------------------------------------------------------------------------
 
     async def _cloudwatch(self) -> list[Diagnosis]:
-        """Metrics are not needed to consume: what fails here is a warning."""
+        """Look at CloudWatch. Metrics are not needed to consume: what fails here is a warning."""
         settings = self._settings
-        if settings.metrics_level is MetricsLevel.NONE or MetricsOutput.CLOUDWATCH not in settings.metrics.outputs:
+        if settings.metrics.level is MetricsLevel.NONE or MetricsOutput.CLOUDWATCH not in settings.metrics.outputs:
             return []
         found, service = await self._reach("cloudwatch")
         if service is not None:
@@ -363,8 +385,8 @@ class Doctor:
         return [warn(one.about, one.words, one.remedy) if one.health is findings.Health.FAIL else one for one in found]
 
     async def _programs(self) -> list[Diagnosis]:
-        """What is found of the record processor, and of those of single streams."""
-        found = await self._program("executableName", self._settings.executable_name)
+        """Return what is found of the record processor, and of those of single streams."""
+        found = await self._program("executableName", self._settings.child.command)
         for one in self._settings.streams:
             if one.executable_name is not None:
                 found += await self._program(f"{one.name}: executableName", one.executable_name)
@@ -400,7 +422,7 @@ class Doctor:
         return fail("Spark", last, "see docs/use/spark.md")
 
     def _dead_letter(self) -> list[Diagnosis]:
-        about, letters = "dead letter", self._settings.dead_letter
+        about, letters = "dead letter", self._settings.child.dead_letter
         if letters is None:
             return []
         if letters.kind is not DeadLetterKind.DIRECTORY:
@@ -411,13 +433,13 @@ class Doctor:
             return [fail(about, f"{first} cannot be written to", "let the daemon's user write there (mld.deadLetter)")]
         return [ok(about, f"{path} can be written to")]
 
-    def _machine(self) -> list[Diagnosis]:
+    def _machine(self) -> Iterator[Diagnosis]:
         return findings.machine_findings(
             self._open_shards(),
             files_max=_limit(resource.RLIMIT_NOFILE),
             processes_max=_limit(resource.RLIMIT_NPROC),
             memory_bytes=_free_memory_bytes(),
-            prefetch_bytes=self._settings.prefetch_bytes_max,
+            prefetch_bytes=self._settings.reader.prefetch_bytes_max,
         )
 
 
@@ -448,7 +470,7 @@ def _limit(which: int) -> int | None:
 
 
 def _free_memory_bytes() -> int | None:
-    """What the control group leaves, or the machine; None where neither tells."""
+    """Return what the control group leaves, or the machine; None where neither tells."""
     free = _meminfo_available()
     limit, used = _number("/sys/fs/cgroup/memory.max"), _number("/sys/fs/cgroup/memory.current")
     if limit is not None and used is not None:
@@ -470,3 +492,62 @@ def _meminfo_available() -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+# --- the network ------------------------------------------------------------------------------------------------------
+
+
+def endpoints_of(client: Any, stream_arn: str | None = None) -> list[str]:
+    """Return where the calls of a client go; with a stream's ARN, first those that look, then those that read.
+
+    botocore resolves that ARN into hosts of the stream's account, and tables into one of the credentials' account.
+    """
+    calls: dict[str, dict[str, str]] = {}
+    if stream_arn is not None:
+        reading = {"StreamARN": stream_arn, "ShardIterator": "none"}
+        calls = {"describe_stream_summary": {"StreamARN": stream_arn}, "get_records": reading}
+    elif client.meta.service_model.service_name == "dynamodb":
+        calls = {"describe_table": {"TableName": "none"}}
+    addresses = [client.generate_presigned_url(name, params).partition("?")[0] for name, params in calls.items()]
+    return list(dict.fromkeys(addresses)) or [client.meta.endpoint_url]
+
+
+async def endpoint_findings(about: str, url: str, proxy: str | None, ca_bundle: str | None) -> list[Diagnosis]:
+    """Look what is at `url`, or at the proxy (``host:port``) that leads there."""
+    address = urlsplit(url)
+    host, port = str(address.hostname), address.port or _PORTS.get(address.scheme, 443)
+    shown = f"{host}:{port}"
+    if proxy is not None:
+        host, _, number = proxy.rpartition(":")
+        host, port = host.strip("[]"), int(number)
+    through = "" if proxy is None else f" through the proxy {proxy}"
+    name = "the proxy" if proxy is not None else "the endpoint"
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await asyncio.get_running_loop().getaddrinfo(host, port)
+    except (OSError, TimeoutError, UnicodeError) as error:
+        remedy = "check the region and endpoint in the file, and the name server of this machine"
+        return [fail(about, f"{host}, the name of {name}, is not found: {_why(error)}", remedy)]
+    context = ssl.create_default_context(cafile=ca_bundle) if address.scheme == "https" and proxy is None else None
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host, port, ssl=context)
+    except ssl.SSLError as error:
+        remedy = "a proxy may stand between: give its certificate by AWS_CA_BUNDLE; and check the clock"
+        return [fail(about, f"no trusted TLS with {shown}: {_why(error)}", remedy)]
+    except (OSError, TimeoutError) as error:
+        remedy = "check port, firewall, security group and VPC endpoint, or set a proxy"
+        return [fail(about, f"no connection to {host}:{port}: {_why(error)}", remedy)]
+    version = None if context is None else writer.get_extra_info("ssl_object").version()
+    writer.close()
+    return [ok(about, f"{shown} answers{through}{'' if version is None else f', {version}'}")]
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {CONNECT_TIMEOUT_S:g} s"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno is not None:
+        return os.strerror(error.errno)
+    return getattr(error, "strerror", None) or str(error)

@@ -5,7 +5,7 @@ A finding is `ok`, `warn` (it works, or may work, but somebody should look) or `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -37,30 +37,37 @@ DAEMON_MEMORY_BYTES = 100 << 20
 SILENT, JAVA_3X = "workers that do not report (KCL 2.x, or gone)", "Java 3.x"
 _KINDS = {JAVA: JAVA_3X, UNREPORTED: SILENT}
 
-_FORBIDDEN = frozenset({"AccessDeniedException", "AccessDenied", "UnauthorizedOperation", "AuthorizationError"})
-_KMS = frozenset(
-    {
-        "KMSAccessDeniedException",
-        "KMSDisabledException",
-        "KMSInvalidStateException",
-        "KMSNotFoundException",
-        "KMSOptInRequired",
-    }
+_REFUSALS = (
+    (
+        {"AccessDeniedException", "AccessDenied", "UnauthorizedOperation", "AuthorizationError"},
+        "{action} is not allowed: {error}",
+        "`mld iam-policy` prints the policy that these credentials need",
+    ),
+    (
+        {f"KMS{kind}" for kind in ("AccessDeniedException", "DisabledException", "InvalidStateException")}
+        | {"KMSNotFoundException", "KMSOptInRequired"},
+        "{action}: the stream's KMS key cannot be used: {error}",
+        "allow kms:Decrypt on the key of the stream, in its key policy too, and see that the key is enabled",
+    ),
+    (
+        {"UnrecognizedClientException", "InvalidClientTokenId", "InvalidSignatureException", "SignatureDoesNotMatch"}
+        | {"IncompleteSignature", "MissingAuthenticationToken", "MissingAuthenticationTokenException"}
+        | {"NotSignedException"},
+        "AWS does not accept the credentials: {error}",
+        "use other credentials; check that they belong to this partition and region, and that the secret is whole",
+    ),
+    (
+        {"ExpiredToken", "ExpiredTokenException", "RequestExpired"},
+        "the credentials have expired: {error}",
+        "renew them, and check this machine's clock",
+    ),
+    (
+        {"RequestTimeTooSkewed", "RequestInTheFuture"},
+        "AWS refuses this machine's time: {error}",
+        "set the clock, and keep it set (NTP)",
+    ),
 )
-_WRONG_KEYS = frozenset(
-    {
-        "UnrecognizedClientException",
-        "InvalidClientTokenId",
-        "InvalidSignatureException",
-        "SignatureDoesNotMatch",
-        "IncompleteSignature",
-        "MissingAuthenticationToken",
-        "MissingAuthenticationTokenException",
-        "NotSignedException",
-    }
-)
-_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
-_SKEWED = frozenset({"RequestTimeTooSkewed", "RequestInTheFuture"})
+"""What the failure of a call means, by its codes: words and remedy."""
 
 
 class Health(Enum):
@@ -96,58 +103,31 @@ def is_well(findings: Iterable[Diagnosis]) -> bool:
 
 
 def finding_value(finding: Diagnosis) -> dict[str, str]:
-    """In plain values."""
-    return {
-        "state": finding.health.value,
-        "about": finding.about,
-        "words": finding.words,
-        "remedy": finding.remedy,
-    }
+    """Return it in plain values."""
+    state = finding.health.value
+    return {"state": state, "about": finding.about, "words": finding.words, "remedy": finding.remedy}
 
 
 # --- a call that failed -----------------------------------------------------------------------------------------------
 
 
-def permission_of(service: str, operation: str) -> str:
-    """The action as IAM names it."""
-    return f"{service}:{operation}"
-
-
 def refusal(about: str, action: str, error: MldError, missing: str = "") -> Diagnosis:
-    """What the failure of a call means. `missing` is the remedy for a thing that is not there."""
+    """Return what the failure of a call means. `missing` is the remedy for a thing that is not there."""
     if not isinstance(error, AwsError):
         return fail(about, f"{action}: {error}", "check network, proxy, region and endpoint of this service")
-    if error.code in _FORBIDDEN:
-        return fail(
-            about, f"{action} is not allowed: {error}", "`mld iam-policy` prints the policy that these credentials need"
-        )
-    if error.code in _KMS:
-        return fail(
-            about,
-            f"{action}: the stream's KMS key cannot be used: {error}",
-            "allow kms:Decrypt on the key of the stream, in its key policy too, and see that the key is enabled",
-        )
-    if error.code in _WRONG_KEYS:
-        return fail(
-            about,
-            f"AWS does not accept the credentials: {error}",
-            "use other credentials; check that they belong to this partition and region, and that the secret is whole",
-        )
-    if error.code in _EXPIRED:
-        return fail(about, f"the credentials have expired: {error}", "renew them, and check this machine's clock")
-    if error.code in _SKEWED:
-        return fail(about, f"AWS refuses this machine's time: {error}", "set the clock, and keep it set (NTP)")
+    for codes, words, remedy in _REFUSALS:
+        if error.code in codes:
+            return fail(about, words.format(action=action, error=error), remedy)
     if error.code in THROTTLING_CODES:
-        return warn(
-            about, f"{action} is throttled: {error}", "see who else calls so often; the daemon waits and goes on"
-        )
+        remedy = "see who else calls so often; the daemon waits and goes on"
+        return warn(about, f"{action} is throttled: {error}", remedy)
     if error.code == MISSING_CODE and missing:
         return fail(about, f"{action}: {error}", missing)
     return fail(about, f"{action}: {error}", "see what this error means in the documentation of the service")
 
 
 def is_harmless_refusal(error: MldError) -> bool:
-    """Whether a write that cannot match was refused for that alone: it is allowed."""
+    """Return whether a write that cannot match was refused for that alone: it is allowed."""
     return isinstance(error, AwsError) and error.code == REFUSED_CODE
 
 
@@ -159,7 +139,7 @@ def is_missing(error: MldError) -> bool:
 
 
 def clock_finding(offset_s: float | None) -> Diagnosis | None:
-    """`offset_s` is AWS's clock minus ours; None if no answer told its time."""
+    """Judge this machine's clock; `offset_s` is AWS's minus ours, None if no answer told its time."""
     if offset_s is None:
         return None
     words = f"this machine's clock is {abs(offset_s):.0f} s {'behind' if offset_s > 0 else 'ahead of'} that of AWS"
@@ -172,41 +152,32 @@ def clock_finding(offset_s: float | None) -> Diagnosis | None:
 
 
 def key_hint(access_key: str | None) -> str:
-    """So much of an access key id as tells which it is."""
+    """Return so much of an access key id as tells which it is."""
     return f"…{access_key[-4:]}" if access_key and len(access_key) > 8 else "…"
 
 
 # --- the stream -------------------------------------------------------------------------------------------------------
 
 
-def stream_findings(summary: Mapping[str, Any], *, by_fan_out: bool) -> list[Diagnosis]:
-    """What DescribeStreamSummary tells."""
+def stream_findings(summary: Mapping[str, Any], *, by_fan_out: bool) -> Iterator[Diagnosis]:
+    """Yield what DescribeStreamSummary tells."""
     name, status = summary.get("StreamName", "?"), summary.get("StreamStatus", "?")
     hours = summary.get("RetentionPeriodHours")
     words = f"{name} is {status}, {summary.get('OpenShardCount', '?')} open shards, records are kept {hours} h"
-    found = []
-    if status in ("ACTIVE", "UPDATING"):
-        found.append(ok("stream", words))
-    else:
-        found.append(fail("stream", words, "wait until it is ACTIVE"))
+    is_there = status in ("ACTIVE", "UPDATING")
+    yield ok("stream", words) if is_there else fail("stream", words, "wait until it is ACTIVE")
     if isinstance(hours, int) and hours <= RETENTION_SHORT_HOURS:
-        found.append(
-            warn(
-                "retention",
-                f"a shard that stands still for {hours} h loses records",
-                "IncreaseStreamRetentionPeriod, or an alarm on the lag (`mld alerts`)",
-            )
-        )
+        words = f"a shard that stands still for {hours} h loses records"
+        yield warn("retention", words, "IncreaseStreamRetentionPeriod, or an alarm on the lag (`mld alerts`)")
     if summary.get("EncryptionType") == "KMS":
-        found.append(ok("encryption", f"by KMS key {summary.get('KeyId', '?')}: reading also needs kms:Decrypt"))
+        yield ok("encryption", f"by KMS key {summary.get('KeyId', '?')}: reading also needs kms:Decrypt")
     consumers = summary.get("ConsumerCount")
     if isinstance(consumers, int) and (consumers or by_fan_out):
-        found.append(ok("consumers", f"{consumers} of {CONSUMERS_MAX} consumers of enhanced fan-out are registered"))
-    return found
+        yield ok("consumers", f"{consumers} of {CONSUMERS_MAX} consumers of enhanced fan-out are registered")
 
 
 def consumer_finding(name: str, consumers: int | None, error: MldError | None) -> Diagnosis:
-    """Whether the consumer that the daemon subscribes with is, or can be, registered."""
+    """Return whether the consumer that the daemon subscribes with is, or can be, registered."""
     about = "fan-out consumer"
     if error is None:
         return ok(about, f"{name} is registered")
@@ -227,7 +198,7 @@ def consumer_finding(name: str, consumers: int | None, error: MldError | None) -
 
 
 def missing_table(name: str, reports: Iterable[WorkerReport], now_s: float, rules: ViewRules) -> Diagnosis:
-    """Whether the lease table is yet to be made, or was taken from under a fleet, by the reports in another table."""
+    """Judge whether the table is yet to be made, or was taken from a fleet, by the reports in another table."""
     about = "lease table"
     living = [one for one in newest_of_each(reports) if one.updated_at_s and not is_expired(one, now_s, rules.reports)]
     if not living:
@@ -243,34 +214,22 @@ def missing_table(name: str, reports: Iterable[WorkerReport], now_s: float, rule
 
 def table_findings(
     table: Mapping[str, Any], *, key: str, index: str | None, open_shards: int | None, lease_duration_s: float
-) -> list[Diagnosis]:
-    """What DescribeTable tells. `index` None: this fleet needs none."""
-    name, status = table.get("TableName", "?"), table.get("TableStatus", "?")
+) -> Iterator[Diagnosis]:
+    """Yield what DescribeTable tells. `index` None: this fleet needs none."""
+    about, name, status = "lease table", table.get("TableName", "?"), table.get("TableStatus", "?")
     schema = [(part.get("AttributeName"), part.get("KeyType")) for part in table.get("KeySchema", ())]
     if schema != [(key, "HASH")]:
-        return [
-            fail(
-                "lease table",
-                f"{name} is no lease table: its key is {', '.join(f'{n} ({k})' for n, k in schema) or 'unknown'}",
-                "set another applicationName, or leaseTableName",
-            )
-        ]
-    found = []
+        words = f"{name} is no lease table: its key is {', '.join(f'{n} ({k})' for n, k in schema) or 'unknown'}"
+        yield fail(about, words, "set another applicationName, or leaseTableName")
+        return
     words = f"{name} is {status}, about {table.get('ItemCount', '?')} rows"
-    found.append(
-        ok("lease table", words)
-        if status in ("ACTIVE", "UPDATING")
-        else warn("lease table", words, "wait until it is ACTIVE")
-    )
-    found.append(_billing(table, open_shards, lease_duration_s))
+    is_there = status in ("ACTIVE", "UPDATING")
+    yield ok(about, words) if is_there else warn(about, words, "wait until it is ACTIVE")
+    yield _billing(table, open_shards, lease_duration_s)
     if index is not None:
         there = {one.get("IndexName"): one.get("IndexStatus") for one in table.get("GlobalSecondaryIndexes", ())}
-        found.append(
-            ok("owner index", f"{index} is {there[index]}")
-            if index in there
-            else ok("owner index", f"{index} is missing; the next start makes it (dynamodb:UpdateTable, not tried)")
-        )
-    return found
+        missing = "missing; the next start makes it (dynamodb:UpdateTable, not tried)"
+        yield ok("owner index", f"{index} is {there.get(index, missing)}")
 
 
 def _billing(table: Mapping[str, Any], open_shards: int | None, lease_duration_s: float) -> Diagnosis:
@@ -281,80 +240,57 @@ def _billing(table: Mapping[str, Any], open_shards: int | None, lease_duration_s
     writes = int(units.get("WriteCapacityUnits", 0))
     words = f"provisioned: {units.get('ReadCapacityUnits', '?')} read and {writes} write units"
     needed = 0 if open_shards is None else round(3 * open_shards / lease_duration_s) + 1
-    if writes < needed:
-        return warn(
-            "billing",
-            f"{words}; renewing {open_shards} leases takes about {needed} a second",
-            "set billing to PAY_PER_REQUEST, add capacity, or set mld.heartbeat=worker",
-        )
-    return ok("billing", words)
+    if writes >= needed:
+        return ok("billing", words)
+    remedy = "set billing to PAY_PER_REQUEST, add capacity, or set mld.heartbeat=worker"
+    return warn("billing", f"{words}; renewing {open_shards} leases takes about {needed} a second", remedy)
 
 
 def rows_findings(
     status: FleetStatus, leases: Sequence[Lease], shards: Sequence[Shard] | None, *, is_3x: bool = True
-) -> list[Diagnosis]:
-    """The rows, and whether they belong to this stream. `shards` None: they could not be listed."""
-    found = [
-        fail("lease rows", f"row {key} cannot be read: {why}", "repair it, or delete it and restore from a backup")
-        for key, why in status.corrupt[:NAMED_MAX]
-    ]
+) -> Iterator[Diagnosis]:
+    """Yield the rows, and whether they belong to this stream. `shards` None: they could not be listed."""
+    for key, why in status.corrupt[:NAMED_MAX]:
+        remedy = "repair it, or delete it and restore from a backup"
+        yield fail("lease rows", f"row {key} cannot be read: {why}", remedy)
     if not leases:
-        return [*found, ok("lease rows", "none yet; the first start makes them")]
+        yield ok("lease rows", "none yet; the first start makes them")
+        return
     if shards is not None:
-        found += against_stream(leases, shards)
+        yield from against_stream(leases, shards)
     if status.holes:
-        found.append(
-            warn(
-                "hash range",
-                f"no open lease covers the hash keys {status.holes[0].start} to {status.holes[0].end}",
-                "a running fleet repairs this within minutes; see `mld leases`",
-            )
-        )
-    found += _versions(status, is_3x=is_3x)
-    return found
+        words = f"no open lease covers the hash keys {status.holes[0].start} to {status.holes[0].end}"
+        yield warn("hash range", words, "a running fleet repairs this within minutes; see `mld leases`")
+    yield from _versions(status, is_3x=is_3x)
 
 
-def against_stream(leases: Sequence[Lease], shards: Sequence[Shard]) -> list[Diagnosis]:
-    """Whether these leases, by the shards' own names, belong to the stream with these shards."""
-    foreign = finish(foreign_evidence(shards, leases))
+def against_stream(leases: Sequence[Lease], shards: Sequence[Shard]) -> Iterator[Diagnosis]:
+    """Yield whether these leases, by the shards' own names, belong to the stream with these shards."""
+    about, foreign = "rows and stream", finish(foreign_evidence(shards, leases))
     if foreign is not None:
         words, _, remedy = foreign.partition("; ")
-        return [fail("rows and stream", words, remedy)]
+        yield fail(about, words, remedy)
+        return
     listed = {shard.shard_id for shard in shards}
     keys = {lease.key for lease in leases}
     if not keys & listed:
-        return [
-            fail(
-                "rows and stream",
-                f"none of the {len(keys)} rows is of a shard of this stream",
-                "check streamName, regionName and applicationName; `mld reset` begins anew for another stream",
-            )
-        ]
+        remedy = "check streamName, regionName and applicationName; `mld reset` begins anew for another stream"
+        yield fail(about, f"none of the {len(keys)} rows is of a shard of this stream", remedy)
+        return
     gone = sorted(lease.key for lease in leases if lease.key not in listed and not lease.is_complete)
     lacking = sorted(shard.shard_id for shard in shards if shard.is_open and shard.shard_id not in keys)
-    found = []
     if gone:
-        found.append(
-            warn(
-                "rows and stream",
-                f"{len(gone)} open rows are of shards that are not listed any more: {_some(gone)}",
-                "the daemon ends them once it is certain that they are past retention",
-            )
-        )
+        words = f"{len(gone)} open rows are of shards that are not listed any more: {_some(gone)}"
+        yield warn(about, words, "the daemon ends them once it is certain that they are past retention")
     if lacking:
-        found.append(
-            warn(
-                "rows and stream",
-                f"{len(lacking)} open shards have no row: {_some(lacking)}",
-                "a running fleet makes them when their parents have ended, or within minutes",
-            )
-        )
-    return found or [ok("rows and stream", f"{len(keys)} rows, all of this stream")]
+        words = f"{len(lacking)} open shards have no row: {_some(lacking)}"
+        yield warn(about, words, "a running fleet makes them when their parents have ended, or within minutes")
+    if not gone and not lacking:
+        yield ok(about, f"{len(keys)} rows, all of this stream")
 
 
 def _versions(status: FleetStatus, *, is_3x: bool) -> list[Diagnosis]:
-    """Which programs share the table, as far as rows tell: Java 3.x reports, Java 2.x only owns leases, as do workers
-    that are not there any more, after a restore."""
+    """Return which programs share the table: Java 3.x reports, Java 2.x and workers that are gone only own leases."""
     there = [worker for worker in status.workers if worker.is_alive or (worker.is_alive is None and worker.leases)]
     kinds = sorted({_KINDS.get(worker.kind, worker.kind) for worker in there})
     if not kinds:
@@ -386,30 +322,21 @@ def machine_findings(
     processes_max: int | None,
     memory_bytes: int | None,
     prefetch_bytes: int,
-) -> list[Diagnosis]:
-    """Whether this machine could take all shards by itself; None for what is unlimited or unknown."""
+) -> Iterator[Diagnosis]:
+    """Yield whether this machine could take all shards by itself; None for what is unlimited or unknown."""
     shards = open_shards or 0
-    found = []
     files = FILES_BASE + FILES_PER_SHARD * shards
     if files_max is not None and files_max < files:
-        found.append(
-            warn("open files", f"{files_max} are allowed; {shards} shards take about {files}", f"ulimit -n {2 * files}")
-        )
+        words = f"{files_max} are allowed; {shards} shards take about {files}"
+        yield warn("open files", words, f"ulimit -n {2 * files}")
     else:
-        found.append(ok("open files", f"{'any number' if files_max is None else files_max} allowed"))
+        yield ok("open files", f"{'any number' if files_max is None else files_max} allowed")
     if processes_max is not None and processes_max < 2 * shards:
-        found.append(
-            warn("processes", f"{processes_max} are allowed, for {shards} children", "raise the limit (ulimit -u)")
-        )
+        words = f"{processes_max} are allowed, for {shards} children"
+        yield warn("processes", words, "raise the limit (ulimit -u)")
     if memory_bytes is not None:
         needed = DAEMON_MEMORY_BYTES + prefetch_bytes + CHILD_MEMORY_BYTES * shards
-        words = (
-            f"{memory_bytes >> 20} MiB are free; {shards} small children and the daemon take about {needed >> 20} MiB"
-        )
-        if memory_bytes < needed:
-            found.append(
-                warn("memory", words, "fork server (docs/use/fork-server.md), mld.prefetchBytesMax, or more workers")
-            )
-        else:
-            found.append(ok("memory", words))
-    return found
+        free = f"{memory_bytes >> 20} MiB are free"
+        words = f"{free}; {shards} small children and the daemon take about {needed >> 20} MiB"
+        remedy = "fork server (docs/use/fork-server.md), mld.prefetchBytesMax, or more workers"
+        yield warn("memory", words, remedy) if memory_bytes < needed else ok("memory", words)

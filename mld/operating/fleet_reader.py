@@ -4,27 +4,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from mld.aws.client_factory import client_factory
-from mld.aws.service import Service
+from mld.aws.client_factory import ServiceName, client_factory
+from mld.aws.service import RawService, Service
+from mld.aws.table_calls import TableCalls
 from mld.aws.wire_or_boto import service_of
 from mld.core.clock import Clock, LoopClock
 from mld.core.errors import TableError, TableMissingError
 from mld.core.steps import Steps
+from mld.core.stream_ids import keys_meant
 from mld.core.turns import in_turns
 from mld.fleet.leader.lock import LOCK_KEY, SeenLock, parse_lock
 from mld.fleet.leader.lock_election import LockTable
+from mld.fleet.migrate.states import CLIENT_VERSION
+from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.report.reports import ReportRules, parse_rows
 from mld.fleet.report.reports_table import ReportsTable
-from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place, WorkerReport
+from mld.fleet.values import (
+    COORDINATOR_TABLE_KEY,
+    LEASE_TABLE_KEY,
+    REPORTS_TABLE_KEY,
+    ClientVersion,
+    Place,
+    WorkerReport,
+)
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.rows import UNKNOWN_KEY
 from mld.leases.table import LeaseTable, TableScan
 from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ViewRules, fleet_status_steps, told_by_heartbeats
+from mld.operating.naming import full_key
+from mld.operating.plan import Change
 from mld.properties.settings import Settings
 from mld.tracking import stream_list
 
@@ -34,16 +47,18 @@ THREADS = 4  # segments of a large table are scanned beside each other
 
 
 @asynccontextmanager
-async def dynamo_of(settings: Settings) -> AsyncIterator[Service]:
-    """The DynamoDB service of a properties file. Raises errors of `mld.core.errors`."""
+async def opened(
+    settings: Settings, name: ServiceName, label: str, timeout_s: float = REQUEST_TIMEOUT_S
+) -> AsyncIterator[RawService]:
+    """Open a service of a properties file, and close it. Raises errors of `mld.core.errors`."""
     service = service_of(
         client_factory(settings),
-        "dynamodb",
-        label="DynamoDB",
+        name,
+        label=label,
         lean=False,
         threads_max=THREADS,
         calls_max=THREADS,
-        read_timeout_s=REQUEST_TIMEOUT_S,
+        read_timeout_s=timeout_s,
         connect_timeout_s=CONNECT_TIMEOUT_S,
     )
     await service.open()
@@ -53,14 +68,19 @@ async def dynamo_of(settings: Settings) -> AsyncIterator[Service]:
         await service.close()
 
 
+def dynamo_of(settings: Settings) -> AbstractAsyncContextManager[RawService]:
+    """Open DynamoDB."""
+    return opened(settings, "dynamodb", "DynamoDB")
+
+
 def view_rules(settings: Settings, lag_max_s: float = LAG_MAX_S) -> ViewRules:
-    """The rules by which this fleet is judged."""
+    """Return the rules by which this fleet is judged."""
     return ViewRules(
-        lease_duration_s=settings.failover_time_millis / 1000,
+        lease_duration_s=settings.leases.duration_s,
         reports=ReportRules(
-            report_period_s=settings.worker_metrics_reporter_freq_in_millis / 1000,
-            stale_after_s=settings.stale_worker_metrics_entry_cleanup_duration.total_seconds(),
-            ema_alpha=settings.worker_metrics_ema_alpha,
+            report_period_s=settings.fleet.report_period_s,
+            stale_after_s=settings.fleet.stale_report_s,
+            ema_alpha=settings.fleet.ema_alpha,
         ),
         lag_max_s=lag_max_s,
     )
@@ -70,28 +90,51 @@ class FleetReader:
     """Looks at a fleet's tables: one scan, and where the fleet still has its legacy tables, these as well."""
 
     def __init__(self, settings: Settings, service: Service, table: LeaseTable, clock: Clock, rules: ViewRules) -> None:
-        self._settings = settings
+        self.settings = settings
+        self.clock = clock
+        self.calls = TableCalls(service, settings.lease_table.name, REQUEST_TIMEOUT_S)
         self._service = service
         self._table = table
-        self._clock = clock
         self._rules = rules
 
+    def table_of(self, change: Change) -> LeaseTable:
+        """Return the table that a change is written to."""
+        place = change.place
+        if place is None:
+            return self._table
+        return DynamoLeaseTable(
+            self._service, self.clock, table_name=place.table, request_timeout_s=REQUEST_TIMEOUT_S, key_name=place.key
+        )
+
+    async def is_3x(self) -> bool:
+        """Tell whether leaders give leases to workers; by KCL 2.x workers take them. Raises TableError."""
+        states, row = StatesTable(self._service), None
+        for place in (
+            Place(self.settings.lease_table.name, LEASE_TABLE_KEY),
+            Place(self.settings.coordinator_state_table.name, COORDINATOR_TABLE_KEY),
+        ):
+            try:
+                row = row or await states.get(CLIENT_VERSION, place)
+            except TableMissingError:
+                continue
+        return row is not None and row.state in (ClientVersion.V3X, ClientVersion.V3X_WITH_ROLLBACK)
+
     async def lease(self, key: str) -> Lease | None:
-        """One row; None if there is none, or no lease table. Raises TableError."""
+        """Return one row; None if there is none, or no lease table. Raises TableError."""
         try:
             return await self._table.get(key, consistent=False)
         except TableMissingError:
             return None
 
     async def leases(self) -> Sequence[Lease]:
-        """All leases; none if there is no lease table. Raises TableError."""
+        """Return all leases; none if there is no lease table. Raises TableError."""
         try:
             return (await self._table.scan()).leases
         except TableMissingError:
             return ()
 
     async def scan(self) -> TableScan:
-        """All rows, also corrupt ones. Raises TableError; TableMissingError if there is no lease table."""
+        """Return all rows, also corrupt ones. Raises TableError; TableMissingError if there is no lease table."""
         return await self._table.scan()
 
     @property
@@ -100,13 +143,13 @@ class FleetReader:
         return self._rules.lag_max_s
 
     async def look(self, *, is_throttled: bool = False) -> FleetStatus:
-        """The fleet as it is now. Raises TableError; TableMissingError if there is no lease table.
+        """Return the fleet as it is now. Raises TableError; TableMissingError if there is no lease table.
 
         `is_throttled`: the caller knows that the table refuses writes for want of capacity.
         """
         scan, (legacy_reports, legacy_lock) = await asyncio.gather(self._table.scan(), self._legacy())
         if any(key == UNKNOWN_KEY for key, _ in scan.corrupt):
-            name = self._settings.table_name
+            name = self.settings.lease_table.name
             raise TableError(f"table {name} is no lease table: it has rows without the attribute {LEASE_TABLE_KEY}")
         rules = replace(self._rules, is_throttled=is_throttled)
         return await in_turns(self.status_of(scan, legacy_reports, legacy_lock, rules))
@@ -118,14 +161,14 @@ class FleetReader:
         legacy_lock: SeenLock = None,
         rules: ViewRules | None = None,
     ) -> Steps[FleetStatus]:
-        """The fleet as a scan shows it."""
+        """Return the fleet as a scan shows it."""
         found = parse_rows(scan.others, LEASE_TABLE_KEY)
         lock = parse_lock(_row(scan.others, LEASE_TABLE_KEY, LOCK_KEY))
         return fleet_status_steps(
             scan.leases,
             (*found.reports, *more_reports),
             lock if lock is not None else legacy_lock,
-            self._clock.wall(),
+            self.clock.wall(),
             rules or self._rules,
             corrupt=scan.corrupt,
             covered=told_by_heartbeats(scan.leases, found.reports),
@@ -137,14 +180,14 @@ class FleetReader:
         return reports, lock
 
     async def _legacy_reports(self) -> tuple[WorkerReport, ...]:
-        place = Place(self._settings.worker_metrics_table_name, REPORTS_TABLE_KEY)
+        place = Place(self.settings.worker_metrics_table.name, REPORTS_TABLE_KEY)
         try:
             return (await ReportsTable(self._service, place, request_timeout_s=REQUEST_TIMEOUT_S).scan()).reports
         except TableMissingError:
             return ()
 
     async def _legacy_lock(self) -> SeenLock:
-        place = Place(self._settings.coordinator_state_table_name, COORDINATOR_TABLE_KEY)
+        place = Place(self.settings.coordinator_state_table.name, COORDINATOR_TABLE_KEY)
         try:
             return await LockTable(self._service, place, request_timeout_s=REQUEST_TIMEOUT_S).read()
         except TableMissingError:
@@ -153,21 +196,21 @@ class FleetReader:
 
 @asynccontextmanager
 async def fleet_reader(settings: Settings, lag_max_s: float = LAG_MAX_S) -> AsyncIterator[FleetReader]:
-    """A reader of the fleet that a properties file names."""
+    """Open a reader of the fleet that a properties file names."""
     clock = LoopClock()
     async with dynamo_of(settings) as service:
         table = DynamoLeaseTable(
             service,
             clock,
-            table_name=settings.table_name,
-            scan_segments=settings.lease_table_scan_total_segments,
+            table_name=settings.lease_table.name,
+            scan_segments=settings.leases.scan_segments,
             request_timeout_s=REQUEST_TIMEOUT_S,
         )
         yield FleetReader(settings, service, table, clock, view_rules(settings, lag_max_s))
 
 
 def _labels(scan: TableScan) -> Mapping[str, str]:
-    """What the list of streams calls them; nothing if it cannot be read."""
+    """Return what the list of streams calls them; nothing if it cannot be read."""
     row = _row(scan.others, LEASE_TABLE_KEY, stream_list.KEY)
     return stream_list.labels_of(stream_list.parse(row or {}))
 
@@ -176,3 +219,19 @@ def _row(
     rows: Iterable[Mapping[str, Mapping[str, Any]]], key: str, name: str
 ) -> Mapping[str, Mapping[str, Any]] | None:
     return next((row for row in rows if row.get(key, {}).get("S") == name), None)
+
+
+async def with_stream(settings: Settings, name: str) -> str:
+    """Return the key of the only lease that `name` may mean; `name` if it names a stream, or nothing is known of it.
+
+    Raises ActRefusedError if several streams have such a shard, TableError.
+    """
+    if not settings.is_multi_stream or ":" in name:
+        return name
+    async with fleet_reader(settings) as reader:
+        try:
+            status = await reader.look()
+        except TableMissingError:
+            return name
+    keys = [shard.key for shard in status.shards]
+    return full_key(keys, name, status.labels) if keys_meant(keys, name, status.labels) else name

@@ -187,7 +187,7 @@ def fleet_status_steps(
     covered: Mapping[str, ShardStatus] | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Steps[FleetStatus]:
-    """The fleet of these rows at `now_s`, in epoch seconds of whoever looks.
+    """Return the fleet of these rows at `now_s`, in epoch seconds of whoever looks.
 
     `covered` has what workers tell of covered leases, by key; it replaces what is in their rows. `labels` are what
     people call streams, by identifier; a stream without one is called by its identifier.
@@ -243,8 +243,7 @@ fleet_status = at_once(fleet_status_steps)
 
 
 def of_stream(status: FleetStatus, name: str) -> FleetStatus | None:
-    """The status with the shards of one stream only, by its label, its own name or its identifier; None if it has
-    none. The workers are those of the whole fleet."""
+    """Return the status with the shards of one stream only, however named, and all workers; None if it has none."""
     labels = {shard.label for shard in status.shards}
     if name not in labels:
         ids = {shard.lease.stream: shard.label for shard in status.shards if shard.lease.stream is not None}
@@ -259,7 +258,7 @@ def of_stream(status: FleetStatus, name: str) -> FleetStatus | None:
 
 
 def chosen(status: FleetStatus, name: str | None) -> FleetStatus:
-    """`of_stream`, or all of it without a name. Raises NoStreamError."""
+    """Return the status of one stream, or all of it without a name. Raises NoStreamError."""
     if name is None:
         return status
     found = of_stream(status, name)
@@ -273,7 +272,7 @@ def chosen(status: FleetStatus, name: str | None) -> FleetStatus:
 
 
 def told_by_heartbeats(leases: Iterable[Lease], reports: Iterable[WorkerReport]) -> dict[str, ShardStatus]:
-    """What workers tell of the leases that bear the mark of their heartbeats, by key."""
+    """Return what workers tell of the leases that bear the mark of their heartbeats, by key."""
     epochs = {
         (report.worker, epoch): report.shards
         for report in newest_of_each(reports)
@@ -303,14 +302,14 @@ def _view_shard(
 
 
 def rejudged(view: ShardView, status: ShardStatus, lag_max_s: float, *, is_probed: bool = False) -> ShardView:
-    """The view of a shard of a living worker, by what somebody knows better than its row."""
+    """Return the view of a shard of a living worker, by what somebody knows better than its row."""
     verdict = judge(view.lease, status, lag_max_s, is_owner_dead=False)
     why = _why(view.lease, verdict, status)
     return replace(view, verdict=verdict, status=status, age_s=0.0, why=why, is_probed=is_probed)
 
 
 def known_here(view: ShardView, own: ShardMetrics, wall_s: float, lag_max_s: float) -> ShardView:
-    """The view of a shard of the worker that looks, by what it knows itself."""
+    """Return the view of a shard of the worker that looks, by what it knows itself."""
     status = ShardStatus(own.activity_at(wall_s).value, int(wall_s), own.lag_ms(wall_s), why=own.why_at(wall_s))
     return rejudged(view, status, lag_max_s)
 
@@ -318,7 +317,7 @@ def known_here(view: ShardView, own: ShardMetrics, wall_s: float, lag_max_s: flo
 def _why(
     lease: Lease, verdict: Verdict, status: ShardStatus | None, age_s: float | None = None, is_throttled: bool = False
 ) -> str | None:
-    """Why a shard is not well, or why nobody knows how it is."""
+    """Return why a shard is not well, or why nobody knows how it is."""
     match verdict:
         case Verdict.ENDED | Verdict.OK | Verdict.LAGGING | Verdict.PAUSED:
             return None
@@ -390,7 +389,7 @@ def _life(
     is_silent: bool,
     is_throttled: bool,
 ) -> tuple[bool | None, str | None]:
-    """(whether a worker lives, how it ended or why nobody knows). `end`: when it was found dead, and by whom."""
+    """Return (whether a worker lives, how it ended or why nobody knows). `end`: when it was found dead, and by whom."""
     if is_silent and is_throttled:
         return None, f"silent: {THROTTLED}"
     if end is not None and (report is None or is_silent):
@@ -401,14 +400,14 @@ def _life(
 
 
 def _kind(report: WorkerReport | None, *, tells: bool) -> str:
-    """`tells`: rows of its leases say how its shards are, as only mld's do."""
+    """Return the kind of a worker; `tells`: its leases' rows say how its shards are, as only mld's do."""
     if report is not None:
         return f"mld {report.mld['version']}" if "version" in report.mld else JAVA
     return "mld" if tells else UNREPORTED
 
 
 def _cpu(report: WorkerReport | None) -> float | None:
-    """What a leader judges the worker by, if it measures its CPU."""
+    """Return what a leader judges the worker by, if it measures its CPU."""
     if report is None or is_default(report) or "C" not in report.samples:
         return None
     return average(report.samples["C"], REPORT_RULES.ema_alpha)
@@ -423,7 +422,7 @@ def _furthest(shards: Iterable[ShardView]) -> float | None:
 
 
 def _holes(shards: Sequence[ShardView]) -> Steps[tuple[HashRange, ...]]:
-    """What no open lease covers; nothing is known while an open row has no range."""
+    """Return what no open lease covers; nothing is known while an open row has no range."""
     known: list[HashRange] = []
     for number, shard in enumerate(shards):
         if number % SLICE == 0:

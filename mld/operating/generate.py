@@ -1,127 +1,229 @@
-"""The commands that print what operators install beside the daemon: policy, table, alerts, dashboard, unit."""
+"""The commands that print what operators install beside the daemon: policy, table, alerts, dashboard, unit.
+
+What they print is in `templates`, with holes for the names of an application; `filled` fills one in.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from mld.core.terminal import EXIT_CONFIGURATION, chosen_file, complain, properties_file, say, settings_of
+from mld.core.terminal import EXIT_CONFIGURATION, complain, say
+from mld.operating.options import Asked, asks, removed_option
 
 if TYPE_CHECKING:
-    pass
+    from mld.properties.settings import Settings
+
+TEMPLATES = Path(__file__).with_name("templates")
+Value: TypeAlias = str | tuple[str, ...] | bool | None
+_HOLE = re.compile(r"@([?!]?)([a-z_]+)@")
+
+
+def filled(template: str, values: Mapping[str, Value]) -> Iterator[str]:
+    """Yield the lines of a template with the values in place of ``@name@``.
+
+    A line without the value that it needs is left out; one with a tuple comes once for each part. ``@?name@`` stands
+    for nothing in a line that is there only with the value, ``@!name@`` in one that is there only without.
+    """
+    for line in (TEMPLATES / template).read_text("utf-8").splitlines():
+        holes = _HOLE.findall(line)
+        if any(bool(values[name]) is (mark == "!") for mark, name in holes):
+            continue
+        parts = next((found for mark, name in holes if not mark and isinstance(found := values[name], tuple)), ("",))
+        for part in parts:
+            yield _HOLE.sub(lambda hole, part=part: "" if hole[1] else _text(values[hole[2]], part), line)  # type: ignore[misc]
+
+
+def _text(value: Value, part: str) -> str:
+    return part if isinstance(value, tuple) else str(value)
+
+
+def prometheus_rules(settings: Settings, retention_s: int) -> str:
+    """Return alerting rules of Prometheus, in YAML; JSON strings are YAML strings."""
+    from mld.aws.table_calls import THROTTLING_CODES
+
+    application = json.dumps(settings.application_name)
+    values = {
+        "app": _inner(f"application={application}"),
+        "application": application,
+        "group": json.dumps(f"mld {settings.application_name}"),
+        "throttling_codes": "|".join(sorted(THROTTLING_CODES)),
+        "quarter_s": str(retention_s // 4),
+    }
+    return "\n".join(filled("alerts.yaml", values))
+
+
+def grafana_dashboard(settings: Settings) -> str:
+    """Return a dashboard for Grafana over the metrics of Prometheus, in JSON."""
+    name = settings.application_name
+    values = {
+        "app": _inner(f"application={json.dumps(name)}"),
+        "uid": json.dumps(f"mld-{name}"[:40]),
+        "title": json.dumps(f"mld: {name}"),
+    }
+    return "\n".join(filled("dashboard.json", values))
+
+
+def _inner(text: str) -> str:
+    """Return the text as it stands within quotes of JSON."""
+    return json.dumps(text)[1:-1]
+
+
+def lease_table(settings: Settings, template: str) -> str:
+    """Return the lease table as mld creates it, as ``lease-table.tf`` or, for CloudFormation, ``lease-table.json``."""
+    from mld.operating.iam_policy import quoted
+    from mld.properties.values import BillingMode
+
+    is_terraform = template.endswith(".tf")
+    text = quoted if is_terraform else json.dumps
+    is_provisioned = settings.lease_table.billing_mode is BillingMode.PROVISIONED
+    tags = dict(settings.lease_table.tags)
+    width = max((len(quoted(key)) for key in tags), default=0)
+    values: dict[str, Value] = {
+        "resource": resource_name(settings.application_name),
+        "description": text(f"Lease table of {settings.application_name}"),
+        "name": text(settings.lease_table.name),
+        "billing_mode": text(settings.lease_table.billing_mode.value),
+        "read_capacity": str(settings.lease_table.read_capacity) if is_provisioned else None,
+        "write_capacity": str(settings.lease_table.write_capacity) if is_provisioned else None,
+        "deletion_protection": str(settings.lease_table.deletion_protection).lower(),
+        "recovery": settings.lease_table.point_in_time_recovery,
+        "tags": tuple(f"{quoted(key):<{width}} = {quoted(value)}" for key, value in tags.items()),
+        "tags_json": json.dumps([{"Key": key, "Value": value} for key, value in tags.items()]) if tags else None,
+    }
+    return "\n".join(filled(template, values))
+
+
+def resource_name(application: str) -> str:
+    """Return a name that Terraform takes for a resource."""
+    name = re.sub(r"[^0-9A-Za-z_-]", "_", application)
+    return name if name[:1].isalpha() or name[:1] == "_" else f"_{name}"
+
+
+def unseen(settings: Settings, *, by_cloudwatch: bool) -> str:
+    """Say why these alerts would see nothing of a daemon with this file; empty if they would."""
+    from mld.properties.values import MetricsLevel, MetricsOutput
+
+    if not by_cloudwatch:
+        if settings.serving.http is None or MetricsOutput.PROMETHEUS not in settings.metrics.outputs:
+            return "nothing can be scraped yet: set mld.http, and prometheus in mld.metrics"
+        return ""
+    if MetricsOutput.CLOUDWATCH not in settings.metrics.outputs or settings.metrics.level is MetricsLevel.NONE:
+        return "nothing is sent to CloudWatch yet: set mld.metrics=cloudwatch, and metricsLevel to SUMMARY or DETAILED"
+    return ""
+
+
+def cloudformation_alarms(settings: Settings, retention_s: int) -> str:
+    """Return a template of CloudFormation with the alarms. Its parameter names the topic that is told.
+
+    A metric of one worker has the worker's id as a dimension if `workerId` is set, and so has its alarm: each worker's
+    file makes one of its own.
+    """
+    from mld.metrics.catalogue import JAVA_BY_NAME
+    from mld.metrics.declaring import Dimension
+    from mld.views.datums import Wanted, dimensions_of
+
+    wanted = Wanted.of(settings)
+    resources: dict[str, Any] = {}
+    alarms = json.loads("\n".join(filled("alarms.json", {"quarter_ms": str(retention_s * 1000 // 4)})))
+    for name, alarm in alarms.items():
+        metric = JAVA_BY_NAME[alarm.pop("operation"), alarm["MetricName"]]
+        if settings.is_multi_stream and Dimension.STREAM in metric.dimensions and wanted.has(Dimension.STREAM):
+            continue  # a series for each stream, under an identifier that only the table tells
+        dimensions = dimensions_of(metric, wanted)
+        worker = dict(dimensions).get(Dimension.WORKER.value)
+        properties = {
+            "AlarmName": "-".join(filter(None, (settings.application_name, name, worker))),
+            "Namespace": settings.application_name,
+            "Dimensions": [{"Name": key, "Value": value} for key, value in dimensions],
+            "ComparisonOperator": "GreaterThanThreshold",
+            "Period": 60,
+            "TreatMissingData": "notBreaching",
+            "AlarmActions": [{"Ref": "Topic"}],
+        }
+        logical = "".join(part.capitalize() for part in name.split("-"))
+        resources[logical] = {"Type": "AWS::CloudWatch::Alarm", "Properties": properties | alarm}
+    template = {
+        "AWSTemplateFormatVersion": "2010-09-09",
+        "Description": f"Alarms of {settings.application_name}",
+        "Parameters": {"Topic": {"Type": "String", "Description": "ARN of the SNS topic that is told"}},
+        "Resources": resources,
+    }
+    return json.dumps(template, indent=2)
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
 
 
 @click.command("iam-policy")
-@properties_file
-@click.option("--terraform", is_flag=True, help="As a data source of Terraform.")
-@click.option("--json", "as_json", is_flag=True, help="As a JSON document (the default).")
+@asks()
+@removed_option("--terraform", 'the JSON is what Terraform takes, as policy = file("policy.json")')
+@removed_option("--json", "JSON is what it prints")
 @click.option("--no-create", is_flag=True, help="Without the rights to create tables and index.")
 @click.option("--operate", is_flag=True, help="With the rights that `mld teardown` needs.")
-def iam_policy(
-    argument_file: str | None,
-    option_file: str | None,
-    overrides: Sequence[str],
-    terraform: bool,
-    as_json: bool,
-    no_create: bool,
-    operate: bool,
-) -> None:
-    """Print the least that the application has to be allowed, as a policy of IAM."""
-    from mld.operating.generated import iam_policy as made
-    from mld.operating.generated.lease_table import resource_name
+def iam_policy(asked: Asked, no_create: bool, operate: bool) -> None:
+    """Print the least that the application has to be allowed, as a policy of IAM in JSON."""
+    from mld.operating.iam_policy import policy
 
-    if terraform and as_json:
-        raise click.UsageError("give --terraform or --json, not both")
-    settings = settings_of(chosen_file(option_file, argument_file), overrides)
-    document = made.policy(settings, create=not no_create, operate=operate)
-    name = resource_name(settings.application_name)
-    click.echo(made.as_terraform(name, document) if terraform else made.as_json(document))
+    click.echo(json.dumps(policy(asked.settings(), create=not no_create, operate=operate), indent=2))
 
 
 @click.command("table")
-@properties_file
-@click.option("--cloudformation", is_flag=True, help="As a template of CloudFormation instead of Terraform.")
-@click.option("--terraform", is_flag=True, help="As a resource of Terraform (the default).")
-def table(
-    argument_file: str | None,
-    option_file: str | None,
-    overrides: Sequence[str],
-    cloudformation: bool,
-    terraform: bool,
-) -> None:
-    """Print the lease table as mld creates it, for who makes tables with Terraform or CloudFormation."""
-    from mld.operating.generated import lease_table
-
-    if terraform and cloudformation:
-        raise click.UsageError("give --terraform or --cloudformation, not both")
-    settings = settings_of(chosen_file(option_file, argument_file), overrides)
-    click.echo(lease_table.cloudformation(settings) if cloudformation else lease_table.terraform(settings))
+@asks()
+@click.option("--cloudformation", "is_json", flag_value=True, help="As a template of CloudFormation.")
+@click.option("--terraform", "is_json", flag_value=False, default=False, help="As a resource of Terraform.")
+def table(asked: Asked, is_json: bool) -> None:
+    """Print the lease table as mld creates it, for who makes tables with Terraform (the default) or CloudFormation."""
+    click.echo(lease_table(asked.settings(), "lease-table.json" if is_json else "lease-table.tf"))
 
 
 @click.command("alerts")
-@properties_file
-@click.option("--cloudwatch", is_flag=True, help="As alarms of CloudWatch, in a template of CloudFormation.")
-@click.option("--prometheus", is_flag=True, help="As rules of Prometheus (the default).")
+@asks()
+@click.option("--cloudwatch", "by_cloudwatch", flag_value=True, help="As alarms, in a template of CloudFormation.")
+@click.option("--prometheus", "by_cloudwatch", flag_value=False, default=False, help="As rules of Prometheus.")
 @click.option(
     "--retention-hours", type=click.IntRange(24, 8760), default=24, show_default=True, help="How long the stream keeps."
 )
-def alerts(
-    argument_file: str | None,
-    option_file: str | None,
-    overrides: Sequence[str],
-    cloudwatch: bool,
-    prometheus: bool,
-    retention_hours: int,
-) -> None:
-    """Print what should wake somebody, with what to do first."""
-    from mld.operating.generated import alerts as made
-
-    if cloudwatch and prometheus:
-        raise click.UsageError("give --cloudwatch or --prometheus, not both")
-    settings = settings_of(chosen_file(option_file, argument_file), overrides)
-    unseen = made.unseen(settings, by_cloudwatch=cloudwatch)
-    if unseen:
-        say(unseen)
-    make = made.cloudformation_alarms if cloudwatch else made.prometheus_rules
-    click.echo(make(settings, retention_hours * 3600))
+def alerts(asked: Asked, by_cloudwatch: bool, retention_hours: int) -> None:
+    """Print what should wake somebody, with what to do first: for Prometheus (the default), or for CloudWatch."""
+    settings = asked.settings()
+    if why := unseen(settings, by_cloudwatch=by_cloudwatch):
+        say(why)
+    click.echo((cloudformation_alarms if by_cloudwatch else prometheus_rules)(settings, retention_hours * 3600))
 
 
 @click.command("dashboard")
-@properties_file
-def dashboard(argument_file: str | None, option_file: str | None, overrides: Sequence[str]) -> None:
+@asks()
+def dashboard(asked: Asked) -> None:
     """Print a dashboard for Grafana over the metrics of Prometheus."""
-    from mld.operating.generated.dashboard import dashboard as made
-
-    click.echo(made(settings_of(chosen_file(option_file, argument_file), overrides)))
+    click.echo(grafana_dashboard(asked.settings()))
 
 
 @click.command("systemd-unit")
-@properties_file
+@asks()
 @click.option("--user", metavar="NAME", help="An account that exists; by default systemd makes one up (DynamicUser).")
 @click.option("--group", metavar="NAME", help="Its group; by default of the same name.")
-def systemd_unit(
-    argument_file: str | None, option_file: str | None, overrides: Sequence[str], user: str | None, group: str | None
-) -> None:
+def systemd_unit(asked: Asked, user: str | None, group: str | None) -> None:
     """Print a hardened unit of systemd that runs the daemon as it is installed here, from the directory you are in.
 
     What has to be done beside it is said on stderr. Variables that the file refers to must be set; secret files and
     $CREDENTIALS_DIRECTORY need not be there.
     """
-    from mld.operating.generated.service_unit import UnitRefused, unit
-    from mld.operating.installation import Surroundings, loaded_for_unit, service_of
+    from mld.operating.service_unit import Surroundings, UnitRefused, loaded_for_unit, service_of, unit
     from mld.properties.remarks import ConfigurationError
 
     if group and not user:
         raise click.UsageError("--group needs --user")
-    file = chosen_file(option_file, argument_file)
     around = Surroundings.here()
     try:
-        service, remarks = service_of(
-            loaded_for_unit(file, overrides, around.env), file, overrides, around, user=user, group=group
-        )
+        loaded = loaded_for_unit(asked.file, asked.overrides, around.env)
+        service, remarks = service_of(loaded, asked.file, asked.overrides, around, user=user, group=group)
         text = unit(service)
     except ConfigurationError as error:
         complain(error)

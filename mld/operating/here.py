@@ -1,4 +1,4 @@
-"""The commands that talk to a daemon of this machine over its control socket: `mld status`. Options and printing only.
+"""The commands that talk to a daemon of this machine over its control socket: `mld status`, `log-level` and `tap`.
 
 A supervisor calls `mld status --live` every few seconds: what only people need is imported when it is printed.
 """
@@ -8,35 +8,102 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import click
 
-from mld.core.terminal import EXIT_FAILURE, EXIT_OK, properties_file
-from mld.operating.daemon_client import find_daemon, find_daemons
-from mld.operating.daemon_options import daemon_options, guarded, wanted_daemon
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK, Duration, chosen_file, complain, define_option, file_option
+from mld.operating.daemon_client import DaemonLink, WantedDaemon, find_daemon, find_daemons
+from mld.operating.options import finish, output_option
 from mld.properties.redaction import printable
 
+F = TypeVar("F", bound=Callable[..., Any])
+TIMEOUT_S = 5.0
+LEVELS = ("debug", "info", "warning", "error", "reset")
+_MARKS = {"toChild": "->", "fromChild": "<-"}
 
-@click.command()
-@properties_file
-@click.option("--live", "probe", flag_value="live", help="Only whether it makes progress: exit code 0 or 1.")
-@click.option("--ready", "probe", flag_value="ready", help="Only whether it has started: exit code 0 or 1.")
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
-)
-@daemon_options
-def status(
-    argument_file: str | None,
+
+# --- which daemon -----------------------------------------------------------------------------------------------------
+
+
+def of_daemon(command: F) -> F:
+    """Give a command the parameter `wanted`: which daemon the options and the file name."""
+
+    @wraps(command)
+    def called(
+        files: Sequence[str],
+        option_file: str | None,
+        overrides: Sequence[str],
+        pid: int | None,
+        worker: str | None,
+        timeout_s: float,
+        **rest: Any,
+    ) -> Any:
+        if len(files) > 1:
+            raise click.UsageError(f"give one properties file, not {len(files)}")
+        wanted = wanted_daemon(option_file, files[0] if files else None, overrides, pid, worker, timeout_s)
+        return command(wanted, **rest)
+
+    options = (
+        click.argument("files", nargs=-1, metavar="[APP.properties]"),
+        file_option,
+        define_option,
+        click.option("--pid", type=int, help="Of several daemons: the one with this process id."),
+        click.option("--worker", metavar="ID", help="Of several daemons: the one with this worker id."),
+        click.option(
+            "--timeout",
+            "timeout_s",
+            type=click.FloatRange(min=0.1, max=600),
+            default=TIMEOUT_S,
+            show_default=True,
+            help="Seconds until the daemon must have answered.",
+        ),
+    )
+    asking: Any = called
+    for option in reversed(options):
+        asking = option(asking)
+    return cast(F, asking)
+
+
+def wanted_daemon(
     option_file: str | None,
+    argument_file: str | None,
     overrides: Sequence[str],
-    probe: str | None,
-    output: str,
     pid: int | None,
     worker: str | None,
     timeout_s: float,
-) -> None:
+) -> WantedDaemon:
+    """Return which daemon the options and the file name. Exits with 2 if the file cannot be used."""
+    from mld.properties.loader import load_some
+    from mld.properties.remarks import ConfigurationError, Level, Remark
+
+    if not (option_file or argument_file or overrides):
+        return WantedDaemon(None, None, pid, worker, timeout_s)
+    file = chosen_file(option_file, argument_file)
+    try:
+        values = load_some(file, ("applicationName", "mld.controlSocket"), overrides, os.environ)
+        if "applicationName" not in values:
+            raise ConfigurationError([Remark(Level.ERROR, "applicationName", file, "is required", "")])
+    except ConfigurationError as error:
+        complain(error)
+    socket = values.get("mld.controlSocket")
+    setting = None if socket is None else str(socket)
+    return WantedDaemon(str(values["applicationName"]), setting, pid, worker, timeout_s)
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@of_daemon
+@click.option("--live", "probe", flag_value="live", help="Only whether it makes progress: exit code 0 or 1.")
+@click.option("--ready", "probe", flag_value="ready", help="Only whether it has started: exit code 0 or 1.")
+@output_option
+def status(wanted: WantedDaemon, probe: str | None, output: str) -> None:
     """Show the daemon that runs on this machine: its shards, how far behind, what fails.
 
     It is asked over a socket that only its user can open, without a port and without AWS. Without a properties file it
@@ -45,24 +112,134 @@ def status(
     """
 
     def show() -> int:
-        wanted = wanted_daemon(option_file, argument_file, overrides, pid, worker, timeout_s)
         if probe is not None:
             verdicts = [link.ask(probe) for link in find_daemons(wanted, os.environ)]
-            return _print_verdict(next((one for one in verdicts if not one["isMet"]), verdicts[0]), output)
+            verdict = next((one for one in verdicts if not one["isMet"]), verdicts[0])
+            click.echo(json.dumps(verdict) if output == "json" else printable(str(verdict["words"])))
+            return EXIT_OK if verdict["isMet"] else EXIT_FAILURE
         value = find_daemon(wanted, os.environ).ask("status")
         if output == "json":
             click.echo(json.dumps(value, indent=2))
         else:
-            from mld.operating.daemon_listing import daemon_listing, headline
+            from mld.operating.listings import daemon_headline, daemon_listing
             from mld.operating.printing import print_listing
 
-            click.echo(printable(headline(value)))
+            click.echo(printable(daemon_headline(value)))
             print_listing(daemon_listing(value))
         return EXIT_OK if value["isAlive"] else EXIT_FAILURE
 
-    sys.exit(guarded(show))
+    finish(show)
 
 
-def _print_verdict(verdict: dict[str, Any], output: str) -> int:
-    click.echo(json.dumps(verdict) if output == "json" else printable(str(verdict["words"])))
-    return EXIT_OK if verdict["isMet"] else EXIT_FAILURE
+@click.command("log-level")
+@of_daemon
+@click.argument("level", type=click.Choice(LEVELS, case_sensitive=False), metavar="LEVEL")
+@click.option("--logger", metavar="NAME", help="Only this logger and those below it, such as mld.consumer.")
+@click.option("--for", "for_s", type=Duration(), help="Put back what was configured after this time, such as 10m.")
+def log_level(wanted: WantedDaemon, level: str, logger: str | None, for_s: float | None) -> None:
+    """Change what a running daemon logs.
+
+    LEVEL is debug, info, warning or error; reset puts back what was configured.
+    Prints the old and the new level, and the daemon's log says so too. The change ends with the daemon.
+    """
+
+    def change() -> int:
+        link = find_daemon(wanted, os.environ)
+        changes = link.ask("log-level", level=level, logger=logger, forSeconds=for_s)["changes"]
+        for one in changes:
+            click.echo(printable(f"{one['logger'] or 'all loggers'}: {one['old']} -> {one['new']}"))
+        if not changes:
+            click.echo("nothing was changed before")
+        return EXIT_OK
+
+    finish(change)
+
+
+@click.command()
+@of_daemon
+@click.argument("shard")
+@click.option("--full", is_flag=True, help="Whole lines: all records, with their whole payloads.")
+@click.option("--until-exit", is_flag=True, help="End when this child ends; else with the lease of the shard.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def tap(wanted: WantedDaemon, shard: str, full: bool, until_exit: bool, output: str) -> None:
+    """Show what a running child and the daemon say to each other, as it happens.
+
+    SHARD is a shard's id, or its number. Lines to the child are marked ->, lines of the child <-. The daemon never
+    waits for this command: lines that it cannot take in time are left out and counted. It shows the data of records.
+    """
+    if Path(shard).is_file():
+        raise click.UsageError(f"name a shard after the file: mld tap {shard} SHARD")
+    printer = _print_json if output == "json" else _Transcript().print
+    finish(lambda: _follow(find_daemon(wanted, os.environ), shard, full, until_exit, printer))
+
+
+def _follow(link: DaemonLink, shard: str, full: bool, until_exit: bool, printer: Any) -> int:
+    try:
+        for value in link.follow("tap", shard=shard, full=full):
+            printer(value)
+            sys.stdout.flush()
+            if value.get("event") == "leaseEnded" or (until_exit and value.get("event") == "childEnded"):
+                return EXIT_OK
+    except BrokenPipeError:  # `mld tap … | head`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - what is left must not be flushed into the pipe
+        return EXIT_OK
+    printer({"at": time.time(), "event": "daemonLeft", "words": "the daemon has closed the connection: it is stopping"})
+    return EXIT_FAILURE
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    click.echo(json.dumps(value))
+
+
+class _Transcript:
+    """Prints for people: a line each, with time and direction."""
+
+    def __init__(self) -> None:
+        self._open: str | None = None
+        """The way of a line that is printed in pieces."""
+
+    def print(self, value: dict[str, Any]) -> None:
+        """Print one value of the daemon."""
+        if "isMore" in value:
+            self._print_piece(value)
+            return
+        if self._open is not None:
+            click.echo()
+            self._open = None
+        if "lost" in value:
+            count = value["lost"]
+            click.echo(f"-- {count} line{'' if count == 1 else 's'} left out: too many for this terminal")
+        elif "line" in value:
+            about = [f"{value['bytes']:,} bytes"] if value["bytes"] > len(value["line"]) + 1 else []
+            about += [f"{value['records']:,} records"] if value.get("records", 0) > 1 else []
+            about += ["cut off"] if value.get("isCut") else []
+            more = f"  ({', '.join(about)})" if about else ""
+            click.echo(f"{_time(value)} {_MARKS[value['way']]} {printable(value['line'])}{more}")
+        elif "words" in value:
+            click.echo(f"-- {_time(value)} {printable(value['words'])}")
+        else:
+            click.echo(f"-- {_situation(value)}")
+
+    def _print_piece(self, value: dict[str, Any]) -> None:
+        if self._open not in (None, value["way"]):
+            click.echo()
+            self._open = None
+        if self._open is None:
+            click.echo(f"{_time(value)} {_MARKS[value['way']]} ", nl=False)
+        self._open = value["way"]
+        click.echo(printable(value["line"]), nl=not value["isMore"])
+        if not value["isMore"]:
+            self._open = None
+
+
+def _situation(value: dict[str, Any]) -> str:
+    child = value["child"] or "no child runs now"
+    busy = value["busySeconds"]
+    has = "" if busy is None else f", a batch in its hands for {busy:.1f} s"
+    state = value["state"] or "waiting"
+    return printable(f"{value['shard']}: {state}, {child}{has}")
+
+
+def _time(value: dict[str, Any]) -> str:
+    at = float(value["at"])
+    return time.strftime("%H:%M:%S", time.localtime(at)) + f".{int(at * 1000) % 1000:03d}"

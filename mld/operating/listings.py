@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -15,6 +15,7 @@ from mld.operating.verdicts import RANKS, Verdict, duration
 NOBODY = "nobody"
 CHECKPOINT_DIGITS = 12
 """Shown of a sequence number: its end, where two of one shard differ."""
+ERROR_CHARACTERS_MAX = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,34 +28,23 @@ class Listing:
     notes: tuple[str, ...] = ()
 
 
+def _listing(names: str, rows: Iterable[tuple[str, ...]], notes: Iterable[str]) -> Listing:
+    """Return a listing; ``name>`` is a column that is aligned to the right. A first column of streams may be empty."""
+    columns = tuple((name.removesuffix(">"), name.endswith(">")) for name in names.split(", "))
+    found = tuple(rows)
+    if columns[0][0] == "stream" and not any(row[0] for row in found):
+        columns, found = columns[1:], tuple(row[1:] for row in found)
+    return Listing("", columns, found, tuple(notes))
+
+
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
 def leases_listing(status: FleetStatus, shards: Sequence[ShardView]) -> Listing:
-    """One row for each of `shards`, the worst first, and what is wrong with the table as a whole."""
-    return Listing(
-        "",
-        (
-            *_stream_column(status),
-            ("shard", False),
-            ("state", False),
-            ("owner", False),
-            ("behind", True),
-            ("KB/s", True),
-            ("checkpoint", False),
-            ("note", False),
-        ),
-        tuple((*_stream_cell(status, shard), *_lease_row(shard)) for shard in worst_first(shards)),
-        (*_totals(status), *_faults(status)),
-    )
-
-
-def _stream_column(status: FleetStatus) -> tuple[tuple[str, bool], ...]:
-    return (("stream", False),) if status.has_several else ()
-
-
-def _stream_cell(status: FleetStatus, shard: ShardView) -> tuple[str, ...]:
-    return (shard.label or "",) if status.has_several else ()
+    """Return one row for each of `shards`, the worst first, and what is wrong with the table as a whole."""
+    rows = ((shard.label or "", *_lease_row(shard)) for shard in worst_first(shards))
+    names = "stream, shard, state, owner, behind>, KB/s>, checkpoint, note"
+    return _listing(names, rows, (*_totals(status), *_faults(status)))
 
 
 def _lease_row(shard: ShardView) -> tuple[str, ...]:
@@ -73,7 +63,7 @@ def _lease_row(shard: ShardView) -> tuple[str, ...]:
 
 
 def note(shard: ShardView) -> str:
-    """What an operator should know about a shard, in a few words; empty for most."""
+    """Say what an operator should know about a shard, in a few words; nothing for most."""
     parts = []
     if shard.lease.handoff_to is not None:
         parts.append(f"goes to {shard.lease.handoff_to}")
@@ -89,7 +79,7 @@ def note(shard: ShardView) -> str:
 
 
 def worst_first(shards: Iterable[ShardView]) -> list[ShardView]:
-    """By verdict, then the furthest behind; those that are alike stay in their order."""
+    """Sort by verdict, then the furthest behind; those that are alike stay in their order."""
     return sorted(shards, key=lambda shard: (RANKS[shard.verdict.value], -(shard.behind_s or 0.0)))
 
 
@@ -112,7 +102,7 @@ def _faults(status: FleetStatus) -> list[str]:
 
 
 def streams_listing(status: FleetStatus) -> Listing:
-    """One row for each of several streams: shards by verdict, how far behind, and holes."""
+    """Return one row for each of several streams: shards by verdict, how far behind, and holes."""
     rows = []
     ids = {shard.label: shard.lease.stream for shard in status.shards}
     for label, shards in groupby(status.shards, key=lambda shard: shard.label):
@@ -131,68 +121,51 @@ def streams_listing(status: FleetStatus) -> Listing:
                 str(len(status.holes_of.get(label, ()))),
             )
         )
-    columns = (
-        ("stream", False),
-        ("identifier", False),
-        ("open shards", True),
-        ("verdicts", False),
-        ("furthest behind", True),
-        ("KB/s", True),
-        ("holes", True),
-    )
-    return Listing("", columns, tuple(rows), (*_totals(status), *_faults(status)))
+    names = "stream, identifier, open shards>, verdicts, furthest behind>, KB/s>, holes>"
+    return _listing(names, rows, (*_totals(status), *_faults(status)))
 
 
-def shares_listing(status: FleetStatus, by: str, hosts: dict[str, str] | None = None) -> Listing:
-    """How the open shards are shared out, by worker or by host."""
+def shares_listing(status: FleetStatus, by: str) -> Listing:
+    """Return how the open shards are shared out, by worker or by host."""
     living = (one.worker for one in status.workers if one.is_alive and one.drained is None)
-    owners = Counter(dict.fromkeys((_name_of(worker, by, hosts or {}) for worker in living), 0))
-    owners.update(_holder(shard, by, hosts or {}) for shard in status.open_shards)
+    owners = Counter(dict.fromkeys((_name_of(worker, by) for worker in living), 0))
+    owners.update(_holder(shard, by) for shard in status.open_shards)
     total = max(1, sum(owners.values()))
     rows = tuple(
-        (name, str(count), f"{count / total:.0%}", _sum_kbps(status, name, by, hosts or {}))
+        (name, str(count), f"{count / total:.0%}", _sum_kbps(status, name, by))
         for name, count in sorted(owners.items(), key=lambda item: (-item[1], item[0]))
     )
     spread = max(owners.values(), default=0) - min(owners.values(), default=0)
     balance = "balanced" if spread <= 1 else f"unbalanced: the largest share has {spread} leases more than the smallest"
-    return Listing("", ((by, False), ("leases", True), ("share", True), ("KB/s", True)), rows, (balance,))
+    return _listing(f"{by}, leases>, share>, KB/s>", rows, (balance,))
 
 
-def _holder(shard: ShardView, by: str, hosts: dict[str, str]) -> str:
-    return NOBODY if shard.owner is None else _name_of(shard.owner, by, hosts)
+def _holder(shard: ShardView, by: str) -> str:
+    return NOBODY if shard.owner is None else _name_of(shard.owner, by)
 
 
-def _name_of(worker: str, by: str, hosts: dict[str, str]) -> str:
-    return worker if by == "worker" else hosts.get(worker, host_of(worker))
+def _name_of(worker: str, by: str) -> str:
+    return worker if by == "worker" else host_of(worker)
 
 
 def host_of(worker: str) -> str:
-    """The host in a worker's id as KCL makes them, ``host:uuid``; else the id itself."""
+    """Return the host in a worker's id as KCL makes them, ``host:uuid``; else the id itself."""
     return worker.rsplit(":", 1)[0] if ":" in worker else worker
 
 
-def _sum_kbps(status: FleetStatus, name: str, by: str, hosts: dict[str, str]) -> str:
-    kbps = sum(s.lease.throughput_kbps or 0.0 for s in status.open_shards if _holder(s, by, hosts) == name)
+def _sum_kbps(status: FleetStatus, name: str, by: str) -> str:
+    kbps = sum(s.lease.throughput_kbps or 0.0 for s in status.open_shards if _holder(s, by) == name)
     return f"{kbps:.1f}"
 
 
 def workers_listing(status: FleetStatus) -> Listing:
-    """One row for each worker."""
-    columns = (
-        ("worker", False),
-        ("kind", False),
-        ("leases", True),
-        ("share", True),
-        ("CPU", True),
-        ("furthest behind", True),
-        ("last heard", True),
-        ("note", False),
-    )
+    """Return one row for each worker."""
+    names = "worker, kind, leases>, share>, CPU>, furthest behind>, last heard>, note"
     unsure = sum(worker.is_alive is None and worker.why is not None for worker in status.workers)
     alive = sum(worker.is_alive is not False for worker in status.workers) - unsure
     workers = ("worker" if alive == 1 else "workers") + (f", {unsure} unknown" if unsure else "")
     leader = f"led by {status.leader}" if status.leader else "nobody leads"
-    return Listing("", columns, tuple(map(_worker_row, status.workers)), (f"{alive} live {workers}, {leader}",))
+    return _listing(names, map(_worker_row, status.workers), (f"{alive} live {workers}, {leader}",))
 
 
 def _worker_row(worker: WorkerView) -> tuple[str, ...]:
@@ -218,10 +191,10 @@ def _worker_row(worker: WorkerView) -> tuple[str, ...]:
 
 
 def lag_listing(status: FleetStatus) -> Listing:
-    """The open shards with their verdicts, the worst first."""
-    rows = tuple(
+    """Return the open shards with their verdicts, the worst first."""
+    rows = (
         (
-            *_stream_cell(status, shard),
+            shard.label or "",
             shard.lease.shard_id,
             shard.verdict.value,
             duration(shard.behind_s),
@@ -230,19 +203,11 @@ def lag_listing(status: FleetStatus) -> Listing:
         )
         for shard in worst_first(status.open_shards)
     )
-    columns = (
-        *_stream_column(status),
-        ("shard", False),
-        ("verdict", False),
-        ("behind", True),
-        ("owner", False),
-        ("note", False),
-    )
-    return Listing("", columns, rows, tuple(_totals(status)))
+    return _listing("stream, shard, verdict, behind>, owner, note", rows, _totals(status))
 
 
 def short(position: Position) -> str:
-    """A position in a few characters."""
+    """Return a position in a few characters."""
     if position.is_sentinel:
         return position.sequence
     sub = f"/{position.sub}" if position.sub else ""
@@ -253,11 +218,62 @@ def _number(shard_id: str) -> str:
     return shard_id.rsplit("-", 1)[-1].lstrip("0") or "0"
 
 
+def daemon_listing(value: Mapping[str, Any]) -> Listing:
+    """Return one row for each shard of a daemon, from its answer to `mld status`."""
+    names = "stream, shard, state, behind>, busy>, records>, last checkpoint>, restarts>, last error"
+    rows = ((shard.get("stream") or "", *_daemon_row(shard)) for shard in value["shards"])
+    return _listing(names, rows, _daemon_notes(value))
+
+
+def daemon_headline(value: Mapping[str, Any]) -> str:
+    """Say who the daemon is."""
+    leader = ", leader" if value["isLeader"] else ""
+    stream = value["stream"] or "several streams"
+    return (
+        f"{value['application']} on {stream}: worker {value['worker']}{leader}, pid {value['pid']}, "
+        f"mld {value['version']}, mode {value['mode']}, up {duration(value['upSeconds'])}"
+    )
+
+
+def _daemon_row(shard: Mapping[str, Any]) -> tuple[str, ...]:
+    since = shard["checkpointSecondsAgo"]
+    return (
+        shard["shard"],
+        shard["state"],
+        duration(shard["behindSeconds"]),
+        "" if shard["busySeconds"] is None else duration(shard["busySeconds"]),
+        f"{shard['records']:,}",
+        "none yet" if since is None else f"{duration(since)} ago",
+        str(shard["restarts"]),
+        _cut(shard["why"] or shard["lastError"] or ""),
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= ERROR_CHARACTERS_MAX else text[: ERROR_CHARACTERS_MAX - 1] + "…"
+
+
+def _daemon_notes(value: Mapping[str, Any]) -> list[str]:
+    count = len(value["shards"])
+    notes = [
+        f"{count} shard{'' if count == 1 else 's'}; furthest behind: {duration(value['behindSeconds'])}"
+        if count
+        else "no shard"
+    ]
+    if not value["isReady"]:
+        notes.append(f"not ready: {value['whyNotReady']}")
+    if not value["isAlive"]:
+        notes.append(f"not alive: {value['whyNotAlive']}")
+    if value["unexpectedErrors"]:
+        notes.append(f"{value['unexpectedErrors']} unexpected errors: see the log")
+    return notes
+
+
 # --- for machines -----------------------------------------------------------------------------------------------------
 
 
 def shard_value(shard: ShardView) -> dict[str, Any]:
-    """One shard, in plain values; times in seconds, None for what is unknown."""
+    """Return one shard, in plain values; times in seconds, None for what is unknown."""
     share = shard.share
     return {
         "shard": shard.lease.shard_id,
@@ -285,7 +301,7 @@ def shard_value(shard: ShardView) -> dict[str, Any]:
 
 
 def worker_value(worker: WorkerView) -> dict[str, Any]:
-    """One worker, in plain values."""
+    """Return one worker, in plain values."""
     return {
         "worker": worker.worker,
         "kind": worker.kind,
@@ -302,7 +318,7 @@ def worker_value(worker: WorkerView) -> dict[str, Any]:
 
 
 def fleet_value(status: FleetStatus, shards: Iterable[ShardView] | None = None) -> dict[str, Any]:
-    """The whole fleet, in plain values; `shards` if not all of them are wanted."""
+    """Return the whole fleet, in plain values; `shards` if not all of them are wanted."""
     return {
         "takenAt": status.taken_s,
         "leader": status.leader,

@@ -70,7 +70,7 @@ CHECKPOINT_POINT = Point(PointKind.CHECKPOINT)
 
 
 def parse_point(text: str, now_s: float, kinds: Collection[PointKind] = ALL_KINDS) -> Point:
-    """The place that `text` names at `now_s` (epoch seconds), one of `kinds`. Raises PointError.
+    """Return the place that `text` names at `now_s` (epoch seconds), one of `kinds`. Raises PointError.
 
     Names are not case-sensitive, and may be written as Kinesis does (``TRIM_HORIZON``).
     """
@@ -91,7 +91,7 @@ def _point(text: str, now_s: float) -> Point:
 
 
 def _sequence(text: str) -> Point | None:
-    """Raises PointError for a number that may mean two things."""
+    """Return the sequence number. Raises PointError for a number that may mean two things."""
     found = _SEQUENCE.fullmatch(text)
     if found is None or (len(found["sequence"]) <= EPOCH_DIGITS_MAX and found["sub"] is None):
         return None

@@ -86,7 +86,7 @@ def _table(listing: Listing, *, one_line: bool = False) -> Table:
 
 
 def aligned(listing: Listing) -> Iterator[str]:
-    """The lines of a long table, each cell as wide as the widest of its column."""
+    """Yield the lines of a long table, each cell as wide as the widest of its column."""
     rows = [tuple(map(printable, row)) for row in listing.rows]
     rows.insert(0, tuple(name for name, _ in listing.columns))
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]

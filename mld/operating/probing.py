@@ -7,8 +7,7 @@ second that the shard's consumers share. What cannot be asked stays unknown.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from mld.core.errors import StreamError
@@ -17,8 +16,8 @@ from mld.core.streams import IteratorType, StartingPoint, Streams
 from mld.core.terminal import say
 from mld.leases.lease import Lease, ShardStatus
 from mld.operating.fleet_status import FleetStatus, ShardView, rejudged
+from mld.operating.naming import is_meant, settings_of_one
 from mld.operating.stream_access import initial_of, streams_of
-from mld.operating.stream_choice import is_meant, settings_of_one
 from mld.operating.verdicts import Verdict
 from mld.properties.settings import Settings
 from mld.retrieval.starting_points import starting_point
@@ -29,37 +28,23 @@ PROBE_INTERVAL_S = 0.1
 PROBED = "probed"
 
 
-@asynccontextmanager
-async def prober(
-    settings: Settings, lag_max_s: float, *, is_wanted: bool
-) -> AsyncIterator[Callable[[FleetStatus], Awaitable[FleetStatus]]]:
-    """What completes a fleet's status, if that `is_wanted`."""
-
-    async def nothing(status: FleetStatus) -> FleetStatus:
-        return status
-
-    if not is_wanted:
-        yield nothing
-        return
-
-    async def probed(status: FleetStatus) -> FleetStatus:
-        answers: dict[str, int] = {}
-        refused: dict[str, StreamError] = {}
-        for one, leases in by_stream(settings, silent(status)):
-            async with streams_of(one) as streams:
-                found, why = await probe(streams, leases, initial_of(one))
-            answers |= found
-            refused |= why
-        if refused:
-            key = min(refused)
-            say(f"{len(refused)} shards could not be asked about, among them {key}: {refused[key]}")
-        return with_probed(status, answers, lag_max_s)
-
-    yield probed
+async def probed(settings: Settings, status: FleetStatus, lag_max_s: float) -> FleetStatus:
+    """Return the fleet's status, completed by what Kinesis says of shards whose rows do not."""
+    answers: dict[str, int] = {}
+    refused: dict[str, StreamError] = {}
+    for one, leases in by_stream(settings, silent(status)):
+        async with streams_of(one) as streams:
+            found, why = await probe(streams, leases, initial_of(one))
+        answers |= found
+        refused |= why
+    if refused:
+        key = min(refused)
+        say(f"{len(refused)} shards could not be asked about, among them {key}: {refused[key]}")
+    return with_probed(status, answers, lag_max_s)
 
 
 def by_stream(settings: Settings, leases: Sequence[Lease]) -> Iterator[tuple[Settings, list[Lease]]]:
-    """The leases by stream, each with the settings of that alone; without those of streams that the file lacks."""
+    """Yield the leases by stream, with the settings of that alone; without those of streams that the file lacks."""
     if not settings.is_multi_stream:
         yield settings, list(leases)
         return
@@ -70,7 +55,7 @@ def by_stream(settings: Settings, leases: Sequence[Lease]) -> Iterator[tuple[Set
 
 
 def silent(status: FleetStatus) -> list[Lease]:
-    """The leases of shards whose lag nobody tells and Kinesis can be asked for.
+    """Return the leases of shards whose lag nobody tells and Kinesis can be asked for.
 
     At LATEST there is no place to ask from.
     """
@@ -84,7 +69,7 @@ def silent(status: FleetStatus) -> list[Lease]:
 async def probe(
     streams: Streams, leases: list[Lease], initial: InitialPosition
 ) -> tuple[dict[str, int], dict[str, StreamError]]:
-    """(milliseconds behind, why it could not be asked), each by shard."""
+    """Ask about shards: (milliseconds behind, why it could not be asked), each by shard."""
     answers: dict[str, int] = {}
     refused: dict[str, StreamError] = {}
     waiting = iter(leases)
@@ -111,7 +96,7 @@ def _after(lease: Lease, initial: InitialPosition) -> StartingPoint:
 
 
 def with_probed(status: FleetStatus, answers: Mapping[str, int], lag_max_s: float) -> FleetStatus:
-    """The status with what Kinesis said, marked as such. Only an unknown verdict changes."""
+    """Return the status with what Kinesis said, marked as such. Only an unknown verdict changes."""
 
     def view(shard: ShardView) -> ShardView:
         behind_ms = answers.get(shard.key)

@@ -72,7 +72,7 @@ def _compression(data: bytes) -> str | None:
 
 
 def _decompressed(name: str, data: bytes) -> bytes | str:
-    """What was compressed, or why it stays as it is."""
+    """Return what was compressed, or why it stays as it is."""
     if name == "zstd":
         return _unzstd(data)
     opening = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
@@ -102,7 +102,7 @@ def _unzstd(data: bytes) -> bytes | str:
 
 
 def headline(record: RecordView) -> str:
-    """Where the record is, in one line."""
+    """Return where the record is, in one line."""
     sub = f"/{record.sub}" if record.sub else ""
     opened = f" [{' '.join(record.payload.opened)}]" if record.payload.opened else ""
     note = f" ({record.payload.note})" if record.payload.note else ""
@@ -112,7 +112,7 @@ def headline(record: RecordView) -> str:
 
 
 def body(payload: Payload) -> str:
-    """The payload as people read it; cut off where it is long."""
+    """Return the payload as people read it; cut off where it is long."""
     kind, value = read(payload.data)
     if kind == "json":
         return _cut(printable_text(json.dumps(value, indent=2, ensure_ascii=False)))
@@ -127,7 +127,7 @@ def _cut(text: str) -> str:
 
 
 def read(data: bytes) -> tuple[str, Any]:
-    """(`json`, a value), (`text`, a string) or (`bytes`, as they are)."""
+    """Read a payload: (`json`, a value), (`text`, a string) or (`bytes`, as they are)."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -142,13 +142,13 @@ def read(data: bytes) -> tuple[str, Any]:
 
 
 def printable_text(text: str, *, newlines: bool = True) -> str:
-    """Without what steers a terminal."""
+    """Return the text without what steers a terminal."""
     allowed = _ALLOWED_CONTROLS[:2] if newlines else ""
     return "".join(c if c.isprintable() or c in allowed else c.encode("unicode_escape").decode() for c in text)
 
 
 def hex_dump(data: bytes) -> str:
-    """Offset, bytes and what of them can be read, 16 in a line."""
+    """Show offset, bytes and what of them can be read, 16 in a line."""
     lines = []
     for start in range(0, min(len(data), HEX_BYTES_MAX), HEX_COLUMNS):
         part = data[start : min(start + HEX_COLUMNS, HEX_BYTES_MAX)]
@@ -167,7 +167,7 @@ def _time(epoch_ms: int) -> str:
 
 
 def record_value(shard_id: str, record: RecordView) -> dict[str, Any]:
-    """One record in plain values; the payload is `json`, `text` or `base64`."""
+    """Return one record in plain values; the payload is `json`, `text` or `base64`."""
     kind, value = read(record.payload.data)
     return {
         "shardId": shard_id,
@@ -183,7 +183,7 @@ def record_value(shard_id: str, record: RecordView) -> dict[str, Any]:
 
 
 def view_of(fields: Mapping[str, Any], *, is_raw: bool = False) -> RecordView:
-    """A record as a child gets it (`processRecords`)."""
+    """Return a record as a child gets it (`processRecords`)."""
     data = base64.b64decode(fields["data"])
     return RecordView(
         sequence=fields["sequenceNumber"],

@@ -9,29 +9,40 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from mld.core.errors import MldError
-from mld.core.terminal import EXIT_FAILURE, EXIT_OK, Duration, chosen_file, properties_file, say, settings_of
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK, Duration
+from mld.operating.options import Asked, asks, finish
 
 if TYPE_CHECKING:
     from mld.operating.fleet_status import FleetStatus
     from mld.operating.listings import Listing
 
-F = TypeVar("F", bound=Callable[..., Any])
-_stream = click.option("--stream", "stream_name", metavar="NAME", help="Only this one of several streams.")
 
+def _as_table(listing: Listing, _value: Any, _watch: bool) -> None:
+    from mld.operating.printing import print_listing
+
+    print_listing(listing)
+
+
+def _as_json(_listing: Listing, value: Any, watch: bool) -> None:
+    click.echo(json.dumps(value, indent=None if watch else 2))
+
+
+FORMATS = {"table": _as_table, "json": _as_json}
+"""How to print a look: its rows for people, or its values, once or again and again."""
 _output = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
+    "-o", "--output", type=click.Choice([*FORMATS]), default="table", show_default=True, help="How to print."
 )
+_stream = click.option("--stream", "stream_name", metavar="NAME", help="Only this one of several streams.")
 _watch = click.option("--watch", is_flag=True, help="Look again every few seconds, until Ctrl-C.")
 
 
 @click.command()
-@properties_file
+@asks()
 @click.option(
     "--by", type=click.Choice(["worker", "host", "stream"]), help="How the open shards are shared out instead."
 )
@@ -39,16 +50,7 @@ _watch = click.option("--watch", is_flag=True, help="Look again every few second
 @click.option("--all", "show_all", is_flag=True, help="Show the rows of ended shards too.")
 @_output
 @_watch
-def leases(
-    argument_file: str | None,
-    option_file: str | None,
-    overrides: Sequence[str],
-    by: str | None,
-    stream_name: str | None,
-    show_all: bool,
-    output: str,
-    watch: bool,
-) -> None:
+def leases(asked: Asked, by: str | None, stream_name: str | None, show_all: bool, output: str, watch: bool) -> None:
     """Show every shard, the worst first: state, owner, how far behind, checkpoint; and holes in the hash range.
 
     The answer comes from one scan of the lease table, so it needs no access to the stream or to a daemon.
@@ -62,17 +64,14 @@ def leases(
             return listings.streams_listing(status), value
         return listings.shares_listing(status, by) if by else listings.leases_listing(status, shards), value
 
-    file = chosen_file(option_file, argument_file)
-    _look(file, overrides, shown, output, watch=watch, stream_name=stream_name)
+    _look(asked, shown, output, watch=watch, stream_name=stream_name)
 
 
 @click.command()
-@properties_file
+@asks()
 @_output
 @_watch
-def workers(
-    argument_file: str | None, option_file: str | None, overrides: Sequence[str], output: str, watch: bool
-) -> None:
+def workers(asked: Asked, output: str, watch: bool) -> None:
     """Show every worker: version, leases, CPU, when it was last heard, who leads."""
     from mld.operating import listings
 
@@ -80,26 +79,17 @@ def workers(
         value = {"leader": status.leader, "workers": [listings.worker_value(worker) for worker in status.workers]}
         return listings.workers_listing(status), value
 
-    _look(chosen_file(option_file, argument_file), overrides, shown, output, watch=watch)
+    _look(asked, shown, output, watch=watch)
 
 
 @click.command()
-@properties_file
+@asks()
 @click.option("--max", "lag_max_s", type=Duration(), help="Exit with 1 if a shard is further behind, or unknown.")
 @click.option("--probe", is_flag=True, help="Ask Kinesis about shards whose rows do not say it, as Java's do not.")
 @_stream
 @_output
 @_watch
-def lag(
-    argument_file: str | None,
-    option_file: str | None,
-    overrides: Sequence[str],
-    lag_max_s: float | None,
-    probe: bool,
-    stream_name: str | None,
-    output: str,
-    watch: bool,
-) -> None:
+def lag(asked: Asked, lag_max_s: float | None, probe: bool, stream_name: str | None, output: str, watch: bool) -> None:
     """Show how far behind each shard is, the worst first, with a verdict and the reason.
 
     The verdicts: stopped, unreadable, parked, failing, stalled, unknown, lagging, paused or ok.
@@ -107,7 +97,6 @@ def lag(
     Exit code 1 with --max, if a shard is further behind, stands still, has no owner, or does not say how far it is.
     """
     from mld.operating import listings
-    from mld.operating.fleet_status import LAG_MAX_S
     from mld.operating.verdicts import TROUBLE
 
     def shown(status: FleetStatus) -> tuple[Listing, Any]:
@@ -120,22 +109,11 @@ def lag(
     def is_met(status: FleetStatus) -> bool:
         return lag_max_s is None or not any(shard.verdict in TROUBLE for shard in status.open_shards)
 
-    _look(
-        chosen_file(option_file, argument_file),
-        overrides,
-        shown,
-        output,
-        watch=watch,
-        lag_max_s=LAG_MAX_S if lag_max_s is None else lag_max_s,
-        is_met=is_met,
-        probe=probe,
-        stream_name=stream_name,
-    )
+    _look(asked, shown, output, watch=watch, lag_max_s=lag_max_s, is_met=is_met, probe=probe, stream_name=stream_name)
 
 
 def _look(
-    file: str,
-    overrides: Sequence[str],
+    asked: Asked,
     shown: Callable[[FleetStatus], tuple[Listing, Any]],
     output: str,
     *,
@@ -147,27 +125,21 @@ def _look(
 ) -> None:
     """Look at the fleet, or at one stream of it, print, and exit."""
     from mld.operating.fleet_status import LAG_MAX_S
-    from mld.operating.printing import WATCH_PERIOD_S, follow, print_listing
+    from mld.operating.printing import WATCH_PERIOD_S, follow
 
-    settings = settings_of(file, overrides)
+    settings = asked.settings()
     bound_s = LAG_MAX_S if lag_max_s is None else lag_max_s
-
-    def show(status: FleetStatus) -> None:
-        listing, value = shown(status)
-        if output == "json":
-            click.echo(json.dumps(value, indent=None if watch else 2))
-        else:
-            print_listing(listing)
 
     async def looking() -> int:
         from mld.operating.fleet_reader import fleet_reader
         from mld.operating.fleet_status import chosen
-        from mld.operating.probing import prober
+        from mld.operating.probing import probed
 
-        async with fleet_reader(settings, bound_s) as reader, prober(settings, bound_s, is_wanted=probe) as probed:
+        async with fleet_reader(settings, bound_s) as reader:
 
             async def look() -> FleetStatus:
-                return await probed(chosen(await reader.look(), stream_name))
+                status = chosen(await reader.look(), stream_name)
+                return await probed(settings, status, bound_s) if probe else status
 
             async def listed() -> Listing:
                 return shown(await look())[0]
@@ -176,23 +148,10 @@ def _look(
                 from rich.console import Console
 
                 await follow(listed, Console(highlight=False, markup=False))
-            show(status := await look())
+            FORMATS[output](*shown(status := await look()), watch)
             while watch:
                 await asyncio.sleep(WATCH_PERIOD_S)
-                show(status := await look())
+                FORMATS[output](*shown(status := await look()), watch)
             return EXIT_OK if is_met(status) else EXIT_FAILURE
 
-    sys.exit(_guarded(looking))
-
-
-def _guarded(action: Callable[[], Any]) -> int:
-    try:
-        code: int = asyncio.run(action())
-        return code
-    except KeyboardInterrupt:
-        return EXIT_OK
-    except (MldError, OSError) as error:
-        from mld.operating.verdicts import with_remedy
-
-        say(with_remedy(error))
-        return EXIT_FAILURE
+    finish(looking)

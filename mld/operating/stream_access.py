@@ -6,28 +6,32 @@ throttles it waits longer and longer. It never skips: after an error it goes on 
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
 
-from mld.aws.client_factory import client_factory
-from mld.aws.wire_or_boto import service_of
+from mld.aws.service import RawService
 from mld.core.clock import Clock, LoopClock
 from mld.core.errors import (
     InvalidStreamArgumentError,
     IteratorExpiredError,
+    PositionRefusedError,
     StreamError,
     StreamNotFoundError,
     StreamThrottledError,
     StreamUnavailableError,
 )
 from mld.core.positions import AT_TIMESTAMP, LATEST, SUB_MAX, TRIM_HORIZON, InitialPosition, Position
-from mld.core.streams import IteratorType, StartingPoint, Streams
+from mld.core.streams import HashRange, IteratorType, Page, StartingPoint, Streams
 from mld.leases.lease import Lease
+from mld.operating.fleet_reader import opened
 from mld.operating.points import Point, PointKind
+from mld.operating.record_views import RecordView, view_of
 from mld.properties.settings import Settings
 from mld.properties.values import InitialPositionKind
+from mld.protocol.framed import FramedRecord, Splitter
 from mld.retrieval.rawpage import RawPage
 from mld.retrieval.starting_points import starting_point
 from mld.retrieval.stream_adapters import LABELS, kind_of, service_name, streams_port
@@ -38,10 +42,10 @@ BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 10.0
 FAILURES_MAX = 5
 """Errors in a row, apart from throttling, after which reading is given up."""
-THREADS = 4
+EMPTY_PAGES_MAX = 2_000
+"""In a row. Kinesis leads through a long time without records by empty pages."""
+PAGE_RECORDS = 1_000
 REQUEST_TIMEOUT_S = 30.0
-CONNECT_TIMEOUT_S = 5.0
-_SHARD_NUMBER = re.compile(r"[0-9]{1,12}", re.ASCII)
 
 
 class SpanError(StreamError):
@@ -58,13 +62,8 @@ class SpanStart:
     """What a record processor is told at `initialize`."""
 
 
-def shard_id_of(text: str) -> str:
-    """``3`` stands for ``shardId-000000000003``."""
-    return f"shardId-{int(text):012d}" if _SHARD_NUMBER.fullmatch(text) else text
-
-
 def initial_of(settings: Settings) -> InitialPosition:
-    """Where rows without a checkpoint begin."""
+    """Return where rows without a checkpoint begin."""
     configured = settings.initial_position
     match configured.kind:
         case InitialPositionKind.LATEST:
@@ -76,7 +75,7 @@ def initial_of(settings: Settings) -> InitialPosition:
 
 
 def span_start(point: Point, shard_id: str, lease: Lease | None, initial: InitialPosition) -> SpanStart:
-    """The place that `point` names in a shard; its `lease` is needed for the checkpoint only. Raises SpanError."""
+    """Return the place that `point` names; the shard's `lease` is for the checkpoint only. Raises SpanError."""
     match point.kind:
         case PointKind.TRIM_HORIZON:
             return SpanStart(StartingPoint(IteratorType.TRIM_HORIZON), TRIM_HORIZON, TRIM_HORIZON)
@@ -98,32 +97,24 @@ def span_start(point: Point, shard_id: str, lease: Lease | None, initial: Initia
 
 
 def _before(position: Position) -> Position:
-    """The last position before this one."""
+    """Return the last position before this one."""
     if position.sub:
         return Position(position.sequence, position.sub - 1)
     number = int(position.sequence)
     return Position(str(number - 1), SUB_MAX) if number else TRIM_HORIZON
 
 
+def stream_service(settings: Settings) -> AbstractAsyncContextManager[RawService]:
+    """Open the service of the stream of a properties file. Raises StartupError."""
+    kind = kind_of(settings.stream_arn)
+    return opened(settings, service_name(kind), LABELS[kind], REQUEST_TIMEOUT_S)
+
+
 @asynccontextmanager
 async def streams_of(settings: Settings) -> AsyncIterator[Streams]:
-    """The stream of a properties file, with its credentials and endpoint. Raises StartupError."""
-    kind = kind_of(settings.stream_arn)
-    service = service_of(
-        client_factory(settings),
-        service_name(kind),
-        label=LABELS[kind],
-        lean=False,
-        threads_max=THREADS,
-        calls_max=THREADS,
-        read_timeout_s=REQUEST_TIMEOUT_S,
-        connect_timeout_s=CONNECT_TIMEOUT_S,
-    )
-    await service.open()
-    try:
+    """Open the stream of a properties file, with its credentials and endpoint. Raises StartupError."""
+    async with stream_service(settings) as service:
         yield streams_port(service, LoopClock(), settings.stream_name, settings.stream_arn)
-    finally:
-        await service.close()
 
 
 class SpanReader:
@@ -147,10 +138,12 @@ class SpanReader:
         self._next_at = clock.monotonic()
         self.is_over = False
         """The shard has ended, and all its records were read."""
+        self.is_at_tip = False
+        """The last page was the newest."""
         self.throttled = 0
 
     async def page(self, limit: int | None) -> RawPage:
-        """The next page, in due time; it may be empty. Raises StreamError."""
+        """Read the next page, in due time; it may be empty. Raises StreamError."""
         assert not self.is_over, "nothing follows the end of a shard"
         failures = 0
         while True:
@@ -163,10 +156,10 @@ class SpanReader:
                 self.throttled += 1
                 wait_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(self.throttled - 1, 10))
                 self._next_at = self._clock.monotonic() + wait_s
+            except (PositionRefusedError, InvalidStreamArgumentError) as error:
+                raise SpanError(f"shard {self._shard_id} has no such place: {error}") from error
             except StreamNotFoundError as error:
                 raise SpanError(f"{error}; `mld leases` shows the shards") from error
-            except InvalidStreamArgumentError as error:
-                raise SpanError(f"shard {self._shard_id} has no such place: {error}") from error
             except StreamUnavailableError:
                 failures += 1
                 if failures >= FAILURES_MAX:
@@ -183,9 +176,77 @@ class SpanReader:
         self._iterator = page.next_iterator
         self._last_sequence = page.last_sequence or self._last_sequence
         self.is_over = page.next_iterator is None
+        self.is_at_tip = page.millis_behind_latest == 0
         return page
+
+    async def page_with_records(self) -> RawPage | None:
+        """Read the next page that is not empty; None at the tip or the end. Raises StreamError."""
+        for _ in range(EMPTY_PAGES_MAX):
+            if self.is_over or self.is_at_tip:
+                return None
+            page = await self.page(PAGE_RECORDS)
+            if page.count:
+                return page
+        raise StreamUnavailableError(f"shard {self._shard_id}: {EMPTY_PAGES_MAX} empty pages in a row")
 
     def _point(self) -> StartingPoint:
         if self._last_sequence is None:
             return self._start
         return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=self._last_sequence)
+
+
+def framed_records(page: Page, after: Position, hash_range: HashRange | None = None) -> list[FramedRecord]:
+    """Return the user records of a page after a position, with aggregates opened; of `hash_range` only, if given."""
+    splitter = Splitter()
+    return [record for piece in page.after(after, hash_range).line() for record in splitter.feed(piece)]
+
+
+# --- showing records --------------------------------------------------------------------------------------------------
+
+
+async def peek_at(
+    reader: SpanReader,
+    start: SpanStart,
+    count: int,
+    show: Callable[[RecordView], None],
+    *,
+    follow: bool = False,
+    is_raw: bool = False,
+) -> int:
+    """Show so many records in order, up to the tip unless it is to `follow`; how many there were. Raises StreamError.
+
+    `is_raw`: as they are stored.
+    """
+    shown = 0
+    while shown < count and not reader.is_over and (follow or not reader.is_at_tip):
+        page = await reader.page(min(count - shown, PAGE_RECORDS))
+        for record in islice(_raw_views(page, start) if is_raw else _views(page, start), count - shown):
+            show(record)
+            shown += 1
+    return shown
+
+
+def _views(page: RawPage, start: SpanStart) -> Iterator[RecordView]:
+    """Yield user records, as a record processor would get them."""
+    batch = page.after(start.after)
+    for fields in json.loads(b"".join(batch.line()))["records"]:
+        view = view_of(fields)
+        why = batch.malformed.get(view.sequence)
+        yield view if why is None else replace(view, payload=replace(view.payload, note=f"no KPL aggregate: {why}"))
+
+
+def _raw_views(page: RawPage, start: SpanStart) -> Iterator[RecordView]:
+    """Yield records as Kinesis keeps them: aggregates and compressed payloads stay closed."""
+    number_before = -1 if start.after.number is None else start.after.number
+    for place in page.places():
+        columns = place.columns
+        if int(columns.sequence) > number_before:
+            yield view_of(
+                {
+                    "data": columns.data,
+                    "partitionKey": json.loads(columns.key),
+                    "sequenceNumber": columns.sequence.decode(),
+                    "approximateArrivalTimestamp": int(columns.arrival_ms),
+                },
+                is_raw=True,
+            )

@@ -17,7 +17,7 @@ WRONG_NAMES = "check applicationName, tableName, regionName and dynamoDBEndpoint
 
 
 def with_remedy(error: Exception) -> str:
-    """The error's own sentence, and what its reader can do, if that is known."""
+    """Return the error's own sentence, and what its reader can do, if that is known."""
     text = str(error)
     if any(sign in text for sign in FORBIDDEN):
         return f"{text}; `mld iam-policy` with the same file prints the permissions that are needed"
@@ -61,7 +61,7 @@ _TOLD: Mapping[str, Verdict] = {
 
 
 def judge(lease: Lease, status: ShardStatus | None, lag_max_s: float, *, is_owner_dead: bool) -> Verdict:
-    """The verdict on a shard with this fresh `status`; None: there is none."""
+    """Return the verdict on a shard with this fresh `status`; None: there is none."""
     if lease.is_complete:
         return Verdict.ENDED
     if lease.actual_owner is None or is_owner_dead:
@@ -81,7 +81,7 @@ def judge(lease: Lease, status: ShardStatus | None, lag_max_s: float, *, is_owne
 
 
 def state_of(verdict: Verdict, status: ShardStatus | None) -> str:
-    """One word for the eye: what the consumer is about while all is well, else the verdict."""
+    """Return one word for the eye: what the consumer is about while all is well, else the verdict."""
     if verdict is not Verdict.OK or status is None:
         return verdict.value
     is_slow = status.activity == ShardActivity.STALLED.value  # and within the bound that the operator gave

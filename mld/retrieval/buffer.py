@@ -34,7 +34,7 @@ RECORD_OVERHEAD_BYTES = 400
 
 
 def memory_bytes(records: int, data_bytes: int) -> int:
-    """Memory that records with this much payload take while they wait."""
+    """Return memory that records with this much payload take while they wait."""
     return data_bytes * 4 // 3 + records * RECORD_OVERHEAD_BYTES
 
 
@@ -62,7 +62,7 @@ class Budget:
 
 
 def records_wanted(records_max: int | None, share: int, record_bytes: float | None) -> int | None:
-    """The Limit of the next GetRecords: `records_max`, or fewer where an answer might exceed half the share.
+    """Return the Limit of the next GetRecords: `records_max`, or fewer where an answer might exceed half the share.
 
     `record_bytes` is the mean size of records lately, None before the first.
     """
@@ -113,7 +113,7 @@ class PrefetchBuffer(Generic[T]):
         self._records = self._bytes = 0
 
     def take(self) -> T | None:
-        """The oldest item, or None if there is none."""
+        """Return the oldest item, or None if there is none."""
         if not self._items:
             return None
         item, records, data_bytes = self._items.popleft()

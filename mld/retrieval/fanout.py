@@ -102,7 +102,7 @@ class FanOutReader(ShardReader):
             await self._close()
 
     async def _subscribe_once(self) -> bool:
-        """One subscription and its renewals; True if the shard has ended."""
+        """Read by one subscription and its renewals; True if the shard has ended."""
         await self._until_room()
         wait_s = subscribing.delay_s(self._at, self._clock.monotonic(), self._rng.random())
         if wait_s > 0:
@@ -172,7 +172,7 @@ class FanOutReader(ShardReader):
                 return True
 
     async def _next(self) -> Page | None:
-        """The next event; None if the subscription is over, and now closed."""
+        """Return the next event; None if the subscription is over, and now closed."""
         assert self._open is not None
         try:
             async with asyncio.timeout(subscribing.IDLE_MAX_S):
@@ -199,7 +199,9 @@ class FanOutReader(ShardReader):
             self._renewal = asyncio.create_task(self._new_subscription(), name=f"renewal-{self.shard_id}")
 
     async def _next_beside(self, renewal: asyncio.Task[Subscription]) -> Page | None:
-        """The next event of the old subscription; None after the change to the new one, or if neither is left."""
+        """Return the next event of the old subscription; None after the change to the new one, or if neither is
+        left.
+        """
         assert self._open is not None
         reading = asyncio.create_task(self._open.next())
         try:
@@ -279,7 +281,7 @@ class FanOutReader(ShardReader):
         await self._report_missing()
 
     async def _consumer_is_replaced(self) -> bool:
-        """Whether the registered consumer was missing; if that is unclear, the shard's own consumer judges."""
+        """Return whether the registered consumer was missing; if that is unclear, the shard's own consumer judges."""
         if self._arn is None:
             return False
         try:

@@ -52,7 +52,7 @@ class AnswerVerdict(Enum):
 
 
 def judge(page: Page, ends_without_children_before: int) -> AnswerVerdict:
-    """The verdict on an answer; the invalid answers just before it that ended the shard are counted."""
+    """Return the verdict on an answer; the invalid answers just before it that ended the shard are counted."""
     ends = page.next_iterator is None
     if validate_end_of_shard(page.next_iterator, page.child_shards) is None:
         return AnswerVerdict.ENDED if ends else AnswerVerdict.GOES_ON

@@ -1,7 +1,8 @@
 """How records are written in the body of a GetRecords answer: read once field by field, then by a pattern. Pure.
 
 Rules: AWS JSON 1.1; protocol#record-fields (what a child gets). `columns_of` takes any record apart; `source_of_layout`
-and `compiled` make a pattern from it for all that are written alike.
+and `compiled` make a pattern from it for all that are written alike. A `Scan` finds where JSON values begin and end
+without building them. It looks into a value only as far as that needs: strings end, brackets are balanced.
 """
 
 from __future__ import annotations
@@ -10,13 +11,138 @@ import json
 import math
 import re
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quote
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
-from mld.retrieval.jsonscan import ARRAY, BACKSLASH, OBJECT, QUOTE
+QUOTE, BACKSLASH, COMMA, COLON = b'"\\,:'
+ARRAY, ARRAY_END, OBJECT, OBJECT_END = b"[]{}"
+
+_SPACES = b" \t\r\n"
+_space = re.compile(rb"[ \t\r\n]*").match
+_plain_name = re.compile(rb'"([A-Za-z0-9]+)":').match
+_scalar = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null").match
+_structure = re.compile(rb'["\[\]{}]').search
+
+
+class Scan:
+    """A place in a body, and the steps over JSON from there. Each raises ValueError where the body is not JSON."""
+
+    __slots__ = ("at", "body")
+
+    def __init__(self, body: bytes, at: int = 0) -> None:
+        self.body = body
+        self.at = at
+
+    def sees(self, byte: int) -> bool:
+        """Return whether the next byte that is no white space is `byte`; skips the white space."""
+        body = self.body
+        if self.at < len(body):
+            found = body[self.at]
+            if found not in _SPACES:
+                return found == byte
+        match = _space(body, self.at)
+        assert match is not None
+        self.at = match.end()
+        return self.at < len(body) and body[self.at] == byte
+
+    def takes(self, byte: int) -> bool:
+        found = self.sees(byte)
+        self.at += found
+        return found
+
+    def expect(self, byte: int) -> None:
+        if not self.takes(byte):
+            self.fail(f"{chr(byte)} is missing")
+
+    def expect_end(self) -> None:
+        self.sees(COMMA)
+        if self.at != len(self.body):
+            self.fail("something follows")
+
+    def fail(self, why: str) -> NoReturn:
+        raise ValueError(f"not JSON at byte {self.at} of {len(self.body)}: {why}")
+
+    def names(self, *, after_value: bool = False) -> Iterator[str]:
+        """Yield the names of an object's members, from after its brace, or from after the value of one of them.
+
+        The caller must step over the value of each.
+        """
+        if after_value:
+            if not self.takes(COMMA):
+                self.expect(OBJECT_END)
+                return
+        elif self.takes(OBJECT_END):
+            return
+        while True:
+            if not self.sees(QUOTE):
+                self.fail("a name is missing")
+            yield self._name()
+            if not self.takes(COMMA):
+                self.expect(OBJECT_END)
+                return
+
+    def _name(self) -> str:
+        plain = _plain_name(self.body, self.at)
+        if plain is not None:
+            self.at = plain.end()
+            self.sees(QUOTE)
+            return plain[1].decode()
+        text = self.value()
+        self.expect(COLON)
+        self.sees(QUOTE)
+        return str(json.loads(text.decode()))
+
+    def value(self) -> bytes:
+        """Return the text of the value that begins here; steps over it."""
+        self.sees(QUOTE)
+        start = self.at
+        self.skip_value()
+        return self.body[start : self.at]
+
+    def skip_value(self) -> None:
+        if self.sees(QUOTE):
+            self._skip_string()
+        elif self.sees(OBJECT) or self.sees(ARRAY):
+            self._skip_nested()
+        elif (match := _scalar(self.body, self.at)) is not None:
+            self.at = match.end()
+        else:
+            self.fail("a value is missing")
+
+    def _skip_string(self) -> None:
+        """Step to the first quote after an even number of backslashes; `find` is much faster than a pattern."""
+        body, end = self.body, self.at
+        while True:
+            end = body.find(b'"', end + 1)
+            if end < 0:
+                self.fail("a text does not end")
+            before = end - 1
+            while body[before] == BACKSLASH:
+                before -= 1
+            if (end - before) % 2:
+                self.at = end + 1
+                return
+
+    def _skip_nested(self) -> None:
+        """Step over an array or object that is not looked into; it need only be balanced."""
+        depth = 0
+        while True:
+            match = _structure(self.body, self.at)
+            if match is None:
+                self.fail("a value does not end")
+            self.at = match.start()
+            mark = self.body[self.at]
+            if mark == QUOTE:
+                self._skip_string()
+                continue
+            self.at += 1
+            depth += 1 if mark in (ARRAY, OBJECT) else -1
+            if depth == 0:
+                return
+
 
 LAYOUTS_KEPT_MAX = 64
 """Layouts kept for the next bodies; a service has one, or one more for encrypted streams."""
@@ -106,7 +232,7 @@ def _digits(text: bytes) -> bytes:
 
 
 def _arrival_ms(text: bytes) -> bytes:
-    """Rounded to the microsecond as by the SDK, then to the millisecond, half up."""
+    """Return rounded to the microsecond as by the SDK, then to the millisecond, half up."""
     if text == b"null":
         return ARRIVAL_UNKNOWN
     if _e9_time(text):
@@ -122,12 +248,12 @@ def _arrival_ms(text: bytes) -> bytes:
 
 
 def _e9_millis(digits: bytes) -> bytes:
-    """Milliseconds from the digits after the point in 1.763661600123E9; the service omits zeros at the end."""
+    """Return milliseconds from the digits after the point in 1.763661600123E9; the service omits zeros at the end."""
     return digits.ljust(_E9_DIGITS, b"0")
 
 
 def _plain_millis(text: bytes) -> bytes:
-    """Milliseconds of a time like 1763661600.123."""
+    """Return milliseconds of a time like 1763661600.123."""
     seconds, _, fraction = text.partition(b".")
     return seconds + fraction.ljust(3, b"0")
 
@@ -175,7 +301,7 @@ class LayoutSource(NamedTuple):
 
 
 def source_of_layout(body: bytes, start: int, members: dict[str, Member], end: int) -> LayoutSource | None:
-    """The layout of the record `body[start:end]`; None if a regular expression had better not try."""
+    """Return the layout of the record `body[start:end]`; None if a regular expression had better not try."""
     parts: list[bytes] = []
     names: list[str] = []
     head: tuple[bytes, tuple[str, ...]] | None = None
@@ -234,7 +360,7 @@ def _time_pattern(value: bytes) -> tuple[bytes, bytes | None]:
 
 @lru_cache(LAYOUTS_KEPT_MAX)
 def compiled(source: LayoutSource) -> RecordLayout:
-    """The layout itself; making a new one takes some 0.3 ms."""
+    """Return the layout itself; making a new one takes some 0.3 ms."""
     opening = source.head + b'"'
     before = b'"' + source.tail
     between = before + source.between + opening

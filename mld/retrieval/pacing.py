@@ -70,7 +70,7 @@ def failed(pace: Pace, ended_s: float, failure: Failure) -> Pace:
 
 
 def delay_s(pacing: Pacing, pace: Pace, now_s: float, jitter: float) -> float:
-    """Seconds to wait before the next call, 0 for at once. `jitter` is a fresh random number in [0, 1)."""
+    """Return seconds to wait before the next call, 0 for at once. `jitter` is a fresh random number in [0, 1)."""
     if pace.ended_s is None:
         return 0.0
     interval_s = (
@@ -85,7 +85,7 @@ def delay_s(pacing: Pacing, pace: Pace, now_s: float, jitter: float) -> float:
 
 
 def beat_of(idle_interval_s: float) -> float:
-    """The beat for an interval: it extends a wait by a fifteenth at most, by half of that on average."""
+    """Return the beat for an interval: it extends a wait by a fifteenth at most, by half of that on average."""
     return min(BEAT_MAX_S, idle_interval_s / 15)
 
 
@@ -99,7 +99,9 @@ def _interval_s(pacing: Pacing, millis_behind_latest: int | None) -> float:
 
 
 def backoff_s(failure: Failure, failures: int, jitter: float) -> float:
-    """Half of the wait is fixed, half is random, so that readers throttled together do not come back together."""
+    """Return a wait of which half is fixed and half is random, so that readers throttled together do not come back
+    together.
+    """
     doublings = min(failures - 1, BACKOFF_DOUBLINGS_MAX)
     longest_s = min(BACKOFF_MAX_S, _FIRST_BACKOFF_S[failure] * 2.0**doublings)
     return longest_s * (1 + jitter) / 2

@@ -33,7 +33,9 @@ class Placement:
         self._is_by_key = False
 
     async def range_of(self, hash_range: HashRange | None) -> HashRange | None:
-        """The range of a shard to which its records belong; None if they need not belong to it, or nobody knows."""
+        """Return the range of a shard to which its records belong; None if they need not belong to it, or nobody
+        knows.
+        """
         if hash_range is None:
             return None
         async with self._asking:

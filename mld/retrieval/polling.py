@@ -117,7 +117,7 @@ class PollingReader(ShardReader):
                 await self._recover(self._stream_error(error, "fetching records"))
 
     async def _fetch(self) -> bool:
-        """One attempt; True if it ended the shard."""
+        """Make one attempt; True if it ended the shard."""
         iterator = await self._fresh_iterator()
         asked_s, asked_wall_s = self._clock.monotonic(), self._clock.wall()
         limit = buffer.records_wanted(self._max_records, self._budget.share, self._record_bytes)

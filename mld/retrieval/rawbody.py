@@ -26,15 +26,20 @@ from operator import itemgetter, lt
 from typing import NamedTuple, NoReturn, TypeVar
 
 from mld.protocol.codec import PIECE_BYTES
-from mld.retrieval.jsonscan import ARRAY, ARRAY_END, COMMA, OBJECT, QUOTE, Scan
 from mld.retrieval.layouts import (
+    ARRAY,
+    ARRAY_END,
+    COMMA,
     FRAME_IN_BASE64,
     MAGIC_IN_BASE64,
     NO_KEY,
+    OBJECT,
+    QUOTE,
     Columns,
     LayoutSource,
     Member,
     RecordLayout,
+    Scan,
     columns_of,
     compiled,
     source_of_layout,
@@ -79,7 +84,9 @@ class Sequences:
         """Whether each is greater than the one before, and all are of one length: in a shard they nearly always are."""
 
     def add(self, numbers: list[bytes]) -> None:
-        """The next ones, at least one. Numbers of one length sort as texts as they do as integers, only much faster."""
+        """Add the next ones, at least one. Numbers of one length sort as texts as they do as integers, only much
+        faster.
+        """
         row = [self.last, *numbers] if self.count else numbers
         if not self.count:
             self.first = self.lowest = numbers[0]
@@ -107,12 +114,12 @@ class Index(NamedTuple):
 
 
 def index_of(body: bytes, going_on: str = NEXT_ITERATOR, extra: bytes = b"") -> Index:
-    """Raises ValueError if the body is not a GetRecords answer, or an event if `going_on` is its CONTINUATION."""
+    """Raise ValueError if the body is not a GetRecords answer, or an event if `going_on` is its CONTINUATION."""
     return BodyReader(going_on, extra).index(body)
 
 
 def is_large_lately() -> bool:
-    """Whether the payloads read last were so large that they stay where they came in."""
+    """Return whether the payloads read last were so large that they stay where they came in."""
     return _recent_size[0]
 
 
@@ -133,7 +140,7 @@ class BodyReader:
         self._records: _Records | None = None
 
     def feed(self, part: bytes) -> None:
-        """The next part of the body. Raises nothing: whatever is wrong with it, `index` says."""
+        """Take the next part of the body. Raises nothing: whatever is wrong with it, `index` says."""
         self._parts.append(part)
         self._waiting += len(part)
         if self._waiting < self._enough or (self._records is not None and self._records.is_over):
@@ -147,7 +154,7 @@ class BodyReader:
         self._enough = len(rest) + self._part_bytes if at else 2 * len(rest)
 
     def index(self, last: bytes = b"") -> Index:
-        """What is in the body, which ends with `last`. Raises one of NOT_LEGAL."""
+        """Return what is in the body, which ends with `last`. Raises one of NOT_LEGAL."""
         if not self._parts and self._records is None and (found := _without_records(last)) is not None:
             return Index((), Sequences(), False, *self._besides(found), 0)
         scan = Scan(b"".join((*self._parts, last)) if self._parts else last)
@@ -165,7 +172,7 @@ class BodyReader:
         )
 
     def _besides(self, found: dict[str, object]) -> tuple[str | None, int | None, list[object]]:
-        """What stands beside the records."""
+        """Return what stands beside the records."""
         return (
             _typed(found.get(self._going_on), str, self._going_on) or None,
             _typed(found.get("MillisBehindLatest"), int, "MillisBehindLatest"),
@@ -293,13 +300,15 @@ class _Records:
         self._bears_frame = self._bears_frame or FRAME_IN_BASE64.match(body, start) is not None
 
     def _to_plain(self, layout: RecordLayout) -> Callable[[bytes, int], re.Match[bytes] | None]:
-        """What matches up to a payload of which there is nothing to learn."""
+        """Return what matches up to a payload of which there is nothing to learn."""
         return (layout.to_single if self._bears_frame else layout.to_plain).match
 
     def _add_regular(
         self, layout: RecordLayout, columns: list[bytes], datas: list[bytes | memoryview], stays_in_parts: bool
     ) -> None:
-        """`columns` are the groups of the head of the first record, then those of each match after a payload."""
+        """Add regular records; `columns` are the groups of the head of the first record, then those of each match
+        after a payload.
+        """
         self._flush_odd()
         step = layout.groups
         length = step * len(datas)
@@ -342,7 +351,7 @@ class _Records:
             self._learn(source)
 
     def _flush_odd(self) -> None:
-        """Frame the records that were read by themselves."""
+        """Add the records that were read by themselves."""
         if self._odd:
             data_bytes = sum([size_of(columns.data) for columns in self._odd])
             self.pieces.append(Piece((self._form.framed(self._odd),), len(self._odd), data_bytes, self._bears_frame))
@@ -356,7 +365,7 @@ class _Records:
 
 
 def _without_records(body: bytes) -> dict[str, object] | None:
-    """The members of a body that surely has no records, in a fifth of the time; None if that is not sure."""
+    """Return the members of a body that surely has no records, in a fifth of the time; None if that is not sure."""
     if len(body) > EMPTY_BYTES_MAX or body.count(b"Records") != 1 or b"\\" in body or b'"Records":[]' not in body:
         return None
     with contextlib.suppress(ValueError, RecursionError):

@@ -29,13 +29,13 @@ from mld.protocol.codec import (
     records_tail,
 )
 from mld.retrieval.kpl import MalformedAggregateError, MisroutedAggregateError, UserRecords, Work, user_records
-from mld.retrieval.layouts import MAGIC_IN_BASE64, NO_KEY, Columns
+from mld.retrieval.layouts import MAGIC_IN_BASE64, NO_KEY
 from mld.retrieval.pieces import Piece, RecordForm, RecordPlace, form_with, written
 from mld.retrieval.rawbody import CONTINUATION, NEXT_ITERATOR, NOT_LEGAL, PART_BYTES, BodyReader, Index, is_large_lately
 
 PLACES_PER_STEP = 500
 """Undelivered records examined in one step, in about 1 ms."""
-DECODED_PER_STEP_CHARS = 1024 * 1024
+DECODED_PER_STEP_CHARS = 512 * 1024
 """Base64 decoded in one step, in about 1 ms. A multiple of 4, so that the decoded pieces join."""
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class PageMaker:
         return not is_large_lately()
 
     def in_parts(self, part_bytes: int = PART_BYTES) -> PageReader:
-        """For one body that comes in parts, of which so much is read at a time."""
+        """Make one for a body that comes in parts, of which so much is read at a time."""
         return PageReader(self, part_bytes)
 
 
@@ -80,7 +80,7 @@ class PageReader:
         self.feed = self._body.feed
 
     def end(self, last: bytes = b"") -> RawPage:
-        """The page of the body that ends with `last`. Raises ValueError, with what is wrong with it."""
+        """Return the page of the body that ends with `last`. Raises ValueError, with what is wrong with it."""
         return _made(self._body, last, self._extra)
 
 
@@ -94,7 +94,7 @@ def _made(reader: BodyReader, last: bytes, extra: bytes) -> RawPage:
 
 
 def page_of_index(index: Index, extra: bytes = b"") -> RawPage:
-    """The page of what stands in a body. Raises one of NOT_LEGAL for child shards."""
+    """Return the page of what stands in a body. Raises one of NOT_LEGAL for child shards."""
     sequences = index.sequences
     pieces = tuple(piece.joined() for piece in index.pieces) if index.bears_magic else index.pieces
     page = RawPage(
@@ -141,7 +141,7 @@ class RawPage:
     """Where the records are, by sequence number, if there may be aggregates among them."""
 
     def places(self) -> Iterator[RecordPlace]:
-        """Where the records are, as they came: aggregates stay closed."""
+        """Yield where the records are, as they came: aggregates stay closed."""
         form = form_with(self.extra)
         for piece in self.pieces:
             yield from form.places(piece.text)
@@ -156,7 +156,7 @@ class RawPage:
         return self.bears_magic or any(piece.bears_frame for piece in self.pieces)
 
     def after(self, position: Position, hash_range: HashRange | None = None) -> RawBatch | RawAggregatesBatch:
-        """The user records strictly after `position`, in order; see `mld.streams.Page`."""
+        """Return the user records strictly after `position`, in order; see `mld.streams.Page`."""
         lag_ms = self.millis_behind_latest
         if self.lowest is None or self.highest is None or position.is_shard_end:
             return RawBatch((), None, lag_ms)
@@ -168,7 +168,7 @@ class RawPage:
         return RawBatch(pieces, Position(self.highest) if pieces else None, lag_ms, self.extra)
 
     def _pieces_above(self, below: int) -> Iterator[Piece]:
-        """The pieces with the records above that number; at most one of them is cut if they are ordered."""
+        """Yield the pieces with the records above that number; at most one of them is cut if they are ordered."""
         form = form_with(self.extra)
         pieces = self.pieces
         if not self.is_ordered:
@@ -185,7 +185,7 @@ class RawPage:
 
 
 def _rest_above(piece: Piece, below: int, form: RecordForm) -> Piece | None:
-    """What is left of a piece in order."""
+    """Return what is left of a piece in order."""
     count, data_bytes = piece.records, piece.data_bytes
     for place in form.places(piece.text):
         if int(place.sequence) > below:
@@ -216,11 +216,13 @@ class RawBatch:
         return sum([piece.data_bytes for piece in self.pieces])
 
     def opening(self) -> Steps[None]:
-        """Nothing has to be opened."""
+        """Yield nothing: nothing has to be opened."""
         yield from ()
 
     def around_frames(self) -> list[tuple[RawBatch, bool]]:
-        """The batch in parts, in order: of records without a frame (False), and of one that may have one (True)."""
+        """Return the batch in parts, in order: of records without a frame (False), and of one that may have one
+        (True).
+        """
         parts: list[tuple[RawBatch, bool]] = []
         plain: list[Piece] = []
         for piece in self.pieces:
@@ -241,7 +243,7 @@ class RawBatch:
         return RawBatch(pieces, self.largest, self.millis_behind_latest, self.extra)
 
     def line(self) -> Iterator[bytes]:
-        """The `processRecords` line in pieces; every call starts a new, equal line."""
+        """Return the `processRecords` line in pieces; every call starts a new, equal line."""
         return written(RECORDS_HEAD, self.pieces, records_tail(self.millis_behind_latest))
 
 
@@ -280,27 +282,27 @@ class RawAggregatesBatch:
         """Open from the end until something is left; that is as far as a checkpoint may go."""
         places = self._places
         while places and not self._is_largest_known:
-            columns = places[-1].columns
-            users = yield from self._user_records(columns)
+            place = places[-1]
+            users = yield from self._user_records(place)
             if users:
                 self._is_largest_known = True
                 sub = users.last if isinstance(users, UserRecords) else 0
-                self._largest = Position(columns.sequence.decode(), sub)
+                self._largest = Position(place.sequence.decode(), sub)
             else:
                 places.pop()
                 if len(places) % PLACES_PER_STEP == 0:
                     yield
 
     def line(self) -> Iterator[bytes]:
-        """The `processRecords` line in pieces; every call starts a new, equal line."""
+        """Yield the `processRecords` line in pieces; every call starts a new, equal line."""
         self.count = self.data_bytes = 0
         parts = [RECORDS_HEAD]
         separator = b""
         size = 0
         for number, place in enumerate(self._places):
-            columns = place.columns
-            users = yield from _with_turns(self._user_records(columns))
+            users = yield from _with_turns(self._user_records(place))
             if isinstance(users, UserRecords):
+                sequence, arrival_ms = place.found.group(2, 3)
                 self.count += len(users)
                 for payload, key, sub in users.columns():
                     self.data_bytes += len(payload)
@@ -310,11 +312,9 @@ class RawAggregatesBatch:
                         yield b"".join(parts)
                         parts.clear()
                         size = 0
-                        yield from encode_large_record(
-                            payload, key, columns.sequence, columns.arrival_ms, sub, self._extra
-                        )
+                        yield from encode_large_record(payload, key, sequence, arrival_ms, sub, self._extra)
                         continue
-                    parts.append(encode_record(payload, key, columns.sequence, columns.arrival_ms, sub, self._extra))
+                    parts.append(encode_record(payload, key, sequence, arrival_ms, sub, self._extra))
                     size += len(parts[-1])
                     if size > PIECE_BYTES:
                         yield b"".join(parts)
@@ -323,16 +323,15 @@ class RawAggregatesBatch:
             elif users:
                 self.count += 1
                 self.data_bytes += place.data_bytes
-                text = place.text[place.start + (not separator) : place.end]  # the first one has no comma
+                start = place.start + (not separator)  # the first one has no comma
                 separator = b","
-                start = 0
-                while len(text) - start > PIECE_BYTES:
-                    parts.append(text[start : start + PIECE_BYTES])
+                while place.end - start > PIECE_BYTES:
+                    parts.append(place.text[start : start + PIECE_BYTES])
                     yield b"".join(parts)
                     parts.clear()
                     start += PIECE_BYTES
                     size = 0
-                parts.append(text[start:])
+                parts.append(place.text[start : place.end])
                 size += len(parts[-1])
             elif number % PLACES_PER_STEP == 0:
                 yield A_TURN
@@ -343,21 +342,21 @@ class RawAggregatesBatch:
         parts.append(records_tail(self.millis_behind_latest))
         yield b"".join(parts)
 
-    def _user_records(self, columns: Columns) -> Steps[UserRecords | Columns | None]:
-        """What lies after the position: user records of an aggregate, the record itself as it is, or nothing."""
-        number = int(columns.sequence)
-        as_it_is = columns if (number, 0) > self._floor else None
-        if number < self._floor[0] or not MAGIC_IN_BASE64.match(columns.data):
+    def _user_records(self, place: RecordPlace) -> Steps[UserRecords | RecordPlace | None]:
+        """Return what lies after the position: user records of an aggregate, the record as it is, or nothing."""
+        number = int(place.sequence)
+        as_it_is = place if (number, 0) > self._floor else None
+        if number < self._floor[0] or not MAGIC_IN_BASE64.match(place.text, place.data_start):
             return as_it_is
-        payload = yield from _decoded(columns.data)
-        hash_range = None if columns.key == NO_KEY else self._hash_range
+        payload = yield from _decoded(memoryview(place.text)[place.data_start : place.found.start()])
+        hash_range = None if place.found[1] == NO_KEY else self._hash_range
         try:
             users = yield from user_records(payload, hash_range, self._work)
         except MalformedAggregateError as error:
-            self.malformed[columns.sequence.decode()] = str(error)
+            self.malformed[place.sequence.decode()] = str(error)
             return as_it_is
         except MisroutedAggregateError as error:
-            self.misrouted[columns.sequence.decode()] = error.misrouted
+            self.misrouted[place.sequence.decode()] = error.misrouted
             return None
         if users is None:
             return as_it_is
@@ -365,7 +364,7 @@ class RawAggregatesBatch:
 
 
 def _with_turns(steps: Steps[T]) -> Generator[bytes, None, T]:
-    """The result of `steps`, with a turn for each."""
+    """Yield the result of `steps`, with a turn for each."""
     while True:
         try:
             next(steps)
@@ -375,11 +374,11 @@ def _with_turns(steps: Steps[T]) -> Generator[bytes, None, T]:
         yield A_TURN
 
 
-def _decoded(text: bytes) -> Steps[bytes]:
+def _decoded(text: memoryview) -> Steps[bytes | bytearray]:
     if len(text) <= DECODED_PER_STEP_CHARS:
         return a2b_base64(text)
-    pieces = []
+    data = bytearray()  # grows where it is: pieces that are joined at the end are a step of milliseconds
     for start in range(0, len(text), DECODED_PER_STEP_CHARS):
-        pieces.append(a2b_base64(text[start : start + DECODED_PER_STEP_CHARS]))
+        data += a2b_base64(text[start : start + DECODED_PER_STEP_CHARS])
         yield
-    return b"".join(pieces)
+    return data

@@ -127,7 +127,7 @@ class ShardReader(ABC):
         """
 
     async def next(self) -> Delivery:
-        """The next delivery; waits for it. Taking it frees its place in the buffer.
+        """Return the next delivery; waits for it. Taking it frees its place in the buffer.
 
         May be cancelled without loss. An exception other than cancellation is a bug of the fetch task, or of the
         caller, who must not ask after `EndOfShard` or `stop`.
@@ -199,7 +199,8 @@ class ShardReader(ABC):
         self._budget.leave()
 
     def _goes_on_within(self, seconds: float) -> None:
-        """What the reader does next is over within `seconds`, whatever AWS does; for the probe of liveness.
+        """Promise that what the reader does next is over within `seconds`, whatever AWS does; for the probe of
+        liveness.
 
         It need not be said again before `_say_again_s`, if no longer time is needed then.
         """
@@ -208,7 +209,7 @@ class ShardReader(ABC):
         self._metrics.progress.step(self._promise, now, SAY_EVERY_S + seconds)
 
     def _waits_for_others(self) -> None:
-        """For its consumer, or for what has no bound: nothing can be said of when it goes on."""
+        """Promise nothing: it waits for its consumer, or for what has no bound."""
         self._say_again_s = -math.inf
         self._metrics.progress.rest(self._promise)
 
@@ -219,7 +220,7 @@ class ShardReader(ABC):
             await self._room.wait()
 
     def _judge(self, page: Page, what: str) -> AnswerVerdict:
-        """The verdict on an answer. Raises InvalidStreamResponseError if it is to be discarded."""
+        """Return the verdict on an answer. Raises InvalidStreamResponseError if it is to be discarded."""
         verdict = judge(page, self._ends_without_children)
         if verdict is AnswerVerdict.INVALID:
             self._ends_without_children += page.next_iterator is None
@@ -283,7 +284,7 @@ class ShardReader(ABC):
         )
 
     def _stream_error(self, error: Exception, doing: str) -> StreamError:
-        """The error as one of the stream. Raises any other error of ours, and broken invariants."""
+        """Return the error as one of the stream. Raises any other error of ours, and broken invariants."""
         failure = survived(error, doing, self.shard_id)
         if not isinstance(failure, StreamError):
             raise failure
@@ -294,7 +295,7 @@ class ShardReader(ABC):
         return first if self._metrics.failed_reads.failed(error, self._clock.wall()) else logging.DEBUG
 
     def _recovered(self) -> None:
-        """An answer was accepted: whatever was wrong is over."""
+        """Note that an answer was accepted: whatever was wrong is over."""
         self._ends_without_children = 0
         if failed := self._metrics.read_again():
             logging.getLogger(type(self).__module__).info(

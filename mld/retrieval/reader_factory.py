@@ -24,7 +24,7 @@ from mld.retrieval.pacing import Pacing, beat_of
 from mld.retrieval.polling import PollingReader
 from mld.retrieval.rawpage import page_of_event
 from mld.retrieval.reader import ShardReader
-from mld.retrieval.registration import RegisteredConsumer, Retries
+from mld.retrieval.registration import RegisteredConsumer
 from mld.retrieval.subscribing import YIELD_S
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,9 @@ TABLE_CATCH_UP_FACTOR = 3
 
 
 def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams, extra: bytes = b"") -> FanOut | None:
-    """The port of enhanced fan-out; None to poll. Nothing can subscribe where every call must go through botocore."""
+    """Return the port of enhanced fan-out; None to poll. Nothing can subscribe where every call must go through
+    botocore.
+    """
     if not settings.reader.by_fan_out:
         return None
     if isinstance(kinesis, WireService | CountedService) and kinesis.can_stream:
@@ -72,7 +74,7 @@ def readers_of(
     consumer_arn: str | None,
     kind: StreamKind = StreamKind.KINESIS,
 ) -> tuple[NewReader, TakeDown | None]:
-    """What makes the readers of one stream, and what the last worker takes down."""
+    """Return what makes the readers of one stream, and what the last worker takes down."""
     if fan_out is None:
         return polling_readers(settings, streams, shares, kind), None
     consumer = consumer_of(settings, fan_out, shares.clock, shares.rng, consumer_arn)
@@ -81,26 +83,14 @@ def readers_of(
 
 
 def consumer_of(settings: Settings, fan_out: FanOut, clock: Clock, rng: Random, arn: str | None) -> RegisteredConsumer:
-    """The registered consumer with which all readers of a worker subscribe."""
-    return RegisteredConsumer(
-        fan_out,
-        clock,
-        rng,
-        name=settings.fanout.consumer_name,
-        arn=arn,
-        retries=Retries(
-            describe_stream=settings.fanout.describe_stream_attempts_max,
-            describe_consumer=settings.fanout.describe_consumer_attempts_max,
-            register=settings.fanout.register_attempts_max,
-            backoff_s=settings.fanout.backoff_s,
-        ),
-    )
+    """Return the registered consumer with which all readers of a worker subscribe."""
+    return RegisteredConsumer(fan_out, clock, rng, settings.fanout, arn=arn)
 
 
 def fan_out_readers(
     settings: Settings, fan_out: FanOut, consumer: RegisteredConsumer, shares: ReaderShares
 ) -> NewReader:
-    """Readers that subscribe."""
+    """Return readers that subscribe."""
     # The next renewal at the latest shows that a lease is lost, and a renewal may take as long as its interval.
     yield_s = max(YIELD_S, 2 * settings.leases.duration_s / RENEWALS_PER_LEASE)
 
@@ -121,7 +111,7 @@ def fan_out_readers(
 
 
 def polling_intervals(settings: Settings, kind: StreamKind, *, on_a_beat: bool = False) -> Pacing:
-    """How often a shard of a stream of this kind is read."""
+    """Return how often a shard of a stream of this kind is read."""
     idle_interval_s = settings.reader.idle_interval_s
     intervals = Pacing(
         idle_interval_s,
@@ -135,7 +125,7 @@ def polling_intervals(settings: Settings, kind: StreamKind, *, on_a_beat: bool =
 
 
 def polling_readers(settings: Settings, streams: Streams, shares: ReaderShares, kind: StreamKind) -> NewReader:
-    """Readers that poll."""
+    """Return readers that poll."""
     intervals = polling_intervals(settings, kind, on_a_beat=shares.on_a_beat)
 
     def new_reader(shard_id: str, metrics: ShardMetrics) -> PollingReader:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
@@ -26,6 +25,7 @@ from mld.core.errors import (
     StreamUnavailableError,
 )
 from mld.core.streams import FanOut, StreamConsumer
+from mld.properties.settings import FanOutSettings
 
 logger = logging.getLogger(__name__)
 
@@ -36,28 +36,18 @@ JITTER_S = 0.1
 """Added at random to each pause, as Java does."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retries:
-    """How often each call is tried, and the pause between two tries (`fanoutConfig.*`)."""
-
-    describe_stream: int = 10
-    describe_consumer: int = 10
-    register: int = 10
-    backoff_s: float = 1.0
-
-
 class RegisteredConsumer:
-    """The consumer called `name`, or the one with `arn`, which wins and is used unchecked."""
+    """The consumer that the settings name, or the one with `arn`, which wins and is used unchecked."""
 
     def __init__(
-        self, fan_out: FanOut, clock: Clock, rng: Random, *, name: str, arn: str | None, retries: Retries
+        self, fan_out: FanOut, clock: Clock, rng: Random, settings: FanOutSettings, *, arn: str | None
     ) -> None:
         self._fan_out = fan_out
         self._clock = clock
         self._rng = rng
-        self._name = name
+        self._name = settings.consumer_name
         self._configured = arn
-        self._retries = retries
+        self._rules = settings
         self._arn = arn
         self._registered: str | None = None
         self._finding = asyncio.Lock()
@@ -65,7 +55,7 @@ class RegisteredConsumer:
         self._failed_s = 0.0
 
     async def arn(self) -> str:
-        """Its ARN. Raises StreamError; StreamNotFoundError only if the stream itself is missing."""
+        """Return its ARN. Raises StreamError; StreamNotFoundError only if the stream itself is missing."""
         if self._arn is not None:
             return self._arn
         async with self._finding:
@@ -74,7 +64,7 @@ class RegisteredConsumer:
             return self._arn
 
     async def is_there(self, arn: str) -> bool:
-        """Whether `arn` is still an ACTIVE consumer; if not, the next `arn` finds or makes another.
+        """Return whether `arn` is still an ACTIVE consumer; if not, the next `arn` finds or makes another.
 
         Raises StreamError if that cannot be told, if the stream is missing, or if a configured consumer is.
         """
@@ -109,7 +99,7 @@ class RegisteredConsumer:
                 return
             self._arn = self._configured
             try:
-                await self._patiently(lambda: self._fan_out.deregister_consumer(arn), self._retries.register)
+                await self._patiently(lambda: self._fan_out.deregister_consumer(arn), self._rules.register_attempts_max)
             except StreamNotFoundError:
                 return
             except StreamError as error:
@@ -121,9 +111,9 @@ class RegisteredConsumer:
             logger.info("consumer %s deregistered", arn, extra={"action": "consumer_deregistered", "consumer": arn})
 
     async def _found(self) -> str:
-        """Every reader asks; there is one attempt per back-off."""
+        """Return the consumer's ARN: every reader asks; there is one attempt per back-off."""
         age_s = self._clock.monotonic() - self._failed_s
-        if self._failure is not None and age_s < self._retries.backoff_s:
+        if self._failure is not None and age_s < self._rules.backoff_s:
             raise type(self._failure)(str(self._failure))
         self._failure = None
         try:
@@ -133,12 +123,12 @@ class RegisteredConsumer:
             raise
 
     async def _find_or_register(self) -> str:
-        retries = self._retries
-        stream_arn = (await self._patiently(self._fan_out.describe, retries.describe_stream)).arn
+        stream_arn = (await self._patiently(self._fan_out.describe, self._rules.summary_attempts_max)).arn
         registered = False
         try:
             consumer = await self._patiently(
-                lambda: self._fan_out.consumer_named(stream_arn, self._name), retries.describe_consumer
+                lambda: self._fan_out.consumer_named(stream_arn, self._name),
+                self._rules.describe_attempts_max,
             )
         except StreamNotFoundError:
             registered = True
@@ -154,36 +144,37 @@ class RegisteredConsumer:
     async def _register(self, stream_arn: str) -> StreamConsumer:
         try:
             made = await self._patiently(
-                lambda: self._fan_out.register_consumer(stream_arn, self._name), self._retries.register
+                lambda: self._fan_out.register_consumer(stream_arn, self._name), self._rules.register_attempts_max
             )
             self._registered = made.arn
             return made
         except StreamInUseError:  # another worker was faster
             return await self._patiently(
-                lambda: self._fan_out.consumer_named(stream_arn, self._name), self._retries.describe_consumer
+                lambda: self._fan_out.consumer_named(stream_arn, self._name),
+                self._rules.describe_attempts_max,
             )
 
     async def _until_active(self, arn: str) -> None:
         status = ""
-        for _ in range(self._retries.describe_consumer):
-            consumer = await self._patiently(lambda: self._fan_out.consumer(arn), self._retries.describe_consumer)
+        for _ in range(self._rules.describe_attempts_max):
+            consumer = await self._patiently(lambda: self._fan_out.consumer(arn), self._rules.describe_attempts_max)
             status = consumer.status
             if status == ACTIVE:
                 return
-            await self._clock.sleep(self._retries.backoff_s)
+            await self._clock.sleep(self._rules.backoff_s)
         raise StreamInUseError(f"the consumer {arn} is still {status}")
 
     async def _patiently(self, call: Callable[[], Awaitable[T]], tries: int) -> T:
-        """The answer to `call`, retried while it is throttled. Raises all other errors."""
+        """Return the answer to `call`, retried while it is throttled. Raises all other errors."""
         for _ in range(tries - 1):
             try:
                 return await call()
             except StreamThrottledError:
-                await self._clock.sleep(self._retries.backoff_s + self._rng.random() * JITTER_S)
+                await self._clock.sleep(self._rules.backoff_s + self._rng.random() * JITTER_S)
         return await call()
 
     async def _but_never_missing(self, awaitable: Awaitable[T]) -> T:
-        """Not found means unavailable: the stream was there a moment ago, so the consumer is coming or going."""
+        """Treat "not found" as unavailable: the stream was there a moment ago, so the consumer is coming or going."""
         try:
             return await awaitable
         except StreamNotFoundError as error:

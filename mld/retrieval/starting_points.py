@@ -22,7 +22,7 @@ The price: such a restart may deliver records up to this much older than LATEST 
 
 
 def starting_point(checkpoint: Position, initial: InitialPosition, anchor_s: float | None = None) -> StartingPoint:
-    """Where the first iterator of a reader points (retrieval#starting-point).
+    """Return where the first iterator of a reader points (retrieval#starting-point).
 
     `anchor_s` (epoch seconds) is what an earlier reader of the same lease left (`ReadState.anchor_s`); it stands in for
     LATEST, which would skip what came in between. Raises ValueError for SHARD_END: a completed lease is never read.
@@ -39,7 +39,7 @@ def starting_point(checkpoint: Position, initial: InitialPosition, anchor_s: flo
 
 
 def lacks_timestamp(checkpoint: Position, initial: InitialPosition) -> bool:
-    """Whether the lease says AT_TIMESTAMP, but this worker is not configured with a time."""
+    """Return whether the lease says AT_TIMESTAMP, but this worker is not configured with a time."""
     return checkpoint.sequence == AT_TIMESTAMP_NAME and initial.timestamp_s is None
 
 
@@ -71,7 +71,7 @@ class ReadState:
 def started(
     checkpoint: Position, start: StartingPoint, asked_wall_s: float, asked_s: float, anchor_s: float | None
 ) -> ReadState:
-    """The state after the first iterator, asked for at `asked_wall_s` (epoch) and `asked_s` (monotonic).
+    """Return the state after the first iterator, asked for at `asked_wall_s` (epoch) and `asked_s` (monotonic).
 
     A given anchor is kept for later readers.
     """
@@ -81,7 +81,7 @@ def started(
 
 
 def advanced(state: ReadState, page: Page, asked_wall_s: float, asked_s: float) -> ReadState:
-    """The state after an accepted answer, asked for at `asked_wall_s` (epoch) and `asked_s` (monotonic)."""
+    """Return the state after an accepted answer, asked for at `asked_wall_s` (epoch) and `asked_s` (monotonic)."""
     if page.last_sequence is not None:
         return replace(state, last_sequence=page.last_sequence)
     if not state.follows_tip or state.last_sequence is not None or page.millis_behind_latest is None:
@@ -93,7 +93,7 @@ def advanced(state: ReadState, page: Page, asked_wall_s: float, asked_s: float) 
 
 
 def refused(state: ReadState) -> ReadState:
-    """The state after Kinesis has refused the anchor: it lies in its future, because our clock was ahead."""
+    """Return the state after Kinesis has refused the anchor: it lies in its future, because our clock was ahead."""
     if not state.follows_tip or state.anchor_s is None:
         return state
     anchor_s = state.anchor_s - state.step_back_s
@@ -101,7 +101,7 @@ def refused(state: ReadState) -> ReadState:
 
 
 def begins_after_gap(state: ReadState, page: Page) -> bool:
-    """Whether the first records show that the one at the checkpoint is no longer in the stream.
+    """Return whether the first records show that the one at the checkpoint is no longer in the stream.
 
     Rules: retrieval#checkpoint-past-retention. An iterator at a sequence number begins with that very record, or, if it
     was trimmed, silently with the oldest that is left. The records between the two are lost.
@@ -112,7 +112,7 @@ def begins_after_gap(state: ReadState, page: Page) -> bool:
 
 
 def restart_point(state: ReadState) -> StartingPoint:
-    """Where a new iterator of the same reader points (retrieval#restart-point)."""
+    """Return where a new iterator of the same reader points (retrieval#restart-point)."""
     if state.last_sequence is not None:
         return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=state.last_sequence)
     if state.follows_tip and state.anchor_s is not None:

@@ -17,17 +17,17 @@ LABELS = {StreamKind.KINESIS: "Kinesis", StreamKind.DYNAMODB: "DynamoDB Streams"
 
 
 def kind_of(arn: str | None) -> StreamKind:
-    """Of which kind the stream with this ARN is; without one it is of Kinesis."""
+    """Return the kind of the stream with this ARN; without one it is of Kinesis."""
     return StreamKind.DYNAMODB if arn is not None and arn.split(":")[2] == "dynamodb" else StreamKind.KINESIS
 
 
 def service_name(kind: StreamKind) -> ServiceName:
-    """The API that streams of this kind have."""
+    """Return the API that streams of this kind have."""
     return "kinesis" if kind is StreamKind.KINESIS else "dynamodbstreams"
 
 
 def streams_port(service: RawService, clock: Clock, name: str, arn: str | None, extra: bytes = b"") -> Streams:
-    """The `Streams` port of one stream over the service of its kind; `extra` is what each record has besides."""
+    """Return the `Streams` port of one stream over the service of its kind; `extra` is what each record has besides."""
     page = replace(page_of, extra=extra)
     if arn is not None and kind_of(arn) is StreamKind.DYNAMODB:
         return DynamoDBStreams(service, clock, stream_arn=arn, page_of=page)

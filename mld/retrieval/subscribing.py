@@ -71,7 +71,7 @@ class SubscriptionReaction(Enum):
 
 
 def reaction_to(error: StreamError, where: Where, failures: int) -> SubscriptionReaction:
-    """`failures` is the number of errors in a row before this one."""
+    """Decide what to do about an error; `failures` is the number of errors in a row before this one."""
     match error:
         case StreamNotFoundError():
             return SubscriptionReaction.ASK
@@ -103,7 +103,7 @@ class Course:
 
 
 def point_of(course: Course) -> StartingPoint:
-    """Where the next subscription starts."""
+    """Return where the next subscription starts."""
     if course.continuation is not None:
         return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=course.continuation)
     if course.called_s is None:
@@ -112,12 +112,12 @@ def point_of(course: Course) -> StartingPoint:
 
 
 def called(course: Course, now_s: float) -> Course:
-    """SubscribeToShard is sent."""
+    """Note that SubscribeToShard is sent."""
     return replace(course, called_s=now_s)
 
 
 def accepted(course: Course, page: Page) -> Course:
-    """An event goes to the consumer."""
+    """Note that an event goes to the consumer."""
     last = page.last_sequence or course.read.last_sequence
     read = course.read if last == course.read.last_sequence else replace(course.read, last_sequence=last)
     return replace(course, read=read, continuation=page.next_iterator or course.continuation, failures=0)
@@ -136,7 +136,7 @@ def failed(course: Course, error: StreamError, where: Where, now_s: float) -> Co
 
 
 def delay_s(course: Course, now_s: float, jitter: float) -> float:
-    """Seconds until the next SubscribeToShard, 0 for at once. `jitter` is a fresh random number in [0, 1)."""
+    """Return seconds until the next SubscribeToShard, 0 for at once. `jitter` is a fresh random number in [0, 1)."""
     pace_s = 0.0 if course.called_s is None else course.called_s + SUBSCRIBE_INTERVAL_MIN_S - now_s
     if not course.failures:
         return max(0.0, pace_s)
@@ -144,7 +144,7 @@ def delay_s(course: Course, now_s: float, jitter: float) -> float:
 
 
 def renewal_due_s(opened_s: float, jitter: float) -> float:
-    """When the subscription opened at `opened_s` is to be renewed."""
+    """Return when the subscription opened at `opened_s` is to be renewed."""
     return opened_s + RENEW_AFTER_S + RENEW_SPREAD_S * jitter
 
 

@@ -35,7 +35,7 @@ class OpenedRegistry:
         self.preparer = preparer
 
     async def open(self) -> None:
-        """Raises StartupError without credentials or a region."""
+        """Raise StartupError without credentials or a region."""
         await self._service.open()
 
     async def close(self) -> None:
@@ -47,7 +47,7 @@ class OpenedRegistry:
 def registry_of(
     settings: Settings, factory: ClientFactory, clock: Clock, worker: WorkerMetrics
 ) -> OpenedRegistry | None:
-    """Not open yet; None if frames stay on records. Does no I/O."""
+    """Make it, not open yet; None if frames stay on records. Does no I/O."""
     if settings.schemas.mode is SchemaMode.OFF:
         return None
 
@@ -76,7 +76,7 @@ def registry_of(
 
 
 def missing_codecs(settings: Settings, file_name: str) -> list[Remark]:
-    """An error for a mode whose package is not installed."""
+    """Return an error for a mode whose package is not installed."""
     if settings.schemas.mode is not SchemaMode.JSON or find_spec("fastavro") is not None:
         return []
     why = "json needs a package that is not installed (fastavro)"

@@ -73,7 +73,7 @@ class SchemaPreparer:
         self._told: set[str] = set()
 
     async def prepare(self, batch: ChildBatch) -> ChildBatch:
-        """The batch without frames; the very batch if no record has one. Cancel it to give up waiting."""
+        """Return the batch without frames; the very batch if no record has one. Cancel it to give up waiting."""
         if batch.largest is None:
             return batch
         if isinstance(batch, RawBatch):
@@ -85,7 +85,7 @@ class SchemaPreparer:
         return batch if unframed is None else UnframedBatch(unframed, batch)
 
     async def _spliced(self, batch: RawBatch, around: list[tuple[RawBatch, bool]]) -> ChildBatch:
-        """The batch with its few framed records replaced; all others stay as the page has them."""
+        """Return the batch with its few framed records replaced; all others stay as the page has them."""
         framed = [record for part, is_framed in around if is_framed for record in await records_of(part)]
         unframed = await self._unframed(framed)
         if unframed is None:
@@ -97,7 +97,7 @@ class SchemaPreparer:
         return JoinedBatch(parts, batch)
 
     async def _unframed(self, records: Sequence[PlacedRecord]) -> list[PlacedRecord] | None:
-        """The same records without frames; None if none has one."""
+        """Return the same records without frames; None if none has one."""
         found = list(records)
         total, start, is_changed = 0, 0, False
         while start < len(found):
@@ -144,7 +144,7 @@ class SchemaPreparer:
     async def _results_of(
         self, records: Sequence[PlacedRecord], framed: Mapping[int, Frame]
     ) -> dict[int, FramedRecord | Failure]:
-        """By number, in order: the record without its frame, or why it cannot be had."""
+        """Yield by number, in order: the record without its frame, or why it cannot be had."""
         results: dict[int, FramedRecord | Failure] = {}
         versions: dict[int, tuple[SchemaVersion, str | None]] = {}
         jobs: dict[int, DecoderJob] = {}

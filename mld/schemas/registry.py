@@ -75,7 +75,7 @@ class SchemaRegistry:
         self._asking: dict[str, asyncio.Task[_KeptVersion | _KeptFailure]] = {}
 
     async def version(self, version_id: str) -> tuple[SchemaVersion, str | None]:
-        """A schema version, and the file that has its definition.
+        """Return a schema version, and the file that has its definition.
 
         Raises SchemaUnknownError for an id that the registry does not have, or does not let us have, and
         SchemaUnreachableError if it cannot tell now.
@@ -134,7 +134,7 @@ class SchemaRegistry:
         return kept
 
     def _written(self, version: SchemaVersion) -> str | None:
-        """The file with the definition: private, and whole or not there."""
+        """Return the file with the definition: private, and whole or not there."""
         path = self._folder / version.version_id
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any
 
-from mld.consumer.taps import LISTENERS_MAX, ShardTap, Taps, TooManyListenersError
+from mld.consumer.protocol_trace import LISTENERS_MAX, ProtocolTrace, ProtocolTraces, TooManyListenersError
 from mld.core.clock import Clock
 from mld.core.stream_ids import keys_meant
 from mld.core.turns import in_turns
@@ -25,21 +25,22 @@ log = logging.getLogger(__name__)
 
 SHARDS_NAMED_MAX = 20
 RESET = "reset"
+FOR_S_MAX = 365 * 24 * 3600
 
 
 class ControlAnswers:
     """The answers of one daemon, made when it starts."""
 
-    def __init__(self, status: DaemonStatus, taps: Taps, clock: Clock) -> None:
+    def __init__(self, status: DaemonStatus, traces: ProtocolTraces, clock: Clock) -> None:
         self._status = status
-        self._taps = taps
+        self._traces = traces
         self._clock = clock
         self._levels = LogLevels()
         self._reset_timer: asyncio.TimerHandle | None = None
         self._started_at = clock.monotonic()
 
     def routes(self) -> Mapping[str, ControlRoute]:
-        """By the word of the request."""
+        """Return the routes by the word of the request."""
         return {
             "who": self._who,
             "live": self._live,
@@ -47,7 +48,7 @@ class ControlAnswers:
             "status": self._own,
             "fleet": self._fleet,
             "log-level": self._log_level,
-            "tap": self._tap,
+            "tap": self._trace,
         }
 
     async def _who(self, _: Request) -> AsyncGenerator[Answer, None]:
@@ -84,6 +85,8 @@ class ControlAnswers:
             raise RequestRefused(f"there are the levels {', '.join(LEVELS)}, and {RESET}")
         if not isinstance(name, str | None) or not isinstance(for_s, int | float | None):
             raise RequestRefused("logger is a name, and forSeconds a number")
+        if for_s is not None and not 0 <= for_s <= FOR_S_MAX:
+            raise RequestRefused(f"forSeconds lies between 0 and {FOR_S_MAX}")
         try:
             changes = self._levels.reset(name) if level == RESET else self._levels.change(level, name or ROOT)
         except UnknownLoggerError as error:
@@ -105,50 +108,50 @@ class ControlAnswers:
 
     # --- transcripts --------------------------------------------------------------------------------------------------
 
-    async def _tap(self, request: Request) -> AsyncGenerator[Answer, None]:
-        tap = self._tap_of(request.get("shard"))
+    async def _trace(self, request: Request) -> AsyncGenerator[Answer, None]:
+        trace = self._trace_of(request.get("shard"))
         try:
-            listener = self._taps.listen(tap, is_full=bool(request.get("full")))
+            listener = self._traces.listen(trace, is_full=bool(request.get("full")))
         except TooManyListenersError:
             raise RequestRefused(f"{LISTENERS_MAX} others listen already; end one of them") from None
-        log.info("somebody listens to the child", extra={"action": "tap_begun", "shard": tap.shard_id})
+        log.info("somebody listens to the child", extra={"action": "tap_begun", "shard": trace.shard_id})
         try:
-            yield self._about(tap)
+            yield self._about(trace)
             async for value in listener.values():
                 yield value
         finally:
-            self._taps.leave(tap, listener)
-            log.info("somebody listens no more", extra={"action": "tap_ended", "shard": tap.shard_id})
+            self._traces.leave(trace, listener)
+            log.info("somebody listens no more", extra={"action": "tap_ended", "shard": trace.shard_id})
 
-    def _tap_of(self, shard: object) -> ShardTap:
+    def _trace_of(self, shard: object) -> ProtocolTrace:
         if not isinstance(shard, str):
             raise RequestRefused("name a shard")
-        held = self._taps.shards
+        held = self._traces.shards
         found = keys_meant(held, shard, self._status.metrics.stream_labels)
-        tap = self._taps.find(found[0]) if len(found) == 1 else None
+        trace = self._traces.find(found[0]) if len(found) == 1 else None
         if len(found) > 1:
             raise RequestRefused(
                 f"this daemon has shard {shard[:200]} of {len(found)} streams: say which one, as STREAM:SHARD; it has "
                 f"{', '.join(found[:SHARDS_NAMED_MAX])}"
             )
-        if tap is None:
+        if trace is None:
             more = f" and {len(held) - SHARDS_NAMED_MAX} more" if len(held) > SHARDS_NAMED_MAX else ""
             has = f"it has {', '.join(held[:SHARDS_NAMED_MAX])}{more}" if held else "it has none"
             raise RequestRefused(f"this daemon has no lease of shard {shard[:200]!r}; {has}")
-        return tap
+        return trace
 
-    def _about(self, tap: ShardTap) -> dict[str, Any]:
-        part, at = self._status.metrics.shards.get(tap.shard_id), self._status.instant()  # the key of its lease
+    def _about(self, trace: ProtocolTrace) -> dict[str, Any]:
+        part, at = self._status.metrics.shards.get(trace.shard_id), self._status.instant()  # the key of its lease
         return {
-            "shard": tap.shard_id,
-            "child": tap.child,
+            "shard": trace.shard_id,
+            "child": trace.child,
             "state": None if part is None else part.activity_at(at.wall_s).value,
             "busySeconds": None if part is None else part.busy_s(at),
         }
 
 
 def _log_changes(changes: Iterable[LevelChange]) -> None:
-    """Whatever the levels are: a log that falls silent says why."""
+    """Log changes whatever the levels are: a log that falls silent says why."""
     for one in changes:
         fields = {"action": "log_level", "changed_logger": one.logger or "root", "old": one.old, "new": one.new}
         log.handle(log.makeRecord(log.name, logging.INFO, __file__, 0, "log level changed", (), None, extra=fields))

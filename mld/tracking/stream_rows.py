@@ -91,7 +91,7 @@ class SharedScan:
 
 @dataclass(eq=False)
 class StreamRows:
-    """Implements `shards.ports.ShardRows` for the stream with this identifier."""
+    """Implements `shards.detector.ShardRows` for the stream with this identifier."""
 
     table: LeaseTable
     stream: str

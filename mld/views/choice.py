@@ -13,13 +13,13 @@ KEY = "mld.metrics"
 
 
 def sends_metrics(settings: Settings) -> bool:
-    """Whether anything is to be sent anywhere; what is scraped is not sent."""
+    """Return whether anything is to be sent anywhere; what is scraped is not sent."""
     sent = set(settings.metrics.outputs) - {MetricsOutput.PROMETHEUS}
     return bool(sent) and settings.metrics.level is not MetricsLevel.NONE
 
 
 def missing_extras(settings: Settings, file_name: str) -> list[Remark]:
-    """An error for an output that could not send anything, a warning for a page that could not be shown."""
+    """Return an error for an output that could not send anything, a warning for a page that could not be shown."""
     remarks = []
     if MetricsOutput.OTLP in settings.metrics.outputs and not _found("opentelemetry.exporter.otlp.proto.http"):
         why, remedy = (

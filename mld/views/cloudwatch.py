@@ -15,8 +15,7 @@ from mld.aws.service import Service
 from mld.aws.wire_or_boto import service_of
 from mld.core.errors import AwsError, AwsUnreachableError, MetricsError, MldError
 from mld.core.turns import in_turns
-from mld.views.datums import DATUMS_PER_REQUEST_MAX, Datum, DatumQueue, Stamped, packed, request_of
-from mld.views.periods import Period
+from mld.views.datums import DATUMS_PER_REQUEST_MAX, Datum, DatumQueue, Period, Stamped, packed, request_of
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +38,9 @@ PASSING = frozenset(
 
 
 def cloudwatch_service(factory: ClientFactory) -> BotoService:
-    """A client of CloudWatch that makes itself with its first call: a start never waits for it, nor fails by it."""
+    """Return a client of CloudWatch that makes itself with its first call: a start never waits for it, nor fails by
+    it.
+    """
     service = service_of(
         factory,
         "cloudwatch",
@@ -86,7 +87,7 @@ class CloudWatchOutput:
             raise failure
 
     async def close(self) -> None:
-        """Nothing of its own; the service is closed by who made it."""
+        """Close nothing of its own; the service is closed by who made it."""
 
     def _tell_dropped(self) -> None:
         dropped, self._queue.dropped = self._queue.dropped, 0
@@ -98,7 +99,7 @@ class CloudWatchOutput:
 
 
 def _is_refusal(error: MldError) -> bool:
-    """Whether the same request would be refused again."""
+    """Return whether the same request would be refused again."""
     if isinstance(error, AwsUnreachableError) or not isinstance(error, AwsError):
         return False
     return error.status < 500 and error.code not in PASSING

@@ -3,10 +3,14 @@
 Rules: metrics#names, metrics#level-and-dimensions. Each value counts once: taking datums empties the statistic sets of
 the instruments. Where Java records a point of zero before each value, which halves its averages, we do not; sums and
 maxima are the same.
+
+Values are taken at whole periods of the wall clock and bear the time at which their period began: with a period of a
+minute CloudWatch gets exactly one statistic set for each of its minutes, however late the request is.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -20,6 +24,32 @@ from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import Settings
 from mld.properties.values import MetricsLevel
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """What the values of one publication cover, in epoch seconds."""
+
+    begin_s: float
+    end_s: float
+
+    @property
+    def stamp_s(self) -> float:
+        """The time of its values. Not after its end, should the clock have been set back."""
+        return min(self.begin_s, self.end_s)
+
+
+EARLY_S = 0.1
+"""A timer may fire so much before the wall clock says so; that ends the period all the same."""
+
+
+def wait_s(wall_s: float, length_s: float) -> float:
+    """Return seconds from `wall_s` to the end of the period that it is in, or of the next one if it has as good as
+    ended.
+    """
+    left_s = length_s - math.fmod(wall_s, length_s)
+    return left_s if left_s > EARLY_S else left_s + length_s
+
 
 OPERATION = "Operation"
 ALL_DIMENSIONS = "ALL"
@@ -56,7 +86,7 @@ class Wanted:
 
     @classmethod
     def of(cls, settings: Settings) -> Wanted:
-        """What the file asks for."""
+        """Return what the file asks for."""
         return cls(
             settings.metrics.level,
             frozenset(settings.metrics.dimensions),
@@ -69,7 +99,7 @@ class Wanted:
 
 
 def take_datums(metrics: Metrics, wanted: Wanted, wall_s: float | None = None) -> Steps[list[Datum]]:
-    """Everything noted since the last time that is wanted, one datum for each series.
+    """Yield everything noted since the last time that is wanted, one datum for each series.
 
     Of a shard whose child has answered nothing since, its lag at `wall_s` is noted: silence must not look like health.
     It is taken shard by shard; what is noted in between belongs to this time or to the next.
@@ -118,7 +148,7 @@ def _is_sent(metric: JavaMetric, values: StatisticSet, wanted: Wanted) -> bool:
 def dimensions_of(
     metric: JavaMetric, wanted: Wanted, shard: str = "", stream: str | None = None
 ) -> tuple[tuple[str, str], ...]:
-    """The dimensions with which `metric` is sent, sorted; `shard` is that of the values, `stream` its stream's
+    """Return the dimensions with which `metric` is sent, sorted; `shard` is that of the values, `stream` its stream's
     identifier among several."""
     dimensions = [(OPERATION, metric.operation)]
     for dimension, text in (
@@ -132,7 +162,7 @@ def dimensions_of(
 
 
 def _scaled(values: StatisticSet, scale: float) -> StatisticSet:
-    """The values in the unit of their metric. Buckets stay those of seconds, and are kept for times only."""
+    """Return the values in the unit of their metric. Buckets stay those of seconds, and are kept for times only."""
     return StatisticSet(
         values.count,
         values.total * scale,
@@ -160,17 +190,17 @@ class DatumQueue:
         self.dropped = 0
 
     def put(self, datums: Iterable[Stamped]) -> None:
-        """They are newer than all that wait."""
+        """Add datums that are newer than all that wait."""
         self._waiting.extend(datums)
         self._drop_oldest()
 
     def put_back(self, datums: Iterable[Stamped]) -> None:
-        """They were taken, in this order, and not sent."""
+        """Put back what was taken, in this order, and not sent."""
         self._waiting.extendleft(reversed(list(datums)))
         self._drop_oldest()
 
     def take(self) -> list[Stamped]:
-        """Everything that waits, oldest first."""
+        """Return everything that waits, oldest first."""
         taken = list(self._waiting)
         self._waiting.clear()
         return taken
@@ -189,7 +219,7 @@ _DATUM_OVERHEAD_BYTES = 450
 
 
 def packed(datums: Iterable[Stamped]) -> Iterator[list[Stamped]]:
-    """The datums in as few requests as CloudWatch takes."""
+    """Yield the datums in as few requests as CloudWatch takes."""
     batch: list[Stamped] = []
     size = 0
     for stamped in datums:
@@ -205,7 +235,7 @@ def packed(datums: Iterable[Stamped]) -> Iterator[list[Stamped]]:
 
 
 def request_of(namespace: str, datums: Iterable[Stamped]) -> Steps[dict[str, object]]:
-    """Parameters of PutMetricData."""
+    """Yield parameters of PutMetricData."""
     data = []
     for number, one in enumerate(datums, start=1):
         data.append(

@@ -63,14 +63,16 @@ class Instrument(Enum):
 
 
 def instrument_of(name: str, unit: str) -> Instrument:
-    """What KCL records the metric with."""
+    """Return what KCL records the metric with."""
     if name in _GAUGES:
         return Instrument.GAUGE
     return Instrument.COUNTER if unit == COUNT else Instrument.HISTOGRAM
 
 
 def otel_name(name: str) -> str:
-    """`RecordProcessor.processRecords.Time` -> ``aws.kinesis.client.record_processor.process_records.duration``."""
+    """Translate `RecordProcessor.processRecords.Time` ->
+    ``aws.kinesis.client.record_processor.process_records.duration``.
+    """
     special = _SPECIAL.get(name)
     if special is None:
         text = name.replace(":", ".")

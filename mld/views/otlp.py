@@ -25,9 +25,8 @@ from mld.core.errors import MetricsError
 from mld.metrics.declaring import MILLIS_PER_SECOND
 from mld.metrics.instruments import SECONDS_BOUNDS, StatisticSet
 from mld.metrics.registry import Identity
-from mld.views.datums import Datum
+from mld.views.datums import Datum, Period
 from mld.views.otel_names import ATTRIBUTES, METER, UNITS, Instrument, instrument_of, otel_name
-from mld.views.periods import Period
 
 TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 DELTA = frozenset({"delta", "lowmemory"})
@@ -59,7 +58,7 @@ class Accumulated:
         self._series: dict[tuple[str, tuple[tuple[str, str], ...]], _Series] = {}
 
     def add(self, datums: Iterable[Datum], begin_s: float) -> None:
-        """The values of a period that began at `begin_s`. Of more series than may be, the new ones are left out."""
+        """Add the values of a period that began at `begin_s`. Of more series than may be, the new ones are left out."""
         for series in self._series.values():
             series.idle += 1
         for key in [key for key, series in self._series.items() if series.idle > STALE_PERIODS]:
@@ -72,12 +71,12 @@ class Accumulated:
                 self._series[datum.series] = _Series(datum, begin_s, datum.values)
 
     def sent(self) -> None:
-        """Everything has reached the collector."""
+        """Note that everything has reached the collector."""
         if self._is_delta:
             self._series.clear()
 
     def metrics(self, end_s: float) -> list[sdk.Metric]:
-        """One metric for each name, with a point for each set of attributes."""
+        """Return one metric for each name, with a point for each set of attributes."""
         by_name: dict[str, list[_Series]] = {}
         for series in self._series.values():
             by_name.setdefault(series.datum.name, []).append(series)
@@ -107,7 +106,7 @@ def _number(series: _Series, value: float, end_s: float) -> sdk.NumberDataPoint:
 
 
 def _histogram(series: _Series, end_s: float) -> sdk.HistogramDataPoint:
-    """With the buckets of times; other values have one bucket, and their least and greatest."""
+    """Make a histogram with the buckets of times; other values have one bucket, and their least and greatest."""
     values = series.values
     return sdk.HistogramDataPoint(
         attributes=_attributes(series.datum),
@@ -152,7 +151,7 @@ class OtlpOutput:
         self._said.close()
 
     def _export(self, datums: list[Datum], period: Period) -> bool:
-        """Whether it went well. Runs in the thread, which alone knows what has accumulated."""
+        """Return whether it went well. Runs in the thread, which alone knows what has accumulated."""
         self._accumulated.add(datums, period.stamp_s)
         metrics = self._accumulated.metrics(period.end_s)
         if not metrics:
@@ -174,7 +173,7 @@ class OtlpOutput:
 
 
 def _resource(identity: Identity) -> Resource:
-    """What this daemon is, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say otherwise."""
+    """Return what this daemon is, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say otherwise."""
     ours: dict[str, Any] = {
         "service.name": identity.application,
         "service.instance.id": identity.worker,

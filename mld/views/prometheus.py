@@ -40,7 +40,7 @@ _FAMILIES: Mapping[MetricKind, Any] = {
 def exposition(
     metrics: Metrics, me: Identity, at: Instant, accept: str, process: ProcessCollector | None = None
 ) -> tuple[str, bytes]:
-    """The content type and the text, in the format that the scraper's `Accept` header prefers."""
+    """Return the content type and the text, in the format that the scraper's `Accept` header prefers."""
     content_type, pieces = finish(exposition_steps(metrics, me, at, accept, process))
     return content_type, b"".join(pieces)
 
@@ -48,7 +48,9 @@ def exposition(
 def exposition_steps(
     metrics: Metrics, me: Identity, at: Instant, accept: str, process: ProcessCollector | None = None
 ) -> Steps[tuple[str, tuple[bytes, ...]]]:
-    """`exposition` for many shards, in pieces: a family is written for a few shards at a time, and begun once."""
+    """Yield the `exposition` for many shards, in pieces: a family is written for a few shards at a time, and begun
+    once.
+    """
     encoder, content_type = choose_encoder(accept)
 
     def written(*families: Family) -> bytes:
@@ -77,7 +79,7 @@ def exposition_steps(
 
 
 def process_collector() -> ProcessCollector:
-    """`process_cpu_seconds_total`, `process_resident_memory_bytes` and the like, of this process."""
+    """Collect `process_cpu_seconds_total`, `process_resident_memory_bytes` and the like, of this process."""
     return ProcessCollector(registry=None)
 
 
@@ -100,7 +102,7 @@ def _info(me: Identity) -> Family:
 
 
 def _family(metric: Metric, values: Iterable[tuple[tuple[str, ...], Value]]) -> Any:
-    """The values with the first of their labels, those that every metric has and that of the shard."""
+    """Return the values with the first of their labels, those that every metric has and that of the shard."""
     family = _FAMILIES[metric.kind](metric.name, metric.help, labels=(*_COMMON, *metric.labels))
     for first, value in values:
         for labels, number in metric.series(value, *first):

@@ -18,8 +18,7 @@ from mld.core.errors import MetricsError, MldError
 from mld.core.steps import Steps
 from mld.core.surviving import kept_running, survived
 from mld.core.turns import in_turns
-from mld.views.datums import Datum
-from mld.views.periods import Period, wait_s
+from mld.views.datums import Datum, Period, wait_s
 
 log = logging.getLogger(__name__)
 

@@ -17,12 +17,12 @@ BEGIN, END = "<!-- tables -->\n", "<!-- end of tables -->\n"
 
 
 def tables() -> str:
-    """Both tables, with their headings."""
+    """Return both tables, with their headings."""
     return "\n".join([*_ours(), "", *_java(), ""])
 
 
 def updated(page: str) -> str:
-    """The page with these tables in place of those that it has."""
+    """Return the page with these tables in place of those that it has."""
     return page[: page.index(BEGIN)] + BEGIN + "\n" + tables() + "\n" + page[page.index(END) :]
 
 

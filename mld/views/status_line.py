@@ -20,7 +20,7 @@ _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
 def status_line(shards: Collection[ShardMetrics], wall_s: float) -> str:
-    """How many shards the worker has, how far behind it is at `wall_s`, and what is wrong.
+    """Return how many shards the worker has, how far behind it is at `wall_s`, and what is wrong.
 
     It is made every second: 0.1 ms for 1,000 shards.
     """
@@ -39,7 +39,7 @@ def status_line(shards: Collection[ShardMetrics], wall_s: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Two digits of the largest unit that fits."""
+    """Return two digits of the largest unit that fits."""
     for size, unit in _UNITS:
         if seconds >= size:
             return f"{_two_digits(seconds / size)} {unit}"

@@ -33,7 +33,9 @@ class Totals:
 
 
 def summary_of(before: Totals, after: Totals, metrics: Metrics, at: Instant, in_s: float) -> dict[str, int | float]:
-    """The fields of the line. `behind_ms` is that of the shard furthest behind, and missing while nobody knows it."""
+    """Return the fields of the line. `behind_ms` is that of the shard furthest behind, and missing while nobody
+    knows it.
+    """
     fields: dict[str, int | float] = {
         "in_s": round(in_s, 1),
         "records": after.records - before.records,

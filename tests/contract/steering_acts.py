@@ -1,4 +1,4 @@
-"""What the writes of steering acts must do on any DynamoDB (`mld.operating.acts`). Subclasses supply `service`."""
+"""What the writes of steering acts must do on any DynamoDB (`mld.operating.steering`). Subclasses supply `service`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from mld.aws.table_calls import TableCalls
 from mld.core.clock import LoopClock
 from mld.fleet.report.reports import parse_rows
 from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, Place
-from mld.operating.acts.execution import carry_out, read_table
-from mld.operating.acts.plan import ActPlan, ActRefusedError, Fate
-from mld.operating.acts.steering import (
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.operating.acting import carry_out, read_table
+from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
+from mld.operating.plan import ActPlan, ActRefusedError, Fate
+from mld.operating.steering import (
     plan_drain,
     plan_leave_out,
     plan_move,
@@ -23,7 +25,6 @@ from mld.operating.acts.steering import (
     plan_resume,
     plan_undrain,
 )
-from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
 from tests.contract.lease_table import REQUEST_TIMEOUT_S
 from tests.support.tables import RawRows, make_table, unique_table
 
@@ -60,7 +61,8 @@ class SteeringContract:
         return RawRows(service, table)
 
     @pytest.fixture
-    def calls(self, service: Service, table: str) -> TableCalls:
+    async def calls(self, service: Service, table: str) -> TableCalls:
+        self.leases = DynamoLeaseTable(service, LoopClock(), table_name=table)
         return TableCalls(service, table, REQUEST_TIMEOUT_S)
 
     async def seen(self, calls: TableCalls) -> FleetStatus:
@@ -69,7 +71,7 @@ class SteeringContract:
         return fleet_status(scan.leases, reports, None, time.time(), ViewRules(lease_duration_s=10.0))
 
     async def fates(self, plan: ActPlan, calls: TableCalls) -> list[Fate]:
-        return [one.fate for one in await carry_out(plan, lambda _: calls, LoopClock())]
+        return [one.fate for one in await carry_out(plan, lambda _: self.leases, LoopClock())]
 
     async def test_a_move_begins_a_handoff_once(self, calls: TableCalls, rows: RawRows) -> None:
         plan = plan_move(await self.seen(calls), "1", "b", is_3x=True, now_s=1_000)

@@ -44,8 +44,8 @@ from mld.leases.lease import Throughput
 from mld.leases.rows import OwnAttribute
 from mld.leases.writes import request_of
 from mld.operating import listings
-from mld.operating.acts.plan import raw_table
 from mld.operating.fleet_reader import FleetReader, view_rules
+from mld.operating.plan import raw_table
 from mld.tracking import stream_list
 from mld.tracking.stream_list import ListedStream, TrackedList
 from tests.support.declared import own_attributes

@@ -14,8 +14,7 @@ from mld.core.errors import MetricsError
 from mld.metrics.instruments import StatisticSet
 from mld.views import cloudwatch
 from mld.views.cloudwatch import CloudWatchOutput, cloudwatch_service
-from mld.views.datums import Datum
-from mld.views.periods import Period
+from mld.views.datums import Datum, Period
 from tests.support.fleet import settings_of
 from tests.support.recording_cloudwatch import RecordingCloudWatch
 

@@ -21,8 +21,9 @@ from mld.retrieval.buffer import Budget
 from mld.retrieval.fanout import FanOutReader
 from mld.retrieval.rawpage import page_of, page_of_event
 from mld.retrieval.reader import Records
-from mld.retrieval.registration import RegisteredConsumer, Retries
+from mld.retrieval.registration import RegisteredConsumer
 from tests.integration.world import MakeWorld, World
+from tests.support.fleet import settings_of
 from tests.support.patience import PATIENCE_S
 from tests.support.services import wire_service
 
@@ -44,7 +45,7 @@ async def reading(world: World, service: WireService) -> AsyncIterator[FanOutRea
     streams = KinesisStreams(service, stream_name=world.stream, page_of=page_of)
     fan_out = KinesisFanOut(service, streams, stream_name=world.stream, page_of=page_of_event)
     rng = NoJitter()
-    consumer = RegisteredConsumer(fan_out, LoopClock(), rng, name="app", arn=None, retries=Retries())
+    consumer = RegisteredConsumer(fan_out, LoopClock(), rng, settings_of().fanout, arn=None)
     reader = FanOutReader(fan_out, consumer, LoopClock(), rng, shard_id=SHARD, budget=Budget(10**8))
     await reader.start(TRIM_HORIZON, InitialPosition(TRIM_HORIZON))
     try:

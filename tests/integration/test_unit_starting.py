@@ -1,4 +1,4 @@
-"""A unit whose worker has not come far enough to hear a signal or to give one of life."""
+"""A group whose worker has not come far enough to hear a signal or to give one of life."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import signal
 import sys
 from pathlib import Path
 
+from mld.daemon.group.supervisor import GroupPlan, WorkerGroup, group_place
 from mld.daemon.signals import HangUp
 from mld.daemon.systemd import ServiceManager, Supervision
-from mld.daemon.unit.supervisor import Unit, UnitPlan, unit_place
 
 STARTING = """
 import os, signal, socket
@@ -21,17 +21,17 @@ signal.pause()
 
 
 async def reloaded_and_stopped(place: Path) -> int:
-    plan = UnitPlan((sys.executable, "-c", STARTING), "w", 1, (), os.environ)
-    unit = Unit(plan, place, Supervision(ServiceManager(None)))
-    running = asyncio.create_task(unit.run(HangUp.RELOAD))
-    await unit.workers[0].told.wait()
+    plan = GroupPlan((sys.executable, "-c", STARTING), "w", 1, (), os.environ)
+    group = WorkerGroup(plan, place, Supervision(ServiceManager(None)))
+    running = asyncio.create_task(group.run(HangUp.RELOAD))
+    await group.workers[0].told.wait()
     os.kill(os.getpid(), signal.SIGHUP)
     os.kill(os.getpid(), signal.SIGTERM)
     return await running
 
 
 def test_a_worker_that_starts_reads_the_file_anyway_and_is_not_ended_by_a_reload() -> None:
-    with unit_place() as place:
+    with group_place() as place:
         assert asyncio.run(reloaded_and_stopped(place)) == 128 + signal.SIGTERM
 
 
@@ -46,7 +46,7 @@ with open(os.environ["GO_ON"]):
 
 
 class CountsTicks(ServiceManager):
-    """Sets `has_ticked` when the unit has looked after its workers several times."""
+    """Sets `has_ticked` when the group has looked after its workers several times."""
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -63,12 +63,12 @@ async def started_slowly_and_stopped(place: Path) -> int:
     go_on = place / "go-on"
     os.mkfifo(go_on)
     manager = CountsTicks()
-    plan = UnitPlan((sys.executable, "-c", SLOW), "w", 1, (), {**os.environ, "GO_ON": str(go_on)})
-    unit = Unit(plan, place, Supervision(manager, keepalive_s=0.01))
-    running = asyncio.create_task(unit.run(HangUp.RELOAD))
+    plan = GroupPlan((sys.executable, "-c", SLOW), "w", 1, (), {**os.environ, "GO_ON": str(go_on)})
+    group = WorkerGroup(plan, place, Supervision(manager, keepalive_s=0.01))
+    running = asyncio.create_task(group.run(HangUp.RELOAD))
     await manager.has_ticked.wait()
     holding = os.open(go_on, os.O_RDWR)  # does not wait for a reader, who may be gone
-    told = asyncio.create_task(unit.workers[0].told.wait())
+    told = asyncio.create_task(group.workers[0].told.wait())
     await asyncio.wait([running, told], return_when=asyncio.FIRST_COMPLETED)
     os.close(holding)
     told.cancel()
@@ -78,5 +78,5 @@ async def started_slowly_and_stopped(place: Path) -> int:
 
 
 def test_the_watchdog_begins_when_a_worker_is_ready_as_that_of_systemd() -> None:
-    with unit_place() as place:
+    with group_place() as place:
         assert asyncio.run(started_slowly_and_stopped(place)) == 128 + signal.SIGTERM

@@ -70,8 +70,9 @@ def spark(warehouse):
 @pytest.fixture(params=["delta", "iceberg", "iceberg by SQL"])
 def make(request, spark, warehouse):
     """A function that makes one more writer of the test's own table."""
-    from mld.processors.spark.sinks.factory import make_sink
     from mld.processors.spark.sinks.iceberg_connect import ConnectIcebergSink
+
+    from mld.processors.spark.sinks.factory import make_sink
 
     name = f"t{abs(hash(request.node.name))}"
     path = str(warehouse / name) if request.param == "delta" else f"lake.db.{name}"

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from random import Random
 
 from mld.aws.service import Service
-from mld.aws.table_calls import TableCalls
 from mld.core.clock import Clock
 from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, Place
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.operating.acts.execution import carry_out
-from mld.operating.acts.plan import ActPlan, ActRefusedError, Fate
-from mld.operating.acts.steering import (
+from mld.operating.acting import carry_out
+from mld.operating.fleet_reader import FleetReader, view_rules
+from mld.operating.fleet_status import FleetStatus
+from mld.operating.plan import ActPlan, ActRefusedError, Fate
+from mld.operating.steering import (
     plan_drain,
     plan_leave_out,
     plan_move,
@@ -24,8 +25,6 @@ from mld.operating.acts.steering import (
     plan_resume,
     plan_undrain,
 )
-from mld.operating.fleet_reader import FleetReader, view_rules
-from mld.operating.fleet_status import FleetStatus
 from mld.properties.settings import Settings
 from tests.support.fleet import TABLE
 
@@ -49,7 +48,7 @@ class Operators:
     ) -> None:
         leases = DynamoLeaseTable(service, clock, table_name=TABLE)
         self.reader = FleetReader(settings, service, leases, clock, view_rules(settings))
-        self._calls = TableCalls(service, TABLE, 10.0)
+        self._leases = leases
         self._clock = clock
         self._rng = rng
         self._put = put
@@ -90,7 +89,7 @@ class Operators:
 
     async def carry_out(self, plan: ActPlan) -> bool:
         """Whether all of it was written."""
-        outcomes = await carry_out(plan, lambda _: self._calls, self._clock)
+        outcomes = await carry_out(plan, lambda _: self._leases, self._clock)
         return all(one.fate is Fate.DONE for one in outcomes)
 
     async def resume_all(self) -> None:

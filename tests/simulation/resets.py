@@ -14,10 +14,10 @@ from random import Random
 from typing import Any
 
 from mld.core.errors import MldError
-from mld.operating.acts.plan import Fate
+from mld.operating.application import Application, application_with
+from mld.operating.plan import Fate
 from mld.operating.points import Point, PointKind
-from mld.operating.resets.application import Application, application_with
-from mld.operating.resets.resetting import Reset, resolve
+from mld.operating.resetting import Reset, resolve
 from tests.support.fleet import STREAM, Fleet, settings_of
 from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled
 from tests.twins.kinesis_model import ModelFanOut

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from mld.local.kinesis import PutEntry
-from mld.operating.acts.plan import ActRefusedError
+from mld.operating.plan import ActRefusedError
 from tests.simulation.operators import Operators
 from tests.support.fleet import STREAM, Fleet, settings_of
 from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from mld.operating.acts.plan import Fate
+from mld.operating.application import Application, application_with
+from mld.operating.plan import Fate
 from mld.operating.points import Point, PointKind
-from mld.operating.resets.application import Application, application_with
-from mld.operating.resets.resetting import resolve
+from mld.operating.resetting import resolve
 from tests.simulation.java_world import STREAM, JavaWorld, in_world
 from tests.simulation.resets import live
 from tests.simulation.test_java2 import START_S as START_2_S

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from mld.operating.generated.service_unit import ServiceFacts, unit
+from mld.operating.service_unit import ServiceFacts, unit
 from mld.properties import reference as keys
 from mld.views import reference as metrics
 from tests.support.servers import ROOT

@@ -23,6 +23,8 @@ def carry_out(write: LeaseWrite[Any], lease: Lease | None) -> Item:
     item = {} if lease is None else row_of(lease)
     if not all(_holds(condition, item) for condition in write.conditions):
         raise NotWrittenError
+    if write.item is not None:
+        return dict(write.item)
     if write.creates is not None:
         return rows.new_row(write.creates)
     if write.deletes:

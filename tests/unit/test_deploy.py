@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from mld.metrics.catalogue import CATALOGUE
-from mld.operating.generated.service_unit import STOP_MARGIN_S
+from mld.operating.service_unit import STOP_MARGIN_S
 from mld.properties.loader import LoadedConfiguration, load
 from tests.support.locked import LOCKS
 from tests.support.make_deploy_tools import VENV

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from mld.aws.boundary import Surprises
 from mld.core.stream_ids import working_for
 from mld.logging import log_stream, logs
-from mld.logging.lines import INDENT, Guarded, JsonLines, TextFormatter, WithPriority
+from mld.logging.logs import INDENT, Guarded, JsonLines, TextFormatter, WithPriority
 from mld.properties.redaction import Scrubber
 from tests.support.patience import PATIENCE_S
 

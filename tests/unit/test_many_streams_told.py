@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mld.logging.lines import TextFormatter
+from mld.logging.logs import TextFormatter
 from mld.metrics.declaring import Instant
 from mld.properties.redaction import Scrubber
 from mld.tracking.follower import WantedStream

@@ -6,10 +6,10 @@ import pytest
 
 from mld.core.positions import TRIM_HORIZON
 from mld.core.streams import HashRange
-from mld.operating.acts.plan import ActRefusedError
+from mld.operating.application import application_with
+from mld.operating.plan import ActRefusedError
 from mld.operating.points import Point, PointKind
-from mld.operating.resets.application import application_with
-from mld.operating.resets.resetting import resolve
+from mld.operating.resetting import resolve
 from tests.support.fleet import STREAM, TABLE, fleet, settings_of
 from tests.twins.kinesis_model import ModelFanOut
 from tests.virtual_time import virtual

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from mld.aws.table_calls import TableCalls
 from mld.fleet.values import LEASE_TABLE_KEY, Place
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.operating.acts.execution import carry_out
-from mld.operating.acts.steering import plan_drain
+from mld.operating.acting import carry_out
 from mld.operating.fleet_reader import FleetReader, view_rules
+from mld.operating.steering import plan_drain
 from tests.support.fleet import TABLE, Fleet, Running, fleet, in_fleet, settings_of
 from tests.virtual_time import run_virtual
 
@@ -39,7 +38,7 @@ async def drain(world: Fleet, worker: str, leases_max: int) -> None:
     table = DynamoLeaseTable(service, world.clock, table_name=TABLE)
     seen = await FleetReader(settings, service, table, world.clock, view_rules(settings)).look()
     plan = plan_drain(seen, worker, Place(TABLE, LEASE_TABLE_KEY), "by me", leases_max, is_3x=True)
-    await carry_out(plan, lambda _: TableCalls(service, TABLE, 10.0), world.clock)
+    await carry_out(plan, lambda _: table, world.clock)
 
 
 @modes

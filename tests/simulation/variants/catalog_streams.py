@@ -72,8 +72,8 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         ("tracking.stream_rows", "self.table.get(key_of(self.stream, key))", "self.table.get(key)"),
         (
             "leases.writes",
-            'key, lease = f"{stream}:{write.key}", write.creates',
-            "key, lease = write.key, write.creates",
+            'key, lease, item = f"{stream}:{write.key}", write.creates, write.item',
+            "key, lease, item = write.key, write.creates, write.item",
         ),
     ),
     _variant(

@@ -14,14 +14,14 @@ from typing import Any
 from mld.core.clock import Clock
 from mld.core.errors import MldError
 from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
-from mld.daemon.assembly import SourcePorts, StreamPorts, assemble, worker_settings
-from mld.daemon.unit.rules import FENCE_S, restart_pause_s
+from mld.daemon.assembly import SourcePorts, StreamPorts, assemble
+from mld.daemon.group.rules import FENCE_S, restart_pause_s
 from mld.daemon.worker import Worker
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.local.kinesis import Kinesis, KinesisError, PutEntry
 from mld.local.kinesis.model import StateDelays
 from mld.metrics.registry import Metrics
-from mld.operating.acts.plan import ActRefusedError
+from mld.operating.plan import ActRefusedError
 from mld.properties.settings import Settings
 from mld.properties.values import HeartbeatSetting
 from tests.simulation.checkers import OPERATOR, SHARD_END, JudgedMoves, Ledger, Violation
@@ -196,8 +196,7 @@ class Machine:
             metrics=metrics,
         )
         self.worker = worker
-        consumer = worker_settings(settings).consumer
-        worker.adjust(replace(consumer, restarts=replace(consumer.restarts, backoff_max_s=RESTART_PAUSE_MAX_S)))
+        worker.adjust(replace(settings.child, restart_pause_max_s=RESTART_PAUSE_MAX_S))
         return await worker.run(GRACE_S)
 
     def _ports(self, settings: Settings) -> SourcePorts:

@@ -28,7 +28,7 @@ from mld.consumer.child_log import (
     event_of,
 )
 from mld.consumer.child_logger import ChildLogger
-from mld.logging.lines import JsonLines, TextFormatter
+from mld.logging.logs import JsonLines, TextFormatter
 from mld.properties.redaction import Scrubber
 
 

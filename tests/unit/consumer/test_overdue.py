@@ -6,7 +6,6 @@ from itertools import pairwise
 import pytest
 
 from mld.consumer.overdue import REPEAT_MAX_S, next_warning_s
-from mld.daemon.assembly import worker_settings
 from tests.support.fleet import fleet, in_fleet, settings_of
 from tests.twins.children import Recorder
 from tests.twins.dynamo import Fault
@@ -170,8 +169,8 @@ async def test_a_bound_that_changes_counts_for_the_request_under_way(world, capl
     running = world.start()
     await world.until(lambda: hanging.hangs_since is not None)
     await world.advance(5)
-    settings = worker_settings(settings_of(logWarningForTaskAfterMillis="20000"))
-    running.worker.adjust(settings.consumer)
+    settings = settings_of(logWarningForTaskAfterMillis="20000")
+    running.worker.adjust(settings.child)
     await world.advance(100)
     assert durations(caplog) == [20, 40, 80]
 
@@ -182,8 +181,8 @@ async def test_a_reply_time_that_changes_counts_from_the_next_request_on(world, 
     running = world.start()
     await world.until(lambda: running.host.living() != [])
     await world.advance(5)
-    settings = worker_settings(settings_of(timeoutInSeconds="30"))
-    running.worker.adjust(settings.consumer)
+    settings = settings_of(timeoutInSeconds="30")
+    running.worker.adjust(settings.child)
     world.put(1)
     await world.until(lambda: hanging.hangs_since is not None)
     hanging.hang_on = ""

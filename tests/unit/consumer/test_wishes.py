@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from mld.aws.table_calls import TableCalls
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.operating.acts.execution import carry_out
-from mld.operating.acts.plan import ActPlan, Fate
-from mld.operating.acts.steering import plan_leave_out, plan_restart
+from mld.operating.acting import carry_out
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.fleet_status import FleetStatus
+from mld.operating.plan import ActPlan, Fate
+from mld.operating.steering import plan_leave_out, plan_restart
 from tests.support.fleet import TABLE, Fleet, in_fleet, settings_of
 from tests.support.kpl import User, aggregate
 from tests.twins.children import Recorder
@@ -29,7 +28,7 @@ async def ask(world: Fleet, plan: Callable[[FleetStatus], ActPlan]) -> None:
     service, clock, settings = world.dynamo.client("operator"), world.clock, settings_of()
     leases = DynamoLeaseTable(service, clock, table_name=TABLE)
     seen = await FleetReader(settings, service, leases, clock, view_rules(settings)).look()
-    outcomes = await carry_out(plan(seen), lambda _: TableCalls(service, TABLE, 10.0), clock)
+    outcomes = await carry_out(plan(seen), lambda _: leases, clock)
     assert [outcome.fate for outcome in outcomes] == [Fate.DONE]
 
 

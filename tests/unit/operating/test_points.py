@@ -8,7 +8,7 @@ import click
 import pytest
 
 from mld.core.positions import Position
-from mld.operating.point_option import PointType
+from mld.operating.options import PointType
 from mld.operating.points import (
     CHECKPOINT_POINT,
     LATEST_POINT,

@@ -8,10 +8,10 @@ import pytest
 
 from mld.core.positions import TRIM_HORIZON
 from mld.leases.lease import Lease
-from mld.operating.acts.plan import ActRefusedError
-from mld.operating.generated.iam_policy import statements_of
+from mld.operating.iam_policy import statements_of
+from mld.operating.naming import chosen_shard, lease_of
+from mld.operating.plan import ActRefusedError
 from mld.operating.probing import by_stream
-from mld.operating.shard_choice import chosen_shard, lease_of
 from mld.properties.loader import load
 from mld.properties.settings import Settings
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from mld.daemon.signals import HangUp, meaning_of_hang_up
-from mld.daemon.supervised import Announcements, LifePhase
-from mld.daemon.systemd import ServiceManager, claim_supervision
+from mld.daemon.systemd import Announcements, LifePhase, ServiceManager, claim_supervision
 from mld.metrics.liveness import LateLoop
 
 Told = list[str]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.logging.lines import TextFormatter
+from mld.logging.logs import TextFormatter
 from mld.properties.redaction import Scrubber
 from mld.properties.secret_files import SECRET_BYTES_MAX
 from tests.unit.properties.conftest import Configure, problems

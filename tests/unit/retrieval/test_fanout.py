@@ -21,8 +21,9 @@ from mld.retrieval.buffer import Budget
 from mld.retrieval.fanout import EVENTS_MAX, OPEN_TIMEOUT_S, FanOutReader
 from mld.retrieval.faults import ENDS_WITHOUT_CHILDREN_MAX
 from mld.retrieval.reader import Delivery, EndOfShard, Records, ShardMissing
-from mld.retrieval.registration import RegisteredConsumer, Retries
+from mld.retrieval.registration import RegisteredConsumer
 from mld.retrieval.starting_points import LATEST_MARGIN_S
+from tests.support.fleet import settings_of
 from tests.support.pages import page_with, records_of
 from tests.support.readers import after, live, read
 from tests.twins.fanout import LIFE_S, MemoryFanOut
@@ -49,7 +50,7 @@ def reading(
 
     def reader() -> FanOutReader:
         rng = Random(1)
-        consumer = RegisteredConsumer(fan_out, streams.clock, rng, name="app", arn=arn, retries=Retries())
+        consumer = RegisteredConsumer(fan_out, streams.clock, rng, settings_of().fanout, arn=arn)
         return FanOutReader(
             fan_out, consumer, streams.clock, rng, shard_id="shard-0", **{"budget": Budget(10**9), **options}
         )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from mld.core import errors
-from mld.retrieval.registration import JITTER_S, RegisteredConsumer, Retries
+from mld.retrieval.registration import JITTER_S, RegisteredConsumer
+from tests.support.fleet import settings_of
 from tests.twins.fanout import MemoryFanOut
 from tests.twins.streams import MemoryStreams
 from tests.virtual_time import run_virtual
@@ -22,16 +24,13 @@ SUMMARY, DESCRIBE, REGISTER = "DescribeStreamSummary", "DescribeStreamConsumer",
 Body = Callable[[MemoryFanOut, RegisteredConsumer], Awaitable[None]]
 
 
-def registering(
-    body: Body, *, arn: str | None = None, retries: Retries | None = None, creating_s: float = 0.0
-) -> list[str]:
+def registering(body: Body, *, arn: str | None = None, creating_s: float = 0.0, **changed: float) -> list[str]:
     """Run `body`; the operations called."""
     fan_out = MemoryFanOut(MemoryStreams(), creating_s=creating_s)
 
     async def main() -> None:
-        consumer = RegisteredConsumer(
-            fan_out, fan_out.clock, Random(1), name="app", arn=arn, retries=retries or Retries()
-        )
+        settings = replace(settings_of().fanout, **changed)
+        consumer = RegisteredConsumer(fan_out, fan_out.clock, Random(1), settings, arn=arn)
         await body(fan_out, consumer)
 
     run_virtual(main())
@@ -63,7 +62,7 @@ def test_a_consumer_that_never_becomes_active_is_an_error_after_so_many_looks() 
         await asyncio.sleep(1000)
         assert await consumer.arn() == "arn:stream/consumer/app:1"  # found, not registered again
 
-    calls = registering(body, creating_s=100.0, retries=Retries(describe_consumer=3, backoff_s=0.5))
+    calls = registering(body, creating_s=100.0, describe_attempts_max=3, backoff_s=0.5)
     assert calls.count(REGISTER) == 1
 
 
@@ -88,7 +87,8 @@ def test_throttling_is_waited_out_so_many_times(operation: str) -> None:
         with pytest.raises(errors.StreamThrottledError):
             await consumer.arn()
 
-    registering(body, retries=Retries(3, 3, 3, backoff_s=2.0))
+    attempts = ("summary_attempts_max", "describe_attempts_max", "register_attempts_max")
+    registering(body, **dict.fromkeys(attempts, 3), backoff_s=2.0)
 
 
 def test_only_a_missing_stream_is_not_found() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mld.consumer.taps import LISTENERS_MAX, Taps
+from mld.consumer.protocol_trace import LISTENERS_MAX, ProtocolTraces
 from mld.metrics.registry import Identity, Metrics
-from mld.operating.daemon_listing import daemon_listing, headline
+from mld.operating.listings import daemon_headline, daemon_listing
 from mld.serving.control import RequestRefused
 from mld.serving.control_answers import ControlAnswers
 from mld.serving.daemon_status import DaemonStatus, StatusParts
@@ -27,7 +27,7 @@ class Daemon:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.metrics = Metrics()
-        self.taps = Taps()
+        self.traces = ProtocolTraces()
         self.is_ready = True
 
         async def nothing() -> None: ...
@@ -42,7 +42,7 @@ class Daemon:
             is_ready=lambda: self.is_ready,
             read_table=nothing,
         )
-        self.routes = ControlAnswers(DaemonStatus(parts), self.taps, self.clock).routes()
+        self.routes = ControlAnswers(DaemonStatus(parts), self.traces, self.clock).routes()
 
     async def ask(self, what: str, **more: object) -> Any:
         answers = self.routes[what]({"ask": what, **more})
@@ -91,7 +91,7 @@ async def test_the_shards_of_the_daemon_the_furthest_behind_first():
     daemon.metrics.shards[SHARD].last_error = "closed its output " * 20
     daemon.metrics.shards[SHARD].restarts.add("failed")
     value = await daemon.ask("status")
-    assert headline(value).startswith("clicks-app on clicks: worker w1, pid ")
+    assert daemon_headline(value).startswith("clicks-app on clicks: worker w1, pid ")
     listing = daemon_listing(value)
     assert [row[0][-1] for row in listing.rows] == ["2", "1", "3"]
     assert [row[2] for row in listing.rows] == ["90 s", "500 ms", "unknown"]
@@ -108,6 +108,9 @@ async def test_the_shards_of_the_daemon_the_furthest_behind_first():
         ({}, "there are the levels"),
         ({"level": "debug", "logger": 5}, "logger is a name"),
         ({"level": "debug", "forSeconds": "10"}, "forSeconds a number"),
+        ({"level": "debug", "forSeconds": 10**400}, "between 0 and"),
+        ({"level": "debug", "forSeconds": float("nan")}, "between 0 and"),
+        ({"level": "debug", "forSeconds": float("inf")}, "between 0 and"),
         ({"level": "debug", "logger": "mld.consmer"}, "there is no logger 'mld.consmer'"),
     ],
 )
@@ -140,23 +143,23 @@ async def test_a_level_without_an_end_replaces_one_with_an_end():
 
 @virtual
 @pytest.mark.parametrize("shard", [None, 3, "shardId-000000000007", "9" * 4000, "3 "])
-async def test_a_tap_of_what_is_not_there_is_refused(shard):
+async def test_a_trace_of_what_is_not_there_is_refused(shard):
     daemon = Daemon()
-    daemon.taps.begin(SHARD, daemon.clock)
+    daemon.traces.begin(SHARD, daemon.clock)
     with pytest.raises(RequestRefused, match=r"name a shard|no lease of shard"):
         await daemon.ask("tap", shard=shard)
 
 
 @virtual
-async def test_a_tap_begins_with_the_situation_and_its_end_makes_room():
+async def test_a_trace_begins_with_the_situation_and_its_end_makes_room():
     daemon = Daemon()
-    tap = daemon.taps.begin(SHARD, daemon.clock)
-    tap.started("pid 7")
+    trace = daemon.traces.begin(SHARD, daemon.clock)
+    trace.started("pid 7")
     daemon.metrics.begin(SHARD, daemon.clock.monotonic())
     for _ in range(LISTENERS_MAX + 1):
         about = await daemon.ask("tap", shard="3")
         assert (about["shard"], about["child"], about["state"]) == (SHARD, "pid 7", "idle")
-    assert tap.listeners == []
+    assert trace.listeners == []
     open_ones = [daemon.routes["tap"]({"shard": SHARD}) for _ in range(LISTENERS_MAX)]
     for one in open_ones:
         await anext(one)
@@ -167,11 +170,11 @@ async def test_a_tap_begins_with_the_situation_and_its_end_makes_room():
 
 
 @virtual
-async def test_a_tap_of_one_of_several_streams_is_named_with_the_stream():
+async def test_a_trace_of_one_of_several_streams_is_named_with_the_stream():
     daemon = Daemon()
     keys = [f"111111111111:{name}:17:{SHARD}" for name in ("orders", "clicks")]
     for key in keys:
-        daemon.taps.begin(key, daemon.clock)
+        daemon.traces.begin(key, daemon.clock)
     daemon.metrics.stream_labels = {"111111111111:orders:17": "shop"}
     for name in ("3", SHARD):
         with pytest.raises(RequestRefused, match="2 streams: say which one, as STREAM:SHARD"):

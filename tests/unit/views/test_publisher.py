@@ -14,8 +14,7 @@ from mld.core.errors import AwsError, AwsUnreachableError, MetricsError
 from mld.core.steps import Steps
 from mld.metrics.instruments import StatisticSet
 from mld.views.cloudwatch import CloudWatchOutput
-from mld.views.datums import Datum
-from mld.views.periods import Period
+from mld.views.datums import Datum, Period
 from mld.views.publisher import Publisher
 from tests.virtual_time import virtual
 

@@ -1,0 +1,219 @@
+"""Copies the lines that a child and the daemon exchange for those who listen (`mld tap`), without a part in it.
+
+A trace drops what a listener does not take in time; nobody waits for one, and while nobody listens an exchange costs
+one look at an empty list. A shard's trace lasts as long as its lease is held, over all of its children.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from typing import Any
+
+from mld.consumer.lifecycle import StopReason
+from mld.consumer.shortening import LINE_CHARACTERS_MAX, ShortLine
+from mld.core.clock import Clock
+
+LISTENERS_MAX = 4  # of a worker; each may hold as much as the bounds below
+WAITING_BYTES_MAX = 1024 * 1024
+WAITING_FULL_BYTES_MAX = 32 * 1024 * 1024  # two of the largest lines
+EVENTS_WAITING_MAX = 10_000
+PIECE_CHARACTERS = 128 * 1024  # of a child's line; ours come in pieces
+EVENT_BYTES = 200  # an event costs that much besides its text
+END_WORDS = {
+    StopReason.REQUESTED: "this worker gives the lease back",
+    StopReason.HANDOFF: "the lease goes to another worker",
+    StopReason.LEASE_LOST: "the lease is lost: another worker has it, or it expired",
+}
+TO_CHILD, FROM_CHILD = "toChild", "fromChild"
+Transcribed = dict[str, Any]
+
+
+class TraceListener:
+    """What one caller has not read yet. `is_full`: payloads are not shortened."""
+
+    def __init__(self, *, is_full: bool) -> None:
+        self.is_full = is_full
+        self._bytes_max = WAITING_FULL_BYTES_MAX if is_full else WAITING_BYTES_MAX
+        self._waiting: deque[tuple[int, Transcribed]] = deque()
+        self._bytes = 0
+        self._woken = asyncio.Event()
+        self._is_over = False
+
+    def offer(self, value: Transcribed, size: int) -> bool:
+        """Add a value of about so many bytes, or count it as lost; return whether there was room."""
+        size += EVENT_BYTES
+        has_room = self._bytes + size <= self._bytes_max and len(self._waiting) < EVENTS_WAITING_MAX
+        if has_room:
+            self._waiting.append((size, value))
+            self._bytes += size
+        else:
+            self.lose()
+        self._woken.set()
+        return has_room
+
+    def lose(self) -> None:
+        """Note that a line is missing at this place."""
+        if self._waiting and "lost" in self._waiting[-1][1]:
+            self._waiting[-1][1]["lost"] += 1
+        else:
+            self._waiting.append((0, {"lost": 1}))
+
+    def end(self, value: Transcribed) -> None:
+        """Add the last value, for which there always is room."""
+        self._waiting.append((0, value))
+        self._is_over = True
+        self._woken.set()
+
+    async def values(self) -> AsyncGenerator[Transcribed, None]:
+        """Yield everything in order, until the end."""
+        while True:
+            while self._waiting:
+                size, value = self._waiting.popleft()
+                self._bytes -= size
+                yield value
+            if self._is_over:
+                return
+            self._woken.clear()
+            await self._woken.wait()
+
+
+class ProtocolTrace:
+    """What is heard of the children of one shard while its lease is held."""
+
+    def __init__(self, shard_id: str, clock: Clock) -> None:
+        self.shard_id = shard_id
+        self.listeners: list[TraceListener] = []
+        self.child: str | None = None
+        """The one that runs, as the log names it."""
+        self._clock = clock
+
+    def copied(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the same pieces, on their way to the child; show what was given to it, even if that ends in between."""
+        listeners = tuple(self.listeners)
+        short = ShortLine()
+        full = [_FullLine(one, TO_CHILD) for one in listeners if one.is_full]
+        at = self._clock.wall()
+        is_whole = False
+        try:
+            for piece in pieces:
+                short.feed(piece)
+                for copy in full:
+                    copy.feed(at, piece.decode("ascii", "replace"))
+                yield piece
+            is_whole = True
+        finally:
+            self._tell_short(listeners, at, TO_CHILD, short, is_whole=is_whole)
+            for copy in full:
+                copy.end(at)
+
+    def heard(self, line: str) -> None:
+        """Copy a line of the child's stdout."""
+        at = self._clock.wall()
+        short = ShortLine()
+        short.feed(line[:LINE_CHARACTERS_MAX].encode("utf-8", "replace"))
+        short.size = len(line)
+        self._tell_short(self.listeners, at, FROM_CHILD, short, is_whole=len(line) <= LINE_CHARACTERS_MAX)
+        for listener in self.listeners:
+            if listener.is_full:
+                copy = _FullLine(listener, FROM_CHILD)
+                for start in range(0, len(line), PIECE_CHARACTERS):
+                    copy.feed(at, line[start : start + PIECE_CHARACTERS])
+                copy.end(at)
+
+    def _tell_short(
+        self, listeners: Iterable[TraceListener], at: float, way: str, line: ShortLine, *, is_whole: bool
+    ) -> None:
+        text = line.text()
+        value: Transcribed = {"at": at, "way": way, "line": text, "bytes": line.size}
+        if line.records:
+            value["records"] = line.records
+        if not is_whole:
+            value["isCut"] = True
+        for listener in listeners:
+            if not listener.is_full:
+                listener.offer(value, len(text))
+
+    def started(self, child: str) -> None:
+        """Note that a child runs from now on."""
+        self.child = child
+        self._note(f"child started: {child}", "childStarted")
+
+    def ended(self, words: str) -> None:
+        """Note that it has ended, in these words."""
+        self.child = None
+        self._note(f"child ended: {words}", "childEnded")
+
+    def _note(self, words: str, event: str) -> None:
+        for listener in self.listeners:
+            listener.offer({"at": self._clock.wall(), "event": event, "words": words}, len(words))
+
+    def close(self, words: str) -> None:
+        """Tell all listeners that the lease is over, in these words."""
+        for listener in self.listeners:
+            listener.end({"at": self._clock.wall(), "event": "leaseEnded", "words": words})
+        self.listeners.clear()
+
+
+class _FullLine:
+    """One line for one listener, in pieces; after the first that finds no room, the line counts as lost."""
+
+    def __init__(self, listener: TraceListener, way: str) -> None:
+        self._listener = listener
+        self._way = way
+        self._is_lost = False
+
+    def feed(self, at: float, piece: str) -> None:
+        if not self._is_lost and piece:
+            value = {"at": at, "way": self._way, "line": piece.removesuffix("\n"), "isMore": True}
+            self._is_lost = not self._listener.offer(value, len(piece))
+
+    def end(self, at: float) -> None:
+        if not self._is_lost:
+            self._listener.offer({"at": at, "way": self._way, "line": "", "isMore": False}, 0)
+
+
+class TooManyListenersError(Exception):
+    """As many as there may be listen already."""
+
+
+class ProtocolTraces:
+    """The traces of a worker, by shard."""
+
+    def __init__(self) -> None:
+        self._by_shard: dict[str, ProtocolTrace] = {}
+
+    def begin(self, shard_id: str, clock: Clock) -> ProtocolTrace:
+        """Begin the trace of a lease that is held from now on."""
+        trace = self._by_shard[shard_id] = ProtocolTrace(shard_id, clock)
+        return trace
+
+    def end(self, trace: ProtocolTrace, stop: StopReason | None, *, is_complete: bool) -> None:
+        """End the trace: the lease is over, because of `stop` or because the shard was read to its end."""
+        if self._by_shard.get(trace.shard_id) is trace:
+            del self._by_shard[trace.shard_id]
+        if is_complete:
+            trace.close("the shard was read to its end")
+        else:
+            trace.close("the daemon gave up on the shard: its log says why" if stop is None else END_WORDS[stop])
+
+    @property
+    def shards(self) -> list[str]:
+        """Return those whose leases are held."""
+        return sorted(self._by_shard)
+
+    def find(self, shard_id: str) -> ProtocolTrace | None:
+        return self._by_shard.get(shard_id)
+
+    def listen(self, trace: ProtocolTrace, *, is_full: bool) -> TraceListener:
+        """Add a listener; end it with `leave`. Raises TooManyListenersError."""
+        if sum(len(one.listeners) for one in self._by_shard.values()) >= LISTENERS_MAX:
+            raise TooManyListenersError
+        listener = TraceListener(is_full=is_full)
+        trace.listeners.append(listener)
+        return listener
+
+    def leave(self, trace: ProtocolTrace, listener: TraceListener) -> None:
+        if listener in trace.listeners:
+            trace.listeners.remove(listener)

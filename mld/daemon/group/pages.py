@@ -1,0 +1,185 @@
+"""The pages of a group: probes that speak for all its workers, the metrics of all, and the status page of each.
+
+`/` is the page of a worker that runs (the fleet looks the same from each), `/2/` that of worker 2, with what only that
+one knows of its shards. Workers are asked over their sockets, with the same requests and answers.
+
+`/metrics` has the metrics of all of them, each value with the worker that it is of. `prometheus_client` (extra
+`metrics`) is imported only for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+import h11
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.parser import text_string_to_metric_families
+
+from mld import DISTRIBUTION
+from mld.daemon.group.rules import WorkerAnswer, why_not_alive, why_not_ready
+from mld.daemon.group.supervisor import GroupMember, WorkerGroup
+from mld.properties.values import ListenAddress
+from mld.serving.http import HttpAnswer, HttpServer, Question, Route, SharedAnswers, text_answer
+from mld.serving.web_pages import PROBES, log_serving, probed, rule_of
+
+WORKER = "worker"
+
+
+class _Merged(CollectorRegistry):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        super().__init__(auto_describe=False)
+        self._merged = tuple(families)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._merged
+
+
+def merged(
+    told: Iterable[tuple[str, str]], running: int, restarts: Mapping[str, int], accept: str
+) -> tuple[str, bytes]:
+    """Return content type and body of what each worker told, and of what only its supervisor knows."""
+    families: dict[str, Metric] = {}
+    for worker, text in told:
+        for found in text_string_to_metric_families(text):
+            family = families.setdefault(found.name, Metric(found.name, found.documentation, found.type))
+            family.samples += [one._replace(labels={**one.labels, WORKER: worker}) for one in found.samples]
+    alive = GaugeMetricFamily("mld_unit_workers_running", "Workers of the group that run.")
+    alive.add_metric((), running)
+    again = CounterMetricFamily("mld_unit_worker_restarts", "How often a worker was started again.", labels=(WORKER,))
+    for worker, count in restarts.items():
+        again.add_metric((worker,), count)
+    encode, content_type = choose_encoder(accept)
+    body: bytes = encode(_Merged([*families.values(), alive, again]))
+    return content_type, body
+
+
+TIMEOUT_S = 8.0
+READ_BYTES = 256 * 1024
+BODY_BYTES_MAX = 256 * 1024 * 1024
+_PASSED_ON = ("content-encoding", "content-security-policy", "vary")
+NOT_RUNNING = "is not running, and will be started again"
+
+
+class GroupPages:
+    """Serves for a group what a daemon serves for itself."""
+
+    def __init__(self, group: WorkerGroup) -> None:
+        self._group = group
+        self._server: HttpServer | None = None
+        self._expositions = SharedAnswers()
+
+    async def start(self, address: ListenAddress, hosts: tuple[str, ...]) -> int:
+        """Serve; returns the port. Raises OSError if the address cannot be had."""
+        routes: dict[str, Route] = {
+            "/": self._first,
+            "/status.json": self._first,
+            "/livez": self._live,
+            "/healthz": self._live,
+            "/readyz": self._ready,
+            "/metrics": self._metrics,
+        }
+        for number, worker in enumerate(self._group.workers, 1):
+            for path in ("/", "/status.json"):
+                routes[f"/{number}{path}"] = partial(_of_worker, worker, path)
+        self._server = HttpServer(routes, rule_of(hosts), PROBES)
+        port = await self._server.start(address.host, address.port)
+        log_serving(address, port)
+        return port
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+
+    async def _first(self, question: Question) -> HttpAnswer:
+        running = [worker for worker in self._group.workers if worker.is_ready] or self._group.workers
+        return await _of_worker(running[0], question.target, question)
+
+    async def _live(self, question: Question) -> HttpAnswer:
+        return probed(why_not_alive(await self._asked(question)))
+
+    async def _ready(self, question: Question) -> HttpAnswer:
+        return probed(why_not_ready(await self._asked(question)))
+
+    async def _asked(self, question: Question) -> Sequence[WorkerAnswer]:
+        return await asyncio.gather(*(_probe(worker, question.target) for worker in self._group.workers))
+
+    async def _metrics(self, question: Question) -> HttpAnswer:
+        try:
+            from prometheus_client.exposition import choose_encoder
+
+        except ImportError:
+            return text_answer(501, f"install the extra: pip install '{DISTRIBUTION}[metrics]'")
+        accept = question.headers.get("accept", "")
+
+        async def made() -> HttpAnswer:
+            plain = Question("/metrics", {"accept": "text/plain"})
+            workers = [worker for worker in self._group.workers if worker.process is not None]
+            answers = await asyncio.gather(*(_of_worker(worker, plain.target, plain) for worker in workers))
+            told = [
+                (worker.name, _text(answer))
+                for worker, answer in zip(workers, answers, strict=True)
+                if answer.status == 200
+            ]
+            if answers and not told:
+                return answers[0]
+            restarts = {worker.name: worker.restarts for worker in self._group.workers}
+            running = sum(worker.is_ready for worker in self._group.workers)
+            # In a thread: seconds with 10,000 shards, and whoever dies meanwhile must be noticed.
+            content_type, body = await asyncio.to_thread(merged, told, running, restarts, accept)
+            return HttpAnswer(200, content_type, body)
+
+        return await self._expositions.answer(choose_encoder(accept)[1], made)
+
+
+async def _probe(worker: GroupMember, path: str) -> WorkerAnswer:
+    if worker.process is None:
+        return WorkerAnswer(worker.name, False, NOT_RUNNING)
+    if not worker.is_ready:  # as of a daemon that starts: nothing of it can hang that it would notice
+        return WorkerAnswer(worker.name, False, worker.status)
+    answer = await _of_worker(worker, path, Question(path, {}))
+    return WorkerAnswer(worker.name, True, None if answer.status == 200 else _text(answer).strip())
+
+
+async def _of_worker(worker: GroupMember, path: str, question: Question) -> HttpAnswer:
+    """Return what a worker answers; 503 if it does not."""
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            return await _fetched(worker, path, question)
+    except TimeoutError:
+        return text_answer(503, f"worker {worker.name} gives no answer within {TIMEOUT_S:g} s")
+    except (OSError, h11.RemoteProtocolError):
+        return text_answer(503, f"worker {worker.name} {NOT_RUNNING if worker.process is None else 'is starting'}")
+
+
+async def _fetched(worker: GroupMember, path: str, question: Question) -> HttpAnswer:
+    reader, writer = await asyncio.open_unix_connection(str(worker.pages), limit=READ_BYTES)
+    try:
+        connection = h11.Connection(h11.CLIENT)
+        asked = [(name, question.headers[name]) for name in ("accept", "accept-encoding") if name in question.headers]
+        head = h11.Request(method="GET", target=path, headers=[("host", "localhost"), ("connection", "close"), *asked])
+        writer.write((connection.send(head) or b"") + (connection.send(h11.EndOfMessage()) or b""))
+        status, headers, body = 0, dict[str, str](), bytearray()
+        while len(body) <= BODY_BYTES_MAX:
+            match connection.next_event():
+                case h11.Response() as response:
+                    status = response.status_code
+                    headers = {name.decode(): value.decode("ascii", "replace") for name, value in response.headers}
+                case h11.Data() as data:
+                    body += data.data
+                case h11.NEED_DATA:
+                    connection.receive_data(await reader.read(READ_BYTES))
+                case _:
+                    break
+        passed_on = {name: headers[name] for name in _PASSED_ON if name in headers}
+        return HttpAnswer(status, headers.get("content-type", "text/plain"), bytes(body), passed_on)
+    finally:
+        writer.close()
+
+
+def _text(answer: HttpAnswer) -> str:
+    pieces: Iterable[bytes] = (answer.body,) if isinstance(answer.body, bytes) else answer.body
+    return b"".join(pieces).decode("utf-8", "replace")

@@ -1,0 +1,190 @@
+"""Carries out a plan: prints it, saves the rows, writes change after change, and reports what became of each.
+
+`perform` is the way of every command that changes a table: without --execute the plan is printed and nothing is done;
+with it the rows are saved first, and the exit code is 0 if every change is written, else 1. A refusal is final, because
+the row is not what the plan saw. What was not applied for certain (throttling) is tried again; what may have been
+applied is reported as unknown, never as done.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias
+
+import click
+
+from mld.aws.table_calls import TableCalls
+from mld.core.clock import Clock
+from mld.core.errors import TableError, TableThrottledError
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK, say
+from mld.leases.lease import Lease
+from mld.leases.table import LeaseTable, Refusal
+from mld.operating.backup import save_rows
+from mld.operating.fleet_reader import FleetReader, fleet_reader
+from mld.operating.options import Asked, finish
+from mld.operating.plan import ActPlan, Change, Fate, Outcome, RawTable, Row, raw_table
+from mld.properties.redaction import printable
+
+THROTTLED_TRIES_MAX = 8
+THROTTLED_PAUSE_S = 0.2
+SCAN_TIMEOUT_S = 20.0
+
+Report: TypeAlias = Callable[[Outcome], None]
+Writing: TypeAlias = Callable[[Report], Awaitable[tuple[Sequence[Outcome], bool]]]
+"""Writes, and reports what becomes of each change; all outcomes, and whether all is as it was to be."""
+INTERRUPTED = "interrupted: what was not reported as done may be done or not; the same command again does what is left"
+
+
+async def read_table(calls: TableCalls) -> RawTable:
+    """Read every row. Raises TableError; TableMissingError if there is no such table."""
+    found: list[Row] = []
+    params: dict[str, Any] = {"ConsistentRead": True}
+    while True:
+        answer = await calls.send("Scan", params, timeout_s=SCAN_TIMEOUT_S)
+        found.extend(answer.get("Items", ()))
+        if not answer.get("LastEvaluatedKey"):
+            return raw_table(found)
+        params = params | {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+
+
+async def carry_out(
+    plan: ActPlan, table_of: Callable[[Change], LeaseTable], clock: Clock, *, report: Report = lambda _: None
+) -> Sequence[Outcome]:
+    """Write every change of the plan, in its order; what became of each. A failure does not stop the others."""
+    outcomes = []
+    for change in plan.changes:
+        outcome = await write_change(change, table_of(change), clock)
+        report(outcome)
+        outcomes.append(outcome)
+    return outcomes
+
+
+async def write_change(change: Change, table: LeaseTable, clock: Clock) -> Outcome:
+    """Send one change; what became of it."""
+    pause_s = THROTTLED_PAUSE_S
+    for attempt in range(1, THROTTLED_TRIES_MAX + 1):
+        try:
+            answer = await table.apply(change.write)
+        except TableThrottledError as error:
+            if attempt == THROTTLED_TRIES_MAX:
+                return Outcome(change, Fate.REFUSED, str(error))
+            await clock.sleep(pause_s)
+            pause_s *= 2
+        except TableError as error:
+            return Outcome(change, Fate.UNKNOWN, f"{error}; look at the row before you ask again")
+        else:
+            if answer is False or isinstance(answer, Refusal):
+                return Outcome(change, Fate.REFUSED, "the row has changed since it was read; ask again")
+            return Outcome(change, Fate.DONE, row=answer if isinstance(answer, Lease) else change.write.creates)
+    raise AssertionError("unreachable")
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInput:
+    """What a plan of steering is made from: a reader of the fleet, and the lease table when the command began."""
+
+    reader: FleetReader
+    table: RawTable
+
+
+Planner: TypeAlias = Callable[[PlanInput], Awaitable[ActPlan]]
+Waiting: TypeAlias = Callable[[PlanInput], Awaitable[bool]]
+"""Waits for what a command was for; False if the time is over before."""
+
+
+def act(command: str, asked: Asked, planner: Planner, waiting: Waiting | None = None) -> NoReturn:
+    """Plan, print, and with --execute save and write rows as they were seen, maybe wait for the effect, and exit."""
+    settings = asked.settings()
+
+    async def acting() -> int:
+        async with fleet_reader(settings) as reader:
+            seen = PlanInput(reader, await read_table(reader.calls))
+            plan = await planner(seen)
+
+            def save() -> Path:
+                return save_rows(command, settings, seen.table.rows, reader.clock.wall(), asked.backup_file)
+
+            async def write(report: Report) -> tuple[Sequence[Outcome], bool]:
+                outcomes = await carry_out(plan, reader.table_of, reader.clock, report=report)
+                return outcomes, all(one.fate is Fate.DONE for one in outcomes)
+
+            code = await perform(plan, asked, save, write)
+            if code == EXIT_OK and asked.execute and plan.changes and waiting is not None and not await waiting(seen):
+                say("it is written, and has not taken effect within the time: look again")
+                return EXIT_FAILURE
+            return code
+
+    finish(acting, interrupted=INTERRUPTED, acts=True)
+
+
+async def _nobody_minds() -> None:
+    return
+
+
+async def perform(
+    plan: ActPlan,
+    asked: Asked,
+    save: Callable[[], Path],
+    write: Writing,
+    refuse: Callable[[], Awaitable[None]] = _nobody_minds,
+) -> int:
+    """Print the plan, and with --execute save the rows and write; the exit code.
+
+    `refuse` raises ActRefusedError if it must not be done: before anything is printed with --execute, else at the end.
+    """
+    is_json, is_done = asked.output == "json", True
+    outcomes: Sequence[Outcome] = [Outcome(change, Fate.SKIPPED) for change in plan.changes]
+    saved = None
+    echo = _silent if is_json else _echo
+    if asked.execute and plan.changes:
+        await refuse()
+    echo(plan.title)
+    for change in plan.changes:
+        echo(f"  {change.key}: {change.words}")
+    for note in plan.notes:
+        echo(note)
+    if asked.execute and plan.changes:
+        saved = save()
+        echo(f"the rows are saved in {saved}")
+        outcomes, is_done = await write(lambda one: echo(f"  {one.change.key}: {_fate(one)}"))
+    if is_json:
+        click.echo(json.dumps(_value(plan, outcomes, saved), indent=2))
+    if saved is None:
+        if plan.changes:
+            await refuse()
+        echo("nothing was done; --execute does it" if plan.changes else "nothing to do")
+    if not is_done:
+        say("not all rows were written; the same command again does what is left")
+    return EXIT_OK if is_done else EXIT_FAILURE
+
+
+def _echo(text: str) -> None:
+    click.echo(printable(text))
+
+
+def _silent(_: str) -> None:
+    return
+
+
+def _fate(outcome: Outcome) -> str:
+    return f"{outcome.fate.value}: {outcome.why}" if outcome.why else outcome.fate.value
+
+
+def _value(plan: ActPlan, outcomes: Sequence[Outcome], saved: Path | None) -> dict[str, Any]:
+    changes = [
+        {
+            "key": one.change.key,
+            "change": one.change.words,
+            "outcome": "planned" if saved is None else one.fate.value,
+            **({"why": one.why} if one.why else {}),
+        }
+        for one in outcomes
+    ]
+    document = {"plan": plan.title, "changes": changes, "notes": list(plan.notes)}
+    return document | ({} if saved is None else {"saved": str(saved)})

@@ -1,0 +1,366 @@
+"""Who holds an application's leases while an operator's command works: nobody alive, or the operator.
+
+No row carries a time that decides anything, so a dead worker's lease is known by standing still for its duration. A
+worker is alive if one of its leases moves, or its report does, which carries the heartbeats of `mld.heartbeat=worker`.
+
+To a fleet, Java's too, an operator is a worker that owns leases and renews them: its id begins with ``mld-operator-``.
+Taking a lease ends its former owner's checkpoints at once, because each is conditional on the counter or the owner. If
+the command dies, its leases expire like a dead worker's, and the fleet goes on with the rows as they are then.
+
+By force a lease is taken by the write with which a leader gives it away (leases#conditional-writes, assign): whoever
+owns it must still do so, and the counter goes up by one whatever it is. A condition on the counter would protect
+nothing: the owner is to lose the lease whatever it has written meanwhile, and what it writes later is refused, ours by
+the owner that its guard names, Java's by the counter that it wrote last.
+
+A worker of a 2.x fleet may steal a lease even from an operator; then a write of the operator is refused, and it takes
+the lease again. Two operators never hold one table: who finds another one's leases renewed gives up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+from mld.core.clock import Clock
+from mld.core.errors import TableError
+from mld.core.periods import RENEWALS_PER_LEASE
+from mld.core.positions import Position
+from mld.core.turns import a_few_at_a_time
+from mld.leases import rows, writes
+from mld.leases.lease import Lease
+from mld.leases.table import LeaseTable, Refusal
+from mld.operating.acting import write_change
+from mld.operating.naming import names_of
+from mld.operating.plan import ActRefusedError, Change, Fate, Outcome, RawTable, Row
+
+OPERATOR_PREFIX = "mld-operator-"
+TRIES_MAX = 6
+"""How often a lease is taken that changes hands at the same moment, and a request is sent."""
+PAUSE_S = 0.2
+LOOKS_PER_LEASE = 5
+MARGIN_S = 1.0
+RECENT_REPORTS = 4
+"""Reports that a worker may have missed, or its clock be behind by, and still be watched for the next one."""
+OWNERS_NAMED_MAX = 3
+
+
+def operator_id() -> str:
+    """Return an id for one run of one command; it tells other operators who is at work."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = "unknown"
+    plain = "".join(one for one in name if one.isascii() and one.isalnum())[:32]
+    return f"{OPERATOR_PREFIX}{plain}-{uuid.uuid4().hex[:8]}"
+
+
+def is_operator(owner: str | None) -> bool:
+    return owner is not None and owner.startswith(OPERATOR_PREFIX)
+
+
+class OperatorHold:
+    """The leases of one operator; made by `operator_hold`."""
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        clock: Clock,
+        me: str,
+        lease_duration_s: float,
+        dead: frozenset[str] = frozenset(),
+    ) -> None:
+        self.me = me
+        self._dead = dead
+        self._table = table
+        self._clock = clock
+        self._duration_s = lease_duration_s
+        self._held: dict[str, Lease] = {}
+        self._noticed_at_s = clock.monotonic()
+
+    @property
+    def keys(self) -> frozenset[str]:
+        return frozenset(self._held)
+
+    async def take(self, leases: Iterable[Lease], *, by_force: bool) -> None:
+        """Take these leases, as they were read. Raises ActRefusedError if a row has moved since; TableError.
+
+        `by_force`: whoever has moved it or owns it by now, except another operator, loses it all the same.
+        """
+
+        async def one(lease: Lease) -> None:
+            await self._take(lease, by_force=by_force)
+
+        await a_few_at_a_time(one, [lease for lease in leases if lease.key not in self._held])
+
+    async def _take(self, lease: Lease, *, by_force: bool) -> None:
+        # By force the owner is the only condition: the row of a busy worker moves faster than a far table answers.
+        make = writes.assign if by_force else writes.take
+        seen: Lease | None = lease
+        last: TableError | None = None
+        for _ in range(TRIES_MAX):
+            if seen is None:
+                return  # its row is gone
+            if seen.actual_owner == self.me and seen.checkpoint_owner is None:
+                self._took(seen, by_force=by_force)
+                return
+            self._require_no_other_operator(seen)
+            try:
+                taken = await self._table.apply(make(seen, self.me))
+                if not isinstance(taken, Refusal):
+                    self._took(taken, by_force=by_force and seen.actual_owner is not None)
+                    return
+                seen = await self._table.get(lease.key)
+            except TableError as error:
+                last = error  # it may be taken: the next attempt is refused then, and finds the row to be ours
+                await self._clock.sleep(PAUSE_S)
+                continue
+            if seen is not None and seen.actual_owner != self.me and not by_force:
+                raise ActRefusedError(_moved(seen))
+        if last is not None:
+            raise last
+        raise ActRefusedError(f"lease {lease.key} changes hands each time it is about to be taken; ask again")
+
+    def _took(self, lease: Lease, *, by_force: bool) -> None:
+        """Note that the lease is ours; its former owner may have renewed it until our write was applied, before now."""
+        self._held[lease.key] = lease
+        if by_force:
+            self._noticed_at_s = self._clock.monotonic() + self._duration_s
+
+    def _require_no_other_operator(self, lease: Lease) -> None:
+        owner = lease.actual_owner
+        if is_operator(owner) and owner != self.me and owner not in self._dead:
+            raise ActRefusedError(_moved(lease))
+
+    async def write(self, change: Change) -> Outcome:
+        """Write a change that does not depend on what the row says; it may be sent more than once.
+
+        A lease that was stolen meanwhile is taken back first. Raises ActRefusedError, TableError.
+        """
+        for _ in range(TRIES_MAX):
+            outcome = await write_change(change, self._table, self._clock)
+            if outcome.fate is Fate.REFUSED:
+                outcome = await self._after_refusal(outcome, await self._row(change.key))
+            if outcome.fate is Fate.DONE:
+                self._wrote(change.key, outcome.row)
+                break
+        return outcome
+
+    def _wrote(self, key: str, row: Lease | None) -> None:
+        if row is None:
+            self._held.pop(key, None)
+        else:
+            self._held[key] = row
+
+    async def _after_refusal(self, outcome: Outcome, row: Lease | None) -> Outcome:
+        """Find out whether an earlier attempt without an answer was applied, or somebody else has the lease now."""
+        write = outcome.change.write
+        if row is None:
+            return replace(outcome, fate=Fate.DONE, why="", row=None) if write.deletes else outcome
+        if row.actual_owner != self.me:
+            self._held.pop(row.key, None)
+            await self._take(row, by_force=True)
+            row = self._held.get(row.key)
+        if write.puts and row is not None:
+            return replace(outcome, fate=Fate.DONE, why="", row=row)
+        return outcome
+
+    async def advance(self, change: Change, position: Position) -> Outcome:
+        """Write a change that was made from the row as it is and moves it to `position`: once, or not at all."""
+        for _ in range(TRIES_MAX):
+            outcome = await write_change(change, self._table, self._clock)
+            if outcome.fate is Fate.DONE:
+                break
+            row = await self._row(change.key)
+            if row is not None and row.actual_owner == self.me and row.checkpoint == position:
+                return Outcome(change, Fate.DONE, row=row)
+            if outcome.fate is Fate.REFUSED:
+                break
+        return outcome
+
+    async def _row(self, key: str) -> Lease | None:
+        """Return the row as it is. Raises TableError after some tries."""
+        for _ in range(TRIES_MAX - 1):
+            try:
+                return await self._table.get(key)
+            except TableError:
+                await self._clock.sleep(PAUSE_S)
+        return await self._table.get(key)
+
+    async def keep(self) -> None:
+        """Renew all leases, three times in their duration, until cancelled."""
+        while True:
+            await self._clock.sleep(self._duration_s / RENEWALS_PER_LEASE)
+            await a_few_at_a_time(self._renew, sorted(self._held))
+
+    async def _renew(self, key: str) -> None:
+        lease = self._held.get(key)
+        if lease is None:
+            return
+        with contextlib.suppress(TableError):
+            renewed = await self._table.apply(writes.renew(lease))
+            if isinstance(renewed, Refusal):
+                row = await self._table.get(key)
+                renewed = row if row is not None and row.actual_owner == self.me else renewed
+            if isinstance(renewed, Lease) and key in self._held:
+                self._held[key] = renewed
+
+    async def until_noticed(self) -> None:
+        """Wait until whoever had a lease that was taken by force has given it up, or must believe that it has expired.
+
+        A worker that gets a lease back before it has missed it finds that its row was moved by somebody else, and
+        takes that for another process with its own id.
+        """
+        await self._clock.sleep(max(0.0, self._noticed_at_s - self._clock.monotonic()))
+
+    async def give_back(self) -> Sequence[str]:
+        """Leave every lease without an owner, free for all workers; keys of those that have to expire instead."""
+        left: list[str] = []
+
+        async def release(key: str) -> None:
+            for _ in range(TRIES_MAX):
+                try:
+                    await self._table.apply(writes.release(self._held[key]))
+                except TableError:
+                    await self._clock.sleep(PAUSE_S)
+                else:
+                    del self._held[key]
+                    return
+            left.append(key)
+
+        await a_few_at_a_time(release, sorted(self._held))
+        return left
+
+
+def _moved(lease: Lease) -> str:
+    owner = f"{lease.actual_owner} has it" if lease.actual_owner else "nobody has it"
+    return (
+        f"lease {lease.key} moved since it was looked at ({owner} now): somebody else is at work; ask again when they "
+        "have finished"
+    )
+
+
+@asynccontextmanager
+async def operator_hold(
+    table: LeaseTable,
+    clock: Clock,
+    lease_duration_s: float,
+    *,
+    dead: frozenset[str] = frozenset(),
+) -> AsyncIterator[OperatorHold]:
+    """Open a hold without leases yet, which renews those that it takes, and gives them back however this ends.
+
+    `dead` are operators whose commands are known to have ended without giving back what they held.
+    """
+    hold = OperatorHold(table, clock, operator_id(), lease_duration_s, dead)
+    keeping = asyncio.create_task(hold.keep())
+    try:
+        yield hold
+    finally:
+        try:
+            await hold.until_noticed()
+        finally:
+            keeping.cancel()
+            await asyncio.wait({keeping})
+            await hold.give_back()
+
+
+# --- who is alive -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One look: the lease table, and the rows of the report table that fleets of KCL 3.0 to 3.4 have."""
+
+    table: RawTable
+    reports: tuple[Row, ...] = ()
+
+
+Look = Callable[[], Awaitable[Observed]]
+
+
+def owners_of(seen: Observed) -> dict[str, list[str]]:
+    """Return the leases by actual owner."""
+    owners: dict[str, list[str]] = {}
+    for lease in seen.table.scan.leases:
+        if lease.actual_owner is not None:
+            owners.setdefault(lease.actual_owner, []).append(lease.key)
+    return owners
+
+
+def moved(before: Observed, after: Observed) -> set[str]:
+    """Return the workers that wrote a row between two looks: owners of leases that moved, and whose reports changed.
+
+    A lease that is new counts as moved, with its owner.
+    """
+    old = {lease.key: lease for lease in before.table.scan.leases}
+    found = set()
+    for lease in after.table.scan.leases:
+        one = old.get(lease.key)
+        if lease.actual_owner is not None and (
+            one is None or (one.counter, one.actual_owner) != (lease.counter, lease.actual_owner)
+        ):
+            found.add(lease.actual_owner)
+    reports, now = _reports(before), _reports(after)
+    return found | {worker for worker, row in now.items() if reports.get(worker) != row}
+
+
+def _reports(seen: Observed) -> dict[str, Row]:
+    found = {}
+    for row in (*seen.table.scan.others, *seen.reports):
+        name = row.get("wid", row.get(rows.KEY, {})).get("S")
+        if isinstance(name, str) and ("lut" in row or row.get(rows.ENTITY_TYPE, {}).get("S") == "WORKER_METRIC_STATS"):
+            found[name] = row
+    return found
+
+
+def _reporting(seen: Observed, now_s: float, age_max_s: float) -> set[str]:
+    """Return the workers whose reports are not older than that, by their own clocks; one without a time counts."""
+    found = set()
+    for worker, row in _reports(seen).items():
+        text = row.get("lut", {}).get("N", "")
+        told_s = int(text) if text.isascii() and text.isdigit() else now_s
+        if now_s - told_s <= age_max_s:
+            found.add(worker)
+    return found
+
+
+async def living(
+    look: Look,
+    first: Observed,
+    clock: Clock,
+    lease_duration_s: float,
+    *,
+    idle_report_s: float | None = None,
+    whom: Callable[[str], bool] = lambda _: True,
+) -> set[str]:
+    """Return the workers that are alive, as soon as one is seen to be, else none after one lease duration.
+
+    Of all workers only `whom` count, and those without leases only with `idle_report_s`, the time between two of their
+    reports: then it takes that long where a report is not older than a few of these times. Raises TableError.
+    """
+    owners = owners_of(first)
+    recent = set() if idle_report_s is None else _reporting(first, clock.wall(), RECENT_REPORTS * idle_report_s)
+    watched = {one for one in owners.keys() | recent if whom(one)}
+    watch_s = max(lease_duration_s, (idle_report_s or 0.0) if recent else 0.0)
+    deadline_s = clock.monotonic() + watch_s + MARGIN_S
+    while watched and clock.monotonic() < deadline_s:
+        await clock.sleep(lease_duration_s / LOOKS_PER_LEASE)
+        now = await look()
+        alive = {one for one in moved(first, now) if one in watched or (one in owners_of(now) and whom(one))}
+        if alive:
+            return alive
+    return set()
+
+
+def refusal(alive: set[str], owners: Mapping[str, list[str]], remedy: str) -> str:
+    """Say why a command must not go on beside these workers."""
+    operators = sorted(one for one in alive if is_operator(one))
+    if operators:
+        return f"another operator is at work on this table ({operators[0]}): wait until that command has ended"
+    named = [f"{worker} ({len(owners.get(worker, ()))} leases)" for worker in sorted(alive)]
+    return f"workers are alive: {names_of(named, OWNERS_NAMED_MAX)}; {remedy}"

@@ -1,0 +1,176 @@
+"""What the commands of operators share: how they are asked, what they print, and how they end.
+
+Nothing heavy is imported here: a supervisor calls `mld status --live` every few seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+
+import click
+
+from mld.core.errors import MldError
+from mld.core.terminal import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    chosen_file,
+    define_option,
+    file_option,
+    say,
+    settings_of,
+)
+from mld.operating.points import ALL_KINDS, Point, PointError, PointKind, parse_point
+
+if TYPE_CHECKING:
+    from mld.properties.settings import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+FILE_SUFFIX = ".properties"
+output_option = click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
+)
+stream_option = click.option("--stream", "stream_name", metavar="NAME", help="Which one, if the file names several.")
+_execute = click.option("--execute", is_flag=True, help="Do it. Without this the plan is printed, and nothing is done.")
+_backup = click.option(
+    "--backup",
+    "backup_file",
+    metavar="FILE",
+    help="Where the rows are saved before anything is changed, instead of a file in the working directory.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How a command was called. `words` are what it needs besides the file; `more` what follows these."""
+
+    file: str
+    overrides: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+    output: str = "table"
+    execute: bool = False
+    backup_file: str | None = None
+
+    def settings(self) -> Settings:
+        """Load the file; exit with 2, and what is wrong with it, if it cannot be used."""
+        return settings_of(self.file, self.overrides)
+
+
+def asks(*names: str, acts: bool = False, more: str = "", unless: str = "") -> Callable[[F], F]:
+    """Give a command the parameter `asked`: a properties file, a word for each name, and with `acts` how to act.
+
+    With `more` words may follow the others. `unless` is an option in place of the words.
+    """
+    metavar = " ".join(["[APP.properties]", *(f"[{name}]" if unless else name for name in names), more]).strip()
+
+    def decorate(command: F) -> F:
+        @wraps(command)
+        def called(words: Sequence[str], option_file: str | None, overrides: Sequence[str], **rest: Any) -> Any:
+            wanted = names if not unless or rest[unless] is None else ()
+            own, behind = (words, ()) if not more else _split(words, len(wanted) + (option_file is None))
+            file, found = file_and_words(own, option_file, *wanted)
+            how = {name: rest.pop(name) for name in ("output", "execute", "backup_file") if acts}
+            return command(Asked(file, tuple(overrides), found, tuple(behind), **how), **rest)
+
+        kind = click.UNPROCESSED if more else None
+        argument = click.argument("words", metavar=metavar, nargs=-1, type=kind)
+        asking = cast(F, argument(file_option(define_option(called))))
+        return _execute(_backup(output_option(asking))) if acts else asking
+
+    return decorate
+
+
+def _split(words: Sequence[str], count: int) -> tuple[Sequence[str], Sequence[str]]:
+    return words[:count], words[count:]
+
+
+def file_and_words(words: Sequence[str], option_file: str | None, *names: str) -> tuple[str, tuple[str, ...]]:
+    """Return the properties file, and a word for each name, from words that may have the file first or last.
+
+    Raises click.UsageError.
+    """
+    if len(words) < len(names):
+        raise click.UsageError(f"missing argument: {' '.join(names[len(words) :])}")
+    if len(words) > len(names) + 1:
+        raise click.UsageError(f"too many arguments: {' '.join(words)}")
+    rest, file = tuple(words), None
+    if len(words) > len(names):
+        is_last = bool(names) and words[-1].endswith(FILE_SUFFIX) and not words[0].endswith(FILE_SUFFIX)
+        file, rest = (words[-1], rest[:-1]) if is_last else (words[0], rest[1:])
+    return chosen_file(option_file, file), rest
+
+
+def removed_option(name: str, instead: str) -> Callable[[F], F]:
+    """Refuse an option of an earlier version with a sentence that says what to do instead."""
+
+    def refuse(_: click.Context, __: click.Parameter, value: bool) -> None:
+        if value:
+            raise click.UsageError(f"there is no {name} any more: {instead}")
+
+    return click.option(name, is_flag=True, hidden=True, expose_value=False, callback=refuse)
+
+
+class PointType(click.ParamType[Point]):
+    """``trim-horizon``, ``latest``, ``checkpoint``, a time or a sequence number, as far as `kinds` allow."""
+
+    name = "place"
+
+    def __init__(self, kinds: Collection[PointKind] = ALL_KINDS) -> None:
+        self._kinds = kinds
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Point:
+        if isinstance(value, Point):
+            return value
+        try:
+            return parse_point(str(value), time.time(), self._kinds)
+        except PointError as error:
+            self.fail(str(error), param, ctx)
+
+
+def show(output: str, lines: Sequence[str], value: Any) -> None:
+    """Print the lines for people, or the value for machines."""
+    from mld.properties.redaction import printable
+
+    if output == "json":
+        click.echo(json.dumps(value, indent=2))
+        return
+    for line in lines:
+        click.echo(printable(line))
+
+
+def finish(
+    work: Callable[[], int | Coroutine[Any, Any, int]], *, interrupted: str | None = None, acts: bool = False
+) -> NoReturn:
+    """Do the work and exit with its code; an error is one line on stderr, and 1.
+
+    `interrupted` is what to say after Ctrl-C, with 1; without it Ctrl-C is an ordinary end. So is that nobody reads the
+    output any more, unless the command `acts`.
+    """
+    try:
+        done = work()
+        if not isinstance(done, int):
+            import asyncio
+
+            done = asyncio.run(done)
+        sys.exit(done)
+    except KeyboardInterrupt:
+        if interrupted is None:
+            sys.exit(EXIT_OK)
+        say(interrupted)
+    except BrokenPipeError:  # `mld peek … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not acts:
+            sys.exit(EXIT_OK)
+        say(interrupted or "nobody reads the output")
+    except (MldError, OSError) as error:
+        from mld.operating.verdicts import with_remedy
+
+        say(with_remedy(error))
+    sys.exit(EXIT_FAILURE)

@@ -1,0 +1,205 @@
+"""What an operator's command would change, row by row: one value for all of them. Pure.
+
+Each change is one conditional write of one row, made from the row as the plan saw it. So two operators, or an operator
+and a worker, never overwrite each other: whoever comes second is refused, and is told. A plan that is carried out in
+part, because a row moved or the network failed, leaves every row either as it was or as planned; asking again plans
+what is left.
+
+Two kinds of plans: those of steering write rows that workers hold, under the conditions of `leases.writes`; those that
+move a whole application write rows that an operator holds meanwhile (`operator_hold`), by the writes at the end here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, TypeAlias
+
+from mld.core.errors import MldError, TableError
+from mld.core.positions import Position
+from mld.fleet.values import Place
+from mld.leases import rows, writes
+from mld.leases.lease import Lease
+from mld.leases.table import Absent, Condition, Is, LeaseWrite, Refusal, TableScan, Value
+
+Row: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+
+class ActRefusedError(MldError):
+    """A command cannot be planned: nothing was changed. The message names the reason and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One write of one row: `words` completes "SHARD: "."""
+
+    words: str
+    write: LeaseWrite[Any]
+    place: Place | None = None
+    """Where the row is; None: in the lease table."""
+    name: str = ""
+    """What people call the row, if not by its key."""
+
+    @property
+    def key(self) -> str:
+        return self.name or self.write.key
+
+
+@dataclass(frozen=True, slots=True)
+class ActPlan:
+    """What a command would do: `title` in one line, changes in the order in which they are written, and remarks."""
+
+    title: str
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...] = ()
+
+
+class Fate(Enum):
+    """What became of a change."""
+
+    DONE = "done"
+    REFUSED = "refused"  # the row is not as the plan saw it: nothing was written
+    UNKNOWN = "unknown"  # no answer, or an error: it may be written or not
+    SKIPPED = "not tried"  # an earlier change failed, and this one needs it
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A change and its fate; `why` says more unless it is done. `row` is what the table has then, if it told."""
+
+    change: Change
+    fate: Fate
+    why: str = ""
+    row: Lease | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RawTable:
+    """Every row of a lease table as it is stored, and what the rows mean."""
+
+    rows: tuple[Row, ...]
+    scan: TableScan
+
+    def row(self, key: str) -> Row | None:
+        """Return the row of this key."""
+        return next((row for row in self.rows if row.get(rows.KEY, {}).get("S") == key), None)
+
+
+def raw_table(found: Sequence[Row]) -> RawTable:
+    """Return the table that consists of `found`."""
+    leases, corrupt, others = [], [], []
+    for row in found:
+        try:
+            lease = rows.parse_row(row)
+        except rows.CorruptRowError as error:
+            corrupt.append((error.key, error.reason))
+            continue
+        except TableError as error:
+            corrupt.append((rows.UNKNOWN_KEY, str(error)))
+            continue
+        if lease is None:
+            others.append(row)
+        else:
+            leases.append(lease)
+    return RawTable(tuple(found), TableScan(tuple(leases), tuple(corrupt), tuple(others)))
+
+
+# --- writes of rows that an operator holds ----------------------------------------------------------------------------
+# The condition is that the row still belongs to this operator and is in no handoff. The id of an operator is made for
+# one run of one command, so nobody else writes a row under it, and its own renewals do not stand in the way.
+
+_STALE = (
+    *writes.PREPARED,
+    rows.CHILDREN,
+    rows.THROUGHPUT,
+    rows.HEARTBEAT,
+    rows.FAILING,
+    rows.LEFT_OUT,
+    *rows.STATUS,
+)
+"""What a row says about a place that it leaves."""
+OF_HOLDER = (rows.OWNER, rows.CHECKPOINT_OWNER, rows.HEARTBEAT, *rows.STATUS)
+"""What a row says of its holder."""
+
+
+def create(lease: Lease, me: str) -> LeaseWrite[bool]:
+    """Make a new row, which belongs to the operator until it is handed back."""
+    return writes.create(replace(lease, owner=me))
+
+
+def put_back(row: Row, me: str) -> LeaseWrite[bool]:
+    """Make a saved row again, as it was but for its owners."""
+    return put({name: value for name, value in row.items() if name not in OF_HOLDER} | {rows.OWNER: {"S": me}})
+
+
+def put(item: Row, conditions: tuple[Condition, ...] = (Absent(rows.KEY),)) -> LeaseWrite[bool]:
+    """Make a row to the letter, by default where none is."""
+    return yes_or_no("put", item[rows.KEY]["S"], conditions, item=item, creates=rows.parse_row(item))
+
+
+def rewrite(seen: Lease, target: Lease, me: str) -> LeaseWrite[Lease | Refusal]:
+    """Give the row the place of `target`, as if it had been created there, with its parents and hash range."""
+    new = rows.new_row(target)
+    moved = [rows.CHECKPOINT, rows.CHECKPOINT_SUB, rows.OWNER_SWITCHES]
+    moved += [] if seen.parents == target.parents else [rows.PARENTS]
+    moved += [] if seen.hash_range == target.hash_range else [rows.HASH_START, rows.HASH_END]
+    sets = tuple((name, Value(f":{name}", new[name])) for name in (*moved, rows.CHILDREN) if name in new)
+    gone = tuple(name for name in (*moved, *_STALE) if name not in new)
+    return _held("rewrite", seen.key, me, (), sets, gone)
+
+
+def advance(seen: Lease, to: Position, me: str) -> LeaseWrite[Lease | Refusal]:
+    """Store a later checkpoint, as `leases.writes.checkpoint` does: progress, so a note of failures goes."""
+    old, new = _place(seen.checkpoint, "old"), _place(to, "new")
+    as_seen = tuple(Is(name, value) for name, value in old)
+    return _held(
+        "advance", seen.key, me, as_seen, (*new, (rows.OWNER_SWITCHES, writes.ZERO)), (*writes.PREPARED, rows.FAILING)
+    )
+
+
+def remove(key: str, me: str) -> LeaseWrite[bool]:
+    """Delete the row."""
+    return yes_or_no("remove", key, _mine(me))
+
+
+def remove_as_read(row: Row, names: Sequence[str]) -> LeaseWrite[bool]:
+    """Delete a row that nobody holds, if these attributes are as they were read."""
+    return yes_or_no("remove", row[rows.KEY]["S"], (writes.EXISTS, *unchanged(row, names)))
+
+
+def unchanged(row: Row, names: Sequence[str]) -> tuple[Condition, ...]:
+    """Return the conditions that these attributes of the row are as they were read."""
+    return tuple(Is(one, Value(f":{one}", row[one])) if one in row else Absent(one) for one in names)
+
+
+def _mine(me: str) -> tuple[Condition, ...]:
+    return Is(rows.OWNER, Value(":me", {"S": me})), writes.NOT_HANDED
+
+
+def _place(position: Position, name: str) -> tuple[tuple[str, Value], ...]:
+    return (
+        (rows.CHECKPOINT, Value(f":{name}", {"S": position.sequence})),
+        (rows.CHECKPOINT_SUB, Value(f":{name}Sub", {"N": str(position.sub)})),
+    )
+
+
+def _held(
+    verb: str,
+    key: str,
+    me: str,
+    conditions: tuple[Condition, ...],
+    sets: tuple[tuple[str, Value], ...],
+    removes: tuple[str, ...],
+) -> LeaseWrite[Lease | Refusal]:
+    def refused(_: Lease | None) -> Lease | Refusal:
+        return Refusal("the row is not this operator's, or not as it was read")
+
+    counted = ((rows.COUNTER, writes.ONE),)
+    mine = (*_mine(me), *conditions)
+    return LeaseWrite(verb, key, mine, writes.the_row, refused, sets=sets, removes=removes, adds=counted)
+
+
+def yes_or_no(verb: str, key: str, conditions: tuple[Condition, ...], **more: Any) -> LeaseWrite[bool]:
+    """Make a write that is answered by whether anything was written; `more` are fields of `LeaseWrite`."""
+    return LeaseWrite(verb, key, conditions, lambda _: True, lambda _: False, wants_row=False, **more)

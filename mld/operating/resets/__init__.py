@@ -1,1 +1,0 @@
-"""Acts that move a whole application: start over, pass a record, save and restore its rows, take it down."""

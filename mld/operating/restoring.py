@@ -1,0 +1,177 @@
+"""`mld restore`: lease rows as a file of `mld export`, or of any act, has them. Pure, but for reading the file.
+
+Rows of the table that the file does not have came later. Those below a shard that the file has unfinished go: the end
+of that shard makes them again, and what they had is read again with it. All others stay.
+
+A checkpoint that moves back means that records are delivered again. One that moves forward means that records are
+skipped, which is done only if it was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mld.core.steps import finish
+from mld.leases import rows
+from mld.leases.lease import Lease
+from mld.leases.table import TableScan
+from mld.operating.application import Application, act_on, is_of_another_shard
+from mld.operating.backup import BackupHeader, read_backup
+from mld.operating.naming import names_of, stream_id_in, streams_in
+from mld.operating.options import Asked
+from mld.operating.plan import ActPlan, ActRefusedError, Change, RawTable, Row, put_back, remove, rewrite
+from mld.operating.target import direction, words_of
+from mld.properties.settings import StreamSetting
+from mld.shards.graph import ShardGraph, id_order
+from mld.shards.identity import foreign_evidence
+from mld.tracking.stream_rows import within_stream
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The leases of a file; other rows of it are not restored. `rows` has them as they were written, by key."""
+
+    header: BackupHeader
+    leases: tuple[Lease, ...]
+    rows: Mapping[str, Row]
+
+
+def read_saved(path: Path) -> Saved:
+    """Read a file. Raises ActRefusedError for a lease that cannot be read, BackupError."""
+    header, lines = read_backup(path)
+    leases: dict[str, Lease] = {}
+    raw: dict[str, Row] = {}
+    for row in lines:
+        try:
+            lease = rows.parse_row(row)
+        except rows.CorruptRowError as error:
+            raise ActRefusedError(f"{path}: {error}") from error
+        if lease is not None:
+            leases[lease.key], raw[lease.key] = lease, row
+    if not leases:
+        raise ActRefusedError(f"{path} holds no lease")
+    return Saved(header, tuple(leases.values()), raw)
+
+
+def saved_of(saved: Saved, setting: StreamSetting | None, name: str | None) -> tuple[Saved, str | None]:
+    """Return what the file has of one of several streams, and its identifier; all of a file of one.
+
+    Raises ActRefusedError for a file of the other form, or without leases of that stream.
+    """
+    table = RawTable((), TableScan(saved.leases))
+    if setting is None:
+        if streams_in(saved.leases):
+            raise ActRefusedError("the file holds leases of several streams, and the properties file names one")
+        return saved, None
+    if not streams_in(saved.leases):
+        raise ActRefusedError(
+            "the file holds leases of one stream, and the properties file names several: restore it with the file of "
+            "that time, then turn the table with mld migrate-streams"
+        )
+    stream = stream_id_in(table, setting, name)
+    leases = tuple(within_stream(lease) for lease in saved.leases if lease.stream == stream)
+    raw = {lease.key: saved.rows[f"{stream}:{lease.key}"] for lease in leases}
+    return Saved(saved.header, leases, raw), stream
+
+
+def require_same_table(saved: Saved, application: str, table: str) -> None:
+    """Raise ActRefusedError for a file of another application or table."""
+    header = saved.header
+    if (header.application, header.table) != (application, table):
+        raise ActRefusedError(
+            f"the file is of application {header.application}, table {header.table}, and not of {application}, "
+            f"table {table}; --from-another restores it all the same"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Restoration:
+    """What a file and a listing make of a table; planned against its rows as often as needed."""
+
+    saved: Saved
+    graph: ShardGraph
+    may_skip: bool = False
+
+    def plan(self, table: RawTable, me: str) -> ActPlan:
+        """Return what is left to write. Raises ActRefusedError if records would be skipped that were not asked for."""
+        seen = {lease.key: lease for lease in table.scan.leases}
+        changes: list[Change] = []
+        forward: list[str] = []
+        for lease in sorted(self.saved.leases, key=lambda one: id_order(one.key)):
+            row = seen.get(lease.key)
+            if row is None:
+                change = put_back(self.saved.rows[lease.key], me)
+                changes.append(Change(f"put back at {lease.checkpoint}", change))
+            elif row.checkpoint != lease.checkpoint or is_of_another_shard(row, lease):
+                changes.append(Change(words_of(lease, row), rewrite(row, as_new(lease), me)))
+                if direction(row.checkpoint, lease.checkpoint) != "back":
+                    forward.append(lease.key)
+        if forward and not self.may_skip:
+            raise ActRefusedError(
+                f"the file is ahead of the table for {names_of(forward)}: records between the two would be skipped; "
+                "--skip-forward restores these as well"
+            )
+        gone, kept = self._newer(seen)
+        for key in gone:
+            changes.append(Change(f"its row goes, at {seen[key].checkpoint}; it is read again", remove(key, me)))
+        return ActPlan(
+            f"{len(self.saved.leases)} leases of {self.saved.header.written_at}",
+            tuple(changes),
+            tuple(self._notes(forward, kept)),
+        )
+
+    def _newer(self, seen: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
+        """Return rows that the file does not have: those that go, and those that stay, from old to young."""
+        unfinished = {lease.key for lease in self.saved.leases if not lease.is_complete} & self.graph.shards.keys()
+        below = finish(self.graph.below(unfinished))
+        newer = sorted(seen.keys() - self.saved.rows.keys(), key=id_order)
+        return [key for key in newer if key in below], [key for key in newer if key not in below]
+
+    def _notes(self, forward: Sequence[str], kept: Sequence[str]) -> Iterable[str]:
+        trimmed = [lease.key for lease in self.saved.leases if lease.key not in self.graph.shards]
+        if forward:
+            yield f"records are skipped in {names_of(forward)}"
+        if trimmed:
+            yield f"of {names_of(trimmed)} Kinesis has no records any more"
+        if kept:
+            yield f"not in the file and left alone: {names_of(kept)}"
+
+
+def as_new(lease: Lease) -> Lease:
+    """Return the lease as it would be created at its place."""
+    return Lease(
+        lease.key, lease.checkpoint, parents=lease.parents, children=lease.children, hash_range=lease.hash_range
+    )
+
+
+async def restore_from(
+    app: Application,
+    asked: Asked,
+    path: Path,
+    stream: str | None,
+    *,
+    from_another: bool,
+    may_skip: bool,
+    stop_fleet: bool,
+) -> int:
+    """Put the leases of a file back; the exit code. Raises ActRefusedError, BackupError, TableError."""
+    saved, settings = read_saved(path), app.settings
+    if not from_another:
+        require_same_table(saved, settings.application_name, settings.lease_table.name)
+    saved, id_ = saved_of(saved, app.setting, stream)
+    app = replace(app, stream=id_)
+    seen = await app.table_or_none()
+    shards = await app.shards()  # rows of another stream in the table give way to those of the file
+    foreign = finish(foreign_evidence(shards, saved.leases))
+    if foreign is not None:
+        raise ActRefusedError(foreign.replace("the lease table", f"the file {path}", 1))
+    if seen is None:
+        if not asked.execute:
+            name = settings.lease_table.name
+            raise ActRefusedError(f"table {name} does not exist; --execute creates it and restores there")
+        await app.leases.ensure()
+        seen = await app.require_table()
+    restoration = Restoration(saved, ShardGraph(shards), may_skip)
+    return await act_on(app, "restore", asked, restoration.plan, seen, stop_fleet=stop_fleet)

@@ -1,0 +1,255 @@
+"""Plans of the acts that steer a fleet: move, release, drain, pause, and their undoing; new children; single records
+that are left out. Pure.
+
+A lease changes hands by the handoff that the fleet has: the row names the next owner, the present one finishes its
+batch, lets its child checkpoint, and transfers (leases#handoff-on-the-owner-side). That holds for `mld` workers and for
+Java workers of KCL 3.x. By the rules of KCL 2.x workers take leases themselves, so there a lease can be released only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mld.core.positions import SUB_MAX, Position
+from mld.fleet.membership import spread
+from mld.fleet.report import reports
+from mld.fleet.values import LEASE_TABLE_KEY, Place
+from mld.leases import writes
+from mld.leases.lease import Lease, loads_of
+from mld.leases.rows import LEFT_OUT_MAX
+from mld.leases.table import Absent, Condition, Present, Value
+from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ShardView, WorkerView
+from mld.operating.naming import full_key
+from mld.operating.plan import ActPlan, ActRefusedError, Change, yes_or_no
+from mld.operating.verdicts import Verdict
+
+PIN_S = 3_600
+"""How long our leaders leave a lease where an operator has put it, unless that worker stops or dies."""
+IN_2X = (
+    "the fleet works by the rules of KCL 2.x, where each worker takes leases by itself: release the shard instead, or "
+    "stop the worker"
+)
+
+
+def plan_move(fleet: FleetStatus, shard: str, target: str, *, is_3x: bool, now_s: float) -> ActPlan:
+    """Give one shard to one worker, and pin it there. Raises ActRefusedError."""
+    _must_be_3x(is_3x)
+    view = _open_shard(fleet, shard)
+    worker = _living(fleet, target)
+    if worker.drained is not None:
+        raise ActRefusedError(f"worker {target} is drained ({worker.drained}): end that first, or choose another")
+    lease = view.lease
+    if lease.actual_owner == target and lease.checkpoint_owner is None:
+        raise ActRefusedError(f"{lease.key} belongs to {target} already")
+    change = _to(fleet, lease, target, pinned_until_s=int(now_s) + PIN_S)
+    kept = f"leaders of mld leave it there for {PIN_S // 60} minutes; a leader of Java may move it sooner"
+    return ActPlan(f"move {lease.key} to {target}", (change,), (kept,))
+
+
+def plan_release(fleet: FleetStatus, shards: Iterable[str], leases_max: int, *, is_3x: bool) -> ActPlan:
+    """Give shards to the other workers with the fewest leases, up to `leases_max` each. Raises ActRefusedError."""
+    views = [_open_shard(fleet, shard) for shard in shards]
+    owned = [view.lease for view in views if view.lease.actual_owner is not None]
+    if not owned:
+        raise ActRefusedError("nobody owns " + ", ".join(view.key for view in views))
+    if not is_3x:
+        changes = [Change(f"taken from {lease.actual_owner}, for nobody", writes.release(lease)) for lease in owned]
+        note = "the first worker that looks for leases takes it, perhaps the same one"
+        return ActPlan(_title("release", owned), tuple(changes), (note,))
+    changes, notes = _spread(fleet, owned, leases_max)
+    if not changes:
+        raise ActRefusedError("; ".join(notes))
+    return ActPlan(_title("release", owned), tuple(changes), notes)
+
+
+def shards_of(fleet: FleetStatus, name: str) -> tuple[str, ...]:
+    """Return the open shards that a worker owns, and does not hand over yet. Raises ActRefusedError if it has none."""
+    worker = _known(fleet, name)
+    keys = tuple(view.key for view in fleet.open_shards if view.owner == name and view.lease.handoff_to is None)
+    if not keys:
+        raise ActRefusedError(f"worker {worker.worker} has no open shards to release")
+    return keys
+
+
+def plan_drain(
+    fleet: FleetStatus, name: str, report_place: Place, words: str, leases_max: int, *, is_3x: bool
+) -> ActPlan:
+    """Mark a worker, so that others get leases before it, and give away those that it has. Raises ActRefusedError."""
+    _must_be_3x(is_3x)
+    worker = _living(fleet, name)
+    leases = [view.lease for view in fleet.open_shards if view.owner == name]
+    changes, notes = _spread(fleet, leases, leases_max) if leases else ([], _need_others(fleet, {name}))
+    if worker.drained is None:
+        mark = ((reports.DRAIN, Value(":words", {"S": words})),)
+        what = "gets no more leases while others have room"
+        changes.insert(0, _on_report(name, report_place, what, Absent(reports.DRAIN), sets=mark))
+    if worker.kind in (JAVA, UNREPORTED):
+        notes = (*notes, "a Java worker gives away what it has now; a leader of Java does not know the mark")
+    return ActPlan(f"drain {name}: it has {len(leases)} open shards", tuple(changes), notes)
+
+
+def plan_undrain(fleet: FleetStatus, name: str, report_place: Place) -> ActPlan:
+    """Let a worker have leases again. Raises ActRefusedError."""
+    worker = _known(fleet, name)
+    if worker.drained is None:
+        raise ActRefusedError(f"worker {name} is not drained")
+    change = _on_report(name, report_place, "may have leases again", Present(reports.DRAIN), removes=(reports.DRAIN,))
+    return ActPlan(
+        f"end the drain of {name} ({worker.drained})", (change,), ("leaders give it leases in their next runs",)
+    )
+
+
+def plan_pause(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
+    """Ask the holder of a shard to deliver nothing from now on. Raises ActRefusedError."""
+    view = _open_shard(fleet, shard)
+    if view.lease.paused is not None:
+        raise ActRefusedError(f"{view.key} is paused already: {view.lease.paused}")
+    _must_not_be_javas(fleet, view, "cannot pause")
+    what = "nothing more is delivered after the batch in its child's hands"
+    change = Change(what, writes.pause(view.lease, words))
+    return ActPlan(f"pause {view.key}", (change,), ("the lease stays held; it is seen with the next renewal",))
+
+
+def plan_resume(fleet: FleetStatus, shard: str) -> ActPlan:
+    """End a pause. Raises ActRefusedError."""
+    view = _shard(fleet, shard)
+    if view.lease.paused is None:
+        raise ActRefusedError(f"{view.key} is not paused")
+    change = Change(f"goes on ({view.lease.paused})", writes.resume(view.lease))
+    return ActPlan(f"resume {view.key}", (change,))
+
+
+def plan_restart(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
+    """Ask the holder of a shard for a new child. Raises ActRefusedError."""
+    view = _open_shard(fleet, shard)
+    if view.owner is None:
+        raise ActRefusedError(f"nobody owns {view.key}: whoever takes it starts a child")
+    _must_not_be_javas(fleet, view, "cannot be asked for that")
+    what = f"{view.owner} kills its child and starts another one at the checkpoint"
+    change = Change(what, writes.ask_restart(view.lease, words))
+    return ActPlan(f"restart the child of {view.key}", (change,), ("it is seen with the next renewal",))
+
+
+def plan_leave_out(fleet: FleetStatus, shard: str, record: str) -> ActPlan:
+    """Ask whoever holds a shard not to deliver one record, ``SEQUENCE`` or ``SEQUENCE/SUB``. Raises ActRefusedError.
+
+    Marks of records that the checkpoint has passed go; the others stay, because a batch may hold several such records.
+    """
+    view = _open_shard(fleet, shard)
+    lease = view.lease
+    _must_not_be_javas(fleet, view, "cannot leave records out")
+    if _is_passed(record, lease.checkpoint):
+        raise ActRefusedError(f"the checkpoint of {view.key} is {lease.checkpoint}, past {record}")
+    if record in lease.left_out:
+        return ActPlan(f"leave {record} out of {view.key}", (), (f"{record} is left out already",))
+    kept = frozenset(one for one in lease.left_out if not _is_passed(one, lease.checkpoint))
+    if len(kept) == LEFT_OUT_MAX:
+        raise ActRefusedError(
+            f"{LEFT_OUT_MAX} records of {view.key} are left out already: let the processor get past them, or skip "
+            "more at once with --past"
+        )
+    words = "is not delivered; what comes before and after it is"
+    change = Change(f"{record} {words}", writes.leave_out(lease, kept | {record}))
+    note = "it is seen with the next renewal; a child that hangs in the record needs `mld restart-child` as well"
+    return ActPlan(f"leave {record} out of {view.key}", (change,), (note,))
+
+
+def _is_passed(record: str, checkpoint: Position) -> bool:
+    sequence, _, sub = record.partition("/")
+    return Position(sequence, int(sub) if sub else SUB_MAX) <= checkpoint
+
+
+# --- what may be done -------------------------------------------------------------------------------------------------
+
+
+def _must_be_3x(is_3x: bool) -> None:
+    if not is_3x:
+        raise ActRefusedError(IN_2X)
+
+
+def _shard(fleet: FleetStatus, name: str) -> ShardView:
+    by_key = {shard.key: shard for shard in fleet.shards}
+    return by_key[full_key(by_key, name, fleet.labels)]
+
+
+def _open_shard(fleet: FleetStatus, name: str) -> ShardView:
+    shard = _shard(fleet, name)
+    if shard.verdict is Verdict.ENDED:
+        raise ActRefusedError(f"{shard.key} was read to its end: nothing of it is left to do")
+    return shard
+
+
+def _known(fleet: FleetStatus, name: str) -> WorkerView:
+    found = next((worker for worker in fleet.workers if worker.worker == name), None)
+    if found is None:
+        others = ", ".join(worker.worker for worker in fleet.workers) or "none"
+        raise ActRefusedError(f"there is no worker {name}; the table knows {others}")
+    return found
+
+
+def _living(fleet: FleetStatus, name: str) -> WorkerView:
+    found = _known(fleet, name)
+    if not found.is_alive:
+        raise ActRefusedError(f"worker {name} has not reported lately: it is dead, or it reports nothing")
+    return found
+
+
+def _must_not_be_javas(fleet: FleetStatus, view: ShardView, what: str) -> None:
+    owner = next((worker for worker in fleet.workers if worker.worker == view.owner), None)
+    if owner is not None and owner.kind in (JAVA, UNREPORTED):
+        who = "a Java worker, which" if owner.kind == JAVA else "which never reports; a Java worker"
+        raise ActRefusedError(f"{view.key} belongs to {owner.worker}, {who} {what}: move it to a worker of mld first")
+
+
+def _receivers(fleet: FleetStatus, without: set[str]) -> dict[str, int]:
+    loads = loads_of(view.lease for view in fleet.shards)
+    return {
+        worker.worker: loads[worker.worker]
+        for worker in fleet.workers
+        if worker.is_alive and worker.drained is None and worker.worker not in without
+    }
+
+
+def _need_others(fleet: FleetStatus, without: set[str]) -> tuple[str, ...]:
+    if not _receivers(fleet, without):
+        raise ActRefusedError("no other worker lives that may have leases: start one first")
+    return ()
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------
+
+
+def _spread(fleet: FleetStatus, leases: Sequence[Lease], leases_max: int) -> tuple[list[Change], tuple[str, ...]]:
+    owners = {lease.actual_owner for lease in leases if lease.actual_owner is not None}
+    _need_others(fleet, owners)
+    moving = {lease.key: lease for lease in leases if lease.handoff_to is None}
+    receivers = spread(moving.values(), _receivers(fleet, owners), leases_max)
+    changes = [_to(fleet, lease, receivers[key]) for key, lease in sorted(moving.items()) if key in receivers]
+    going = [lease for lease in leases if lease.handoff_to is not None]
+    notes = [f"{lease.key} is on its way to {lease.handoff_to} already" for lease in going]
+    if left := sorted(moving.keys() - receivers.keys()):
+        notes.append(f"no other worker has room for {', '.join(left)} (maxLeasesForWorker={leases_max})")
+    return changes, tuple(notes)
+
+
+def _to(fleet: FleetStatus, lease: Lease, target: str, pinned_until_s: int | None = None) -> Change:
+    """Give the lease to `target`, by a handoff if its owner lives."""
+    if lease.handoff_to is not None:
+        raise ActRefusedError(f"{lease.key} is on its way to {lease.handoff_to}: wait until it is there")
+    owner = next((worker for worker in fleet.workers if worker.worker == lease.owner), None)
+    if owner is not None and owner.is_alive is not False:
+        words, write = f"handed by {owner.worker} to {target}", writes.begin_handoff(lease, target)
+    else:
+        whose = "nobody's" if lease.owner is None else f"of {lease.owner}, which is dead"
+        words, write = f"{whose}, given to {target}", writes.assign_expired(lease, target)
+    return Change(words, write if pinned_until_s is None else writes.pinned(write, pinned_until_s))
+
+
+def _title(verb: str, leases: Sequence[Lease]) -> str:
+    return f"{verb} {leases[0].key}" if len(leases) == 1 else f"{verb} {len(leases)} shards"
+
+
+def _on_report(name: str, place: Place, words: str, condition: Condition, **more: object) -> Change:
+    """Write a worker's report, if it is there."""
+    write = yes_or_no("drain", name, (Present(reports.UPDATED_AT), condition), **more)
+    return Change(words, write, None if place.key == LEASE_TABLE_KEY else place)

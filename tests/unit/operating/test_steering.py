@@ -1,0 +1,221 @@
+"""What each act on a fleet would write, and why it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from mld.core.positions import SHARD_END, TRIM_HORIZON
+from mld.fleet.leader.lock import LockRow
+from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, REPORTS_TABLE_KEY, Place, WorkerReport
+from mld.leases.lease import Lease
+from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
+from mld.operating.plan import ActPlan, ActRefusedError
+from mld.operating.steering import (
+    PIN_S,
+    plan_drain,
+    plan_move,
+    plan_pause,
+    plan_release,
+    plan_resume,
+    plan_undrain,
+    shards_of,
+)
+from tests.support.changes import request_for
+
+NOW = 1_763_000_000
+RULES = ViewRules(lease_duration_s=10.0)
+BESIDE = Place("leases", LEASE_TABLE_KEY)
+LEGACY = Place("leases-WorkerMetricStats", REPORTS_TABLE_KEY)
+
+
+def lease(number: int, owner: str | None = None, **more: object) -> Lease:
+    return Lease(f"shardId-{number:012d}", TRIM_HORIZON, counter=7, owner=owner, **more)  # type: ignore[arg-type]
+
+
+def report(worker: str, age_s: int = 5, **mld: str) -> WorkerReport:
+    return WorkerReport(worker, NOW - age_s, mld={"version": "1.2.3", **mld})
+
+
+def fleet(*leases: Lease, reports: tuple[WorkerReport, ...] = ()) -> FleetStatus:
+    known = reports or (report("a"), report("b"), report("c"))
+    return fleet_status(leases, known, LockRow("a", 120.0, "v"), NOW, RULES)
+
+
+def refused(planned: Callable[[], object]) -> str:
+    with pytest.raises(ActRefusedError) as caught:
+        planned()
+    return str(caught.value)
+
+
+def said(plan: ActPlan) -> dict[str, str]:
+    return {change.key[-2:]: change.words for change in plan.changes}
+
+
+# --- move -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_living_owner_hands_the_shard_over_and_it_is_pinned() -> None:
+    plan = plan_move(fleet(lease(1, "a")), "1", "b", is_3x=True, now_s=NOW + 0.5)
+    (change,) = plan.changes
+    assert change.words == "handed by a to b"
+    assert request_for(change)["UpdateExpression"] == (
+        "SET #mldPinnedUntil = :pinnedUntil, #leaseOwner = :nextOwner, #checkpointOwner = :owner"
+    )
+    assert request_for(change)["ConditionExpression"] == (
+        "#leaseKey = :key AND #leaseOwner = :owner AND attribute_not_exists(#checkpointOwner)"
+    )
+    assert request_for(change)["ExpressionAttributeValues"][":pinnedUntil"] == {"N": str(NOW + PIN_S)}
+
+
+@pytest.mark.parametrize(("owner", "words"), [(None, "nobody's, given to b"), ("d", "of d, which is dead, given to b")])
+def test_a_shard_that_nobody_works_on_is_given(owner: str | None, words: str) -> None:
+    seen = fleet(lease(1, owner), reports=(report("b"), report("d", age_s=500)))
+    (change,) = plan_move(seen, "1", "b", is_3x=True, now_s=NOW).changes
+    assert change.words == words
+    assert "#leaseCounter = :seen" in request_for(change)["ConditionExpression"]
+
+
+@pytest.mark.parametrize(
+    ("shard", "target", "says"),
+    [
+        ("7", "b", "there is no shard 7"),
+        ("1", "x", "there is no worker x; the table knows a, b, c, d, e"),
+        ("1", "a", "shardId-000000000001 belongs to a already"),
+        ("1", "d", "worker d has not reported lately"),
+        ("1", "e", "worker e is drained (by me): end that first"),
+        ("2", "b", "shardId-000000000002 was read to its end"),
+        ("3", "b", "shardId-000000000003 is on its way to c: wait"),
+    ],
+)
+def test_what_cannot_be_moved_is_refused(shard: str, target: str, says: str) -> None:
+    seen = fleet(
+        lease(1, "a"),
+        Lease("shardId-000000000002", SHARD_END, owner="a"),
+        lease(3, "c", checkpoint_owner="a"),
+        reports=(report("a"), report("b"), report("c"), report("d", age_s=500), report("e", drain="by me")),
+    )
+    assert says in refused(lambda: plan_move(seen, shard, target, is_3x=True, now_s=NOW))
+
+
+def test_workers_of_2x_are_given_nothing() -> None:
+    assert "rules of KCL 2.x" in refused(lambda: plan_move(fleet(lease(1, "a")), "1", "b", is_3x=False, now_s=NOW))
+    assert "rules of KCL 2.x" in refused(
+        lambda: plan_drain(fleet(lease(1, "a")), "a", BESIDE, "by me", LEASES_MAX, is_3x=False)
+    )
+
+
+# --- release ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_released_shard_goes_to_whom_has_the_fewest() -> None:
+    plan = plan_release(fleet(lease(1, "a"), lease(2, "b")), ["1"], LEASES_MAX, is_3x=True)
+    assert said(plan) == {"01": "handed by a to c"}
+
+
+def test_in_2x_a_released_shard_is_for_whoever_takes_it() -> None:
+    plan = plan_release(fleet(lease(1, "a")), ["1"], LEASES_MAX, is_3x=False)
+    assert said(plan) == {"01": "taken from a, for nobody"}
+
+
+def test_a_shard_that_nobody_has_cannot_be_released() -> None:
+    assert "nobody owns shardId-000000000001" in refused(
+        lambda: plan_release(fleet(lease(1)), ["1"], LEASES_MAX, is_3x=True)
+    )
+
+
+# --- drain ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_drained_worker_is_marked_first_and_its_shards_are_dealt_out() -> None:
+    seen = fleet(*(lease(n, "a") for n in (1, 2, 3)), lease(4, "c", checkpoint_owner="a"), lease(5, "b"))
+    plan = plan_drain(seen, "a", BESIDE, "by me", LEASES_MAX, is_3x=True)
+    assert [change.key for change in plan.changes] == ["a", *(f"shardId-{n:012d}" for n in (1, 2, 3))]
+    assert said(plan) == {
+        "a": "gets no more leases while others have room",
+        "01": "handed by a to b",
+        "02": "handed by a to c",
+        "03": "handed by a to b",
+    }
+    assert plan.notes == ("shardId-000000000004 is on its way to c already",)
+    assert plan.changes[0].place is None
+
+
+def test_what_no_other_worker_has_room_for_stays_with_a_drained_one() -> None:
+    ended = [lease(n, "b") for n in (7, 8, 9)]
+    seen = fleet(
+        *(lease(n, "a") for n in (1, 2, 3)),
+        lease(5, "b"),
+        lease(6, "c"),
+        *(replace(one, checkpoint=SHARD_END) for one in ended),
+    )
+    plan = plan_drain(seen, "a", BESIDE, "by me", 2, is_3x=True)
+    assert said(plan).keys() == {"a", "01", "02"}
+    assert plan.notes == ("no other worker has room for shardId-000000000003 (maxLeasesForWorker=2)",)
+
+
+def test_a_release_that_nobody_has_room_for_is_refused() -> None:
+    seen = fleet(lease(1, "a"), lease(2, "b"), lease(3, "c"))
+    assert "no other worker has room" in refused(lambda: plan_release(seen, ["1"], 1, is_3x=True))
+
+
+def test_a_report_of_the_legacy_table_is_marked_there() -> None:
+    (change,) = plan_drain(fleet(), "a", LEGACY, "by me", LEASES_MAX, is_3x=True).changes
+    assert (change.place, request_for(change)["Key"]) == (LEGACY, {"wid": {"S": "a"}})
+
+
+def test_asked_again_a_drain_gives_away_what_came_since() -> None:
+    seen = fleet(lease(1, "a"), reports=(report("a", drain="by me"), report("b")))
+    assert said(plan_drain(seen, "a", BESIDE, "by you", LEASES_MAX, is_3x=True)) == {"01": "handed by a to b"}
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_the_last_worker_is_not_drained(owned: bool) -> None:
+    seen = fleet(*([lease(1, "a")] if owned else []), reports=(report("a"), report("b", drain="by me")))
+    assert "no other worker lives" in refused(lambda: plan_drain(seen, "a", BESIDE, "by me", LEASES_MAX, is_3x=True))
+
+
+def test_a_drain_is_undone() -> None:
+    seen = fleet(reports=(report("a", drain="by me"), report("b")))
+    (change,) = plan_undrain(seen, "a", BESIDE).changes
+    assert request_for(change)["UpdateExpression"] == "REMOVE #mldDrain"
+    assert "worker b is not drained" in refused(lambda: plan_undrain(seen, "b", BESIDE))
+
+
+# --- pause ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pause_leaves_counter_and_owners_alone() -> None:
+    (change,) = plan_pause(fleet(lease(1, "a")), "1", "by me: it burns").changes
+    assert request_for(change)["UpdateExpression"] == "SET #mldPaused = :words"
+    assert request_for(change)["ExpressionAttributeValues"] == {
+        ":key": {"S": "shardId-000000000001"},
+        ":words": {"S": "by me: it burns"},
+        ":owner": {"S": "a"},
+    }
+
+
+def test_what_cannot_be_paused_or_resumed_is_refused() -> None:
+    java = WorkerReport("j", NOW - 5)
+    seen = fleet(lease(1, "a", paused="by you"), lease(2, "j"), reports=(report("a"), java))
+    assert "is paused already: by you" in refused(lambda: plan_pause(seen, "1", "by me"))
+    assert "belongs to j, a Java worker" in refused(lambda: plan_pause(seen, "2", "by me"))
+    assert "shardId-000000000002 is not paused" in refused(lambda: plan_resume(seen, "2"))
+    assert said(plan_resume(seen, "1")) == {"01": "goes on (by you)"}
+
+
+# --- all shards of a worker -------------------------------------------------------------------------------------------
+
+
+def test_the_shards_of_a_worker_are_those_that_it_keeps() -> None:
+    seen = fleet(lease(1, "a"), lease(2, "b", checkpoint_owner="a"), lease(3, "a"), lease(4, "b"))
+    keys = shards_of(seen, "a")
+    assert [key[-1] for key in keys] == ["1", "3"]
+    assert sorted(said(plan_release(seen, keys, LEASES_MAX, is_3x=True))) == ["01", "03"]
+
+
+def test_a_worker_without_shards_has_none_to_release() -> None:
+    assert refused(lambda: shards_of(fleet(lease(1, "a")), "b")) == "worker b has no open shards to release"
+    assert "there is no worker z" in refused(lambda: shards_of(fleet(lease(1, "a")), "z"))

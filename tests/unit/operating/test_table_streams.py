@@ -1,0 +1,88 @@
+"""Acts on an application that reads a stream of DynamoDB: its shards have no hash keys, and rotate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from mld.aws.dynamo_streams import DynamoDBStreams
+from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
+from mld.core.streams import HashRange, StreamKind
+from mld.leases import writes
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.lease import Lease
+from mld.operating.application import Application, application_with
+from mld.operating.points import Point, PointKind
+from mld.operating.resetting import resolve
+from mld.operating.reshaping import reshape, to_one, to_several
+from mld.retrieval.rawpage import page_of
+from tests.support.fleet import TABLE, settings_of
+from tests.twins.dynamo import MemoryDynamo
+from tests.twins.streams import VirtualClock
+from tests.twins.table_streams import TableStreamsService
+from tests.virtual_time import virtual
+
+FIVE_HOURS_S = 5 * 3600.0
+
+
+class ChangesApplication:
+    """A table with changes in shards of two generations, and leases of both."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.service = TableStreamsService(self.clock)
+        self.arn = self.service.enable()
+        self.settings = settings_of(streamName="", streamArn=self.arn)
+        self.dynamo = MemoryDynamo(self.clock)
+        streams = DynamoDBStreams(self.service, self.clock, stream_arn=self.arn, page_of=page_of)
+        app = application_with(self.settings, self.dynamo.client("operator"), streams, self.clock)
+        self.app: Application = replace(app, kind=StreamKind.DYNAMODB)
+
+    async def fill(self) -> tuple[str, str]:
+        """The parent and the child."""
+        for number in range(3):
+            self.service.put(self.arn, str(number), "a")
+        await self.clock.sleep(FIVE_HOURS_S)
+        self.service.put(self.arn, "0", "b")
+        shards = await self.app.shards()
+        (parent,) = (shard.shard_id for shard in shards if not shard.is_open)
+        (child,) = (shard.shard_id for shard in shards if shard.is_open)
+        table = DynamoLeaseTable(self.dynamo.client("w1"), self.clock, table_name=TABLE)
+        await table.ensure()
+        keys = HashRange(0, 1)
+        await table.apply(writes.create(Lease(parent, SHARD_END, children=frozenset({child}), hash_range=keys)))
+        await table.apply(writes.create(Lease(child, TRIM_HORIZON, parents=frozenset({parent}), hash_range=keys)))
+        return parent, child
+
+    def places(self) -> dict[str, Any]:
+        rows = self.dynamo.rows(TABLE)
+        return {key: row["checkpoint"]["S"] for key, row in rows.items() if "checkpoint" in row}
+
+
+@virtual
+async def test_the_stream_is_read_again_from_its_beginning() -> None:
+    world = ChangesApplication()
+    parent, _ = await world.fill()
+    seen = await world.app.require_table()
+    reset = await resolve(world.app, seen.table, Point(PointKind.TRIM_HORIZON), None)
+    await world.app.carry_out(reset.plan, lambda _: None, seen)
+    assert world.places() == {parent: "TRIM_HORIZON"}, "the child's lease comes with the end of its parent"
+
+
+@virtual
+async def test_the_leases_go_to_the_other_form_and_back() -> None:
+    world = ChangesApplication()
+    parent, child = await world.fill()
+    before = world.places()
+    seen = await world.app.require_table()
+    forth = await to_several(world.app, seen.table, "changes", None)
+    assert await reshape(world.app, forth, seen.table, lambda _: None)
+    label = "2026-11-23T00_00_00.000"
+    id_ = f"123456789012:us-east-1$123456789012$orders${label}:1"
+    assert world.places() == {f"{id_}:{parent}": "SHARD_END", f"{id_}:{child}": "TRIM_HORIZON"}
+    seen = await world.app.require_table(any_form=True)
+    back = await to_one(world.app, seen.table, world.settings)
+    assert back is not None
+    assert await reshape(world.app, back, seen.table, lambda _: None)
+    assert world.places() == before
+    assert Position(before[child]) == TRIM_HORIZON
