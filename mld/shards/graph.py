@@ -158,7 +158,7 @@ def missing_leases(
     unreadable: Collection[str] = (),
     snapshot: Collection[str] = (),
 ) -> Steps[tuple[Lease, ...]]:
-    """Return the leases to create for a table with rows, ancestors first: by starting sequence number, then by shard id.
+    """Return the leases to create for a table with rows, ancestors first: by starting sequence number, then shard id.
 
     `unreadable` names rows that exist but cannot be parsed; they count as leased. `snapshot` names the shards that were
     open at the configured timestamp, if that is known. Four additions to Java's rules, which `Walk` follows:
