@@ -13,14 +13,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mld import __version__
+from mld.aws.client import bounded
 from mld.aws.servicetime import ServiceTime
 from mld.core.errors import StartupError
 from mld.properties.credentials import CredentialsChain
-from mld.properties.settings import Settings
+from mld.properties.settings import ClientSettings, Settings
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
@@ -33,53 +34,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ServiceName = Literal["kinesis", "dynamodbstreams", "dynamodb", "cloudwatch"]
-BesideName = Literal["kinesis", "s3", "sqs", "glue"]
+OccasionalName = Literal["kinesis", "s3", "sqs", "glue"]
 USER_AGENT_TOKEN = f"mld/{__version__}"
 CONNECT_TIMEOUT_S = 10.0
 """Of clients for buckets."""
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How one service is reached. None leaves the region to the profile or instance, the proxy to the environment."""
-
-    credentials: CredentialsChain
-    region: str | None
-    endpoint_url: str | None
-    dualstack: bool
-    fips: bool
-    proxy_url: str | None = field(repr=False)
-
-
-def access_of(settings: Settings) -> dict[ServiceName, Access]:
-    """What the settings say about each service."""
-    stream = Access(
-        settings.aws_credentials_provider,
-        settings.kinesis_region,
-        settings.kinesis_endpoint,
-        settings.kinesis_dualstack_enabled,
-        settings.kinesis_fips_enabled,
-        settings.kinesis_proxy_url,
-    )
+def access_of(settings: Settings) -> dict[ServiceName, ClientSettings]:
+    """Return how each service is reached."""
     return {
-        "kinesis": stream,
-        "dynamodbstreams": stream,
-        "dynamodb": Access(
-            settings.aws_credentials_provider_dynamo_db,
-            settings.dynamo_db_region,
-            settings.dynamo_db_endpoint,
-            settings.dynamo_db_dualstack_enabled,
-            settings.dynamo_db_fips_enabled,
-            settings.dynamo_db_proxy_url,
-        ),
-        "cloudwatch": Access(
-            settings.aws_credentials_provider_cloud_watch,
-            settings.cloud_watch_region,
-            settings.cloud_watch_endpoint,
-            settings.cloud_watch_dualstack_enabled,
-            settings.cloud_watch_fips_enabled,
-            settings.cloud_watch_proxy_url,
-        ),
+        "kinesis": settings.kinesis,
+        "dynamodbstreams": settings.kinesis,
+        "dynamodb": settings.dynamo_db,
+        "cloudwatch": settings.cloud_watch,
     }
 
 
@@ -92,8 +59,12 @@ def bucket_client(
     timeout_s: float,
     connections_max: int,
 ) -> BaseClient:
-    """A client of S3 for a program that is no daemon. Does I/O: credentials are looked for. Raises StartupError."""
-    access = Access(credentials, region, None, False, False, None)
+    """Return a client of S3 for a program that is no daemon. Does I/O: credentials are looked for. Raises
+    StartupError.
+    """
+    access = ClientSettings(
+        credentials=credentials, region=region, endpoint=None, dualstack=False, fips=False, proxy_url=None
+    )
     factory = ClientFactory(dict.fromkeys(get_args(ServiceName), access), region_name=region)
     return factory.create_for_bucket(
         region=region,
@@ -105,14 +76,14 @@ def bucket_client(
 
 
 def client_factory(settings: Settings) -> ClientFactory:
-    """The factory of all clients of one daemon. Does no I/O yet."""
+    """Return the factory of all clients of one daemon. Does no I/O yet."""
     return ClientFactory(access_of(settings), region_name=settings.region_name)
 
 
 class ClientFactory:
     """Makes clients. Services with the same credentials value share one set of credentials and its refreshes."""
 
-    def __init__(self, access: dict[ServiceName, Access], *, region_name: str | None) -> None:
+    def __init__(self, access: dict[ServiceName, ClientSettings], *, region_name: str | None) -> None:
         assert set(access) == set(get_args(ServiceName))
         self._access = access
         self._region_name = region_name
@@ -127,35 +98,37 @@ class ClientFactory:
     def create_client(
         self, service: ServiceName, *, read_timeout_s: float, connect_timeout_s: float, pool_connections_max: int
     ) -> BaseClient:
-        """A client that makes one attempt per call, and another one if it was refused for our clock only.
+        """Return a client that makes one attempt per call, and another one if it was refused for our clock only.
 
         Raises StartupError when no credentials provider yields any, or when no region is known.
         """
         return self._create(service, self._access[service], read_timeout_s, connect_timeout_s, pool_connections_max)
 
-    def create_beside(
-        self, service: BesideName, *, region: str | None, endpoint_url: str | None, timeout_s: float
+    def create_occasional(
+        self, service: OccasionalName, *, region: str | None, endpoint_url: str | None, timeout_s: float
     ) -> BaseClient:
-        """A client for dead letters, with the credentials of Kinesis, and its region unless there is another.
+        """Return a client for dead letters, with the credentials of Kinesis, and its region unless there is another.
 
         Makes one attempt per call, one at a time. Raises as `create_client` does.
         """
         kinesis = self._access["kinesis"]
-        access = replace(kinesis, region=region or kinesis.region, endpoint_url=endpoint_url)
+        access = replace(kinesis, region=region or kinesis.region, endpoint=endpoint_url)
         return self._create(service, access, timeout_s, timeout_s, 1)
 
     def create_for_bucket(
         self, *, region: str | None, endpoint_url: str | None, path_style: bool, timeout_s: float, connections_max: int
     ) -> BaseClient:
-        """A client of S3 with the credentials of Kinesis; one attempt per call. Raises as `create_client` does."""
-        access = replace(self._access["kinesis"], region=region, endpoint_url=endpoint_url)
+        """Return a client of S3 with the credentials of Kinesis; one attempt per call. Raises as `create_client`
+        does.
+        """
+        access = replace(self._access["kinesis"], region=region, endpoint=endpoint_url)
         style: dict[str, Any] = {"addressing_style": "path" if path_style else "auto"}
         return self._create("s3", access, timeout_s, CONNECT_TIMEOUT_S, connections_max, style)
 
     def _create(
         self,
         service: str,
-        access: Access,
+        access: ClientSettings,
         read_timeout_s: float,
         connect_timeout_s: float,
         pool_connections_max: int,
@@ -184,8 +157,8 @@ class ClientFactory:
                     signature_version=UNSIGNED if resolved.credentials is None else None,
                     s3=s3,
                 )
-                client: BaseClient = session.create_client(
-                    service, region_name=region, endpoint_url=access.endpoint_url, config=config
+                client = bounded(
+                    session.create_client(service, region_name=region, endpoint_url=access.endpoint, config=config)
                 )
             except (BotoCoreError, ValueError) as error:
                 raise StartupError(f"the {service} client cannot be created: {error}") from error
@@ -198,17 +171,17 @@ class ClientFactory:
         return client
 
     def credentials_of(self, service: ServiceName) -> Credentials | None:
-        """Those that the clients of `service` sign with, refreshed by themselves; None: requests go unsigned."""
+        """Return those that the clients of `service` sign with, refreshed by themselves; None: requests go unsigned."""
         with self._lock:
             return self._credentials(self._access[service].credentials).credentials
 
     def provider_of(self, service: ServiceName) -> str:
-        """The provider that yielded the credentials of `service`."""
+        """Return the provider that yielded the credentials of `service`."""
         with self._lock:
             return self._credentials(self._access[service].credentials).provider
 
     def ca_bundle_of(self, service: ServiceName) -> str | None:
-        """The file that the environment or the profile names for verifying servers."""
+        """Return the file that the environment or the profile names for verifying servers."""
         with self._lock:
             chain = self._access[service].credentials
             bundle = self._session_with(chain, self._credentials(chain)).get_config_variable("ca_bundle")
@@ -224,7 +197,7 @@ class ClientFactory:
         return self._resolved[chain]
 
     def _session_with(self, chain: CredentialsChain, resolved: ResolvedCredentials) -> Session:
-        """One session for all clients of a chain, as making one takes 10 ms."""
+        """Return one session for all clients of a chain, as making one takes 10 ms."""
         if chain not in self._sessions:
             session = self._new_session(None)
             session.register_component("credential_provider", _Fixed(resolved))
@@ -232,7 +205,7 @@ class ClientFactory:
         return self._sessions[chain]
 
     def _new_session(self, profile: str | None) -> Session:
-        """A session for `profile`; all share one loader, which keeps the service models it has read."""
+        """Return a session for `profile`; all share one loader, which keeps the service models it has read."""
         from botocore.session import Session
 
         from mld.aws.service_data import LeanFileLoader
@@ -246,7 +219,7 @@ class ClientFactory:
             session.register_component("data_loader", self._loader)
         return session
 
-    def _region(self, access: Access, session: Session) -> str:
+    def _region(self, access: ClientSettings, session: Session) -> str:
         region = access.region or session.get_config_variable("region") or self._region_of_the_instance(session)
         if region is None:
             raise StartupError(

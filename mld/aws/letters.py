@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, urlsplit
 
-from mld.aws.beside import beside_service
-from mld.aws.client import BotoService
-from mld.aws.client_factory import BesideName, ClientFactory
+from mld.aws.client import BotoService, occasional_service
+from mld.aws.client_factory import ClientFactory, OccasionalName
 from mld.aws.pool import DaemonPool
 from mld.core.errors import AwsError, AwsUnreachableError, DeadLetterError
 from mld.properties.settings import Settings
@@ -70,7 +69,7 @@ class DirectoryBox:
         self._pool = DaemonPool(threads_max=1, name="letters")
 
     async def open(self) -> None:
-        """Nothing is made before the first letter."""
+        """Open the box. Nothing is made before the first letter."""
 
     async def put(self, letter: Letter) -> str:
         try:
@@ -101,7 +100,9 @@ class DirectoryBox:
 
 
 def _make(directory: Path) -> None:
-    """With all that is missing above it, for its owner only, and so that it is there after a power failure."""
+    """Make the directory with all that is missing above it, for its owner only, and so that it is there after a
+    power failure.
+    """
     if directory.is_dir():
         return
     _make(directory.parent)
@@ -119,7 +120,7 @@ def _sync(directory: Path) -> None:
 
 
 def _file_name(text: str) -> str:
-    """A name as one component of a path, whatever is in it."""
+    """Return a name as one component of a path, whatever is in it."""
     name = quote(text, safe="")
     return f"%2E{name[1:]}" if name.startswith(".") else name
 
@@ -197,7 +198,7 @@ class QueueBox(ServiceBox):
 
 
 def letter_box_of(settings: Settings, factory: ClientFactory) -> LetterBox | None:
-    """Not open yet; None if no record is ever set aside. Does no I/O."""
+    """Return the box of dead letters, not open yet; None if no record is ever set aside. Does no I/O."""
     place = settings.child.dead_letter
     if place is None or settings.child.poison_attempts is None:
         return None
@@ -217,7 +218,7 @@ def letter_box_of(settings: Settings, factory: ClientFactory) -> LetterBox | Non
             return QueueBox(_service(factory, "sqs", place.region, f"{parts.scheme}://{parts.netloc}"), place.name)
 
 
-def _service(factory: ClientFactory, name: BesideName, region: str | None, endpoint: str | None) -> BotoService:
-    return beside_service(
+def _service(factory: ClientFactory, name: OccasionalName, region: str | None, endpoint: str | None) -> BotoService:
+    return occasional_service(
         factory, name, region, endpoint, label="dead letters", timeout_s=CALL_TIMEOUT_S, threads_max=1
     )

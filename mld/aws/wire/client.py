@@ -7,10 +7,10 @@ because our clock is off, which its `Date` header then corrects.
 Nothing but errors of our tree leaves the methods of the port: `_bounded` is the one place where everything else is
 translated. Below it errors are left as they are, and whoever has a place in hand when one passes empties it.
 
-A call with a small answer stays on the event loop (`wired`). Threads do what may take long or wait for something else:
-connections that are yet to be made, the keys of a request every few seconds, large answers, and what botocore makes of
-a refusal. Whatever is unusual about a client (a client certificate, a TLS proxy, another path or signature) is left to
-botocore; the log says so once. Connections belong to calls in flight (`places`), not to shards.
+A call with a small answer stays on the event loop (`loop_connection`). Threads do what may take long or wait for
+something else: connections that are yet to be made, the keys of a request every few seconds, large answers, and what
+botocore makes of a refusal. Whatever is unusual about a client (a client certificate, a TLS proxy, another path or
+signature) is left to botocore; the log says so once. Connections belong to calls in flight (`places`), not to shards.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from mld.aws.wire import documents
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
 from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
 from mld.aws.wire.connection import Connection, Origin
+from mld.aws.wire.loop_connection import BODY_BYTES_MAX
 from mld.aws.wire.places import Places, PlacesClosedError, WirePlace
 from mld.aws.wire.requests import Requests, Usual
 from mld.aws.wire.source import WireFrames
 from mld.aws.wire.threads import GivenUpError, Job, Workers
 from mld.aws.wire.turns import Turn
-from mld.aws.wire.wired import BODY_BYTES_MAX
 from mld.core.errors import AwsUnreachableError, StartupError
 from mld.core.waits import TimeLimit
 
@@ -172,7 +172,7 @@ class WireService:
         )
 
     async def _bounded(self, operation: str, timeout_s: float | None, work: Callable[[TimeLimit], Awaitable[T]]) -> T:
-        """What `work` makes within its time. The boundary: raises errors of our tree, or UnusualError."""
+        """Return what `work` makes within its time. The boundary: raises errors of our tree, or UnusualError."""
         limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         limit = self._limits.pop() if self._limits else TimeLimit()
         try:
@@ -197,7 +197,9 @@ class WireService:
         return value
 
     async def _placed(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], limit: TimeLimit) -> T:
-        """The place goes back in any case, by the job if there is one; with a connection only if all was well."""
+        """Return the place goes back in any case, by the job if there is one; with a connection only if all was
+        well.
+        """
         usual = self._requests.usual(operation, params)
         place = await self._places.take(None if usual is None else usual.origin)
         begun: Answer | Incoming | None = None
@@ -231,15 +233,15 @@ class WireService:
     async def _on_loop(
         self, operation: str, params: dict[str, Any], place: WirePlace, usual: Usual, limit: TimeLimit
     ) -> Answer | Incoming | None:
-        """An answer, or the beginning of one; None if a thread has to send the request, on a new connection."""
-        wired = place.wired
-        if wired is None or place.origin != usual.origin or not wired.is_good:
+        """Return an answer, or the beginning of one; None if a thread has to send the request, on a new connection."""
+        line = place.on_loop
+        if line is None or place.origin != usual.origin or not line.is_good:
             place.drop()
             return None
         request = self._requests.signed(usual, documents.encode(params))
         sent_at = time.monotonic()
         try:
-            found = await wired.exchange(request, timeout_s=self._read_timeout_s)
+            found = await line.exchange(request, timeout_s=self._read_timeout_s)
         except BaseException as error:
             gave_up = not isinstance(error, Exception) and not limit.is_over
             if not gave_up or time.monotonic() - sent_at >= SILENCE_S_MIN:
@@ -253,7 +255,7 @@ class WireService:
         return found
 
     def _submitted(self, job: Job) -> Job:
-        """Raises PlacesClosedError, and what the machine says if it has no thread."""
+        """Raise PlacesClosedError, and what the machine says if it has no thread."""
         if self._workers.is_closed:
             raise PlacesClosedError
         self._workers.submit(job)
@@ -314,7 +316,7 @@ class WireService:
             return read(answer.body)
 
     def _open_in_thread(self, job: Job, operation: str, params: dict[str, Any]) -> Taken:
-        """The connection on which the answer to `operation` comes in, its head read."""
+        """Return the connection on which the answer to `operation` comes in, its head read."""
         taken: list[Taken] = []
 
         def open_one(body: bytes) -> Answer:
@@ -339,7 +341,7 @@ class WireService:
     def _answer(
         self, operation: str, params: dict[str, Any], exchange: Exchange, first: Answer | None = None
     ) -> Answer:
-        """A good answer; what botocore raises for a bad one. `first` is one that has come already."""
+        """Return a good answer; what botocore raises for a bad one. `first` is one that has come already."""
         canned = self._canned
         if canned is None:
             raise UnusualError("found out a moment ago")
@@ -389,7 +391,7 @@ class WireService:
             raise AwsUnreachableError(operation, reason) from error
 
     def _talk(self, job: Job, place: WirePlace, connection: Connection, talk: Callable[[Connection], Answer]) -> Answer:
-        """What `talk` hears, on a connection that then is left at its place, or is closed."""
+        """Return what `talk` hears, on a connection that then is left at its place, or is closed."""
         was_kept, place.connection = place.connection is connection, None
         keep = False
         job.uses(connection)

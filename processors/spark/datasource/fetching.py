@@ -109,7 +109,7 @@ class Fetcher:
     async def _checkpoints(self) -> dict[str, Position]:
         async with fleet_reader(self._settings) as reader:
             scan = await reader.scan()
-        name = self._settings.table_name
+        name = self._settings.lease_table.name
         if scan.corrupt:
             key, reason = scan.corrupt[0]
             raise TableError(f"lease table {name}: the row {key} cannot be read: {reason}; give the positions as JSON")

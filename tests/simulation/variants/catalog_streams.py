@@ -55,14 +55,14 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         ),
         (
             "tracking.followed_streams",
-            "        now, wait_s = self._clock.monotonic(), self._rules.former_wait_s\n",
-            "        now, wait_s = self._clock.monotonic(), self._rules.former_wait_s\n"
+            "        now, wait_s = self._clock.monotonic(), self._settings.shards.former_streams_wait_s\n",
+            "        now, wait_s = self._clock.monotonic(), self._settings.shards.former_streams_wait_s\n"
             "        own = {one.label for one in await self._follower._read_wanted()}\n",
         ),
         (
             "tracking.followed_streams",
-            "                if leads and self._rules.former is FormerStreams.DELETE:\n",
-            "                if self._rules.former is FormerStreams.DELETE:\n",
+            "                if leads and self._settings.shards.former_streams is FormerStreams.DELETE:\n",
+            "                if self._settings.shards.former_streams is FormerStreams.DELETE:\n",
         ),
         needs="old lists",
     ),

@@ -1,4 +1,4 @@
-"""`Wired`: a connection while the event loop has it: requests go out and small answers come in without a thread.
+"""`LoopConnection`: a connection of the event loop, where requests go out and small answers come in without a thread.
 
 A large answer, and one whose length is not announced, is left to a thread and `Connection.receive` as soon as its head
 is known. A call that crosses to a thread and back costs two wake-ups: at the tip of a stream, a third of a poll.
@@ -19,7 +19,7 @@ BODY_BYTES_MAX = 8 * 1024
 READ_BYTES = 2 * BODY_BYTES_MAX
 
 
-class Wired:
+class LoopConnection:
     """Has `connection`, and calls `lost` when that ends while it is idle. Used on one loop, for one call at a time."""
 
     def __init__(self, connection: Connection, lost: Callable[[], None]) -> None:
@@ -42,7 +42,7 @@ class Wired:
         return self._has_fd and not self.connection.is_stale()
 
     async def exchange(self, request: bytes, *, timeout_s: float) -> Answer | Incoming:
-        """An answer, or as much of a large one as has come, with which a thread goes on after `release`.
+        """Return an answer, or as much of a large one as has come, with which a thread goes on after `release`.
 
         Raises NothingSentBackError, and whatever else went wrong; after that and a cancellation `close` is due.
         """
@@ -141,7 +141,7 @@ class Wired:
         self._lost()
 
     def _readable_again(self, answer: asyncio.Future[Answer | Incoming]) -> None:
-        """What is decrypted already makes no socket readable."""
+        """Report it readable again: what is decrypted already makes no socket readable."""
         if self._answer is answer and self._has_fd:
             self._readable()
 
