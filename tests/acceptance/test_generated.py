@@ -17,8 +17,8 @@ from tests.integration.world import MakeWorld
 from tests.support import fetch_checkers
 from tests.support.daemon import Daemon
 from tests.support.servers import ROOT, require
-from tests.unit.metrics.test_catalogue import busy_worker
-from tests.unit.views.test_prometheus import ME, NOW
+from tests.unit.metrics.test_catalogue import NOW, busy_worker
+from tests.unit.views.test_prometheus import ME
 
 pytestmark = pytest.mark.full
 TIMEOUT_S = 120
