@@ -506,7 +506,7 @@ class LeaseKeeper:
     # --- the one way to write -----------------------------------------------------------------------------------------
 
     async def _write(self, holding: Holding, make: MakeWrite) -> Lease:
-        """Return one conditional write of a holding; afterwards the holding has the row as it is now.
+        """Make one conditional write of a holding; afterwards the holding has the row as it is now.
 
         Raises LeaseLostError if the holding is over or the row refused; after any other exception it is unknown.
         """

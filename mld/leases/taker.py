@@ -129,7 +129,7 @@ class LeaseTaker:
             await wait_for_event(self._woken, min(retry_s, self._period_s) if failures else self._period_s)
 
     async def take_once(self, scan: TableScan | None = None) -> tuple[str, ...]:
-        """Return one pass; the keys of the leases taken. A `scan` just made elsewhere saves one here.
+        """Make one pass; return the keys of the leases taken. A `scan` just made elsewhere saves one here.
 
         Raises TableError if the table cannot be scanned; leases that cannot be taken are logged and left.
         """

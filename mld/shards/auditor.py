@@ -98,7 +98,7 @@ class Auditor:
             return False
 
     async def audit(self) -> bool:
-        """Return one audit, whoever leads. False if the stream or its list of shards was not fit for it: it is tried
+        """Make one audit, whoever leads. False if the stream or its list of shards was not fit for it: it is tried
         again.
 
         A hole that the list of shards does not explain is watched. Raises `errors.TableError` and `errors.StreamError`.

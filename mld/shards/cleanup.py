@@ -281,7 +281,7 @@ class _TickSurvey:
         return self._survey
 
     async def _shards(self) -> tuple[Shard, ...] | None:
-        """Return none if the stream is missing, not ready, or cannot be listed now."""
+        """Return None if the stream is missing, not ready, or cannot be listed now."""
         try:
             listing = await self.detector.list_all()
         except StreamError as error:

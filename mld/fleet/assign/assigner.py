@@ -85,7 +85,7 @@ class Leadership:
         return replace(self, failures=0)
 
     def after_failure(self) -> Leadership | None:
-        """Return none if another worker should lead."""
+        """Return None if another worker should lead."""
         failures = self.failures + 1
         return replace(self, failures=failures) if failures < FAILED_RUNS_MAX else None
 
@@ -209,7 +209,7 @@ class Assigner:
                 await self.clock.sleep(max(0.0, started_at + WAKE_GAP_S - self.clock.monotonic()))
 
     async def run_once(self, *, early: bool = False) -> RunReport | None:
-        """Return one run; None if we do not lead or the run failed. Failures are logged and counted, never raised."""
+        """Make one run; None if we do not lead or the run failed. Failures are logged and counted, never raised."""
         async with self._one_run:
             if not await self.leader.is_leader():
                 self._leadership = None

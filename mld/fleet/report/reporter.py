@@ -237,7 +237,7 @@ class _Switch:
         self.off.set()
 
     def turn(self, on: bool) -> bool:
-        """Return true if this turned it on."""
+        """Turn it on or off; True if this turned it on."""
         begins = on and self.off.is_set()
         rising, falling = (self.on, self.off) if on else (self.off, self.on)
         falling.clear()
