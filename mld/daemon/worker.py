@@ -361,7 +361,7 @@ class Worker:
             await _cancel(late)
 
     async def _last_out(self, take_down: Callable[[], Awaitable[None]]) -> None:
-        """Return whether no other worker remains. If unsure, assume that other workers remain."""
+        """Take down what was set up, if no other worker remains. If unsure, assume that others do."""
         try:
             async with asyncio.timeout(LAST_OUT_WAIT_S):
                 scan = await self._parts.table.scan()
