@@ -144,39 +144,6 @@ class S3Access:
     timeout_s: float = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class StagedFrame:
-    """A frame that Spark has written to a staging area of the sink, durably; readers see nothing of it."""
-
-    token: str
-    frame: DataFrame | None
-    columns: tuple[tuple[str, str], ...]
-    files: tuple[str, ...]
-    rows: int
-
-
-@runtime_checkable
-class StagingSink(Sink, Protocol):
-    """A sink whose `publish` can be taken apart, so that a batch is written while the one before it is not committed
-    yet. Each of them raises as `publish` does, and leaves nothing staged then."""
-
-    @property
-    def stages_ahead(self) -> bool:
-        """Whether it can here: `stage` is called on other threads then."""
-
-    def look(self, frame: DataFrame | None, batch: ShardSpans) -> None:
-        """Raise what `commit` would raise if it came now, so that no job is run in vain."""
-
-    def stage(self, frame: DataFrame | None) -> StagedFrame:
-        """Write the frame, whatever the marks are. Called on any thread, several times at once."""
-
-    def commit(self, staged: StagedFrame, batch: ShardSpans, batch_id: str) -> Published:
-        """Return what is left of `publish`. The marks are compared here."""
-
-    def discard(self, staged: StagedFrame) -> None:
-        """Remove what will not be committed."""
-
-
 @runtime_checkable
 class RetiringSink(Protocol):
     """A sink that need not keep the marks of shards that have ended."""

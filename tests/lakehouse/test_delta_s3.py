@@ -12,7 +12,7 @@ import pytest
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, spans
 from mld.processors.spark.session import delta_log, spark_session
 from mld.processors.spark.sink_port import Fenced, SinkError
-from mld.processors.spark.sinks.conditional_store import is_conditional
+from mld.processors.spark.sinks.delta import is_conditional
 from mld.processors.spark.sinks.factory import make_sink
 from tests.support.s3_servers import BIN, SECRET, Versitygw
 from tests.support.servers import ACCOUNT

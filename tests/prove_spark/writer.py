@@ -14,7 +14,6 @@ import os
 import random
 import sys
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from mld.processors.spark.high_water_marks import (
     RecordPosition,
     ShardSpans,
     StreamShard,
-    advanced,
     spans,
 )
 from mld.processors.spark.session.delta_log import install
@@ -38,7 +36,6 @@ from mld.processors.spark.sink_port import (
     SinkError,
     SinkFull,
     SinkSpec,
-    StagingSink,
 )
 from mld.processors.spark.sinks.factory import make_sink
 from mld.processors.spark.sinks.generic import GenericSink
@@ -48,8 +45,6 @@ from tests.prove_spark.jvm import attached
 
 FULL, GAVE_UP = 3, 4
 FAILURES_MAX = 5
-AHEAD = 0.5
-"""How often the next batch is staged while one is committed."""
 LAYOUTS = ("flat", "partitioned", "naive")
 
 
@@ -134,15 +129,7 @@ class Writer:
                     marks = self._sink.open()
                 ends = {shard: self._next(offered[shard], last) for shard, last in self._shards.items()}
                 if batch := spans({shard: RecordPosition(end) for shard, end in ends.items() if end}, marks):
-                    if isinstance(self._sink, StagingSink) and self._sink.stages_ahead and self._rng.random() < AHEAD:
-                        first = ends
-                        ends = {
-                            s: self._next(first[s] or offered[s], last) or first[s] for s, last in self._shards.items()
-                        }
-                        both = {shard: RecordPosition(end) for shard, end in ends.items() if end}
-                        marks = self._publish_two(self._sink, batch, both, marks)
-                    else:
-                        marks = self._sink.publish(self._frame(batch), batch, "proof").marks
+                    marks = self._sink.publish(self._frame(batch), batch, "proof").marks
                 stage("acknowledged")
                 offered = {shard: end or offered[shard] for shard, end in ends.items()}
                 self._keep(offered)
@@ -156,23 +143,6 @@ class Writer:
                     return GAVE_UP
                 marks = None
         return 0
-
-    def _publish_two(
-        self, sink: StagingSink, batch: ShardSpans, ends: HighWaterMarks, marks: HighWaterMarks
-    ) -> HighWaterMarks:
-        """As an engine with two batches in flight: the second is staged before the first is committed."""
-        frame, after = self._frame(batch), spans(ends, advanced(marks, batch))
-        sink.look(frame, batch)
-        with ThreadPoolExecutor(2) as threads:
-            first = threads.submit(sink.stage, frame)
-            second = threads.submit(sink.stage, self._frame(after)) if after else None
-            try:
-                marks = sink.commit(first.result(), batch, "proof").marks
-            except BaseException:
-                if second is not None and second.exception() is None:
-                    sink.discard(second.result())
-                raise
-            return marks if second is None else sink.commit(second.result(), after, "proof").marks
 
     def _next(self, offered: int, last: int) -> int:
         """Where the next batch of a shard ends; 0 if it has nothing to offer this time."""

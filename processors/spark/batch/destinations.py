@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from mld.processors.spark.batch.attempts import BACKOFF_MAX_S, Patience, check_continues, pause_s, until_published
 from mld.processors.spark.batch.source import BatchSource
 from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, lowest, spans
-from mld.processors.spark.sink_port import RetiringSink, Sink, SinkError, SinkRefused, StagingSink
+from mld.processors.spark.sink_port import RetiringSink, Sink, SinkError, SinkRefused
 
 log = logging.getLogger("mld.spark")
 
@@ -110,11 +110,6 @@ class Destinations:
     def due_now(self) -> None:
         """Ask every sink that was put aside again, with the next batch."""
         self._aside = {name: replace(one, due_at=0.0) for name, one in self._aside.items()}
-
-    def staging(self) -> StagingSink | None:
-        """Return the sink, if it is the only one, and can stage a batch apart from committing it."""
-        (sink,) = self.sinks if len(self.sinks) == 1 else (None,)
-        return sink if isinstance(sink, StagingSink) and sink.stages_ahead else None
 
     def takes_part(self, sink: Sink) -> bool:
         return sink.name not in self._out

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mld.processors.spark.batch.attempts import HealthCheck, Patience, bound_fences
 from mld.processors.spark.batch.destinations import Destinations
-from mld.processors.spark.batch.flight import Flight
 from mld.processors.spark.batch.jobs import PIPELINE, Jobs, SinkFailure
 from mld.processors.spark.batch.micro_batch import MicroBatch, Row
 from mld.processors.spark.batch.outcome import BatchOutcome
@@ -79,7 +78,6 @@ class Engine:
     def stop(self) -> None:
         """Wake a wait between attempts; it ends in Stopped."""
         self._patience.stop()
-        self._jobs.stop()
 
     @property
     def takes_pages(self) -> bool:
@@ -98,49 +96,12 @@ class Engine:
     def run(self, batch: MicroBatch, file: Path | None) -> BatchOutcome:
         """Run a batch to its end, or until only sinks that were put aside miss something of it. Raises SessionGone and
         Stopped. `file` holds exactly the records of the offers of the batch that stand in it."""
-        self._retire()
-        self._jobs.begin()
-        return self._to_its_end(batch, file)
-
-    def begin(self, batch: MicroBatch, file: Path | None, before: Flight | None = None) -> Flight | None:
-        """Have Spark write a batch, to be followed by `finish`; None if it has to be `run` when its turn comes.
-        `before` is the one in flight. Called on the engine's thread, as the pipeline is; no job is waited for."""
-        sink = self._destinations.staging()
-        if sink is None or not batch.slices or (before is not None and before.is_abandoned):
-            return None
-        try:
-            return self._jobs.take_off(batch, file, sink, before)
-        except Exception as error:  # it is run then, which meets it again
-            log.debug("the batch is not begun ahead of its turn: %s", error)
-            return None
-
-    def finish(self, flight: Flight, after: Flight | None = None) -> BatchOutcome:
-        """Finish a batch that was begun, as `run` does. If it is anything but a plain success, what is in flight
-        `after` it is thrown away, and has to be run.
-        """
-        self._retire()
-        self._jobs.begin(flight.figures)
-        error = flight.error = self._jobs.land(flight)
-        if error is not None:
-            self._patience.check()
-            log.info("batch %d is run again: %s", self._jobs.number, first_line(error))
-            if after is not None:
-                after.abandon()
-            if isinstance(error, JobFailed):
-                self._patience.pause(1)
-        outcome = self._to_its_end(flight.batch, flight.file, flight)
-        if outcome.failed and after is not None and not after.is_abandoned:
-            after.abandon()
-        return outcome
-
-    def _retire(self) -> None:
         while self._ended:
             self._destinations.retire(self._ended.popleft())
-
-    def _to_its_end(self, batch: MicroBatch, file: Path | None, landed: Flight | None = None) -> BatchOutcome:
+        self._jobs.begin()
         outcome = BatchOutcome({}, self._jobs.figures)
         if batch.slices:
-            outcome.failed = self._run(source_of(batch, self._spool, file), file, landed=landed)
+            outcome.failed = self._run(source_of(batch, self._spool, file), file)
         self._count_repeats(batch, outcome)
         self._keep(batch.ends, outcome)
         return outcome
@@ -164,22 +125,14 @@ class Engine:
         return self._jobs.works_for([line for _, line in rows], sinks)
 
     def _run(
-        self,
-        source: BatchSource,
-        file: Path | None,
-        in_a_row_max: int = POISON_IN_A_ROW_MAX,
-        landed: Flight | None = None,
+        self, source: BatchSource, file: Path | None, in_a_row_max: int = POISON_IN_A_ROW_MAX
     ) -> dict[StreamShard, str]:
-        """Return the shards that have to stop, with the reason. A flight that has `landed` was the first attempt."""
+        """Return the shards that have to stop, with the reason."""
         try:
             self._destinations.begin()
-            failures = 0
-            if landed is not None and landed.error is not None:
-                self._destinations.reopen(landed.sink)
-                failures = int(isinstance(landed.error, JobFailed))
             self._destinations.check_continuity(source, accepts=self._settings.on_gap is OnGap.ACCEPT)
             try:
-                self._until_done(source, self._settings.attempts_max, failures)
+                self._until_done(source, self._settings.attempts_max)
             except (JobFailed, PipelineFailed) as error:
                 return self._failed(source, error, in_a_row_max)
             if file is not None:
@@ -233,10 +186,10 @@ class Engine:
 
     # --- attempts ----------------------------------------------------------------------------------------------------
 
-    def _until_done(self, source: BatchSource, attempts_max: int, failures: int = 0) -> None:
+    def _until_done(self, source: BatchSource, attempts_max: int) -> None:
         """Try until every sink that takes part holds all of it. Raises SinkRefused, PipelineError, JobFailed,
         PipelineFailed, and what ends all attempts: SessionGone and Stopped."""
-        fenced = waits = 0
+        failures = fenced = waits = 0
         while True:
             try:
                 self._jobs.figures.attempts += 1

@@ -8,18 +8,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from mld.processors.spark.batch.destinations import Destinations
-from mld.processors.spark.batch.flight import Flight, Stagers
-from mld.processors.spark.batch.micro_batch import MicroBatch
 from mld.processors.spark.batch.outcome import BatchFigures
 from mld.processors.spark.batch.repeats import Repeats
-from mld.processors.spark.batch.source import BatchSource, Rows, source_of
+from mld.processors.spark.batch.source import BatchSource, Rows
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.batch.suspects import is_worth_it, suspects
 from mld.processors.spark.high_water_marks import (
@@ -28,14 +25,13 @@ from mld.processors.spark.high_water_marks import (
     ShardSpan,
     ShardSpans,
     StreamShard,
-    advanced,
     fresh,
     spans,
 )
 from mld.processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
 from mld.processors.spark.session.handover import Handed
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import Published, Sink, SinkError, StagingSink
+from mld.processors.spark.sink_port import Sink, SinkError
 from mld.properties.spark import Format
 
 if TYPE_CHECKING:
@@ -59,9 +55,6 @@ class Frames(Protocol):
         """Make frames of all pages in the directory, and of a file of lines."""
 
     def compute(self, frame: DataFrame) -> None: ...
-    def on_another_thread(self, function: Callable[[], Result]) -> Callable[[], Result]:
-        """Return the function, to be called on another thread as if on this one."""
-
     def shared(self, records: DataFrame, frames: Sequence[DataFrame]) -> AbstractContextManager[None]:
         """Compute once what several frames have in common, while it lasts."""
 
@@ -113,63 +106,16 @@ class Jobs:
         self._looked: dict[StreamShard, RecordPosition] = {}
         """Up to where no record is malformed without being in the dead letter; its marks are higher or lower."""
         self._suspects: _Suspects | None = None
-        self._noted: _Suspects | None = None
-        """Of a batch that was staged ahead, for the attempt that looks what is left of it."""
-        self._stagers = Stagers()
 
     @property
     def takes_pages(self) -> bool:
         return self._handover.reads_pages and self.spool.takes_pages
 
-    def begin(self, figures: BatchFigures | None = None) -> None:
-        """Begin another batch; the figures that it has already, if it was in flight."""
+    def begin(self) -> None:
+        """Begin another batch."""
         self.number += 1
-        self.figures = BatchFigures() if figures is None else figures
-        self._suspects = self._noted = None
-        self.repeats.begin()
-
-    # --- ahead of its turn -------------------------------------------------------------------------------------------
-
-    def take_off(self, batch: MicroBatch, file: Path | None, sink: StagingSink, before: Flight | None) -> Flight | None:
-        """Hand a batch over, ask the pipeline, and have its frame staged, without waiting for that; None if the sink
-        misses nothing of it, or something before it. Raises whatever goes wrong."""
-        marks = self._destinations.marks[sink.name]
-        source = source_of(batch, self.spool, file)
-        marks = marks if before is None else advanced(marks, before.spans)
-        missing = spans(source.ends, marks)
-        if not missing or source.begins_in(marks):
-            return None
         self.figures = BatchFigures()
-        number = self.number + (1 if before is None else 2)
-        with ExitStack() as resources:
-            handed, count = resources.enter_context(self.handed(source, missing))
-            frame = self.frames(handed.records, missing, count, 1, number)[sink.name]
-            began_at = time.monotonic()
-            if before is None:
-                sink.look(frame, missing)
-            staged = self._stagers.submit(self._handover.on_another_thread(partial(sink.stage, frame)))
-            kept = resources.pop_all()
-        return Flight(batch, file, source, missing, sink, handed, count, self.figures, began_at, staged, kept)
-
-    def land(self, flight: Flight) -> Exception | None:
-        """Wait until it is staged, and commit it; what went wrong, with nothing left staged."""
-        staged, sink = flight.staged.result(), flight.sink
-        with flight.resources:
-            if isinstance(staged, Exception):
-                return staged
-            try:
-                published = sink.commit(staged, flight.spans, self._batch_id)
-            except Exception as error:
-                return error
-            self._took(sink, staged.frame, flight.spans, published, flight.began_at)
-            if flight.handed.malformed is not None:
-                self._take_note(flight.source, flight.spans, flight.handed, flight.count)
-            self._noted, self._suspects = self._suspects, None
-        return None
-
-    def stop(self) -> None:
-        """Stop: nothing is staged from now on."""
-        self._stagers.stop()
+        self.repeats.begin()
 
     # --- one attempt -------------------------------------------------------------------------------------------------
 
@@ -177,7 +123,7 @@ class Jobs:
         """Return every sink that takes part gets what it misses; what some of them raised. Then what is malformed goes
         to the dead letter, unless a sink has failed. Raises PipelineFailed, PipelineError and SpoolError.
         """
-        self._suspects, self._noted = self._noted, None
+        self._suspects = None
         failures: list[SinkFailure] = []
         if self._destinations.sinks:
             for batch, sinks in self._destinations.groups(source):
@@ -232,18 +178,7 @@ class Jobs:
     def into(self, sink: Sink, frame: DataFrame | None, batch: ShardSpans) -> int:
         """Publish; how many rows that were. Raises SinkError."""
         started = time.monotonic()
-        published = sink.publish(frame, batch, self._batch_id)
-        self._took(sink, frame, batch, published, started)
-        return published.rows or 0
-
-    @property
-    def _batch_id(self) -> str:
-        return f"{self._settings.application}-{self.number}"
-
-    def _took(
-        self, sink: Sink, frame: DataFrame | None, batch: ShardSpans, published: Published, started: float
-    ) -> None:
-        """Note that a sink has taken a frame, which began at `started`."""
+        published = sink.publish(frame, batch, f"{self._settings.application}-{self.number}")
         self._destinations.marks[sink.name] = published.marks
         self.repeats.published(sink.name, batch)
         self.figures.publish_s += time.monotonic() - started
@@ -251,6 +186,7 @@ class Jobs:
         self.figures.rows += published.rows or 0
         if frame is not None and published.rows != 0:
             self.took_rows.add(sink.name)
+        return published.rows or 0
 
     # --- malformed records -------------------------------------------------------------------------------------------
 
@@ -344,15 +280,10 @@ class Jobs:
         finally:
             path.unlink(missing_ok=True)
 
-    def frames(
-        self, records: DataFrame, batch: ShardSpans, count: int, attempt: int, number: int | None = None
-    ) -> Mapping[str, DataFrame | None]:
-        """Return what the pipeline makes of them; `number` is that of a batch whose turn has not come. Raises
-        PipelineFailed and PipelineError.
-        """
+    def frames(self, records: DataFrame, batch: ShardSpans, count: int, attempt: int) -> Mapping[str, DataFrame | None]:
+        """Return what the pipeline makes of them. Raises PipelineFailed and PipelineError."""
         started = time.monotonic()
-        name = str(self.number if number is None else number)
-        value = Batch(name, dict(batch), count, attempt, int(time.time() * 1000))
+        value = Batch(str(self.number), dict(batch), count, attempt, int(time.time() * 1000))
         frames = self._pipeline.frames(records, value)
         self.figures.pipeline_s += time.monotonic() - started
         return frames

@@ -212,7 +212,7 @@ class PoisonSearch:
         dead = self._destinations.dead
         assert dead is not None
         groups = list(self._destinations.groups(source))
-        names = [sink.name for _, sinks in groups for sink in sinks] or [PIPELINE]
+        names = [sink.name for _, sinks in groups for sink in sinks] if self._destinations.sinks else [PIPELINE]
         if source.only is not None:
             names = [name for name in names if name in source.only]
         ((shard, at),) = source.ends.items()

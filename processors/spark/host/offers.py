@@ -145,12 +145,6 @@ class OfferQueue:
                 async with asyncio.timeout(min(times) - now if times else None):
                     await self._changed.wait()
 
-    async def full(self) -> None:
-        """Wait until a whole micro-batch waits; or half of one, if there is no room for more."""
-        while self._waiting_bytes < (self._batch_bytes_max // 2 if self._held_back else self._batch_bytes_max):
-            self._changed.clear()
-            await self._changed.wait()
-
     def is_near(self, last_start: float) -> bool:
         """Return whether what waits is to start so soon that an answer may be held for its commit."""
         now, due_at = time.monotonic(), self._due_at(last_start)

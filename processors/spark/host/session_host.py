@@ -17,19 +17,17 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from mld.processors.spark.batch import attempts, record_lines
 from mld.processors.spark.batch.engine import Engine
-from mld.processors.spark.batch.flight import Flight
-from mld.processors.spark.batch.micro_batch import EMPTY, MicroBatch, Offer, plan
+from mld.processors.spark.batch.micro_batch import MicroBatch, plan
 from mld.processors.spark.batch.outcome import BatchOutcome
 from mld.processors.spark.batch.page_file import PageFile
 from mld.processors.spark.batch.spool import Spool, SpoolError, open_spool
 from mld.processors.spark.held_answers import hold_limits
-from mld.processors.spark.high_water_marks import HighWaterMarks, StreamShard, fresh
+from mld.processors.spark.high_water_marks import StreamShard, fresh
 from mld.processors.spark.host.aligned_intake import AlignedIntake
 from mld.processors.spark.host.alignment import ArrivalSpan
 from mld.processors.spark.host.connection import ChildConnection, checkpoint_of
@@ -54,33 +52,6 @@ REFUSE_S = 1.0
 CLOSE_WAIT_S = 10.0
 """A session that takes longer to stop is killed."""
 BACKLOG = 1_024
-
-
-@dataclass(slots=True)
-class Trigger:
-    """One micro-batch on its way."""
-
-    taken: Taken
-    started: float
-    offers: list[Offer]
-    """Of what was taken, what is not dropped."""
-    marks: HighWaterMarks = field(default_factory=dict)
-    batch: MicroBatch = EMPTY
-    file: Path | None = None
-    flight: Flight | None = None
-
-    def written(self) -> asyncio.Future[None]:
-        """Return a future that is done once Spark has written what is in flight, or could not."""
-        assert self.flight is not None
-        loop = asyncio.get_running_loop()
-        done = loop.create_future()
-
-        def tell(_: object) -> None:
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(done.set_result, None)
-
-        self.flight.staged.add_done_callback(tell)
-        return done
 
 
 class SessionHost:
@@ -321,24 +292,16 @@ class SessionHost:
     # --- triggers ----------------------------------------------------------------------------------------------------
 
     async def _run_triggers(self, session: Started) -> NoReturn:
-        """Run one micro-batch after the other. While one is written and a whole other one waits, that is begun as well
-        (`batch.flight`); it is finished after the first, or planned anew and run."""
-        trigger: Trigger | None = None
+        """Run one micro-batch after the other."""
         while True:
-            if trigger is None:
-                await self._offers.due(self._last_start)
-                self._trigger_at = time.monotonic()
-                trigger = await self._begin(session.engine)
-            after = await self._next_of(trigger, session.engine)
+            await self._offers.due(self._last_start)
+            self._trigger_at = self._last_start = time.monotonic()
+            taken = self._offers.take()
             try:
-                await self._finish(trigger, after, session.engine)
-            except BaseException:
-                self._offers.clear(trigger.taken)
-                if after is not None:
-                    self._offers.clear(after.taken)
-                raise
-            trigger = after
-            self._trigger_at = None if after is None else time.monotonic()
+                await self._trigger(taken, session.engine)
+            finally:
+                self._offers.clear(taken)
+            self._trigger_at = None
 
     async def _watch(self) -> NoReturn:
         """Tell what waits, whatever Spark does; say loudly that a trigger makes no progress. A slow job and one that
@@ -363,65 +326,28 @@ class SessionHost:
                     jvm_pid or "of the driver",
                 )
 
-    async def _begin(self, engine: Engine | StreamingEngine, before: Flight | None = None) -> Trigger:
-        """Take what waits; Spark begins to write it, if the engine can have that."""
-        self._last_start = time.monotonic()
-        taken = self._offers.take()
-        trigger = Trigger(taken, self._last_start, [*taken.kept, *taken.new])
-        self._plan(trigger, engine)
-        if isinstance(engine, Engine):
-            loop = asyncio.get_running_loop()
-            begin = loop.run_in_executor(self._thread, engine.begin, trigger.batch, trigger.file, before)
-            try:
-                trigger.flight = await begin
-            except BaseException:
-                self._offers.clear(taken)
-                raise
-        return trigger
-
-    async def _next_of(self, trigger: Trigger, engine: Engine | StreamingEngine) -> Trigger | None:
-        """Return the micro-batch that is begun while this one is written, if one fills in time."""
-        if trigger.flight is None or trigger.flight.is_abandoned:
-            return None
-        full = asyncio.ensure_future(self._offers.full())
-        try:
-            await asyncio.wait([full, trigger.written()], return_when=asyncio.FIRST_COMPLETED)
-            return await self._begin(engine, trigger.flight) if full.done() else None
-        finally:
-            full.cancel()
-
-    async def _finish(self, trigger: Trigger, after: Trigger | None, engine: Engine | StreamingEngine) -> None:
-        loop = asyncio.get_running_loop()
-        flight = trigger.flight
-        if flight is None or flight.is_abandoned:
-            self._plan(trigger, engine)
-            outcome = await loop.run_in_executor(self._thread, engine.run, trigger.batch, trigger.file)
-        else:
-            assert isinstance(engine, Engine)
-            next_flight = None if after is None else after.flight
-            outcome = await loop.run_in_executor(self._thread, engine.finish, flight, next_flight)
-        batch = trigger.batch
-        new = plan(trigger.taken.new, trigger.marks)
+    async def _trigger(self, taken: Taken, engine: Engine | StreamingEngine) -> None:
+        """Run what was taken, without the offers of children that are gone: nothing of them is checkpointed, so they
+        are delivered again, and what stands before them may not be committed.
+        """
+        started = self._last_start
+        there = {child.number for child in self._children.values() if not child.closed}
+        every = [*taken.kept, *taken.new]
+        self._offers.release(sum(offer.size for offer in every if offer.link not in there))
+        offers = [offer for offer in every if offer.link in there]
+        marks = {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None}
+        batch = plan(offers, marks)
+        file = None
+        if (number := taken.number) is not None:
+            offered = [piece.offer for piece in batch.slices if piece.offer.spool == number]
+            length = sum(offer.stop - offer.start for offer in offered)
+            file = self._spool.path(number) if length and length == taken.length else None
+        outcome = await asyncio.get_running_loop().run_in_executor(self._thread, engine.run, batch, file)
+        new = plan(taken.new, marks)
         lags = {shard.label: lag for shard, lag in sorted(self._lag_ms.items())}
         self._status.triggered(new.records, new.size, outcome.figures, len(outcome.failed), lags)
         self._answer(batch, outcome)
-        self._offers.clear(trigger.taken)
-        self._report(batch, new, outcome, trigger.started)
-
-    def _plan(self, trigger: Trigger, engine: Engine | StreamingEngine) -> None:
-        """Plan a batch by the marks as they are; without the offers of children that are gone or have failed: nothing
-        of them is checkpointed, so they are delivered again, and what stands before them may not be committed.
-        """
-        there = {child.number for child in self._children.values() if not child.closed}
-        self._offers.release(sum(offer.size for offer in trigger.offers if offer.link not in there))
-        offers = trigger.offers = [offer for offer in trigger.offers if offer.link in there]
-        marks = trigger.marks = {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None}
-        batch = trigger.batch = plan(offers, marks)
-        trigger.file = None
-        if (number := trigger.taken.number) is not None:
-            offered = [piece.offer for piece in batch.slices if piece.offer.spool == number]
-            length = sum(offer.stop - offer.start for offer in offered)
-            trigger.file = self._spool.path(number) if length and length == trigger.taken.length else None
+        self._report(batch, new, outcome, started)
 
     def _answer(self, batch: MicroBatch, outcome: BatchOutcome) -> None:
         kept = {

@@ -19,8 +19,7 @@ from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
 from mld.processors.spark.spark_errors import SessionError, SessionUnreachable
-from mld.processors.spark.streaming.engine import StreamingEngine
-from mld.processors.spark.streaming.factory import make_engine
+from mld.processors.spark.streaming.engine import StreamingEngine, make_engine
 from mld.processors.spark.writer_identity import UNKNOWN
 from mld.properties.spark import Mode
 

@@ -158,13 +158,6 @@ class Handover:
         versions = self._definitions.of(texts) if self._format is Format.AVRO else {}
         return handed(raw, self._format, self._reader, divert=self._divert, versions=versions, letter=self._letter)
 
-    def on_another_thread(self, function: Callable[[], Result]) -> Callable[[], Result]:
-        """Run with what this thread has set in Spark: job group, scheduler pool, tags."""
-        from pyspark import inheritable_thread_target
-
-        carried: Callable[[], Result] = inheritable_thread_target(self._session)(function)
-        return carried
-
     @staticmethod
     def shared(records: DataFrame, frames: Sequence[DataFrame]) -> AbstractContextManager[None]:
         """Compute once what several frames have in common, while it lasts."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mld import DISTRIBUTION
-from mld.processors.spark.session import class_archive, delta_log, gateway, local_files
+from mld.processors.spark.session import class_archive, delta_log, gateway
 from mld.processors.spark.session.cluster import ANSWER_SHARE, addresses, await_answer
 from mld.processors.spark.session.lakehouse import DELTA, PACKAGES, NoRelease, formats_of, lake_settings
 from mld.processors.spark.session.s3a import NoS3A, is_needed, s3a_settings
@@ -135,8 +135,6 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     if delta_log.CLASS in conf.values():
         delta_log.install(session, scratch)
-    if settings.is_local and f"spark.hadoop.{local_files.KEY}" not in dict(settings.conf):
-        local_files.install(session)
     return session
 
 

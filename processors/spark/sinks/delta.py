@@ -19,7 +19,6 @@ from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.ledger import Columns, ColumnsClash, LedgerEntry
 from mld.processors.spark.high_water_marks import HighWaterMarks
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
-from mld.processors.spark.sinks.conditional_store import is_conditional
 from mld.processors.spark.sinks.lake_table import APPLICATION, MISSING, LakeSink, LostRace
 from mld.processors.spark.sinks.merge import Merge, merge_of, quoted
 
@@ -33,6 +32,9 @@ LOST_PROPERTY = "mld.ledger.lost"
 ONE_DRIVER_SCHEMES = frozenset(("s3", "s3a", "s3n"))
 """Where Delta's own log store lets two drivers overwrite each other's commits: it looks, and then writes."""
 SINGLE_DRIVER_STORE = "S3SingleDriverLogStore"
+CONDITION = "fs.option.create.conditional.overwrite"
+NOT_MATCHED = "RemoteFileChangedException"
+"""How S3A says that a condition did not hold."""
 CONF = "spark.databricks.delta."
 USER_METADATA, TXN_APPLICATION, TXN_VERSION = (
     f"{CONF}commitInfo.userMetadata",
@@ -270,3 +272,24 @@ def _set(session: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
     finally:
         for key in conf:
             session.conf.unset(key)
+
+
+def is_conditional(session: SparkSession, place: str) -> bool:
+    """Return whether a file below `place` is created only if it is not there, tried with two writers of one at once.
+    Raises whatever Spark raises if that cannot be tried.
+    """
+    java: Any = session._jvm
+    path = java.org.apache.hadoop.fs.Path(f"{place.rstrip('/')}/_mld/probe/{java.java.util.UUID.randomUUID()}")
+    files = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
+    try:
+        one, other = (files.createFile(path).overwrite(True).must(CONDITION, True).build() for _ in range(2))
+        one.close()
+        try:
+            other.close()
+        except Exception as error:
+            if NOT_MATCHED in str(error):
+                return True
+            raise
+        return False
+    finally:
+        files.delete(path, False)

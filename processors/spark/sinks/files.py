@@ -29,10 +29,10 @@ from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.admission import AdmittedSink, admission_of
 from mld.processors.spark.commit.journal import LEDGER, Journal, SinkJournal, signature
 from mld.processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, LedgerEntry
-from mld.processors.spark.commit.store import PosixStore, StagingStore, Store, as_sink_error
+from mld.processors.spark.commit.store import StagingStore, Store, as_sink_error
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
-from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec, StagedFrame
+from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.dictionaries import Dictionaries, chunks_of
 from mld.processors.spark.sinks.letter_files import LetterFiles, StoredLetters
 from mld.processors.spark.sinks.spark_write import write
@@ -93,54 +93,33 @@ class FileSink(AdmittedSink):
         return head.number if head else 0
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
-        self.look(frame, batch)  # before the job: a zombie need not run it
-        return self.commit(self.stage(frame), batch, batch_id)
-
-    @property
-    def stages_ahead(self) -> bool:
-        """Where Spark writes to this machine. The staging areas of a bucket were not tried."""
-        return isinstance(self._store, PosixStore)
-
-    def look(self, frame: DataFrame | None, batch: ShardSpans) -> None:
-        self._check(self._journal.head(), batch, self._columns(frame))
-
-    def stage(self, frame: DataFrame | None) -> StagedFrame:
         columns = self._columns(frame)
+        self._check(self._journal.head(), batch, columns)  # before the job: a zombie need not run it
         with self._journal.staged() as token:
             rows = self._write(frame, token) if frame is not None else 0
-            return StagedFrame(token, frame, columns, tuple(self._clean(token, rows)), rows)
+            files = self._clean(token, rows)
+            if files:
+                self._learn(frame, f"{self._journal.data(token)}/{files[0]}", rows // len(files))
 
-    def commit(self, staged: StagedFrame, batch: ShardSpans, batch_id: str) -> Published:
-        with self._journal.staged(staged.token):
-            return self._commit(staged, batch, batch_id)
+            def follow(head: LedgerEntry | None) -> LedgerEntry:
+                self._check(head, batch, columns)
+                entry = self._admission.following(
+                    head,
+                    batch,
+                    token,
+                    layout=self._layout_after(head),
+                    columns=self._widened(head, columns),
+                    moves=self._moves(head.number + 1 if head else 1, files, self._layout_after(head)),
+                    batch_id=batch_id,
+                    **signature(),
+                    rows=rows,
+                )
+                self._accompany(entry, token)
+                return entry
 
-    def discard(self, staged: StagedFrame) -> None:
-        self._journal.discard(staged.token)
-
-    def _commit(self, staged: StagedFrame, batch: ShardSpans, batch_id: str) -> Published:
-        token, columns, files, rows = staged.token, staged.columns, list(staged.files), staged.rows
-        if files:
-            self._learn(staged.frame, f"{self._journal.data(token)}/{files[0]}", rows // len(files))
-
-        def follow(head: LedgerEntry | None) -> LedgerEntry:
-            self._check(head, batch, columns)
-            entry = self._admission.following(
-                head,
-                batch,
-                token,
-                layout=self._layout_after(head),
-                columns=self._widened(head, columns),
-                moves=self._moves(head.number + 1 if head else 1, files, self._layout_after(head)),
-                batch_id=batch_id,
-                **signature(),
-                rows=rows,
-            )
-            self._accompany(entry, token)
-            return entry
-
-        entry = self._journal.commit(token, follow)
-        self._committed(entry)
-        return Published(self._admission.marks(entry), entry.number, rows)
+            entry = self._journal.commit(token, follow)
+            self._committed(entry)
+            return Published(self._admission.marks(entry), entry.number, rows)
 
     def _write(self, frame: DataFrame, token: str) -> int:
         stage("staging")

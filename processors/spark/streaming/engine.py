@@ -12,10 +12,10 @@ import logging
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from mld.processors.spark.batch.attempts import HealthCheck, Patience, check_continues, until_published
 from mld.processors.spark.batch.micro_batch import MicroBatch
@@ -24,15 +24,26 @@ from mld.processors.spark.batch.repeats import Repeats
 from mld.processors.spark.batch.source import BatchSource, source_of
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.commit.ledger import LedgerEntry
+from mld.processors.spark.commit.store import local_directory
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, spans
+from mld.processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
+from mld.processors.spark.session import spark_session
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import GoneBack, SinkRefused
-from mld.processors.spark.streaming.inbox import NAME, Inbox, check_not_lost
+from mld.processors.spark.sink_port import GoneBack, Sink, SinkRefused
+from mld.processors.spark.streaming.inbox import NAME, QUERIES, Inbox, LeadLock, check_not_lost
 from mld.processors.spark.streaming.leader import QueryFailed, QueryLeader
+from mld.processors.spark.streaming.queries import SparkQueries
 from mld.properties.spark import OnGap
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 log = logging.getLogger("mld.spark")
+
+KEY = "mld.spark.checkpoint"
+GLOB_LETTERS = "*?[]{}"
+"""What Spark takes for a pattern in the path of a streaming source."""
 
 
 class StreamingEngine:
@@ -152,3 +163,45 @@ def _writer(source: BatchSource, missing: ShardSpans) -> Callable[[BinaryIO], No
 def _copy(source: Path, target: BinaryIO) -> None:
     with source.open("rb") as file:
         shutil.copyfileobj(file, target)
+
+
+def make_engine(
+    spark: SparkSession,
+    settings: SparkSettings,
+    pipeline: Pipeline,
+    sinks: Sequence[Sink],
+    dead: Sink | None,
+    spool: Spool,
+) -> StreamingEngine:
+    """Make the engine; the pipeline is asked once for its frames. Raises SinkRefused and PipelineError."""
+    if not settings.checkpoint:
+        raise SinkRefused(f"{KEY} is missing; mld.spark.mode = streaming keeps its state there")
+    root = local_directory(settings.checkpoint, KEY)
+    if strange := sorted(set(GLOB_LETTERS) & set(str(root))):
+        raise SinkRefused(f"{KEY} = {settings.checkpoint}: Spark takes {' '.join(strange)} for a pattern; rename it")
+    for sink in sinks:
+        if sink.exactly_once and settings.output_modes.get(sink.name) == "complete":
+            raise SinkRefused(
+                f"mld.spark.sink.{sink.name}.outputMode is complete, which replaces all rows each time, and this "
+                "format is appended to; write append or update, or another format with mode = overwrite"
+            )
+    private = settings.is_local  # executors may be other users
+    inbox = Inbox(root, settings.writer, private=private)
+    inbox.open()  # before Spark looks for the directory
+    inbox.make_home(QUERIES)
+    for sink in sinks:
+        sink.open()  # what refuses us is to be heard before a query has taken anything
+    named = {sink.name: sink for sink in sinks}
+    queries = SparkQueries(spark, settings, pipeline, named, dead, root, inbox.directory)
+    try:
+        queries.frames()
+    except PipelineFailed as error:
+        raise PipelineError(f"{error}; correct the pipeline") from error
+    leader = QueryLeader(
+        Inbox(root, settings.writer, private=private),
+        LeadLock(root, spark_session.jvm_pid(spark)),
+        queries,
+        attempts_max=settings.attempts_max,
+        backoff_s=settings.retry_backoff_s,
+    )
+    return StreamingEngine(settings, inbox, leader, spark_session.SessionHealth(spark), spool)

@@ -17,7 +17,7 @@ from mld.processors.spark.batch.spool import SpoolError
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 from mld.processors.spark.sink_port import Blameless, DataRefused, JobFailed, SinkError, SinkRefused
 from mld.processors.spark.spark_errors import SessionGone
-from tests.unit.spark.twins import Bed, MemorySink, StagingMemorySink, settings_of
+from tests.unit.spark.twins import Bed, MemorySink, settings_of
 
 A = StreamShard("s", "a")
 
@@ -504,160 +504,44 @@ def test_a_wait_is_ended_by_stop(tmp_path):
         bed.run(bed.offer("a", [1]))
 
 
-# --- two batches in flight -------------------------------------------------------------------------------------------
+# --- whatever happens -------------------------------------------------------------------------------------------------
 
 
 DEAD_OF_JSON = ("mld.spark.deadLetter = /dead", "mld.spark.format = json", "mld.spark.schema = a INT")
 
 
-def staging_bed(tmp_path: Path, *more: str, **bed_more: Any) -> tuple[Bed, StagingMemorySink]:
-    out = StagingMemorySink("out")
-    return Bed(tmp_path, settings_of(*more), sinks={"out": out}, **bed_more), out
-
-
-def two_in_flight(bed: Bed) -> tuple[Any, Any]:
-    first = bed.engine.begin(*bed.plan(bed.offer("a", range(1, 4))))
-    second = bed.engine.begin(*bed.plan(bed.offer("a", range(4, 7))), first)
-    return first, second
-
-
-def test_a_batch_in_flight_is_trimmed_by_the_ends_of_the_one_before_it(tmp_path):
-    bed, out = staging_bed(tmp_path)
-    first = bed.engine.begin(*bed.plan(bed.offer("a", range(1, 4))))
-    second = bed.engine.begin(*bed.plan(bed.offer("a", range(2, 7))), first)
-    assert first is not None and second is not None
-    assert bed.engine.finish(first, second).failed == {}
-    assert (numbers(out), second.is_abandoned) == ([1, 2, 3], False)
-    assert bed.engine.finish(second).figures.dropped == {"out": 2}
-    assert (numbers(out), out.publications, out.stagings) == ([*range(1, 7)], 2, 2)
-    assert bed.engine.begin(*bed.plan(bed.offer("a", range(1, 7)))) is None, "nothing of it is missing"
-
-
-def test_what_is_in_flight_after_a_batch_that_is_no_plain_success_is_thrown_away(tmp_path):
-    bed, out = staging_bed(tmp_path)
-    out.commit_faults = [SinkError("no answer")]
-    first, second = two_in_flight(bed)
-    assert bed.engine.finish(first, second).failed == {}
-    assert (numbers(out), second.is_abandoned, out.staged) == ([1, 2, 3], True, [])
-    assert bed.engine.run(second.batch, second.file).failed == {}
-    assert numbers(out) == [*range(1, 7)]
-
-
-def test_a_zombie_with_two_batches_in_flight_commits_neither(tmp_path):
-    bed, out = staging_bed(tmp_path)
-    first, second = two_in_flight(bed)
-    out.marks = {A: RecordPosition(9)}  # of a worker that has the shard by now
-    assert bed.engine.finish(first, second).failed == {}
-    assert (second.is_abandoned, out.staged) == (True, [])
-    assert bed.engine.run(second.batch, second.file).figures.dropped == {"out": 3}
-    assert (out.rows, out.publications) == ([], 0)
-
-
-def test_letters_that_are_refused_stop_the_shard_and_what_is_in_flight_after_it(tmp_path):
-    """The marks of the dead letter must not move past letters that it has not got."""
-    dead = MemorySink("deadLetter", faults=[SinkRefused("no rights")])
-    bed, out = staging_bed(tmp_path, *DEAD_OF_JSON, dead=dead)
-    data = {2: b"{bad", 5: b"{bad"}
-    first = bed.engine.begin(*bed.plan(bed.offer("a", range(1, 4), data)))
-    second = bed.engine.begin(*bed.plan(bed.offer("a", range(4, 7), data)), first)
-    assert first is not None and second is not None
-    assert bed.engine.finish(first, second).failed == {A: "no rights"}
-    assert (numbers(out), second.is_abandoned, out.staged, dead.marks) == ([1, 3], True, [], {})
-
-
-def test_malformed_records_of_batches_in_flight_are_letters_each_once_and_read_once_more(tmp_path):
-    dead = MemorySink("deadLetter")
-    bed, out = staging_bed(tmp_path, *DEAD_OF_JSON, dead=dead)
-    data = {3: b"{bad", 50: b"{bad"}
-    first = bed.engine.begin(*bed.plan(bed.offer("a", range(1, 41), data)))
-    second = bed.engine.begin(*bed.plan(bed.offer("a", range(41, 81), data)), first)
-    assert first is not None and second is not None
-    assert bed.engine.finish(first, second).figures.malformed == 1
-    assert bed.engine.finish(second).figures.malformed == 1
-    assert (numbers(dead), numbers(out)) == ([3, 50], [n for n in range(1, 81) if n not in data])
-    assert bed.frames.read <= 80 + 4, "only the records under suspicion are read again"
-
-
-def test_what_a_job_said_of_malformed_records_is_not_taken_for_those_of_the_next_batch(tmp_path):
-    dead = MemorySink("deadLetter")
-    bed, _ = staging_bed(tmp_path, *DEAD_OF_JSON, dead=dead)
-    data = {3: b"{bad", 11: b"{bad"}
-    for numbers_of_batch in (range(1, 11), [11]):  # of one record, a bitmap would save nothing
-        flight = bed.engine.begin(*bed.plan(bed.offer("a", numbers_of_batch, data)))
-        assert flight is not None
-        bed.engine.finish(flight)
-    assert numbers(dead) == [3, 11]
-
-
-def test_nothing_is_begun_upon_a_batch_that_was_thrown_away(tmp_path):
-    """Should that fail, what was begun would be without what stands before it."""
-    bed, out = staging_bed(tmp_path)
-    first, second = two_in_flight(bed)
-    second.abandon()
-    assert bed.engine.begin(*bed.plan(bed.offer("a", range(7, 10))), second) is None
-    bed.engine.finish(first, second)
-    assert (numbers(out), out.staged) == ([1, 2, 3], [])
-
-
-def test_several_sinks_and_no_sink_are_not_begun_ahead(tmp_path):
-    sinks = {name: StagingMemorySink(name) for name in ("one", "two")}
-    several = Bed(tmp_path / "several", settings_of(sinks=sinks), sinks=sinks)
-    assert several.engine.begin(*several.plan(several.offer("a", [1]))) is None
-    none = Bed(tmp_path / "none", settings_of(sinks=()), lambda records, batch: None)
-    assert none.engine.begin(*none.plan(none.offer("a", [1]))) is None
-
-
 @settings(max_examples=60)
 @given(st.data())
-def test_whatever_happens_with_two_batches_in_flight_each_record_is_there_once_and_in_order(tmp_path_factory, data):
-    """Faults at every half of a publication, poison, malformed records, deliveries that are repeated, and another
-    worker that takes the shard; the second batch is begun before, between and after them."""
+def test_whatever_happens_each_record_is_there_once_and_in_order(tmp_path_factory, data):
+    """Faults before and after a publication, poison, malformed records, deliveries that are repeated, and another
+    worker that takes the shard."""
+    kinds = st.lists(st.sampled_from([None, None, None, SinkError("not now"), JobFailed("a task")]), max_size=8)
+    out = MemorySink("out", faults=data.draw(kinds), faults_after=data.draw(kinds))
     dead = MemorySink("deadLetter", faults=data.draw(st.lists(st.sampled_from([None, SinkError("full")]), max_size=3)))
-    bed, out = staging_bed(tmp_path_factory.mktemp("bed"), *DEAD_OF_JSON, dead=dead)
+    bed = Bed(tmp_path_factory.mktemp("bed"), settings_of(*DEAD_OF_JSON), sinks={"out": out}, dead=dead)
     bed.is_page = lambda: data.draw(st.booleans(), label="page")
     last = 40
     bad = data.draw(st.sets(st.integers(1, last), max_size=3), label="malformed")
     poison = data.draw(st.sets(st.integers(1, last), max_size=2), label="poison") - bad
     texts = dict.fromkeys(bad, b"{bad")
     bed.poison(lambda one: not one.startswith(b"{") and int(one) in poison)
-    kinds = st.lists(st.sampled_from([None, None, None, SinkError("not now"), JobFailed("a task")]), max_size=8)
-    out.stage_faults, out.commit_faults, out.commit_faults_after, out.faults = (data.draw(kinds) for _ in range(4))
     bed.run(bed.offer("b", [1001, 1002]))  # evidence, should a record be to blame
-    at, in_flight, together, rounds = 0, [], 0, 0
-
-    def next_offer() -> Any:
-        nonlocal at
-        first = max(1, at + 1 - data.draw(st.integers(0, 4)))
-        at = min(last, at + data.draw(st.integers(1, 12)))
-        return bed.offer("a", range(first, at + 1), texts)
-
-    while at < last or in_flight:
+    at = rounds = 0
+    while at < last:
         rounds += 1
         assert rounds < 200
-        if at < last and len(in_flight) < 2 and (not in_flight or data.draw(st.booleans(), label="ahead")):
-            offer = next_offer()
-            flight = bed.engine.begin(*bed.plan(offer), in_flight[0][1] if in_flight else None)
-            together += bool(in_flight)
-            in_flight.append((offer, flight))
-            if flight is not None and in_flight[0][1] is not None:
-                continue
         if data.draw(st.integers(0, 9)) == 0 and (mark := out.marks.get(A)) is not None and mark.sequence < last:
             number = mark.sequence + 1  # another worker writes one record more
             if number not in poison | bad:
                 out.rows.append(("a", number, b"%d" % number))
                 out.marks = {**out.marks, A: RecordPosition(number)}
-        offer, flight = in_flight.pop(0)
-        after = in_flight[0][1] if in_flight else None
-        begun = flight is not None and not flight.is_abandoned
-        outcome = bed.engine.finish(flight, after) if begun else bed.run(offer)
-        if outcome.failed:
-            if after is not None:
-                assert after.is_abandoned
-            at, in_flight = 0, []  # the shard starts again from its checkpoint
+        first = max(1, at + 1 - data.draw(st.integers(0, 4)))
+        at = min(last, at + data.draw(st.integers(1, 12)))
+        if bed.run(bed.offer("a", range(first, at + 1), texts)).failed:
+            at = 0  # the shard starts again from its checkpoint
             bed.run(bed.offer("b", range(1002 + rounds, 1004 + rounds)))
     assert numbers(out) == [n for n in range(1, last + 1) if n not in poison | bad]
     assert sorted(numbers(dead)) == sorted(poison | bad)
-    assert out.staged == []
     bed.engine.stop()
     bed.spool.close()
 
@@ -683,20 +567,17 @@ def test_a_sink_that_was_restored_from_a_backup_refuses_what_does_not_follow_its
 
 
 def run_to_its_end(bed: Bed, offer) -> dict[StreamShard, str]:
-    """As a host: ahead of its turn if it can be, and what is kept comes again. The shards that stop."""
-    batch, file = bed.plan(offer)
-    flight = bed.engine.begin(batch, file)
-    outcome = bed.engine.run(batch, file) if flight is None else bed.engine.finish(flight)
+    """As a host: what is kept comes again. The shards that stop."""
+    outcome = bed.run(offer)
     while outcome.kept and not outcome.failed:
         outcome = bed.run(offer)
     return outcome.failed
 
 
-@pytest.mark.parametrize("kind", [MemorySink, StagingMemorySink])
 @pytest.mark.parametrize("at", ["between batches", "in a batch", "in the search for poison"])
-def test_a_database_that_fails_over_to_a_standby_that_lags_takes_no_batch_that_does_not_follow(tmp_path, kind, at):
+def test_a_database_that_fails_over_to_a_standby_that_lags_takes_no_batch_that_does_not_follow(tmp_path, at):
     """What was not checkpointed yet is delivered again, and then nothing is missing."""
-    out, dead = kind("out"), MemorySink("deadLetter")
+    out, dead = MemorySink("out"), MemorySink("deadLetter")
     bed = Bed(tmp_path, settings_of("mld.spark.attemptsMax = 1", "mld.spark.deadLetter = /d"), dead=dead)
     bed.sinks = {"out": out}
     bed.use(bed.spool)

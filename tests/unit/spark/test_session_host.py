@@ -33,7 +33,7 @@ from mld.processors.spark.sink_port import JobFailed, SinkRefused
 from mld.protocol.codec import encode_process_records
 from mld.protocol.messages import Record
 from tests.support.patience import PATIENCE_S
-from tests.unit.spark.twins import DAEMON, STREAM, Bed, MemorySink, StagingMemorySink, line_of, settings_of
+from tests.unit.spark.twins import DAEMON, STREAM, Bed, MemorySink, line_of, settings_of
 
 QUICK = "mld.spark.triggerIntervalMillis = 10"
 NEVER = "mld.spark.triggerIntervalMillis = 3600000"
@@ -170,14 +170,8 @@ def hold_publications(bed):
 def hold_everything(sink, first_fault=None):
     """Hold every job of the sink until the event that is returned is set; the first one fails then."""
     held, publish = threading.Event(), sink.publish
-
-    def on_stage(number):
-        held.wait(BOUND_S)
-        if number == 1 and first_fault is not None:
-            raise first_fault
-
     sink.publish = lambda *a: held.wait(BOUND_S) and publish(*a)
-    sink.on_stage, sink.faults = on_stage, [first_fault]
+    sink.faults = [first_fault]
     return held
 
 
@@ -209,9 +203,8 @@ async def test_by_default_the_first_batch_has_its_checkpoint_at_once_and_the_nex
         assert world.bed.sinks["out"].publications == 2
 
 
-@pytest.mark.parametrize("sink", [MemorySink, StagingMemorySink])
-async def test_a_sink_behind_the_checkpoint_refuses_the_shard_and_takes_it_once_it_is_read_again(tmp_path, sink):
-    out = sink("out", {StreamShard(STREAM, "a"): RecordPosition(3)})
+async def test_a_sink_behind_the_checkpoint_refuses_the_shard_and_takes_it_once_it_is_read_again(tmp_path):
+    out = MemorySink("out", {StreamShard(STREAM, "a"): RecordPosition(3)})
     async with serving(tmp_path, QUICK, sinks={"out": out}) as world:
         daemon = await world.child(at="5")
         assert await world.call(daemon.say, line_of([6], lag=0)) is None
@@ -400,10 +393,9 @@ async def test_a_shard_that_stops_is_told_why_and_the_others_go_on(tmp_path):
         assert good.checkpoints == [("7", 0)]
 
 
-@pytest.mark.parametrize("sink", [MemorySink, StagingMemorySink])
-async def test_what_follows_a_batch_that_failed_is_not_committed_without_it(tmp_path, sink):
-    """It waits already, or is in flight, when its shard is told to stop."""
-    async with serving(tmp_path, *SMALL, sinks={"out": sink("out")}) as world:
+async def test_what_follows_a_batch_that_failed_is_not_committed_without_it(tmp_path):
+    """It waits already when its shard is told to stop."""
+    async with serving(tmp_path, *SMALL) as world:
         out = world.bed.sinks["out"]
         held = hold_everything(out, SinkRefused("column x is int"))
         daemon = await world.child()
@@ -418,11 +410,6 @@ async def test_what_follows_a_batch_that_failed_is_not_committed_without_it(tmp_
         assert other.checkpoints == [("1", 0)]
 
 
-def staging_world(tmp_path, **more):
-    """A host whose only sink can be taken apart, and whose micro-batches are a line each."""
-    return serving(tmp_path, *SMALL, sinks={"out": StagingMemorySink("out")}, **more)
-
-
 async def three_batches(world):
     """Whole micro-batches of one shard, that wait one after the other."""
     daemon = await world.child()
@@ -431,56 +418,11 @@ async def three_batches(world):
     return daemon
 
 
-async def test_the_next_batch_is_written_before_the_one_before_it_is_committed_and_no_third(tmp_path):
-    async with staging_world(tmp_path) as world:
-        out = world.bed.sinks["out"]
-        held = hold_everything(out)
-        daemon = await three_batches(world)
-        await until(lambda: out.stagings == 2)
-        await asyncio.sleep(NOTHING_COMES_S)
-        assert (out.stagings, out.publications, daemon.checkpoints) == (2, 0, [])
-        held.set()
-        assert await world.call(daemon.act, "shutdownRequested") == "shutdownRequested"
-        assert (daemon.checkpoints[-1], numbers(world.bed)) == (("9", 0), [*range(1, 10)])
-        assert (out.stagings, out.publications, out.staged) == (3, 3, [])
-        assert spooled(world) == []
-
-
-async def test_little_is_not_begun_ahead_of_its_turn(tmp_path):
-    async with serving(tmp_path, QUICK, sinks={"out": StagingMemorySink("out")}) as world:
-        out = world.bed.sinks["out"]
-        held = hold_everything(out)
-        daemon = await three_batches(world)
-        await asyncio.sleep(NOTHING_COMES_S)
-        assert out.stagings == 1
-        held.set()
-        assert await world.call(daemon.act, "shutdownRequested") == "shutdownRequested"
-        assert (daemon.checkpoints[-1], numbers(world.bed)) == (("9", 0), [*range(1, 10)])
-
-
-async def test_a_pipeline_is_called_on_one_thread_one_batch_after_the_other(tmp_path):
-    called = []
-
-    def transform(records, batch):
-        called.append((batch.id, threading.current_thread().name))
-        return records
-
-    async with staging_world(tmp_path, transform=transform) as world:
-        held = hold_everything(world.bed.sinks["out"])
-        daemon = await three_batches(world)
-        await until(lambda: len(called) == 2)
-        held.set()
-        await world.call(daemon.act, "shutdownRequested")
-        assert [name for name, _ in called] == ["1", "2", "3"]
-        assert len({thread for _, thread in called}) == 1
-
-
-async def test_a_child_that_is_gone_while_its_batches_are_in_flight_gets_them_again_and_they_are_dropped(tmp_path):
-    async with staging_world(tmp_path) as world:
+async def test_a_child_that_is_gone_while_a_batch_is_written_gets_them_again_and_they_are_dropped(tmp_path):
+    async with serving(tmp_path, *SMALL) as world:
         out = world.bed.sinks["out"]
         held = hold_everything(out)
         gone = await three_batches(world)
-        await until(lambda: out.stagings == 2)
         assert await world.call(gone.end) is None
         held.set()
         daemon = await three_batches(world)
@@ -488,12 +430,11 @@ async def test_a_child_that_is_gone_while_its_batches_are_in_flight_gets_them_ag
         assert (daemon.checkpoints[-1], numbers(world.bed)) == (("9", 0), [*range(1, 10)])
 
 
-async def test_a_session_that_goes_while_two_batches_are_in_flight_commits_neither(tmp_path):
-    async with staging_world(tmp_path) as world:
+async def test_a_session_that_goes_while_a_batch_is_written_commits_none(tmp_path):
+    async with serving(tmp_path, *SMALL) as world:
         out = world.bed.sinks["out"]
         held = hold_everything(out, JobFailed("the JVM is gone"))
         daemon = await three_batches(world)
-        await until(lambda: out.stagings == 2)
         world.bed.health.gone = True
         held.set()
         assert await asyncio.wait_for(world.running, BOUND_S) == 1
@@ -501,32 +442,15 @@ async def test_a_session_that_goes_while_two_batches_are_in_flight_commits_neith
         assert (out.rows, out.marks) == ([], {})
 
 
-async def test_a_host_that_ends_while_two_batches_are_in_flight_commits_neither(tmp_path):
-    async with staging_world(tmp_path) as world:
+async def test_a_host_that_ends_while_a_batch_is_written_commits_none(tmp_path):
+    async with serving(tmp_path, *SMALL) as world:
         out = world.bed.sinks["out"]
         held = hold_everything(out)
         await three_batches(world)
-        await until(lambda: out.stagings == 2)
         world.running.cancel()
         await asyncio.wait([world.running])
         held.set()
         assert (out.rows, out.marks) == ([], {})
-
-
-async def test_nothing_is_begun_upon_a_batch_that_was_thrown_away(tmp_path):
-    async with staging_world(tmp_path) as world:
-        out = world.bed.sinks["out"]
-        held = hold_everything(out, JobFailed("a task was lost"))
-        out.faults = [None, SinkRefused("column x is int")]
-        daemon = await three_batches(world)
-        await until(lambda: out.stagings == 2)
-        held.set()
-        assert await world.call(daemon.act, "shutdownRequested") is None
-        assert "column x is int" in str(await world.call(daemon.end))
-        other = await world.child("b")
-        assert await world.call(other.say, line_of([1], lag=0)) == "processRecords"
-        assert (numbers(world.bed), out.marks[StreamShard(STREAM, "a")]) == ([1, 2, 3], RecordPosition(3))
-        assert out.staged == []
 
 
 async def test_a_host_that_cannot_start_says_why(tmp_path):

@@ -22,7 +22,7 @@ from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, a
 from mld.processors.spark.pipeline import Pipeline
 from mld.processors.spark.session.handover import Counted, Handed
 from mld.processors.spark.settings import SparkSettings, make
-from mld.processors.spark.sink_port import Fenced, JobFailed, Published, SinkSpec, StagedFrame
+from mld.processors.spark.sink_port import Fenced, JobFailed, Published, SinkSpec
 from mld.processors.spark.spark_errors import SessionGone
 from mld.processors.spark.streaming.engine import StreamingEngine
 from mld.properties.grammar import parse
@@ -96,50 +96,6 @@ class MemorySink:
             raise fault
 
 
-@dataclass
-class StagingMemorySink(MemorySink):
-    """A `MemorySink` that can be taken apart; `publish` has the faults of both halves."""
-
-    stages_ahead: bool = True
-    stage_faults: list[Exception | None] = field(default_factory=list)
-    commit_faults: list[Exception | None] = field(default_factory=list)
-    commit_faults_after: list[Exception | None] = field(default_factory=list)
-    on_stage: Callable[[int], None] = lambda number: None
-    """Hears that the n-th frame is being staged, on the thread that does it."""
-    stagings: int = 0
-    staged: list[StagedFrame] = field(default_factory=list)
-    """Neither committed nor discarded."""
-
-    def look(self, frame, batch):
-        if changed := moved(batch, self.marks):
-            raise Fenced(self.name, changed)
-
-    def stage(self, frame):
-        self.stagings += 1
-        number = self.stagings
-        self.on_stage(number)
-        self._fault(self.stage_faults)
-        frame.on_write()
-        if any(self.poison(data) for _, _, data in frame.records):
-            raise self.refusal("division by zero")
-        staged = StagedFrame(f"{number}", frame, (), (), len(frame.records))
-        self.staged.append(staged)
-        return staged
-
-    def commit(self, staged, batch, batch_id):
-        self.discard(staged)
-        self.look(staged.frame, batch)
-        self._fault(self.commit_faults)
-        self.rows += staged.frame.records
-        self.marks = advanced(self.marks, batch)
-        self.publications += 1
-        self._fault(self.commit_faults_after)
-        return Published(dict(self.marks), self.publications, staged.rows)
-
-    def discard(self, staged):
-        self.staged.remove(staged)
-
-
 class MemoryFrames:
     """Frames of the records of a file; data that starts with `{` but is no JSON is malformed."""
 
@@ -183,10 +139,6 @@ class MemoryFrames:
             return Counted(len(every), len(bad), bitmap_of(one[:2] for one in bad)) if ran else None
 
         return Handed(Frame(good, on_write=lambda: ran.append(True)), lambda: Frame(bad), because, counts)
-
-    @staticmethod
-    def on_another_thread(function):
-        return function
 
     @contextmanager
     def shared(self, records: Frame, frames: Sequence[Frame]) -> Iterator[None]:
