@@ -120,7 +120,7 @@ def act(command: str, asked: Asked, planner: Planner, waiting: Waiting | None = 
                 return EXIT_FAILURE
             return code
 
-    finish(acting, interrupted=INTERRUPTED)
+    finish(acting, interrupted=INTERRUPTED, acts=True)
 
 
 async def _nobody_minds() -> None:

@@ -364,4 +364,4 @@ def run_on(
         async with application_of(settings, None if of_whole else only_stream(settings, name)) as app:
             return await work(app)
 
-    finish(running, interrupted=INTERRUPTED)
+    finish(running, interrupted=INTERRUPTED, acts=True)

@@ -61,7 +61,7 @@ def peek(asked: Asked, at: Point, count: int, raw: bool, follow: bool, output: s
     """
     from mld.core.clock import LoopClock
     from mld.operating import record_views
-    from mld.operating.stream_access import Peek, initial_of, peek_at, span_start, streams_of
+    from mld.operating.stream_access import SpanReader, initial_of, peek_at, span_start, streams_of
 
     shard = _chosen(asked)
 
@@ -75,13 +75,14 @@ def peek(asked: Asked, at: Point, count: int, raw: bool, follow: bool, output: s
     async def peeking() -> int:
         lease = await _lease_of(shard) if at.kind is PointKind.CHECKPOINT else None
         start = span_start(at, shard.shard_id, lease, initial_of(shard.settings))
-        wanted = Peek(shard.shard_id, start, count, follow or at.kind is PointKind.LATEST, raw)
+        follows = follow or at.kind is PointKind.LATEST
         async with streams_of(shard.settings) as streams:
-            ended = await peek_at(streams, LoopClock(), wanted, show)
-        if ended.is_over:
-            say(f"{ended.count} records; the shard has ended")
-        elif ended.is_tip:
-            say(f"{ended.count} records; there are no more now (--follow waits for them)")
+            reader = SpanReader(streams, LoopClock(), shard.shard_id, start.start)
+            shown = await peek_at(reader, start, count, show, follow=follows, is_raw=raw)
+        if reader.is_over:
+            say(f"{shown} records; the shard has ended")
+        elif shown < count:
+            say(f"{shown} records; there are no more now (--follow waits for them)")
         return EXIT_OK
 
     finish(peeking)

@@ -145,10 +145,13 @@ def show(output: str, lines: Sequence[str], value: Any) -> None:
         click.echo(printable(line))
 
 
-def finish(work: Callable[[], int | Coroutine[Any, Any, int]], *, interrupted: str | None = None) -> NoReturn:
+def finish(
+    work: Callable[[], int | Coroutine[Any, Any, int]], *, interrupted: str | None = None, acts: bool = False
+) -> NoReturn:
     """Do the work and exit with its code; an error is one line on stderr, and 1.
 
-    `interrupted` is what to say after Ctrl-C, with 1; without it Ctrl-C is an ordinary end.
+    `interrupted` is what to say after Ctrl-C, with 1; without it Ctrl-C is an ordinary end. So is that nobody reads the
+    output any more, unless the command `acts`.
     """
     try:
         done = work()
@@ -163,7 +166,9 @@ def finish(work: Callable[[], int | Coroutine[Any, Any, int]], *, interrupted: s
         say(interrupted)
     except BrokenPipeError:  # `mld peek … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(EXIT_OK)
+        if not acts:
+            sys.exit(EXIT_OK)
+        say(interrupted or "nobody reads the output")
     except (MldError, OSError) as error:
         from mld.operating.verdicts import with_remedy
 

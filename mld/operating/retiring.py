@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from mld.operating.application import Application, application_of
 from mld.operating.backup import backup_name, free_name, save_rows
 from mld.operating.options import Asked, show
 from mld.operating.plan import ActRefusedError, RawTable, Row
-from mld.properties.settings import Settings, StreamSetting
+from mld.properties.settings import StreamSetting
 from mld.tracking.stream_list import ENTITY as LIST_ENTITY
 
 PROTECTED_CODE = "ValidationException"
@@ -48,21 +49,18 @@ class FoundTable:
 
 @dataclass(frozen=True, slots=True)
 class Possessions:
-    """What there is. `consumer` is the ARN of the application's own fan-out consumer."""
+    """What there is: tables, and ARNs of the application's own fan-out consumers, each with its stream of several."""
 
     tables: tuple[FoundTable, ...]
-    consumer: str | None = None
-    more_consumers: tuple[tuple[StreamSetting, str], ...] = ()
-    """Those of several streams."""
+    consumers: tuple[tuple[StreamSetting | None, str], ...] = ()
 
     @property
-    def consumers(self) -> tuple[str, ...]:
-        """The ARNs of all of them."""
-        return (*((self.consumer,) if self.consumer else ()), *(arn for _, arn in self.more_consumers))
+    def arns(self) -> tuple[str, ...]:
+        return tuple(arn for _, arn in self.consumers)
 
 
 async def possessions(app: Application) -> Possessions:
-    """Look for everything. Raises ActRefusedError for a table of something else; TableError, StreamError."""
+    """Look for everything. Raises ActRefusedError for a table of something else; TableError, StreamError, AwsError."""
     settings = app.settings
     wanted = (
         (settings.lease_table.name, LEASE_TABLE_KEY, "lease table"),
@@ -70,30 +68,22 @@ async def possessions(app: Application) -> Possessions:
         (settings.worker_metrics_table.name, REPORTS_TABLE_KEY, "worker reports of KCL 3.0 to 3.4"),
     )
     found = [await _table(app.table(name), key, what) for name, key, what in wanted]
-    consumer = None if settings.is_multi_stream else await own_consumer(app)
-    return Possessions(tuple(table for table in found if table is not None), consumer)
+    consumers = []
+    for setting in settings.streams or (None,):
+        async with _alone(app, setting) as one:
+            if (arn := await own_consumer(one)) is not None:
+                consumers.append((setting, arn))
+    return Possessions(tuple(table for table in found if table is not None), tuple(consumers))
 
 
-async def consumers_of_all(settings: Settings) -> tuple[tuple[StreamSetting, str], ...]:
-    """Return the consumers that the application has registered with its streams. Raises StreamError, AwsError."""
-    found = []
-    for setting in settings.streams:
-        async with application_of(settings, setting) as app:
-            arn = await own_consumer(app)
-        if arn is not None:
-            found.append((setting, arn))
-    return tuple(found)
-
-
-async def deregister_all(
-    settings: Settings, consumers: Sequence[tuple[StreamSetting, str]]
-) -> Sequence[tuple[str, str]]:
-    """Deregister them; what became of each. A failure does not stop the others."""
-    outcomes = []
-    for setting, arn in consumers:
-        async with application_of(settings, setting) as app:
-            outcomes.append((arn, await _deregister(arn, app)))
-    return outcomes
+@asynccontextmanager
+async def _alone(app: Application, setting: StreamSetting | None) -> AsyncIterator[Application]:
+    """Open the application of one of several streams; it is `app` if the file names one."""
+    if setting is None:
+        yield app
+    else:
+        async with application_of(app.settings, setting) as one:
+            yield one
 
 
 async def _table(calls: TableCalls, key: str, what: str) -> FoundTable | None:
@@ -169,8 +159,9 @@ def require_unprotected(found: Possessions) -> None:
 async def take_down(found: Possessions, app: Application) -> Sequence[tuple[str, str]]:
     """Delete all of it, the lease table last; what became of each. A failure does not stop the others."""
     outcomes = []
-    if found.consumer is not None:
-        outcomes.append((found.consumer, await _deregister(found.consumer, app)))
+    for setting, arn in found.consumers:
+        async with _alone(app, setting) as one:
+            outcomes.append((arn, await _deregister(arn, one)))
     for table in reversed(found.tables):
         outcomes.append((table.name, await _delete(app.table(table.name))))
     return outcomes
@@ -229,15 +220,13 @@ def exported_tables(
 async def tear_down(app: Application, asked: Asked) -> int:
     """Delete what the application has, or list it; the exit code. Raises ActRefusedError, BackupError, MldError."""
     settings, found = app.settings, await possessions(app)
-    if settings.is_multi_stream:
-        found = replace(found, more_consumers=await consumers_of_all(settings))
     lines = [f"application {settings.application_name} has:"]
     lines += [f"  table {one.name}: {one.words}" for one in found.tables]
-    lines += [f"  fan-out consumer {arn}" for arn in found.consumers]
+    lines += [f"  fan-out consumer {arn}" for arn in found.arns]
     value: dict[str, Any] = {
         "tables": [{"name": one.name, "what": one.what, "rows": len(one.rows)} for one in found.tables],
-        "consumer": found.consumer,
-        **({"consumers": list(found.consumers)} if settings.is_multi_stream else {}),
+        "consumer": None if settings.is_multi_stream else next(iter(found.arns), None),
+        **({"consumers": list(found.arns)} if settings.is_multi_stream else {}),
     }
     if not found.tables and not found.consumers:
         lines = [f"application {settings.application_name} has no table and no consumer", "nothing to do"]
@@ -255,7 +244,7 @@ async def tear_down(app: Application, asked: Asked) -> int:
     backup = None if asked.backup_file is None else Path(asked.backup_file)
     written = exported_tables(app, backup, {one.name: one.rows for one in found.tables})
     lines += [f"{count} rows of {name} are saved in {file}" for name, file, count in written]
-    outcomes = [*await deregister_all(settings, found.more_consumers), *await take_down(found, app)]
+    outcomes = await take_down(found, app)
     lines += [f"{name}: {what}" for name, what in outcomes]
     value |= {"saved": [str(file) for _, file, _ in written], "outcomes": dict(outcomes)}
     show(asked.output, lines, value)

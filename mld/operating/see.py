@@ -15,12 +15,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK, Duration
-from mld.operating.options import Asked, asks, finish, output_option
+from mld.operating.options import Asked, asks, finish
 
 if TYPE_CHECKING:
     from mld.operating.fleet_status import FleetStatus
     from mld.operating.listings import Listing
 
+
+def _as_table(listing: Listing, _value: Any, _watch: bool) -> None:
+    from mld.operating.printing import print_listing
+
+    print_listing(listing)
+
+
+def _as_json(_listing: Listing, value: Any, watch: bool) -> None:
+    click.echo(json.dumps(value, indent=None if watch else 2))
+
+
+FORMATS = {"table": _as_table, "json": _as_json}
+"""How to print a look: its rows for people, or its values, once or again and again."""
+_output = click.option(
+    "-o", "--output", type=click.Choice([*FORMATS]), default="table", show_default=True, help="How to print."
+)
 _stream = click.option("--stream", "stream_name", metavar="NAME", help="Only this one of several streams.")
 _watch = click.option("--watch", is_flag=True, help="Look again every few seconds, until Ctrl-C.")
 
@@ -32,7 +48,7 @@ _watch = click.option("--watch", is_flag=True, help="Look again every few second
 )
 @_stream
 @click.option("--all", "show_all", is_flag=True, help="Show the rows of ended shards too.")
-@output_option
+@_output
 @_watch
 def leases(asked: Asked, by: str | None, stream_name: str | None, show_all: bool, output: str, watch: bool) -> None:
     """Show every shard, the worst first: state, owner, how far behind, checkpoint; and holes in the hash range.
@@ -53,7 +69,7 @@ def leases(asked: Asked, by: str | None, stream_name: str | None, show_all: bool
 
 @click.command()
 @asks()
-@output_option
+@_output
 @_watch
 def workers(asked: Asked, output: str, watch: bool) -> None:
     """Show every worker: version, leases, CPU, when it was last heard, who leads."""
@@ -71,7 +87,7 @@ def workers(asked: Asked, output: str, watch: bool) -> None:
 @click.option("--max", "lag_max_s", type=Duration(), help="Exit with 1 if a shard is further behind, or unknown.")
 @click.option("--probe", is_flag=True, help="Ask Kinesis about shards whose rows do not say it, as Java's do not.")
 @_stream
-@output_option
+@_output
 @_watch
 def lag(asked: Asked, lag_max_s: float | None, probe: bool, stream_name: str | None, output: str, watch: bool) -> None:
     """Show how far behind each shard is, the worst first, with a verdict and the reason.
@@ -109,17 +125,10 @@ def _look(
 ) -> None:
     """Look at the fleet, or at one stream of it, print, and exit."""
     from mld.operating.fleet_status import LAG_MAX_S
-    from mld.operating.printing import WATCH_PERIOD_S, follow, print_listing
+    from mld.operating.printing import WATCH_PERIOD_S, follow
 
     settings = asked.settings()
     bound_s = LAG_MAX_S if lag_max_s is None else lag_max_s
-
-    def show(status: FleetStatus) -> None:
-        listing, value = shown(status)
-        if output == "json":
-            click.echo(json.dumps(value, indent=None if watch else 2))
-        else:
-            print_listing(listing)
 
     async def looking() -> int:
         from mld.operating.fleet_reader import fleet_reader
@@ -139,10 +148,10 @@ def _look(
                 from rich.console import Console
 
                 await follow(listed, Console(highlight=False, markup=False))
-            show(status := await look())
+            FORMATS[output](*shown(status := await look()), watch)
             while watch:
                 await asyncio.sleep(WATCH_PERIOD_S)
-                show(status := await look())
+                FORMATS[output](*shown(status := await look()), watch)
             return EXIT_OK if is_met(status) else EXIT_FAILURE
 
     finish(looking)

@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from mld.aws.service import RawService
 from mld.core.clock import Clock, LoopClock
@@ -203,40 +204,26 @@ def framed_records(page: Page, after: Position, hash_range: HashRange | None = N
 # --- showing records --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Peek:
-    """What to show: `count` records of a shard; `follow`: wait for more at the tip; `is_raw`: as they are stored."""
+async def peek_at(
+    reader: SpanReader,
+    start: SpanStart,
+    count: int,
+    show: Callable[[RecordView], None],
+    *,
+    follow: bool = False,
+    is_raw: bool = False,
+) -> int:
+    """Show so many records in order, up to the tip unless it is to `follow`; how many there were. Raises StreamError.
 
-    shard_id: str
-    start: SpanStart
-    count: int
-    follow: bool = False
-    is_raw: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Peeked:
-    """How it ended: so many records, at the tip of the shard, or at its end."""
-
-    count: int
-    is_tip: bool
-    is_over: bool
-
-
-async def peek_at(streams: Streams, clock: Clock, peek: Peek, show: Callable[[RecordView], None]) -> Peeked:
-    """Show the records in order. Raises StreamError."""
-    reader = SpanReader(streams, clock, peek.shard_id, peek.start.start)
+    `is_raw`: as they are stored.
+    """
     shown = 0
-    while shown < peek.count and not reader.is_over:
-        page = await reader.page(min(peek.count - shown, PAGE_RECORDS))
-        for record in _raw_views(page, peek.start) if peek.is_raw else _views(page, peek.start):
-            if shown == peek.count:
-                break
+    while shown < count and not reader.is_over and (follow or not reader.is_at_tip):
+        page = await reader.page(min(count - shown, PAGE_RECORDS))
+        for record in islice(_raw_views(page, start) if is_raw else _views(page, start), count - shown):
             show(record)
             shown += 1
-        if page.millis_behind_latest == 0 and not peek.follow and shown < peek.count:
-            return Peeked(shown, is_tip=True, is_over=reader.is_over)
-    return Peeked(shown, is_tip=False, is_over=reader.is_over)
+    return shown
 
 
 def _views(page: RawPage, start: SpanStart) -> Iterator[RecordView]:

@@ -83,20 +83,20 @@ async def test_tables_of_both_layouts_and_the_own_consumer_are_found_and_deleted
     assert not owned.dynamo.has_table(TABLE)
     assert owned.kinesis.names == {"somebody-else"}
     again = await owned.found()
-    assert (again.tables, again.consumer) == ((), None)
+    assert (again.tables, again.consumers) == ((), ())
 
 
 @virtual
 async def test_a_configured_consumer_is_somebody_elses() -> None:
     owned = Owned(TABLE, fanoutConfig__consumerArn=f"{ARN}/consumer/{TABLE}:1")
-    assert (await owned.found()).consumer is None
+    assert (await owned.found()).consumers == ()
 
 
 @virtual
 async def test_a_stream_that_is_gone_has_no_consumer() -> None:
     owned = Owned(TABLE)
     owned.streams.fail("DescribeStreamSummary", StreamNotFoundError("gone"))
-    assert (await owned.found()).consumer is None
+    assert (await owned.found()).consumers == ()
 
 
 @virtual
@@ -124,7 +124,7 @@ async def test_a_failure_is_said_and_does_not_stop_the_rest() -> None:
     owned.dynamo.forbidden.add("DeleteTable")
     outcomes = dict(await take_down(found, owned.app))
     assert outcomes[TABLE].startswith("failed: ")
-    assert outcomes[found.consumer] == "deregistered"
+    assert outcomes[found.arns[0]] == "deregistered"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from mld.core.streams import IteratorType, StartingPoint
 from mld.leases.lease import Lease
 from mld.operating.points import Point, PointKind
 from mld.operating.probing import probe
-from mld.operating.stream_access import Peek, SpanReader, peek_at, span_start
+from mld.operating.stream_access import SpanReader, peek_at, span_start
 from mld.retrieval.rawpage import page_of
 from tests.twins.streams import VirtualClock
 from tests.twins.table_streams import TableStreamsService
@@ -42,10 +42,9 @@ def test_peek_shows_what_follows_an_empty_stretch_and_ends_at_the_tip(pages: int
         table = Table(pages)
         start = span_start(Point(PointKind.TRIM_HORIZON), table.shard_id, None, INITIAL)
         shown: list[str] = []
-        ended = await peek_at(
-            table.streams, table.clock, Peek(table.shard_id, start, 10), lambda view: shown.append(view.sequence)
-        )
-        assert (ended.count, ended.is_tip, len(shown)) == (3, True, 3)
+        reader = SpanReader(table.streams, table.clock, table.shard_id, start.start)
+        count = await peek_at(reader, start, 10, lambda view: shown.append(view.sequence))
+        assert (count, reader.is_at_tip, len(shown)) == (3, True, 3)
 
     look()
 
