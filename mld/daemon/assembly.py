@@ -252,11 +252,6 @@ def taking_rules(settings: Settings) -> TakingRules:
     )
 
 
-def initial_position(settings: Settings) -> InitialPosition:
-    """Return the settings' value as the core's."""
-    return _position(settings.initial_position)
-
-
 def _position(configured: InitialPositionSetting) -> InitialPosition:
     match configured.kind:
         case InitialPositionKind.LATEST:

@@ -1,8 +1,8 @@
-"""How far one walks to follow a setting: the modules in which `failoverTimeMillis` goes by some name.
+"""How far one walks to follow a setting: the modules in which the value of `failoverTimeMillis` has a name.
 
-A walk begins at the field that the key sets and follows the value by its syntax: whoever reads the field, hands it on as
-an argument, or keeps it under another name, and whoever reads that. Positional arguments are taken for their
-parameters. A period that is made of the value is another value: its owner says in its name and docstring what it is.
+The walk begins at the field that the key sets and follows names: whoever reads the field, hands it on by a keyword or
+keeps it under another name, and whoever reads such a name, which may be more than there are. A period that is made of
+the value is another value.
 """
 
 from __future__ import annotations
