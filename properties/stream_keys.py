@@ -21,7 +21,7 @@ STREAM_KEYS = (
         "Streams to read, by name, instead of streamName. Selects the form of the lease table for several streams.",
         default=(), default_text="none, one stream is read", sets="streams"),
     Key(STREAMS_FILE, TEXT, Section.STREAMS,
-        "File with the list of streams, instead of mld.streams; it is read again every minute.", default_text="none",
+        "File with the list of streams, instead of mld.streams; it is read again every 20 s.", default_text="none",
         note="The [format](multi-stream.md#the-list-in-a-file) has a page.", shown_as=Shown.PLACE,
         sets="streams_file"),
     Key(FORMER, ValueKind.CHOICE, Section.STREAMS,

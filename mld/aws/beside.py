@@ -21,7 +21,7 @@ def beside_service(
     timeout_s: float,
     threads_max: int,
 ) -> BotoService:
-    """A service with the credentials of Kinesis, not open yet, and in its region unless there is another."""
+    """Return a service with the credentials of Kinesis, not open yet, and in its region unless there is another."""
 
     def client() -> BaseClient:
         return factory.create_beside(name, region=region, endpoint_url=endpoint, timeout_s=timeout_s)

@@ -26,7 +26,7 @@ _SCRUB = Scrubber()
 
 
 def reason_of(error: BaseException) -> str:
-    """An exception in words, without the password of a URL and the like."""
+    """Return an exception in words, without the password of a URL and the like."""
     return f"{type(error).__name__}: {_SCRUB(str(error))}"
 
 
@@ -37,7 +37,7 @@ class Surprises:
         self._told: set[tuple[str, type[BaseException]]] = set()
 
     def tell(self, what: str, error: BaseException) -> None:
-        """`error` is taken for a call without an answer."""
+        """Note that `error` is taken for a call without an answer."""
         if (what, type(error)) in self._told:
             return
         self._told.add((what, type(error)))
@@ -51,7 +51,7 @@ class Surprises:
 
 
 def raises_only(kind: Callable[[str], MldError]) -> Callable[[type[PortT]], type[PortT]]:
-    """For a class that implements a port: its public coroutines raise `kind` for everything that is not ours."""
+    """Make the public coroutines of a class that implements a port raise `kind` for everything that is not ours."""
 
     surprises = Surprises()
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld.aws.boundary import OUR_OWN, Surprises, reason_of
 from mld.aws.pool import DaemonPool, PoolClosedError
+from mld.aws.wire.answers import BODY_BYTES_MAX
 from mld.core.errors import AwsError, AwsUnreachableError, MldError, StartupError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ CLOSE_TIMEOUT_S = 2.0
 """How long `close` waits for calls under way before it leaves them to the end of the process."""
 
 STATUS_UNKNOWN = 400
+READ_BYTES = 64 * 1024
 RAW_BODY = "RawBody"
 """Under this name an answer that `keep_raw_body` has let through has its body."""
 PARAMETERS_REFUSED = "ParamValidationError"
@@ -83,7 +85,7 @@ class BotoService:
         return await self._awaited(operation, partial(self._call_in_thread, operation, params), timeout_s)
 
     async def _awaited(self, operation: str, work: Callable[[], T], timeout_s: float | None) -> T:
-        """What `work` makes in a thread. The boundary: only errors of our tree come out."""
+        """Return what `work` makes in a thread. The boundary: only errors of our tree come out."""
         limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(limit_s):
@@ -105,7 +107,7 @@ class BotoService:
         return await self._awaited(operation, partial(self._fetch_in_thread, operation, params, read), timeout_s)
 
     async def with_client(self, use: Callable[[BaseClient], T]) -> T:
-        """What `use` makes of the client, in a thread; it may block."""
+        """Return what `use` makes of the client, in a thread; it may block."""
         return await asyncio.wrap_future(self._pool.submit(lambda: use(self._made_client())))
 
     async def close(self) -> None:
@@ -128,7 +130,7 @@ class BotoService:
             client.close()
 
     def _forget_connections(self) -> None:
-        """A call without an answer may mean that no kept connection leads anywhere: the next calls make new ones."""
+        """Make new connections for the next calls: after a call without an answer maybe no kept one leads anywhere."""
         client = self._client
         if client is not None:
             with contextlib.suppress(Exception):  # of sockets that are no use any more
@@ -171,6 +173,33 @@ class BotoService:
         return read(self._call_in_thread(operation, params)[RAW_BODY])
 
 
+def bounded(client: BaseClient) -> BaseClient:
+    """Let the client hang up on an answer of more than BODY_BYTES_MAX, which botocore would read to its end."""
+    from botocore.exceptions import HTTPClientError
+
+    session: Any = client._endpoint.http_session  # type: ignore[attr-defined]
+    send = session.send
+
+    def send_and_read(request: Any) -> Any:
+        is_read_later, request.stream_output = request.stream_output, True
+        response = send(request)
+        if not is_read_later:
+            body = bytearray()
+            try:
+                while piece := response.raw.read(READ_BYTES):
+                    body += piece
+                    if len(body) > BODY_BYTES_MAX:
+                        response.raw.close()
+                        raise ValueError(f"more than {BODY_BYTES_MAX} bytes")
+            except Exception as error:
+                raise HTTPClientError(error=error) from error
+            response._content = bytes(body)
+        return response
+
+    session.send = send_and_read
+    return client
+
+
 def keep_raw_body(client: BaseClient, operation: str) -> None:
     """Let good answers of `operation` through unparsed, for `BotoService.fetch`; its other calls are empty then.
 
@@ -187,7 +216,7 @@ def keep_raw_body(client: BaseClient, operation: str) -> None:
 
 
 def aws_failure(operation: str, error: Exception) -> MldError:
-    """What an exception of botocore, of a provider of credentials, or of the machine means."""
+    """Return what an exception of botocore, of a provider of credentials, or of the machine means."""
     from botocore.exceptions import ClientError, ParamValidationError
 
     if isinstance(error, MldError):
@@ -200,7 +229,7 @@ def aws_failure(operation: str, error: Exception) -> MldError:
 
 
 def is_surprise(error: Exception) -> bool:
-    """Whether nobody who writes to AWS has to expect this: a defect, or a machine at its end."""
+    """Return whether nobody who writes to AWS has to expect this: a defect, or a machine at its end."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     from mld.aws.keptcredentials import CredentialsExpiredError
@@ -221,5 +250,7 @@ def _aws_error(operation: str, error: ClientError) -> AwsError:
 
 
 def plain_code(code: str) -> str:
-    """An error code without namespace (``com.amazonaws.kinesis#``) and without a trailing documentation address."""
+    """Return an error code without namespace (``com.amazonaws.kinesis#``) and without a trailing documentation
+    address.
+    """
     return code.split(":", 1)[0].rsplit("#", 1)[-1]

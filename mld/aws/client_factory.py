@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mld import __version__
+from mld.aws.client import bounded
 from mld.aws.servicetime import ServiceTime
 from mld.core.errors import StartupError
 from mld.properties.credentials import CredentialsChain
@@ -58,7 +59,9 @@ def bucket_client(
     timeout_s: float,
     connections_max: int,
 ) -> BaseClient:
-    """A client of S3 for a program that is no daemon. Does I/O: credentials are looked for. Raises StartupError."""
+    """Return a client of S3 for a program that is no daemon. Does I/O: credentials are looked for. Raises
+    StartupError.
+    """
     access = ClientSettings(
         credentials=credentials, region=region, endpoint=None, dualstack=False, fips=False, proxy_url=None
     )
@@ -73,7 +76,7 @@ def bucket_client(
 
 
 def client_factory(settings: Settings) -> ClientFactory:
-    """The factory of all clients of one daemon. Does no I/O yet."""
+    """Return the factory of all clients of one daemon. Does no I/O yet."""
     return ClientFactory(access_of(settings), region_name=settings.region_name)
 
 
@@ -95,7 +98,7 @@ class ClientFactory:
     def create_client(
         self, service: ServiceName, *, read_timeout_s: float, connect_timeout_s: float, pool_connections_max: int
     ) -> BaseClient:
-        """A client that makes one attempt per call, and another one if it was refused for our clock only.
+        """Return a client that makes one attempt per call, and another one if it was refused for our clock only.
 
         Raises StartupError when no credentials provider yields any, or when no region is known.
         """
@@ -104,7 +107,7 @@ class ClientFactory:
     def create_beside(
         self, service: BesideName, *, region: str | None, endpoint_url: str | None, timeout_s: float
     ) -> BaseClient:
-        """A client for dead letters, with the credentials of Kinesis, and its region unless there is another.
+        """Return a client for dead letters, with the credentials of Kinesis, and its region unless there is another.
 
         Makes one attempt per call, one at a time. Raises as `create_client` does.
         """
@@ -115,7 +118,9 @@ class ClientFactory:
     def create_for_bucket(
         self, *, region: str | None, endpoint_url: str | None, path_style: bool, timeout_s: float, connections_max: int
     ) -> BaseClient:
-        """A client of S3 with the credentials of Kinesis; one attempt per call. Raises as `create_client` does."""
+        """Return a client of S3 with the credentials of Kinesis; one attempt per call. Raises as `create_client`
+        does.
+        """
         access = replace(self._access["kinesis"], region=region, endpoint=endpoint_url)
         style: dict[str, Any] = {"addressing_style": "path" if path_style else "auto"}
         return self._create("s3", access, timeout_s, CONNECT_TIMEOUT_S, connections_max, style)
@@ -152,8 +157,8 @@ class ClientFactory:
                     signature_version=UNSIGNED if resolved.credentials is None else None,
                     s3=s3,
                 )
-                client: BaseClient = session.create_client(
-                    service, region_name=region, endpoint_url=access.endpoint, config=config
+                client = bounded(
+                    session.create_client(service, region_name=region, endpoint_url=access.endpoint, config=config)
                 )
             except (BotoCoreError, ValueError) as error:
                 raise StartupError(f"the {service} client cannot be created: {error}") from error
@@ -166,17 +171,17 @@ class ClientFactory:
         return client
 
     def credentials_of(self, service: ServiceName) -> Credentials | None:
-        """Those that the clients of `service` sign with, refreshed by themselves; None: requests go unsigned."""
+        """Return those that the clients of `service` sign with, refreshed by themselves; None: requests go unsigned."""
         with self._lock:
             return self._credentials(self._access[service].credentials).credentials
 
     def provider_of(self, service: ServiceName) -> str:
-        """The provider that yielded the credentials of `service`."""
+        """Return the provider that yielded the credentials of `service`."""
         with self._lock:
             return self._credentials(self._access[service].credentials).provider
 
     def ca_bundle_of(self, service: ServiceName) -> str | None:
-        """The file that the environment or the profile names for verifying servers."""
+        """Return the file that the environment or the profile names for verifying servers."""
         with self._lock:
             chain = self._access[service].credentials
             bundle = self._session_with(chain, self._credentials(chain)).get_config_variable("ca_bundle")
@@ -192,7 +197,7 @@ class ClientFactory:
         return self._resolved[chain]
 
     def _session_with(self, chain: CredentialsChain, resolved: ResolvedCredentials) -> Session:
-        """One session for all clients of a chain, as making one takes 10 ms."""
+        """Return one session for all clients of a chain, as making one takes 10 ms."""
         if chain not in self._sessions:
             session = self._new_session(None)
             session.register_component("credential_provider", _Fixed(resolved))
@@ -200,7 +205,7 @@ class ClientFactory:
         return self._sessions[chain]
 
     def _new_session(self, profile: str | None) -> Session:
-        """A session for `profile`; all share one loader, which keeps the service models it has read."""
+        """Return a session for `profile`; all share one loader, which keeps the service models it has read."""
         from botocore.session import Session
 
         from mld.aws.service_data import LeanFileLoader

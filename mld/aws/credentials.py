@@ -32,6 +32,7 @@ from botocore.credentials import (
 )
 from botocore.session import Session
 
+from mld.aws.client import bounded
 from mld.aws.keptcredentials import kept
 from mld.aws.servicetime import ServiceTime
 from mld.core.errors import StartupError
@@ -145,7 +146,7 @@ class CredentialsResolver:
         return credentials
 
     def _builtin(self, method: str) -> Credentials | None:
-        """One provider out of botocore's default chain."""
+        """Return one provider out of botocore's default chain."""
         resolver = create_credential_resolver(self._new_session(None), cache=_NoCache())
         credentials: Credentials | None = resolver.get_provider(method).load()
         return credentials
@@ -208,19 +209,19 @@ class CredentialsResolver:
 
         def create(service: str, *, config: Config | None = None, **keywords: Any) -> Any:
             merged = base if config is None else base.merge(config)
-            return session.create_client(
-                service, region_name=region, endpoint_url=endpoint_url, config=merged, **keywords
+            return bounded(
+                session.create_client(service, region_name=region, endpoint_url=endpoint_url, config=merged, **keywords)
             )
 
         return create
 
     def _sts_region(self, wanted: str | None, session: Session) -> str | None:
-        """The SDK's own choice comes before regionName, which Java does not ask at all."""
+        """Return the SDK's own choice comes before regionName, which Java does not ask at all."""
         return wanted or os.environ.get("AWS_REGION") or session.get_config_variable("region") or self._region_name
 
 
 def _reason(provider: Provider, error: Exception) -> str:
-    """One clause; what an own provider raises is named by its type only, as its text may hold anything."""
+    """Return one clause; what an own provider raises is named by its type only, as its text may hold anything."""
     if provider.kind is ProviderKind.CALLABLE and not isinstance(error, _ProviderError):
         return f"{provider.target} raised {type(error).__name__}"
     text = " ".join(str(error).split()) or type(error).__name__
@@ -232,7 +233,8 @@ def _reason(provider: Provider, error: Exception) -> str:
 
 
 def _from_callable(target: str, arguments: tuple[str, ...]) -> Credentials:
-    """What `module:callable` returns: botocore credentials, or access_key, secret_key and optionally token, expiry.
+    """Return what `module:callable` returns: botocore credentials, or access_key, secret_key and optionally token,
+    expiry.
 
     A result with an `expiry` is asked for again before that time.
     """

@@ -23,7 +23,7 @@ _HASH_MASK = 0xFFFFFFFF
 
 
 def data_of(record: Mapping[str, Any]) -> bytes:
-    """The data of one record of an answer, as the API writes it. Raises KeyError, TypeError or ValueError."""
+    """Return the data of one record of an answer, as the API writes it. Raises KeyError, TypeError or ValueError."""
     parts = []
     identity = record.get("userIdentity")
     if identity is not None:
@@ -38,7 +38,7 @@ def data_of(record: Mapping[str, Any]) -> bytes:
 
 
 def created_s(record: Mapping[str, Any]) -> float:
-    """When the change was made, in epoch seconds. Raises KeyError, TypeError or ValueError."""
+    """Return when the change was made, in epoch seconds. Raises KeyError, TypeError or ValueError."""
     created = float(record["dynamodb"]["ApproximateCreationDateTime"])
     if not isfinite(created):
         raise ValueError("no time")
@@ -46,7 +46,7 @@ def created_s(record: Mapping[str, Any]) -> float:
 
 
 def kinesis_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record in the form of Kinesis's GetRecords. Raises KeyError, TypeError or ValueError."""
+    """Return the record in the form of Kinesis's GetRecords. Raises KeyError, TypeError or ValueError."""
     sequence = record["dynamodb"]["SequenceNumber"]
     return {
         "SequenceNumber": sequence,
@@ -75,7 +75,7 @@ def _map(values: Mapping[str, Any]) -> str:
 
 
 def _value(value: Mapping[str, Any]) -> str:
-    """One attribute value, ``{"S": …}``; binary values are base64 in the answer already."""
+    """Return one attribute value, ``{"S": …}``; binary values are base64 in the answer already."""
     ((kind, inner),) = value.items()
     match kind:
         case "M":
@@ -96,14 +96,16 @@ def _object(*pairs: tuple[str, str | None]) -> str:
 
 
 def _text(text: str) -> str:
-    """As Jackson writes it: UTF-8 as it is, and control characters without a letter of their own in upper case."""
+    """Encode a text as Jackson writes it: UTF-8 as it is, and control characters without a letter of their own in
+    upper case.
+    """
     if not isinstance(text, str):
         raise TypeError(f"{text!r} is no text")
     return _CONTROL.sub(lambda found: "\\u00" + found[1].upper(), json.dumps(text, ensure_ascii=False))
 
 
 def in_java_order(names: Iterable[str]) -> list[str]:
-    """The order in which a HashMap of Java gives keys that were put in this order."""
+    """Return the order in which a HashMap of Java gives keys that were put in this order."""
     keys = list(dict.fromkeys(names))
     size = _TABLE_MIN
     while len(keys) > size * _LOAD:
@@ -112,7 +114,7 @@ def in_java_order(names: Iterable[str]) -> list[str]:
 
 
 def _spread(text: str) -> int:
-    """Java's hash of a String, as HashMap spreads it."""
+    """Return Java's hash of a String, as HashMap spreads it."""
     value = 0
     encoded = text.encode("utf-16-be", "surrogatepass")
     for unit in range(0, len(encoded), 2):

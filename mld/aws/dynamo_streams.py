@@ -89,7 +89,7 @@ class ChangePlace:
         return f"{self.shard_id} {since} {self.quiet_pages} {self.quiet_from_s} {self.token}"
 
     def after_nothing(self, now: float) -> ChangePlace:
-        """The place after an empty page."""
+        """Return the place after an empty page."""
         start = self.quiet_from_s if self.quiet_pages else now
         return replace(self, quiet_pages=self.quiet_pages + 1, quiet_from_s=start)
 
@@ -97,18 +97,9 @@ class ChangePlace:
         return self.quiet_pages >= QUIET_PAGES and now - self.quiet_from_s >= QUIET_S
 
 
-@dataclass(frozen=True, slots=True)
-class _Changes:
-    """An answer: its records in the form of Kinesis, with commas between them, and when the newest was made."""
-
-    records: bytes
-    newest_s: float | None
-    following: str | None
-
-
 @raises_only(StreamUnavailableError)
 class DynamoDBStreams:
-    """The stream with this ARN. `page_of` makes a page of the body of a Kinesis answer."""
+    """The stream with this ARN. `page_of` makes a page, a frozen dataclass, of the body of a Kinesis answer."""
 
     def __init__(self, service: RawService, clock: Clock, *, stream_arn: str, page_of: Callable[[bytes], Page]) -> None:
         self._service = service
@@ -164,31 +155,16 @@ class DynamoDBStreams:
         place = ChangePlace.parse(iterator)
         count = RECORDS_MAX if limit is None else min(limit, RECORDS_MAX)
         params: dict[str, Any] = {"ShardIterator": place.token, "Limit": count}
-        read = partial(self._read, since_s=place.since_s)
         with stream_errors(self._arn):
-            found = await self._service.fetch("GetRecords", params, read, timeout_s=RECORDS_TIMEOUT_S)
-        body: dict[str, Any] = {}
-        following = found.following
-        if found.newest_s is not None:
-            place = ChangePlace(place.shard_id, place.token, None if found.records else place.since_s)
-            body["MillisBehindLatest"] = max(1, round((self._clock.wall() - found.newest_s) * 1000))
-        else:
-            place = place.after_nothing(now := self._clock.monotonic())
-            if place.is_tip(now) or following is None:
-                body["MillisBehindLatest"] = 0
-        if following is None:
+            read = partial(self._read, place=place)
+            page = await self._service.fetch("GetRecords", params, read, timeout_s=RECORDS_TIMEOUT_S)
+        if page.next_iterator is None:
             children = await self._children_of(place.shard_id)
-            body["ChildShards"] = [_child_item(child) for child in children]
-        else:
-            body["NextShardIterator"] = str(replace(place, token=following))
-        try:
-            text = json.dumps(body, separators=(",", ":"))
-            return self._page_of(b'{"Records":[%b]%b' % (found.records, text.replace("{", ",", 1).encode()))
-        except ValueError as error:
-            raise self._malformed("GetRecords", error) from error
+            return replace(page, child_shards=children)  # type: ignore[type-var]
+        return page
 
     async def _children_of(self, shard_id: str) -> tuple[ChildShard, ...]:
-        """The children of a shard that has ended; empty if there are none yet, or none will be."""
+        """Return the children of a shard that has ended; empty if there are none yet, or none will be."""
         delay_s = CHILDREN_BACKOFF_FIRST_S
         for attempt in range(CHILDREN_ATTEMPTS_MAX):
             if attempt:
@@ -214,7 +190,9 @@ class DynamoDBStreams:
         ), status
 
     async def _all_shards(self) -> tuple[list[Shard], str]:
-        """Every shard, and the status of the stream. A parent of a listed shard is closed, whatever the page said."""
+        """Return every shard, and the status of the stream. A parent of a listed shard is closed, whatever the page
+        said.
+        """
         found: dict[str, Shard] = {}
         status = ""
         params: dict[str, Any] = {"StreamArn": self._arn}
@@ -240,21 +218,32 @@ class DynamoDBStreams:
         with stream_errors(self._arn):
             return await self._service.call(operation, dict(params), timeout_s=timeout_s)
 
-    def _read(self, body: bytes, *, since_s: float | None) -> _Changes:
-        """Read an answer and write its records anew. Called in a thread, for an item may take a tenth of a second."""
+    def _read(self, body: bytes, *, place: ChangePlace) -> Page:
+        """Make a page of an answer. Called in a thread, for an item may take a tenth of a second."""
         try:
             answer = json.loads(body)
             if not isinstance(answer["Records"], list):
                 raise TypeError("no list of records")
-            records = [one for one in answer["Records"] if since_s is None or created_s(one) >= since_s]
+            records = [one for one in answer["Records"] if place.since_s is None or created_s(one) >= place.since_s]
             written = ",".join(json.dumps(kinesis_record(one), separators=(",", ":")) for one in records)
-            newest_s = created_s(answer["Records"][-1]) if answer["Records"] else None
             following = answer.get("NextShardIterator") or None
             if not isinstance(following, str | None):
                 raise TypeError("an iterator that is no text")
+            beside: dict[str, Any] = {}
+            if answer["Records"]:
+                place = ChangePlace(place.shard_id, place.token, None if records else place.since_s)
+                age_s = self._clock.wall() - created_s(answer["Records"][-1])
+                beside["MillisBehindLatest"] = max(1, round(age_s * 1000))
+            else:
+                place = place.after_nothing(now := self._clock.monotonic())
+                if place.is_tip(now) or following is None:
+                    beside["MillisBehindLatest"] = 0
+            if following is not None:
+                beside["NextShardIterator"] = str(replace(place, token=following))
+            end = "".join(f",{json.dumps(name)}:{json.dumps(value)}" for name, value in beside.items())
+            return self._page_of(f'{{"Records":[{written}]{end}}}'.encode())
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             raise self._malformed("GetRecords", error) from error
-        return _Changes(written.encode(), newest_s, following)
 
     def _malformed(self, operation: str, error: Exception) -> InvalidStreamResponseError:
         return InvalidStreamResponseError(
@@ -274,18 +263,12 @@ def _shard(item: Mapping[str, Any]) -> Shard:
 
 
 def _closed_parents(found: Mapping[str, Shard]) -> Iterator[Shard]:
-    """A listing that is torn between two moments shows a parent open beside its child; the child is the newer truth."""
+    """Yield a listing that is torn between two moments shows a parent open beside its child; the child is the newer
+    truth.
+    """
     parents = {parent for shard in found.values() for parent in shard.parents}
     for shard in found.values():
         if shard.is_open and shard.shard_id in parents:
             yield replace(shard, ending_sequence=UNKNOWN_END)
         else:
             yield shard
-
-
-def _child_item(child: ChildShard) -> dict[str, Any]:
-    return {
-        "ShardId": child.shard_id,
-        "ParentShards": sorted(child.parents),
-        "HashKeyRange": {"StartingHashKey": str(HASH_RANGE.start), "EndingHashKey": str(HASH_RANGE.end)},
-    }

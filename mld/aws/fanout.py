@@ -64,7 +64,7 @@ def message_in(frame: Frame) -> Message | LargeEvent:
 
 
 def message_of(frame: bytes) -> Message:
-    """As `message_in`, of a frame in one piece, by botocore's parser."""
+    """Return, as `message_in` does, the message of a frame in one piece, by botocore's parser."""
     from botocore.eventstream import EventStreamBuffer, ParserError
 
     buffer = EventStreamBuffer()
@@ -86,7 +86,7 @@ def message_of(frame: bytes) -> Message:
 
 
 def _event_in(frame: Frame, length: int) -> LargeEvent | None:
-    """The event in a frame of this length, if it is in order and is one."""
+    """Return the event in a frame of this length, if it is in order and is one."""
     prelude = b"".join(_cut(frame, 0, _PRELUDE_BYTES))
     total, headers_bytes, checksum = (int.from_bytes(prelude[at : at + 4], "big") for at in (0, 4, 8))
     body = _PRELUDE_BYTES + headers_bytes
@@ -105,7 +105,7 @@ def _event_in(frame: Frame, length: int) -> LargeEvent | None:
 
 
 def _headers_in(data: bytes) -> dict[str, Any]:
-    """Empty if they cannot be read."""
+    """Return empty if they cannot be read."""
     from botocore.eventstream import EventStreamHeaderParser, ParserError
 
     try:
@@ -116,7 +116,7 @@ def _headers_in(data: bytes) -> dict[str, Any]:
 
 
 def _cut(frame: Frame, start: int, end: int) -> Iterator[memoryview]:
-    """The pieces of the bytes from `start` to `end`, exclusive."""
+    """Yield the pieces of the bytes from `start` to `end`, exclusive."""
     at = 0
     for piece in frame:
         if at >= end:
@@ -214,14 +214,14 @@ class EventSubscription:
         self._source.close()
 
     async def _read(self, frame: tuple[memoryview, ...]) -> Page | None:
-        """The page of an event; None for a frame that holds none."""
+        """Return the page of an event; None for a frame that holds none."""
         with stream_errors(self._stream_name):
             if sum(map(len, frame)) <= INLINE_BYTES_MAX:
                 return self._page_in(frame)
             return await self._service.in_thread(SUBSCRIBE, lambda: self._page_in(frame))
 
     def _page_in(self, frame: tuple[memoryview, ...]) -> Page | None:
-        """May run in a thread. Raises AwsError or InvalidStreamResponseError."""
+        """Return the page in an event. May run in a thread. Raises AwsError or InvalidStreamResponseError."""
         try:
             message = message_in(frame)
             if isinstance(message, LargeEvent):
@@ -241,7 +241,7 @@ class EventSubscription:
 
 
 def _text_of(payload: bytes) -> str:
-    """What an exception says."""
+    """Return what an exception says."""
     try:
         document = json.loads(payload)
     except (ValueError, RecursionError):

@@ -40,18 +40,18 @@ class HostReader:
         self._pool = DaemonPool(threads_max=THREADS_MAX, name="host")
 
     async def exists(self, path: str) -> bool:
-        """Whether there is something at the absolute `path`; what cannot be looked at counts as absent."""
+        """Return whether there is something at the absolute `path`; what cannot be looked at counts as absent."""
         try:
             return await self._in_thread(path, self._path(path).exists)
         except HostReadError:
             return False
 
     async def text(self, path: str) -> str:
-        """The beginning of the file at the absolute `path`. Raises HostReadError."""
+        """Return the beginning of the file at the absolute `path`. Raises HostReadError."""
         return await self._in_thread(path, partial(_beginning, self._path(path)))
 
     async def document(self, url: str) -> Any:
-        """The JSON document at an `http` address. Raises HostReadError."""
+        """Return the JSON document at an `http` address. Raises HostReadError."""
         return await self._in_thread(url, partial(_document, url))
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ def _in_a_thread(work: Callable[[], None]) -> None:
 def kept(
     credentials: Credentials, service_time: ServiceTime, *, provider: str, reason_of: Callable[[Exception], str]
 ) -> Credentials:
-    """`credentials` themselves if botocore does not renew them. Raises what their provider raises."""
+    """Return `credentials` themselves if botocore does not renew them. Raises what their provider raises."""
     renews = isinstance(credentials, RefreshableCredentials)
     if not renews or type(credentials).get_frozen_credentials is not RefreshableCredentials.get_frozen_credentials:
         return credentials  # such as those of an application that renews them in its own way
@@ -92,7 +92,9 @@ class KeptCredentials(Credentials):
             self._kept = self._judged(botos._frozen_credentials, botos._expiry_time)
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
-        """Good keys. Blocks only if there are none; raises CredentialsExpiredError if none can be fetched either."""
+        """Return good keys. Blocks only if there are none; raises CredentialsExpiredError if none can be fetched
+        either.
+        """
         now_s = self._time.now()
         known = self._kept
         if known.expiry_s is None or now_s < known.renew_at_s:
@@ -121,7 +123,7 @@ class KeptCredentials(Credentials):
     # --- renewing ----------------------------------------------------------------------------------------------------
 
     def _renew_elsewhere(self) -> None:
-        """Unless that is under way, or was tried just now."""
+        """Renew in a thread, unless that is under way or was tried just now."""
         if not self._renewing.acquire(blocking=False):
             return
         begun = False
@@ -180,7 +182,7 @@ class KeptCredentials(Credentials):
             self._tried_s = self._time.now()
 
     def _fetched(self) -> _Kept:
-        """Raises what the provider raises, or ValueError."""
+        """Raise what the provider raises, or ValueError."""
         found = self._fetch()
         if missing := [name for name in _FIELDS if not found or name not in found]:
             raise ValueError(f"the provider returned no {', '.join(missing)}")

@@ -194,7 +194,7 @@ def stream_errors(stream_name: str) -> Iterator[None]:
 
 
 def stream_error(error: AwsError | AwsUnreachableError, stream_name: str) -> StreamError:
-    """The StreamError to raise from `error`."""
+    """Return the StreamError to raise from `error`."""
     kind = _ERRORS.get(error.code, StreamUnavailableError) if isinstance(error, AwsError) else StreamUnavailableError
     return kind(f"stream {stream_name}: {error}")
 
@@ -207,7 +207,7 @@ def _filter_params(shard_filter: ShardFilter) -> dict[str, Any]:
 
 
 def time_param(epoch_s: float) -> datetime:
-    """As the SDK wants it."""
+    """Return the time as the SDK wants it."""
     return datetime.fromtimestamp(epoch_s, tz=UTC)
 
 

@@ -70,7 +70,7 @@ class DirectoryBox:
         self._pool = DaemonPool(threads_max=1, name="letters")
 
     async def open(self) -> None:
-        """Nothing is made before the first letter."""
+        """Open the box. Nothing is made before the first letter."""
 
     async def put(self, letter: Letter) -> str:
         try:
@@ -101,7 +101,9 @@ class DirectoryBox:
 
 
 def _make(directory: Path) -> None:
-    """With all that is missing above it, for its owner only, and so that it is there after a power failure."""
+    """Make the directory with all that is missing above it, for its owner only, and so that it is there after a
+    power failure.
+    """
     if directory.is_dir():
         return
     _make(directory.parent)
@@ -119,7 +121,7 @@ def _sync(directory: Path) -> None:
 
 
 def _file_name(text: str) -> str:
-    """A name as one component of a path, whatever is in it."""
+    """Return a name as one component of a path, whatever is in it."""
     name = quote(text, safe="")
     return f"%2E{name[1:]}" if name.startswith(".") else name
 
@@ -197,7 +199,7 @@ class QueueBox(ServiceBox):
 
 
 def letter_box_of(settings: Settings, factory: ClientFactory) -> LetterBox | None:
-    """Not open yet; None if no record is ever set aside. Does no I/O."""
+    """Return the box of dead letters, not open yet; None if no record is ever set aside. Does no I/O."""
     place = settings.child.dead_letter
     if place is None or settings.child.poison_attempts is None:
         return None

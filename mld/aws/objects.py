@@ -98,7 +98,7 @@ class S3Bucket:
         """How many were sent."""
 
     def now_s(self) -> float:
-        """The time of the store, as its last answer had it; of this machine until there was one."""
+        """Return the time of the store, as its last answer had it; of this machine until there was one."""
         return time.time() + self._behind_s
 
     # --- one attempt -------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class S3Bucket:
     # --- repeated ----------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> StoredObject | None:
-        """An object, None if there is none. Raises ObjectError."""
+        """Return an object, None if there is none. Raises ObjectError."""
 
         def attempt() -> StoredObject | None:
             answer = self._call("get_object", Key=key, missing=True)
@@ -147,7 +147,7 @@ class S3Bucket:
         return self._repeated(attempt)
 
     def exists(self, key: str) -> bool:
-        """Raises ObjectError."""
+        """Raise ObjectError."""
         return self._repeated(lambda: self._call("head_object", Key=key, missing=True)) is not None
 
     def copy(self, source: str, etag: str, size: int, target: str) -> None:
@@ -204,8 +204,9 @@ class S3Bucket:
                 raise ObjectError(f"deleting {self._place(first.get('Key', ''))}: {first.get('Code')}")
 
     def list(self, prefix: str, *, most: int | None = None, after: str = "") -> Iterator[ListedObject]:
-        """The objects whose keys begin so, in the order of their keys, from the first one beyond `after`; `most`: at
-        most so many, of one request. Raises ObjectError."""
+        """Yield the objects whose keys begin so, in the order of their keys, from the first one beyond `after`;
+        `most`: at most so many, of one request. Raises ObjectError.
+        """
         more: dict[str, Any] = ({} if most is None else {"MaxKeys": most}) | ({"StartAfter": after} if after else {})
         while True:
             answer = self._repeated(lambda: self._call("list_objects_v2", more, Prefix=prefix))
@@ -230,7 +231,7 @@ class S3Bucket:
         return attempt()
 
     def _call(self, operation: str, *more: Mapping[str, Any], missing: bool = False, **parameters: Any) -> Any:
-        """One request with all these parameters; None if `missing` objects are an answer and it is one."""
+        """Return one request with all these parameters; None if `missing` objects are an answer and it is one."""
         for one in more:
             parameters |= one
         self.requests += 1
@@ -252,7 +253,7 @@ class S3Bucket:
 
 
 def _answer_of(error: Exception) -> tuple[str, int, str]:
-    """Code, status and message of the store's answer; nothing if there was none."""
+    """Return code, status and message of the store's answer; nothing if there was none."""
     response = getattr(error, "response", None)
     if not isinstance(response, Mapping):
         return "", 0, ""

@@ -34,7 +34,7 @@ class DaemonPool:
         self._closed = False
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Raises PoolClosedError, and what the machine says if it has no thread for the only job."""
+        """Raise PoolClosedError, and what the machine says if it has no thread for the only job."""
         if self._closed:
             raise PoolClosedError
         future: Future[T] = Future()

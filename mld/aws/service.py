@@ -29,11 +29,11 @@ class PartReader(Protocol[T_co]):
     """Reads one body while it comes in."""
 
     def feed(self, part: bytes) -> None:
-        """The next part. Raises nothing: whatever is wrong with it, `end` says."""
+        """Take the next part. Raises nothing: whatever is wrong with it, `end` says."""
         ...
 
     def end(self, last: bytes = b"") -> T_co:
-        """What is made of the body that ends with `last`."""
+        """Return what is made of the body that ends with `last`."""
         ...
 
 
@@ -57,7 +57,7 @@ class RawService(Service, Protocol):
     async def fetch(
         self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], *, timeout_s: float | None = None
     ) -> T:
-        """As `call`, but the answer is what `read` makes of the body of a good answer, maybe in a thread.
+        """Call as `call` does, but return what `read` makes of the body of a good answer, maybe in a thread.
 
         A large body may come in parts if `read` is a `PartwiseRead`.
 
@@ -70,7 +70,9 @@ class FrameSource(Protocol):
     """The frames of an open event stream, undecoded and each in the pieces in which it came."""
 
     async def next(self) -> tuple[memoryview, ...] | None:
-        """None at the ordinary end. Raises an Exception for a broken connection; may be cancelled without loss."""
+        """Return none at the ordinary end. Raises an Exception for a broken connection; may be cancelled without
+        loss.
+        """
         ...
 
     def close(self) -> None: ...
@@ -82,9 +84,13 @@ class StreamService(RawService, Protocol):
     async def open_stream(
         self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None
     ) -> FrameSource:
-        """The stream that answers `operation`, once its head says that it was accepted. Raises as `call` does."""
+        """Return the stream that answers `operation`, once its head says that it was accepted. Raises as `call`
+        does.
+        """
         ...
 
     async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
-        """What `work` makes, in a thread: for computations that would hold up the loop. Raises as `fetch` does."""
+        """Return what `work` makes, in a thread: for computations that would hold up the loop. Raises as `fetch`
+        does.
+        """
         ...

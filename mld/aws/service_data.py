@@ -26,7 +26,7 @@ class LeanFileLoader(JSONFileLoader):
     """Reads what botocore's own reads."""
 
     def load_file(self, file_path: str) -> Any:
-        """The data in a file, whose path comes without its ending; None if there is no file."""
+        """Return the data in a file, whose path comes without its ending; None if there is no file."""
         for path, opened in ((Path(f"{file_path}.json"), open), (Path(f"{file_path}.json.gz"), gzip.open)):
             if path.is_file():
                 with opened(path, "rb") as file:
@@ -50,7 +50,7 @@ class NameRule:
 
 
 def name_rule(service: str, shape: str) -> NameRule:
-    """The rule for names of this shape in the model of a service; blocks for some milliseconds."""
+    """Return the rule for names of this shape in the model of a service; blocks for some milliseconds."""
     loader = Loader()
     loader.file_loader = LeanFileLoader()
     found = loader.load_service_model(service, "service-2")["shapes"][shape]
@@ -66,7 +66,9 @@ def _lean(path: Path, data: Any) -> Any:
 
 
 def _without_documentation(found: dict[str, Any]) -> dict[str, Any]:
-    """Empty, not absent: botocore asks for some of it. A shape may have a member of that name, which is no text."""
+    """Return empty, not absent: botocore asks for some of it. A shape may have a member of that name, which is no
+    text.
+    """
     if isinstance(found.get("documentation"), str):
         found["documentation"] = ""
     return found

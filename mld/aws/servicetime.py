@@ -58,7 +58,7 @@ class ServiceTime:
         self.is_measured = False
 
     def now(self) -> float:
-        """AWS's time in epoch seconds, as far as it is known."""
+        """Return AWS's time in epoch seconds, as far as it is known."""
         return self._wall() + self.offset_s
 
     def learn(self, date: str | None) -> bool:
@@ -80,7 +80,7 @@ class ServiceTime:
         return True
 
     def attach(self, session: Session) -> None:
-        """For all clients that `session` will make."""
+        """Watch all clients that `session` will make."""
         # Handlers of a whole event come after those of a client's own part of it: after botocore's signature.
         handlers: dict[str, Any] = {
             "before-sign": self._note_signer,
@@ -109,7 +109,7 @@ class ServiceTime:
             _sign(request, signer, scope[1], scope[2], self._wall() + offset_s)
 
     def _pause_before_retry(self, request_dict: dict[str, Any], response: Any, attempts: int, **_: Any) -> float | None:
-        """0 if the request is to be sent again at once; None if that is for others to say."""
+        """Return 0 if the request is to be sent again at once; None if that is for others to say."""
         if response is None or response[1].get("Error", {}).get("Code") not in SKEWED_CODES:
             return None
         self.learn(response[0].headers.get("Date"))
@@ -119,7 +119,7 @@ class ServiceTime:
 
 
 def _sign(request: AWSRequest, signer: RequestSigner, region: str, service: str, at_s: float) -> None:
-    """In place of the signature that is there."""
+    """Sign in place of the signature that is there."""
     from botocore.auth import SigV4Auth
 
     class Timed(SigV4Auth):

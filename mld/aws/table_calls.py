@@ -41,7 +41,7 @@ Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 def table_error(error: AwsError | AwsUnreachableError, table: str) -> TableError:
-    """The `TableError` to raise from `error`."""
+    """Return the `TableError` to raise from `error`."""
     if isinstance(error, AwsUnreachableError):
         return TableUnavailableError(str(error))
     if error.code in THROTTLING_CODES or error.status == THROTTLING_STATUS:
@@ -80,7 +80,8 @@ class TableCalls:
         timeout_s: float | None = None,
         one_table: bool = True,
     ) -> dict[str, Any]:
-        """One request. Raises RefusedError for the codes in `refusals`, else the TableError of leases#table-errors.
+        """Return one request. Raises RefusedError for the codes in `refusals`, else the TableError of
+        leases#table-errors.
 
         `one_table`: the operation has the parameter TableName.
         """

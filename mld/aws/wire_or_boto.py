@@ -25,7 +25,7 @@ def service_of(
     read_timeout_s: float,
     connect_timeout_s: float,
 ) -> AwsService:
-    """A service that is not open yet; `label` is for threads and messages. Does no I/O.
+    """Return a service that is not open yet; `label` is for threads and messages. Does no I/O.
 
     The lean client has up to `calls_max` calls under way, few of which need a thread.
     """

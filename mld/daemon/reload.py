@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -116,13 +116,32 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names)
 
 
-class StreamsReader:
-    """`streams` are those of the start; `file` None: they never change. Secrets of the file go to `scrub`."""
+SETTLED_S = 1.0
 
-    def __init__(self, streams: Sequence[StreamSetting], file: StreamsFile | None, scrub: Scrubber) -> None:
+
+async def _settled() -> None:
+    await asyncio.sleep(SETTLED_S)
+
+
+class StreamsReader:
+    """Reads the list of streams of `mld.streamsFile` again while the daemon runs.
+
+    A damaged file changes nothing, and a changed one only if it is the same a moment later: one that is written in
+    place may be read half, which is a shorter list, or one with the half of a name. `streams` are those of the start;
+    `file` None: they never change. Secrets of the file go to `scrub`. `pause` separates the two looks at a change.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[StreamSetting],
+        file: StreamsFile | None,
+        scrub: Scrubber,
+        pause: Callable[[], Awaitable[None]] = _settled,
+    ) -> None:
         self._streams = streams
         self._file = file
         self._scrub = scrub
+        self._pause = pause
         self._said: frozenset[str] = frozenset()
         self._data: bytes | None = None
         """What the file held when it was last read without a complaint."""
@@ -135,6 +154,9 @@ class StreamsReader:
             data = await asyncio.to_thread(bytes_of_list, self._file)
             if data == self._data:
                 return self._streams  # a thousand streams with their keys take 0.15 s to look at
+            await self._pause()
+            if data != await asyncio.to_thread(bytes_of_list, self._file):
+                return self._streams
             listed = await asyncio.to_thread(self._file.parse, data)
         except ConfigurationError as error:
             self._complain("; ".join(str(problem) for problem in error.problems))

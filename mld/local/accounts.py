@@ -25,7 +25,7 @@ _KEYS_MAX = 10_000
 
 
 def partition_of(region: str) -> str:
-    """The second part of the ARNs of a region."""
+    """Return the second part of the ARNs of a region."""
     return next((partition for prefix, partition in _PARTITIONS if region.startswith(prefix)), "aws")
 
 
@@ -36,7 +36,7 @@ class Accounts:
         self._given: dict[str, str] = {}
 
     def of(self, authorization: str) -> str:
-        """The account of a request with this Authorization header."""
+        """Return the account of a request with this Authorization header."""
         credential = _CREDENTIAL.search(authorization)
         key = credential[1] if credential else ""
         return key if _ACCOUNT.fullmatch(key) else self._given.get(key, DEFAULT_ACCOUNT)

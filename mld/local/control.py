@@ -73,7 +73,7 @@ class Controlled(Protocol):
 
 
 def is_expiry(request: HttpRequest) -> bool:
-    """Whether it is the one control that takes a while, because the items are moto's."""
+    """Return whether it is the one control that takes a while, because the items are moto's."""
     return (request.method, request.target.rstrip("/")) == ("POST", f"{PREFIX}dynamodb/expire")
 
 
@@ -102,7 +102,7 @@ def _parsed(body: bytes) -> Any:
 
 
 def _numbers(body: Any, keys: Collection[str]) -> dict[str, float]:
-    """The finite numbers of an object that has some of the keys, and no others. Raises ControlError."""
+    """Return the finite numbers of an object that has some of the keys, and no others. Raises ControlError."""
     if not isinstance(body, dict) or not body or not body.keys() <= set(keys):
         raise ControlError(f"the body has to be an object with {', '.join(keys)}")
     numbers = {}
@@ -114,7 +114,7 @@ def _numbers(body: Any, keys: Collection[str]) -> dict[str, float]:
 
 
 def _act(server: Controlled, method: str, name: str, body: Any) -> Any:
-    """What is answered; None if there is no such control. Raises FaultError and ControlError."""
+    """Return what is answered; None if there is no such control. Raises FaultError and ControlError."""
     match method, name:
         case "GET", "health":
             return {"ready": True, "now": server.now()}
@@ -152,7 +152,7 @@ def _act(server: Controlled, method: str, name: str, body: Any) -> Any:
 
 
 def _change_stream(streams: TableStreams, act: str, body: Any, now: float) -> dict[str, Any]:
-    """Raises ControlError, and ResourceNotFound."""
+    """Raise ControlError, and ResourceNotFound."""
     if not isinstance(body, dict) or not all(isinstance(value, str) for value in body.values()):
         raise ControlError("the body has to be an object with table or stream, and perhaps shard, all texts")
     if len(body.keys() & {"table", "stream"}) != 1 or not body.keys() <= {"table", "stream", "shard"}:

@@ -32,7 +32,7 @@ class Encoding:
 
 
 def encoding_of(headers: Mapping[str, str]) -> Encoding:
-    """The encoding of a request, and of its answer. `headers` have lower-case names."""
+    """Return the encoding of a request, and of its answer. `headers` have lower-case names."""
     return CBOR if headers.get("content-type", "").startswith(CBOR.content_type) else JSON
 
 

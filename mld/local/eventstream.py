@@ -25,12 +25,12 @@ def frame(headers: dict[str, str], payload: bytes) -> bytes:
 
 
 def initial_response(encoding: Encoding = JSON) -> bytes:
-    """Must come first, or boto3 refuses the stream."""
+    """Return the event that must come first, or boto3 refuses the stream."""
     return event("initial-response", b"{}", encoding)
 
 
 def event(event_type: str, payload: bytes, encoding: Encoding = JSON) -> bytes:
-    """`payload` is JSON, and is sent in `encoding`."""
+    """Return an event. `payload` is JSON, and is sent in `encoding`."""
     headers = {":event-type": event_type, ":content-type": encoding.content_type, ":message-type": "event"}
     return frame(headers, encoding.write(payload))
 

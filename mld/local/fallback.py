@@ -39,7 +39,7 @@ class UnsupportedConditionError(ValueError):
 
 
 def rewrite_expected(request: dict[str, Any]) -> dict[str, Any]:
-    """The same request with a ConditionExpression in place of `Expected`; unchanged if there is none."""
+    """Return the same request with a ConditionExpression in place of `Expected`; unchanged if there is none."""
     expected = request.get("Expected")
     if not expected or "ConditionExpression" in request:
         return request
@@ -104,8 +104,9 @@ class OtherServices:
     """Begins the import at once; an answer waits for it on the same thread."""
 
     def __init__(self, port: int, now: Callable[[], float], publish: Callable[[Sequence[TableEvent]], None]) -> None:
-        """`now` is the server's clock. `publish` is called on the loop, in the order of the requests, and before the
-        answer to the request that did these things."""
+        """Prepare moto: `now` is the server's clock. `publish` is called on the loop, in the order of the requests,
+        and before the answer to the request that did these things.
+        """
         loop = asyncio.get_running_loop()
         self._port = port
         self._changes = TableChanges(now, lambda events: _call_soon(loop, publish, events))

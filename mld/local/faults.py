@@ -95,7 +95,7 @@ class Fault:
 
 
 def parse_fault(fields: Mapping[str, Any]) -> Fault:
-    """Raises FaultError."""
+    """Raise FaultError."""
     if not isinstance(fields, Mapping):
         raise FaultError("a fault is an object")
     kinds = {field.name: _KINDS[str(field.type)] for field in dataclasses.fields(Fault) if field.init}
@@ -124,7 +124,7 @@ class FaultPlan:
         return len(self._faults)
 
     def take(self, service: str, operation: str, body: bytes) -> Fault | None:
-        """The fault this call meets, if any."""
+        """Return the fault this call meets, if any."""
         for fault in self._faults:
             if fault.matches(service, operation, body) and fault.fires():
                 self._faults = [f for f in self._faults if f.count != 0]

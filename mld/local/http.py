@@ -58,7 +58,7 @@ class Peer(Protocol):
         ...
 
     async def send(self, chunk: bytes) -> None:
-        """One piece of the stream; waits until the client has taken enough of what was sent before."""
+        """Send one piece of the stream; wait until the client has taken enough of what was sent before."""
         ...
 
     def end_stream(self) -> None: ...
@@ -69,13 +69,13 @@ class Peer(Protocol):
 
 
 def local_address(transport: asyncio.Transport) -> str:
-    """The IP address that a client has connected to; empty if the socket has none."""
+    """Return the IP address that a client has connected to; empty if the socket has none."""
     address = transport.get_extra_info("sockname")
     return str(address[0]) if isinstance(address, tuple) else ""
 
 
 def join_headers(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Values by lower-case name; several of one name are joined with commas, so that none is hidden."""
+    """Return values by lower-case name; several of one name are joined with commas, so that none is hidden."""
     headers: dict[str, str] = {}
     for name, value in fields:
         key = name.lower()

@@ -19,7 +19,7 @@ def pack(kind: str, *fields: object) -> str:
 
 
 def unpack(kind: str, text: str, count: int) -> list[str] | None:
-    """The `count` fields of a text of this kind; None if we did not make it."""
+    """Return the `count` fields of a text of this kind; None if we did not make it."""
     try:
         raw = binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
     except (binascii.Error, UnicodeEncodeError):

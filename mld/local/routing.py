@@ -64,7 +64,9 @@ class Call:
 
 
 def identify(request: HttpRequest, accounts: Accounts) -> Call | None:
-    """The call that the request makes; None if it is for no service of ours. The region is that of the signature."""
+    """Return the call that the request makes; None if it is for no service of ours. The region is that of the
+    signature.
+    """
     if (request.method, request.target) != ("POST", "/"):
         return None
     if target := request.headers.get("x-amz-target"):
@@ -93,7 +95,7 @@ def unknown_service(request: HttpRequest) -> HttpResponse:
 
 
 def error_answer(headers: Mapping[str, str], code: str, message: str, status: int) -> HttpResponse:
-    """An error in the form that the SDK of the request reads."""
+    """Return an error in the form that the SDK of the request reads."""
     scope = _SCOPE.search(headers.get("authorization", ""))
     if _is_form(headers) or (scope is not None and scope[2] == "s3"):
         xml = (

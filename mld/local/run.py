@@ -58,7 +58,7 @@ def first_stream(text: str) -> FirstStream:
 
 
 def usage_lines(endpoint: str, *, behind_proxy: bool = False) -> str:
-    """What a user pastes into a shell and into a properties file to use the server.
+    """Return what a user pastes into a shell and into a properties file to use the server.
 
     The region twice: boto3 reads only the second variable, the other SDKs the first. A profile would bring keys and
     endpoints of its own. `behind_proxy`: the shell has a proxy for http, which cannot reach this machine's loopback.

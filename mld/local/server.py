@@ -110,7 +110,7 @@ class EmbeddedServer:
             kinesis.enforce = enforce
 
     def kinesis(self, region: str = REGION, account: str = DEFAULT_ACCOUNT) -> Kinesis:
-        """The model of one account in one region."""
+        """Return the model of one account in one region."""
         place = (account, region)
         if place not in self._kinesis_models:
             self._kinesis_models[place] = Kinesis(

@@ -116,13 +116,13 @@ class TableChanges:
         self._enabled: dict[str, TableStreamKey] = {}
 
     def begin(self, operation: str, body: bytes, account: str, region: str) -> None:
-        """Before moto has the request. Raises StreamSpecificationError."""
+        """Begin before moto has the request. Raises StreamSpecificationError."""
         _request.changes, _request.now_s, _request.by_ttl = [], self._now(), False
         if operation in ("CreateTable", "UpdateTable") and _SPECIFICATION.encode() in body:
             _check_specification(operation, body, account, region)
 
     def finish(self, operation: str, account: str, region: str) -> None:
-        """After moto has answered, whatever it said."""
+        """Finish after moto has answered, whatever it said."""
         changes, now = _request.changes or [], _request.now_s
         _request.changes = None
         events: list[TableEvent] = []
@@ -251,7 +251,7 @@ def _plain_item(item: Any) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    """A DynamoType as DynamoDB's JSON, sharing nothing with it."""
+    """Return a DynamoType as DynamoDB's JSON, sharing nothing with it."""
     content = value.value
     if value.is_list():
         content = [_plain(element) for element in content]

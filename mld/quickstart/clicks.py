@@ -32,7 +32,7 @@ class Put:
 
 
 def click_events(count: int, *, seed: int, start_s: float) -> Iterator[ClickEvent]:
-    """`count` events in time order, partitioned by user."""
+    """Return `count` events in time order, partitioned by user."""
     rng = Random(seed)
     at_s = start_s
     for number in range(count):

@@ -55,7 +55,7 @@ class TourOutcome:
 
 
 def expected(put: Iterable[Put]) -> TourOutcome:
-    """What the sinks should hold."""
+    """Return what the sinks should hold."""
     rows: list[tuple[str, int, int]] = []
     dead: list[tuple[str, int, str]] = []
     minutes: dict[Cell, Sums] = {}
@@ -75,7 +75,7 @@ def expected(put: Iterable[Put]) -> TourOutcome:
 
 
 def shard_lines(put: Iterable[Put], found: TourOutcome) -> dict[str, ShardLine]:
-    """One line for each shard, from the records put and what was found."""
+    """Return one line for each shard, from the records put and what was found."""
     lines: dict[str, ShardLine] = {}
     for record in put:
         lines.setdefault(record.shard, ShardLine()).records += 1
@@ -89,7 +89,7 @@ def shard_lines(put: Iterable[Put], found: TourOutcome) -> dict[str, ShardLine]:
 
 
 def find_faults(wanted: TourOutcome, found: TourOutcome, checkpoints: Mapping[str, int | None]) -> list[str]:
-    """One sentence per kind of fault and place; empty if everything adds up.
+    """Return one sentence per kind of fault and place; empty if everything adds up.
 
     `checkpoints` are those of shards that are not finished."""
     faults = _row_faults("clicks", wanted.rows, found.rows)

@@ -32,7 +32,7 @@ class PlainTour(Tour):
         return self.directory / "archive"
 
     def check(self) -> None:
-        """It needs nothing besides this project."""
+        """Check nothing: it needs nothing besides this project."""
 
     def clear(self) -> None:
         self.archive_directory.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def _shard_table(archive: dict[str, list[Archived]], leases: dict[str, Lease]) -
 
 
 def find_faults(put: Iterable[Put], archive: Mapping[str, Sequence[Archived]]) -> list[str]:
-    """One sentence per kind of fault and shard; empty if the archive is exactly what was put, in order."""
+    """Return one sentence per kind of fault and shard; empty if the archive is exactly what was put, in order."""
     expected: dict[str, list[Archived]] = {}
     for record in put:
         expected.setdefault(record.shard, []).append(Archived(record.sequence, record.text))

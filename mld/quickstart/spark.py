@@ -113,7 +113,7 @@ class SparkTour(Tour):
             yield daemon
 
     def wait_until_caught_up(self, daemon: subprocess.Popen[bytes]) -> None:
-        """Another core is idle while the session of the daemon starts: that of the reader starts beside it."""
+        """Wait. Another core is idle while the session of the daemon starts: that of the reader starts beside it."""
         command = [sys.executable, "-P", "-m", "mld.processors.samples.reading", str(self.lake)]
         with self.reading_log_file.open("wb") as log:
             self._reader = self._readers.enter_context(process(command, log, stdin=subprocess.PIPE))
@@ -134,7 +134,9 @@ class SparkTour(Tour):
         return expected(self.put)
 
     def is_caught_up(self) -> bool:
-        """Whether both sinks have the last record of every shard. Checkpoints follow, at the stop at the latest."""
+        """Return whether both sinks have the last record of every shard. Checkpoints follow, at the stop at the
+        latest.
+        """
         return all(self._marks(sink) == self._wanted.marks for sink in (CLICKS, PER_MINUTE))
 
     def _host(self) -> sparkhosts.SparkHost | None:
@@ -159,7 +161,7 @@ class SparkTour(Tour):
         )
 
     def _read(self) -> Any:
-        """What the reader finds in the sinks. Raises QuickstartError."""
+        """Return what the reader finds in the sinks. Raises QuickstartError."""
         try:
             text, _ = self._reader.communicate(b"\n", READ_S)
         except subprocess.TimeoutExpired:
@@ -176,8 +178,9 @@ class SparkTour(Tour):
                 yield letter["shardId"], int(letter["sequenceNumber"]), b64decode(letter["data"]).decode()
 
     def _marks(self, sink: str) -> dict[str, int]:
-        """The sink's high-water marks: the newest entry of its ledger has those of all shards, but for those that have
-        ended, of which it holds everything."""
+        """Return the sink's high-water marks: the newest entry of its ledger has those of all shards, but for those
+        that have ended, of which it holds everything.
+        """
         newest = max((self.lake / sink / "_mld" / "ledger").glob("*.json"), default=None)
         if newest is None:
             return {}
@@ -212,7 +215,7 @@ docs/use/spark.md explains both files, docs/use/spark-pipeline.md how to test a 
 
 
 def with_values(text: str, values: Mapping[str, str]) -> str:
-    """A properties file with other values for some of its keys, each of which stands on one line."""
+    """Return a properties file with other values for some of its keys, each of which stands on one line."""
     for key, value in values.items():
         text, count = re.subn(rf"(?m)^{re.escape(key)} = .*$", f"{key} = {value}", text)
         assert count == 1, f"{key} stands {count} times in the sample"

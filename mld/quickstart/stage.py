@@ -35,7 +35,7 @@ class NotReadyError(QuickstartError):
 
 @contextmanager
 def signals_end_us() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the tour like Ctrl-C: everything it has started is stopped."""
+    """Let SIGTERM and SIGHUP end the tour like Ctrl-C: everything it has started is stopped."""
 
     def end(number: int, _: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)
@@ -63,7 +63,7 @@ def only_one_in(directory: Path) -> Iterator[None]:
 
 
 def free_port(wanted: int) -> int:
-    """A port of the loopback interface that nobody has: the wanted one, or else any."""
+    """Return a port of the loopback interface that nobody has: the wanted one, or else any."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -85,7 +85,7 @@ def process(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with the block: by TERM, and KILL if need be. On Linux it ends even if we are killed."""
+    """Run a process that ends with the block: by TERM, and KILL if need be. On Linux it ends even if we are killed."""
     with subprocess.Popen(
         command,
         stdout=stdout,
@@ -119,7 +119,9 @@ def _ends_with_us() -> Callable[[], None] | None:
 
 
 def ready_endpoint(server: subprocess.Popen[bytes], errors: Path) -> str:
-    """The endpoint that the server announces on its first line, within `SERVER_START_S`. Raises QuickstartError."""
+    """Return the endpoint that the server announces on its first line, within `SERVER_START_S`. Raises
+    QuickstartError.
+    """
     assert server.stdout is not None
     limit = threading.Timer(SERVER_START_S, server.kill)
     limit.start()

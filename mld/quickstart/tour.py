@@ -70,7 +70,7 @@ class Tour(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Raises NotReadyError if this machine lacks something."""
+        """Raise NotReadyError if this machine lacks something."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -78,18 +78,18 @@ class Tour(ABC):
 
     @abstractmethod
     def properties(self, endpoint: str) -> str:
-        """The text of the daemon's file."""
+        """Return the text of the daemon's file."""
 
     def extra_events(self) -> Sequence[ClickEvent]:
-        """Events to put at half time."""
+        """Return events to put at half time."""
         return ()
 
     @abstractmethod
     def processed(self) -> int:
-        """How many records the processor has finished; for the progress bar."""
+        """Return how many records the processor has finished; for the progress bar."""
 
     def is_caught_up(self) -> bool:
-        """Whether the processor has finished everything that was put."""
+        """Return whether the processor has finished everything that was put."""
         return self.processed() >= len(self.put)
 
     @abstractmethod
@@ -98,12 +98,12 @@ class Tour(ABC):
 
     @abstractmethod
     def farewell(self) -> str:
-        """What to do next."""
+        """Return what to do next."""
 
     # --- the plot ----------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Returns the exit code. Raises QuickstartError."""
+        """Return the exit code. Raises QuickstartError."""
         started = time.monotonic()
         os.environ.update(FAKE_CREDENTIALS)
         with ExitStack() as stack:
@@ -133,7 +133,7 @@ class Tour(ABC):
 
     @abstractmethod
     def verdict(self) -> str:
-        """What the tour has shown, if there are no faults."""
+        """Return what the tour has shown, if there are no faults."""
 
     @property
     def properties_file(self) -> Path:
@@ -148,7 +148,7 @@ class Tour(ABC):
 
     @contextmanager
     def embedded_aws(self) -> Iterator[str]:
-        """The embedded AWS on a free loopback port; yields its endpoint."""
+        """Run the embedded AWS on a free loopback port; yields its endpoint."""
         errors = self.directory / "embedded-aws.log"
         with errors.open("wb") as log, process([sys.executable, "-P", "-m", "mld.local", "--port", "0"], log) as server:
             endpoint = ready_endpoint(server, errors)
@@ -172,7 +172,7 @@ class Tour(ABC):
 
     @contextmanager
     def run_daemon(self, properties_file: Path, log_file: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-        """A daemon, in the tour's directory; PATH begins with the directory of this interpreter."""
+        """Run a daemon in the tour's directory; PATH begins with the directory of this interpreter."""
         # If the processor cannot work, the tour is to end, not to wait for a repair.
         command = [
             sys.executable,
@@ -211,7 +211,7 @@ class Tour(ABC):
         self._check_alive(daemon)
 
     def _put(self, chunk: Sequence[ClickEvent]) -> None:
-        """One PutRecords call; refused records are put again."""
+        """Make one PutRecords call; refused records are put again."""
         for _ in range(PUT_ATTEMPTS_MAX):
             answer = self.kinesis.put_records(
                 StreamName=STREAM, Records=[{"Data": e.data, "PartitionKey": e.partition_key} for e in chunk]
@@ -268,7 +268,7 @@ class Tour(ABC):
         )
 
     def stop(self, daemon: subprocess.Popen[bytes]) -> int:
-        """SIGTERM, as systemd would; returns the exit status."""
+        """Send SIGTERM, as systemd would; returns the exit status."""
         daemon.send_signal(signal.SIGTERM)
         try:
             return daemon.wait(STOP_S)
@@ -276,12 +276,12 @@ class Tour(ABC):
             raise QuickstartError(f"the daemon did not stop within {STOP_S:.0f} s; see {self.log_file}") from None
 
     def leases(self) -> dict[str, Lease]:
-        """The rows of the lease table."""
+        """Return the rows of the lease table."""
         rows = self.dynamo.scan(TableName=APPLICATION, ConsistentRead=True)["Items"]
         leases = (parse_row(row) for row in rows)
         return {lease.key: lease for lease in leases if lease is not None}
 
 
 def tail(text: str, characters: int) -> str:
-    """The end of a long number, which distinguishes it."""
+    """Return the end of a long number, which distinguishes it."""
     return text if len(text) <= characters else f"…{text[-characters:]}"

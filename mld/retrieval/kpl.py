@@ -16,8 +16,10 @@ all that takes time in proportion to an aggregate is done in `Steps` of at most 
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Iterator
 from hashlib import md5
+from itertools import chain
 from json.encoder import encode_basestring_ascii as quote
 from typing import TypeAlias
 
@@ -67,9 +69,15 @@ _KEY_BYTES_MAX = 4 * KEY_CHARS_MAX
 _KEY_IN_LINE_BYTES_MAX = 2 + 12 * KEY_CHARS_MAX  # two quotes, and two escapes of six bytes for a character
 _HASH_KEY = re.compile(r"([+-]?)0*([0-9]+)", re.ASCII)
 _EVERYTHING = HashRange(0, HASH_KEY_MAX)
+_BEYOND = "a key's index is beyond its table"
 
+Payload: TypeAlias = bytes | bytearray
 Entry: TypeAlias = tuple[int, int, int, int]
 """A user record: index of its partition key, index of its explicit hash key (-1: none), start and end of its data."""
+_ENTRY = 4
+_INT32 = "i"
+"""Entries and keys are kept as such numbers: as objects they would take eight times as much, and milliseconds to be
+freed."""
 
 
 class MalformedAggregateError(ValueError):
@@ -89,32 +97,59 @@ class UserRecords:
 
     __slots__ = ("_data", "_entries", "_first", "_keys")
 
-    def __init__(self, data: bytes, keys: list[str], entries: list[Entry], first: int = 0) -> None:
+    def __init__(self, data: Payload, keys: _Keys, entries: array[int], first: int = 0) -> None:
         self._data = data
         self._keys = keys
         self._entries = entries
-        self._first = min(first, len(entries))
+        self._first = min(first, len(entries) // _ENTRY)
 
     def after(self, sub: int) -> UserRecords:
         """Return those whose sub-sequence number is above `sub`."""
         return UserRecords(self._data, self._keys, self._entries, max(0, sub + 1))
 
     def __len__(self) -> int:
-        return len(self._entries) - self._first
+        return len(self._entries) // _ENTRY - self._first
 
     @property
     def last(self) -> int:
         """The highest sub-sequence number."""
-        return len(self._entries) - 1
+        return len(self._entries) // _ENTRY - 1
 
-    def columns(self) -> Iterator[tuple[bytes, bytes, int]]:
+    def columns(self) -> Iterator[tuple[memoryview, bytes, int]]:
         """Yield payload, partition key as JSON text and sub-sequence number of each."""
-        data, keys, first = self._data, self._keys, self._first
+        data, keys, first = memoryview(self._data), self._keys, self._first
         last, text = _ABSENT, b""
-        for sub, (key, _, start, end) in enumerate(self._entries[first:] if first else self._entries, first):
+        numbers = iter(self._entries[_ENTRY * first :] if first else self._entries)
+        for sub, (key, _, start, end) in enumerate(zip(*[numbers] * _ENTRY, strict=True), first):
             if key != last:
                 last, text = key, quote(keys[key]).encode()
             yield data[start:end], text, sub
+
+
+class _Keys:
+    """A table of keys: where they stand in the data."""
+
+    __slots__ = ("_data", "_places")
+
+    def __init__(self, data: Payload) -> None:
+        self._data = data
+        self._places = array(_INT32)
+
+    def add(self, start: int, end: int) -> None:
+        """Add the key that stands there. Raises MalformedAggregateError."""
+        if end - start > _KEY_BYTES_MAX or len(self._text(start, end)) > KEY_CHARS_MAX:
+            raise MalformedAggregateError(f"a key of more than {KEY_CHARS_MAX} characters")
+        self._places.append(start)
+        self._places.append(end)
+
+    def __len__(self) -> int:
+        return len(self._places) // 2
+
+    def __getitem__(self, index: int) -> str:
+        return self._text(self._places[2 * index], self._places[2 * index + 1])
+
+    def _text(self, start: int, end: int) -> str:
+        return self._data[start:end].decode("utf-8", "replace")
 
 
 class Work:
@@ -126,7 +161,7 @@ class Work:
         self.left = SLICE
 
 
-def user_records(data: bytes, hash_range: HashRange | None, work: Work) -> Steps[UserRecords | None]:
+def user_records(data: Payload, hash_range: HashRange | None, work: Work) -> Steps[UserRecords | None]:
     """Yield the user records in a record's payload; None if it is no aggregate, and is to be delivered as it came.
 
     Raises MisroutedAggregateError if one of them does not belong into `hash_range` (None: unknown): nothing of it may
@@ -152,23 +187,24 @@ def user_records(data: bytes, hash_range: HashRange | None, work: Work) -> Steps
         keys, hash_keys, entries = yield from _parse(data, start, end, work)
     except IndexError:  # read on from what is cut off into a digest that is chosen so that numbers do not end there
         raise MalformedAggregateError("a number is cut off") from None
+    except OverflowError:
+        raise MalformedAggregateError(_BEYOND) from None
     yield from _require_in_range(keys, hash_keys, entries, hash_range)
     yield from _require_bounded_line(keys, entries, EXPANSION_MAX * len(data))
     return UserRecords(data, keys, entries)
 
 
-def _require_in_range(
-    keys: list[str], hash_keys: list[str], entries: list[Entry], hash_range: HashRange | None
-) -> Steps[None]:
+def _require_in_range(keys: _Keys, hash_keys: _Keys, entries: array[int], hash_range: HashRange | None) -> Steps[None]:
     """Check that all user records lie in the range. A malformed one is reported first, wherever it stands."""
     misrouted: Misrouted | None = None
-    for start in range(0, len(entries), SLICE):
+    for start in range(0, len(entries), _ENTRY * SLICE):
         if start:
             yield
-        some = entries[start : start + SLICE]
-        for key, explicit in dict.fromkeys([entry[:2] for entry in some]):
+        some = entries[start : start + _ENTRY * SLICE]
+        indexes = list(zip(some[::_ENTRY], some[1::_ENTRY], strict=True))
+        for key, explicit in dict.fromkeys(indexes):
             if key >= len(keys) or explicit >= len(hash_keys):
-                raise MalformedAggregateError("a key's index is beyond its table")
+                raise MalformedAggregateError(_BEYOND)
             if explicit != _ABSENT:
                 hash_key = _explicit_hash_key(hash_keys[explicit])
             elif hash_range in (None, _EVERYTHING) or misrouted:
@@ -177,8 +213,8 @@ def _require_in_range(
                 hash_key = int.from_bytes(md5(keys[key].encode(), usedforsecurity=False).digest())
             if hash_range is not None and not misrouted and not hash_range.start <= hash_key <= hash_range.end:
                 misrouted = Misrouted(
-                    user_records=len(entries),
-                    sub_sequence=start + [entry[:2] for entry in some].index((key, explicit)),
+                    user_records=len(entries) // _ENTRY,
+                    sub_sequence=start // _ENTRY + indexes.index((key, explicit)),
                     hash_key=hash_key,
                     is_explicit=explicit != _ABSENT,
                     key_bytes=len(keys[key].encode()),
@@ -196,18 +232,19 @@ def _explicit_hash_key(key: str) -> int:
     return -number if sign == "-" else number
 
 
-def _require_bounded_line(keys: list[str], entries: list[Entry], bytes_max: int) -> Steps[None]:
-    """Yield what the user records take in the child's line, payloads aside. Only tiny ones have to be counted."""
-    if len(entries) * (USER_RECORD_FRAME_BYTES + _KEY_IN_LINE_BYTES_MAX) <= bytes_max:
+def _require_bounded_line(keys: _Keys, entries: array[int], bytes_max: int) -> Steps[None]:
+    """Bound what the user records take in the child's line, payloads aside. Only tiny ones have to be counted."""
+    if len(entries) // _ENTRY * (USER_RECORD_FRAME_BYTES + _KEY_IN_LINE_BYTES_MAX) <= bytes_max:
         return
-    sizes: list[int] = []
+    sizes = array(_INT32)
     for start in range(0, len(keys), SLICE):
         yield
-        sizes += [USER_RECORD_FRAME_BYTES + len(quote(key)) for key in keys[start : start + SLICE]]
+        some = range(start, min(len(keys), start + SLICE))
+        sizes.extend([USER_RECORD_FRAME_BYTES + len(quote(keys[index])) for index in some])
     total = 0
-    for start in range(0, len(entries), SLICE):
+    for start in range(0, len(entries), _ENTRY * SLICE):
         yield
-        total += sum([sizes[entry[0]] for entry in entries[start : start + SLICE]])
+        total += sum([sizes[key] for key in entries[start : start + _ENTRY * SLICE : _ENTRY]])
         if total > bytes_max:
             raise MalformedAggregateError(f"its user records would take more than {EXPANSION_MAX} times its size")
 
@@ -215,17 +252,16 @@ def _require_bounded_line(keys: list[str], entries: list[Entry], bytes_max: int)
 # --- protobuf --------------------------------------------------------------------------------------------------------
 
 
-def _parse(data: bytes, position: int, end: int, work: Work) -> Steps[tuple[list[str], list[str], list[Entry]]]:
-    """Yield the tables and the user records of an AggregatedRecord, which is `data[position:end]`.
+def _parse(data: Payload, position: int, end: int, work: Work) -> Steps[tuple[_Keys, _Keys, array[int]]]:
+    """Return the tables and the user records of an AggregatedRecord, which is `data[position:end]`.
 
     A number may be read past `end`, into the digest; what crosses an end is refused. Raises IndexError if it crosses
-    the end of the data.
+    the end of the data, and OverflowError for an index that no table has.
     """
-    keys: list[str] = []
-    hash_keys: list[str] = []
-    entries: list[Entry] = []
+    keys, hash_keys, entries = _Keys(data), _Keys(data), array(_INT32)
     left, work.left = work.left, 0  # none is left if this raises
     while True:
+        some: list[Entry] = []
         while position < end and left > 0:
             left -= 1
             tag, position = _tag(data, position)
@@ -235,17 +271,18 @@ def _parse(data: bytes, position: int, end: int, work: Work) -> Steps[tuple[list
                 if entry is None:
                     entry, fields = _entry(data, first, position)
                     left -= 2 * fields
-                entries.append(entry)
+                some.append(entry)
             elif tag == _PARTITION_KEY_TABLE:
                 first, position = _length_delimited(data, position, end)
-                keys.append(_key(data, first, position))
+                keys.add(first, position)
             elif tag == _EXPLICIT_HASH_KEY_TABLE:
                 first, position = _length_delimited(data, position, end)
-                hash_keys.append(_key(data, first, position))
+                hash_keys.add(first, position)
             else:
                 position, fields = _skip(data, position, end, tag)
                 left -= fields
-        if max(len(keys), len(hash_keys), len(entries)) > USER_RECORDS_MAX:
+        entries.extend(chain.from_iterable(some))
+        if max(len(keys), len(hash_keys), len(entries) // _ENTRY) > USER_RECORDS_MAX:
             raise MalformedAggregateError(f"more than {USER_RECORDS_MAX} user records or keys")
         if position >= end:
             work.left = left
@@ -254,15 +291,7 @@ def _parse(data: bytes, position: int, end: int, work: Work) -> Steps[tuple[list
         left = SLICE
 
 
-def _key(data: bytes, start: int, end: int) -> str:
-    if end - start <= _KEY_BYTES_MAX:
-        key = data[start:end].decode("utf-8", "replace")
-        if len(key) <= KEY_CHARS_MAX:
-            return key
-    raise MalformedAggregateError(f"a key of more than {KEY_CHARS_MAX} characters")
-
-
-def _usual_entry(data: bytes, position: int, end: int) -> Entry | None:
+def _usual_entry(data: Payload, position: int, end: int) -> Entry | None:
     """Return a user record as producers write it: its fields once each, in order, and nothing else. None if it is
     not so, or if its numbers are so long that reading them is more work than a unit of SLICE.
     """
@@ -279,7 +308,7 @@ def _usual_entry(data: bytes, position: int, end: int) -> Entry | None:
     return (key, explicit, start, stop) if stop == end and start - first <= _USUAL_HEAD_BYTES else None
 
 
-def _entry(data: bytes, position: int, end: int) -> tuple[Entry, int]:
+def _entry(data: Payload, position: int, end: int) -> tuple[Entry, int]:
     """Return any user record, and how many fields it has."""
     key = explicit = start = stop = _ABSENT
     fields = 0
@@ -304,7 +333,7 @@ def _entry(data: bytes, position: int, end: int) -> tuple[Entry, int]:
     return (key, explicit, start, stop), fields
 
 
-def _require_key_of_tag(data: bytes, position: int, end: int) -> int:
+def _require_key_of_tag(data: Payload, position: int, end: int) -> int:
     """Return how many fields the tag has."""
     found = False
     fields = 0
@@ -324,7 +353,7 @@ def _bounded(fields: int) -> int:
     return fields
 
 
-def _tag(data: bytes, position: int) -> tuple[int, int]:
+def _tag(data: Payload, position: int) -> tuple[int, int]:
     tag = data[position]
     if tag < 0x80:
         return tag, position + 1
@@ -332,7 +361,7 @@ def _tag(data: bytes, position: int) -> tuple[int, int]:
     return tag & _UINT32, position
 
 
-def _number(data: bytes, position: int, end: int) -> tuple[int, int]:
+def _number(data: Payload, position: int, end: int) -> tuple[int, int]:
     number = data[position]
     position += 1
     if number >= 0x80:
@@ -342,7 +371,7 @@ def _number(data: bytes, position: int, end: int) -> tuple[int, int]:
     return number, position
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
+def _varint(data: Payload, position: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, _VARINT_BITS_MAX, 7):
         byte = data[position]
@@ -353,7 +382,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
     raise MalformedAggregateError("a number of more than ten bytes")
 
 
-def _length_delimited(data: bytes, position: int, end: int) -> tuple[int, int]:
+def _length_delimited(data: Payload, position: int, end: int) -> tuple[int, int]:
     """Start and end of a field's content."""
     length = data[position]
     position += 1
@@ -365,7 +394,7 @@ def _length_delimited(data: bytes, position: int, end: int) -> tuple[int, int]:
     return position, position + length
 
 
-def _skip(data: bytes, position: int, end: int, tag: int) -> tuple[int, int]:
+def _skip(data: Payload, position: int, end: int, tag: int) -> tuple[int, int]:
     """Return the end of a field that nobody needs, groups and all that is in them included, and how many fields
     these are.
 

@@ -220,7 +220,7 @@ def _is_own(writer: asyncio.StreamWriter) -> bool:
 
 
 async def _claimed(handle: int, place: ControlPlace, *, is_named: bool) -> socket.socket:
-    """A listening socket at the place, put there whole, under the directory's lock."""
+    """Return a listening socket at the place, put there whole, under the directory's lock."""
     await _lock(handle, place.directory)
     try:
         if not is_named:
@@ -286,7 +286,7 @@ def _remove_stale(handle: int, directory: Path) -> None:
 
 
 def _inode(path: str, handle: int | None = None) -> tuple[int, int] | None:
-    """What the path, in the directory of `handle` if given, is now; None if there is nothing."""
+    """Return what the path, in the directory of `handle` if given, is now; None if there is nothing."""
     try:
         status = os.stat(path, dir_fd=handle, follow_symlinks=False)
     except OSError:

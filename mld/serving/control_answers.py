@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 SHARDS_NAMED_MAX = 20
 RESET = "reset"
+FOR_S_MAX = 365 * 24 * 3600
 
 
 class ControlAnswers:
@@ -39,7 +40,7 @@ class ControlAnswers:
         self._started_at = clock.monotonic()
 
     def routes(self) -> Mapping[str, ControlRoute]:
-        """By the word of the request."""
+        """Return the routes by the word of the request."""
         return {
             "who": self._who,
             "live": self._live,
@@ -84,6 +85,8 @@ class ControlAnswers:
             raise RequestRefused(f"there are the levels {', '.join(LEVELS)}, and {RESET}")
         if not isinstance(name, str | None) or not isinstance(for_s, int | float | None):
             raise RequestRefused("logger is a name, and forSeconds a number")
+        if for_s is not None and not 0 <= for_s <= FOR_S_MAX:
+            raise RequestRefused(f"forSeconds lies between 0 and {FOR_S_MAX}")
         try:
             changes = self._levels.reset(name) if level == RESET else self._levels.change(level, name or ROOT)
         except UnknownLoggerError as error:
@@ -148,7 +151,7 @@ class ControlAnswers:
 
 
 def _log_changes(changes: Iterable[LevelChange]) -> None:
-    """Whatever the levels are: a log that falls silent says why."""
+    """Log changes whatever the levels are: a log that falls silent says why."""
     for one in changes:
         fields = {"action": "log_level", "changed_logger": one.logger or "root", "old": one.old, "new": one.new}
         log.handle(log.makeRecord(log.name, logging.INFO, __file__, 0, "log level changed", (), None, extra=fields))

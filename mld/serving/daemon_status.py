@@ -68,7 +68,7 @@ class TableSight:
         return self._clock.monotonic() - self._refused_at < THROTTLED_S
 
     def why_out_of_sight(self) -> str | None:
-        """Why the table counts as unreachable; None if it was reached within the lease duration."""
+        """Return why the table counts as unreachable; None if it was reached within the lease duration."""
         now = self._clock.monotonic()
         if not self._is_watched(now):
             self._reached_at = max(self._reached_at, now - self._valid_s * READ_SHARE)
@@ -80,7 +80,7 @@ class TableSight:
         return f"the lease table was not reached for {silent_s:.0f} s{why}"
 
     def reached(self, sent_at: float) -> None:
-        """The table has answered a request that was sent at `sent_at`."""
+        """Note that the table has answered a request that was sent at `sent_at`."""
         self._reached_at, self._failure = max(self._reached_at, sent_at), ""
 
     def look(self) -> None:
@@ -119,7 +119,7 @@ class TableSight:
 
 
 def _throttled(metrics: Metrics) -> int:
-    """How many requests DynamoDB has refused for want of capacity."""
+    """Return how many requests DynamoDB has refused for want of capacity."""
     answers = ((what.split(" "), count) for what, count in metrics.worker.requests.value().items())
     return sum(count for (service, *_, code), count in answers if service == "dynamodb" and code in THROTTLING_CODES)
 
@@ -212,8 +212,9 @@ class DaemonStatus:
         return self.why_not_ready() is None
 
     def why_not_ready(self) -> str | None:
-        """Why this daemon is not ready; None if it is: initialized, not stopping, with its table in reach, and able to
-        read one of its shards, if it has any."""
+        """Return why this daemon is not ready; None if it is: initialized, not stopping, with its table in reach,
+        and able to read one of its shards, if it has any.
+        """
         out_of_sight = self._sight.why_out_of_sight()
         if not self._parts.is_ready():
             return "not initialized, or stopping"
@@ -226,25 +227,25 @@ class DaemonStatus:
         return self._scrub(f"none of its {len(parts)} shards can be read: {parts[0].why_at(wall_s)}")
 
     def why_not_alive(self) -> str | None:
-        """Which loops make no progress, in words; None if this daemon lives."""
+        """Return which loops make no progress, in words; None if this daemon lives."""
         overdue = self.overdue()
         words = ", ".join(f"{one.name} (silent for {one.since_s:.0f} s)" for one in overdue)
         return f"no progress: {words}" if overdue else None
 
     def overdue(self) -> list[LateLoop]:
-        """The loops that make no progress; none if this daemon lives."""
+        """Return the loops that make no progress; none if this daemon lives."""
         return self.metrics.progress.overdue(self._clock.monotonic())
 
     def instant(self) -> Instant:
-        """The time at which the metrics are read."""
+        """Return the time at which the metrics are read."""
         return Instant(self._clock.monotonic(), self._clock.wall())
 
     async def document(self) -> Document:
-        """The data of the status page: the whole fleet, and more of this worker."""
+        """Return the data of the status page: the whole fleet, and more of this worker."""
         return await in_turns(document(await self._view()))
 
     async def body(self, *, zipped: bool) -> tuple[bytes, ...]:
-        """The document as JSON, or that in the format of gzip, in pieces.
+        """Return the document as JSON, or that in the format of gzip, in pieces.
 
         It is made once a second at most, and less often if it is long.
         """
@@ -274,7 +275,7 @@ class DaemonStatus:
         return StatusView(self.identity, self.metrics, fleet, self._history, moment)
 
     async def _look(self) -> FleetStatus | None:
-        """The fleet by its tables, a few seconds old at most; what was known before if they cannot be read."""
+        """Return the fleet by its tables, a few seconds old at most; what was known before if they cannot be read."""
         async with self._looking:
             now = self._clock.monotonic()
             if self._looked_at is None or now - self._looked_at >= LOOK_PERIOD_S:

@@ -69,7 +69,7 @@ class HttpAnswer:
 
 
 def text_answer(status: int, text: str, **headers: str) -> HttpAnswer:
-    """A line of plain text."""
+    """Return a line of plain text."""
     return HttpAnswer(status, "text/plain; charset=utf-8", f"{text}\n".encode(), headers)
 
 
@@ -318,13 +318,13 @@ def _owners_socket(path: Path) -> socket.socket:
 
 
 def _arrived_at(writer: asyncio.StreamWriter) -> str:
-    """The local address of a connection; of one that has none, the only one that can reach it."""
+    """Return the local address of a connection; of one that has none, the only one that can reach it."""
     name = writer.get_extra_info("sockname")
     return str(name[0]) if isinstance(name, tuple) else LOOPBACK
 
 
 async def _next_request(connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
-    """The next request head, read to its end if it has no body; None if the caller has nothing more to ask."""
+    """Return the next request head, read to its end if it has no body; None if the caller has nothing more to ask."""
     found: h11.Request | None = None
     while True:
         match connection.next_event():
@@ -379,7 +379,7 @@ async def _part(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def _joined(request: h11.Request) -> dict[str, str]:
-    """Headers by lower-case name, several of one name joined with commas."""
+    """Return headers by lower-case name, several of one name joined with commas."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in request.headers:
         name, value = raw_name.decode(), raw_value.decode("ascii", "replace")

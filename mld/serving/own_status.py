@@ -25,8 +25,9 @@ class DaemonFacts:
 
 
 def own_status(metrics: Metrics, me: Identity, at: Instant, facts: DaemonFacts) -> dict[str, Any]:
-    """The daemon in plain values; times in seconds, None for what is unknown. Shards in trouble come first, then the
-    furthest behind."""
+    """Return the daemon in plain values; times in seconds, None for what is unknown. Shards in trouble come first,
+    then the furthest behind.
+    """
     worst_first = sorted(
         (_shard(part, at) for part in metrics.shards.values()),
         key=lambda one: (RANKS.get(one["state"], len(RANKS)), -(one["behindSeconds"] or 0.0), one["key"]),

@@ -56,7 +56,7 @@ class StatusView:
     moment: Moment
 
     def head(self) -> Document:
-        """The document without its long lists."""
+        """Return the document without its long lists."""
         me, fleet, moment = self.identity, self.fleet, self.moment
         return {
             "application": me.application,
@@ -75,7 +75,7 @@ class StatusView:
         }
 
     def lists(self) -> Mapping[str, Iterator[Document]]:
-        """The long lists, by their names."""
+        """Return the long lists, by their names."""
         return {
             "workers": self._workers(),
             "holes": self._holes(),
@@ -113,7 +113,7 @@ class StatusView:
 
 
 def document(view: StatusView) -> Steps[Document]:
-    """The page's data as plain values."""
+    """Yield the page's data as plain values."""
     value = view.head()
     for name, ones in view.lists().items():
         value[name] = []
@@ -124,7 +124,7 @@ def document(view: StatusView) -> Steps[Document]:
 
 
 def encoded(view: StatusView, *, zipped: bool) -> Steps[tuple[bytes, ...]]:
-    """The document in pieces, as JSON in UTF-8 without needless blanks; `zipped` in the format of gzip.
+    """Return the document in pieces, as JSON in UTF-8 without needless blanks; `zipped` in the format of gzip.
 
     It is never there as a whole, and in no other form than the one that is asked for.
     """
@@ -134,7 +134,7 @@ def encoded(view: StatusView, *, zipped: bool) -> Steps[tuple[bytes, ...]]:
 def in_pieces(
     head: Document, lists: Mapping[str, Iterator[Document]], *, zipped: bool = False
 ) -> Steps[tuple[bytes, ...]]:
-    """As `encoded`, for any document with long lists."""
+    """Encode as `encoded` does, for any document with long lists."""
     packer = zlib.compressobj(COMPRESSION_LEVEL, wbits=16 + zlib.MAX_WBITS) if zipped else None
     pieces: list[bytes] = []
     for text in _texts(head, lists):
@@ -146,7 +146,7 @@ def in_pieces(
 
 
 def _texts(head: Document, lists: Mapping[str, Iterator[Document]]) -> Iterator[str]:
-    """The JSON in pieces."""
+    """Yield the JSON in pieces."""
     compact = json.JSONEncoder(separators=(",", ":")).encode
     yield compact(head)[:-1]
     for name, ones in lists.items():
@@ -159,7 +159,7 @@ def _texts(head: Document, lists: Mapping[str, Iterator[Document]]) -> Iterator[
 
 
 def _of_table(view: ShardView) -> Document:
-    """A shard as its row tells; what only its worker knows is None."""
+    """Return a shard as its row tells; what only its worker knows is None."""
     return _shard_value(view) | {
         "isHere": False,
         "busySeconds": None,
@@ -182,7 +182,7 @@ def _shard_value(view: ShardView) -> Document:
 
 
 def _of_own(own: ShardMetrics, at: Instant, history: History) -> dict[str, Any]:
-    """What only this worker knows of a shard of its own, and what it knows better than the row."""
+    """Return what only this worker knows of a shard of its own, and what it knows better than the row."""
     behind, rates, why = history.behind(own.key), history.rate(own.key), own.why_at(at.wall_s)
     return {
         "isHere": True,

@@ -98,7 +98,7 @@ class WebPages:
 
 
 def rule_of(hosts: Iterable[str]) -> WebRule:
-    """Who may call, with the names that the operator allows."""
+    """Return who may call, with the names that the operator allows."""
     return WebRule(frozenset(hosts), "add the name to mld.httpHosts", links=True)
 
 
@@ -109,12 +109,12 @@ def log_serving(address: ListenAddress, port: int) -> None:
 
 
 def probed(why_not: str | None) -> HttpAnswer:
-    """The answer of a probe."""
+    """Return the answer of a probe."""
     return text_answer(200, "ok") if why_not is None else text_answer(503, why_not)
 
 
 def takes_gzip(headers: Mapping[str, str]) -> bool:
-    """Whether Accept-Encoding names gzip, and does not refuse it."""
+    """Return whether Accept-Encoding names gzip, and does not refuse it."""
     for offer in headers.get("accept-encoding", "").lower().split(","):
         coding, _, parameter = offer.replace(" ", "").partition(";")
         if coding == "gzip":
@@ -124,7 +124,7 @@ def takes_gzip(headers: Mapping[str, str]) -> bool:
 
 @cache
 def page_and_policy() -> tuple[bytes, str]:
-    """The page, and the Content-Security-Policy that lets its own script and style run and nothing else."""
+    """Return the page, and the Content-Security-Policy that lets its own script and style run and nothing else."""
     page = resources.files("mld.serving").joinpath(PAGE).read_bytes()
     hashes = {
         tag: " ".join(

@@ -7,7 +7,8 @@ promise      each record reaches the child as it came, or as its user records, i
              aggregates that is not ours (`opened_by_the_book`); after a checkpoint inside of it, what comes after that
 size         the line is at most `LINE_PER_BYTE` times the payloads, and `LINE_PER_RECORD` for each record
 memory       it takes at most `MEMORY_PER_BYTE` times the payloads, and `MEMORY_PER_RECORD` for each record
-loop         no step on the event loop works more than `tests.fuzz.meter` allows
+loop         no step on the event loop works more than `tests.fuzz.meter` allows, makes more than `STEP_BYTES_MAX` of
+             memory, as the copy of a large payload would, or frees more than `STEP_FREED_MAX` objects
 
     python -m tests.fuzz.producer --examples 20000 --bytes 10485760     a long run; `make fuzz-producer`
 """
@@ -18,10 +19,12 @@ import argparse
 import base64
 import hashlib
 import json
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -43,11 +46,13 @@ from tests.support.kpl import field, number, sealed, varint
 
 LINE_PER_BYTE = EXPANSION_MAX + 2
 LINE_PER_RECORD = 400 + 12 * KEY_CHARS_MAX
-MEMORY_PER_BYTE = 40
-"""A user record takes some 160 bytes while its aggregate is open, and 6 in it."""
+MEMORY_PER_BYTE = 15
+"""A user record takes 16 bytes while its aggregate is open, and 6 in it, and a key 8; the rest are copies."""
 MEMORY_PER_RECORD = 4096
 MEMORY_BYTES = 8 * 1024 * 1024
 """Pieces of the line, and what is loaded when it is first used."""
+STEP_BYTES_MAX = 3 * 1024 * 1024
+STEP_FREED_MAX = 20_000
 EVERYTHING = HashRange(0, HASH_KEY_MAX)
 FIRST = 49_590_338_271_490_256_608_559_692_538_361_571_095_921_575_989_136_588_898
 TIMES = ("1763661600.123", "1.763661600123E9", "0", "0.001", "1763661600", "null", "253402300799.999")
@@ -243,11 +248,17 @@ def check_memory(puts: Sequence[Put]) -> None:
     tracemalloc.start()
     try:
         batch = page_of(body).after(TRIM_HORIZON, EVERYTHING)
-        for _ in batch.opening():
-            pass
-        for _ in batch.line():
-            pass
         peak = tracemalloc.get_traced_memory()[1]
+        steps = chain(batch.opening(), batch.line())
+        is_over = False
+        while not is_over:
+            blocks, (before, _) = sys.getallocatedblocks(), tracemalloc.get_traced_memory()
+            tracemalloc.reset_peak()
+            is_over = next(steps, steps) is steps
+            made, freed = tracemalloc.get_traced_memory()[1], blocks - sys.getallocatedblocks()
+            assert made - before <= STEP_BYTES_MAX, f"{made - before} bytes made in one step"
+            assert freed <= STEP_FREED_MAX, f"{freed} objects freed in one step"
+            peak = max(peak, made)
     finally:
         tracemalloc.stop()
     size = sum(len(put.data) for put in puts)

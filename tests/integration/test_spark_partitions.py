@@ -105,6 +105,16 @@ def test_the_names_of_odd_values_are_those_of_spark(spark, tmp_path):
     assert spark.read.parquet(str(path / BEYOND)).count() == 1, "only one of the two new ones"
 
 
+def test_a_value_that_no_directory_can_be_called_by_keeps_no_other_row(spark, tmp_path, caplog):
+    path = tmp_path / "out"
+    impossible = ["q" * 247, "é" * 130, "a\0b", "/" * 100]
+    with caplog.at_level(logging.ERROR, "mld.spark"):
+        assert sink_of(spark, path, 9).publish(of(spark, *impossible, "good", "q" * 246), step(1), "b").rows == 6
+    assert begun(path) == {"customer=good", f"customer={'q' * 246}"}
+    assert {row.customer for row in spark.read.parquet(str(path / BEYOND)).collect()} == set(impossible)
+    assert "no names of directories" in caplog.text
+
+
 def test_partitions_written_lately_take_one_job_and_each_row_is_there_once(spark, tmp_path):
     path = tmp_path / "out"
     sink = sink_of(spark, path, 9)

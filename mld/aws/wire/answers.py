@@ -63,7 +63,7 @@ class Incoming:
         self._body = BytesIO()  # not a list of pieces: one of a byte would take 40 times as much
 
     def feed_head(self, data: bytes) -> bool:
-        """Whether the head is whole. Informational answers before it are skipped."""
+        """Return whether the head is whole. Informational answers before it are skipped."""
         self.ahead = self.ahead + data if self.ahead else data
         while not self.status:
             end = self.ahead.find(b"\n\r\n")
@@ -88,7 +88,7 @@ class Incoming:
         return True
 
     def feed(self, data: bytes) -> Answer | None:
-        """The answer, once it is whole."""
+        """Return the answer, once it is whole."""
         if not self.status or self.ahead:
             if not self.feed_head(data):
                 return None
@@ -111,7 +111,7 @@ class Incoming:
         return self._whole(self._body.getvalue(), have == self.length)
 
     def begun(self) -> bytes:
-        """What has come of a body whose length is announced. Whoever reads the rest says so with `complete`."""
+        """Return what has come of a body whose length is announced. Whoever reads the rest says so with `complete`."""
         return self._body.getvalue()
 
     @property
@@ -120,23 +120,25 @@ class Incoming:
         return self.length is not None and self.status < 300 and CRC32_HEADER not in self.headers
 
     def passed_on(self) -> Answer:
-        """The answer without its body, of which every part went to somebody else."""
+        """Return the answer without its body, of which every part went to somebody else."""
         return self._kept(b"", is_exact=True)
 
     def complete(self, body: bytes) -> Answer:
-        """The answer with this body of the announced length, which somebody else has read."""
+        """Return the answer with this body of the announced length, which somebody else has read."""
         if len(body) != self.length:
             raise BrokenAnswerError(f"the answer is cut off: {len(body)} of {self.length} bytes")
         return self._whole(body, is_exact=True)
 
     def end(self) -> Answer:
-        """The connection has ended in order: the answer, if it was to last until then. Raises NothingSentBackError."""
+        """Return the connection has ended in order: the answer, if it was to last until then. Raises
+        NothingSentBackError.
+        """
         if not self.status or self.length is not None or self._chunks is not None:
             raise self.cut_off("the server has closed the connection")
         return self._whole(self._body.getvalue(), is_exact=False)
 
     def cut_off(self, reason: str) -> Exception:
-        """What it means that no more will come."""
+        """Return what it means that no more will come."""
         if self.status or self.ahead:
             return BrokenAnswerError("the answer is cut off")
         return NothingSentBackError(reason)
@@ -157,7 +159,9 @@ class Incoming:
             self.length = 0
 
     def _whole(self, body: bytes, is_exact: bool) -> Answer:
-        """`is_exact`: nothing came after the body, and its end was known without that of the connection."""
+        """Return the whole answer. `is_exact`: nothing came after the body, and its end was known without that of
+        the connection.
+        """
         expected = self.headers.get(CRC32_HEADER)
         if expected is not None and b"content-encoding" not in self.headers and expected != b"%d" % zlib.crc32(body):
             raise BrokenAnswerError("the answer does not match its CRC-32")
@@ -192,7 +196,7 @@ class Chunks:
         return self._expected is _Expected.NOTHING
 
     def feed(self, data: bytes) -> Iterator[memoryview]:
-        """The pieces of the body in `data`. Raises BrokenAnswerError."""
+        """Yield the pieces of the body in `data`. Raises BrokenAnswerError."""
         view = memoryview(data)
         at = 0
         while at < len(data):
@@ -246,7 +250,7 @@ def _status_of(line: bytes) -> int:
 
 
 def _headers_of(lines: Iterable[bytes]) -> dict[bytes, bytes]:
-    """The last one of headers that are repeated."""
+    """Return the last one of headers that are repeated."""
     headers: dict[bytes, bytes] = {}
     for line in lines:
         name, colon, value = line.partition(b":")

@@ -68,7 +68,7 @@ class Canned:
     """A client whose calls can be answered from here, in each thread by itself."""
 
     def __init__(self, client: BaseClient) -> None:
-        """Raises UnusualError for a client whose way to AWS only botocore knows."""
+        """Raise UnusualError for a client whose way to AWS only botocore knows."""
         self._client = client
         self._proxy_for = proxies_of(client)
         self._proxy_for(client.meta.endpoint_url)
@@ -88,7 +88,7 @@ class Canned:
         return AWSResponse(request.url, answer.status, headers, raw)
 
     def explain(self, operation: str, params: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
-        """What botocore makes of an answer; raises what it raises."""
+        """Return what botocore makes of an answer; raises what it raises."""
         import botocore
 
         self._here.answer = answer
@@ -99,7 +99,7 @@ class Canned:
             self._here.answer = None
 
     def blueprint(self, operation: str, params: Mapping[str, Any], context: ssl.SSLContext | None) -> Blueprint:
-        """Raises UnusualError; and what botocore raises, who checks the parameters at this."""
+        """Raise UnusualError; and what botocore raises, who checks the parameters at this."""
         self.explain(operation, params, Answer(200, {}, _FIRST_EVENT if operation in STREAMS else b"{}"))
         request: AWSPreparedRequest = self._here.request
         url = str(request.url)
@@ -150,7 +150,7 @@ def _blueprint(
 
 
 def proxies_of(client: BaseClient) -> Callable[[str], Proxy | None]:
-    """Which proxy leads to an address, for the addresses of one client.
+    """Return which proxy leads to an address, for the addresses of one client.
 
     As botocore decides: those of the client's configuration, else those of the environment unless `NO_PROXY` has the
     client's endpoint; of these the one for the scheme of the address. What it returns raises UnusualError for a proxy
@@ -181,7 +181,7 @@ def proxies_of(client: BaseClient) -> Callable[[str], Proxy | None]:
 
 
 def tls_context(client: BaseClient, ca_bundle: str | None) -> ssl.SSLContext:
-    """Trusts whom botocore trusts: its own context, which the ssl module's defaults, stricter since 3.13, do not touch.
+    """Trust whom botocore trusts: its own context, which the ssl module's defaults, stricter since 3.13, do not touch.
 
     `ca_bundle` is the session's. Raises UnusualError for what only botocore honours.
     """

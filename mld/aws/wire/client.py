@@ -172,7 +172,7 @@ class WireService:
         )
 
     async def _bounded(self, operation: str, timeout_s: float | None, work: Callable[[TimeLimit], Awaitable[T]]) -> T:
-        """What `work` makes within its time. The boundary: raises errors of our tree, or UnusualError."""
+        """Return what `work` makes within its time. The boundary: raises errors of our tree, or UnusualError."""
         limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         limit = self._limits.pop() if self._limits else TimeLimit()
         try:
@@ -197,7 +197,9 @@ class WireService:
         return value
 
     async def _placed(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], limit: TimeLimit) -> T:
-        """The place goes back in any case, by the job if there is one; with a connection only if all was well."""
+        """Return the place goes back in any case, by the job if there is one; with a connection only if all was
+        well.
+        """
         usual = self._requests.usual(operation, params)
         place = await self._places.take(None if usual is None else usual.origin)
         begun: Answer | Incoming | None = None
@@ -231,7 +233,7 @@ class WireService:
     async def _on_loop(
         self, operation: str, params: dict[str, Any], place: WirePlace, usual: Usual, limit: TimeLimit
     ) -> Answer | Incoming | None:
-        """An answer, or the beginning of one; None if a thread has to send the request, on a new connection."""
+        """Return an answer, or the beginning of one; None if a thread has to send the request, on a new connection."""
         wired = place.wired
         if wired is None or place.origin != usual.origin or not wired.is_good:
             place.drop()
@@ -253,7 +255,7 @@ class WireService:
         return found
 
     def _submitted(self, job: Job) -> Job:
-        """Raises PlacesClosedError, and what the machine says if it has no thread."""
+        """Raise PlacesClosedError, and what the machine says if it has no thread."""
         if self._workers.is_closed:
             raise PlacesClosedError
         self._workers.submit(job)
@@ -314,7 +316,7 @@ class WireService:
             return read(answer.body)
 
     def _open_in_thread(self, job: Job, operation: str, params: dict[str, Any]) -> Taken:
-        """The connection on which the answer to `operation` comes in, its head read."""
+        """Return the connection on which the answer to `operation` comes in, its head read."""
         taken: list[Taken] = []
 
         def open_one(body: bytes) -> Answer:
@@ -339,7 +341,7 @@ class WireService:
     def _answer(
         self, operation: str, params: dict[str, Any], exchange: Exchange, first: Answer | None = None
     ) -> Answer:
-        """A good answer; what botocore raises for a bad one. `first` is one that has come already."""
+        """Return a good answer; what botocore raises for a bad one. `first` is one that has come already."""
         canned = self._canned
         if canned is None:
             raise UnusualError("found out a moment ago")
@@ -389,7 +391,7 @@ class WireService:
             raise AwsUnreachableError(operation, reason) from error
 
     def _talk(self, job: Job, place: WirePlace, connection: Connection, talk: Callable[[Connection], Answer]) -> Answer:
-        """What `talk` hears, on a connection that then is left at its place, or is closed."""
+        """Return what `talk` hears, on a connection that then is left at its place, or is closed."""
         was_kept, place.connection = place.connection is connection, None
         keep = False
         job.uses(connection)

@@ -101,7 +101,7 @@ class Connection:
         self._turn = Turn() if turn is None else turn
 
     def is_stale(self) -> bool:
-        """Whether something has arrived although nothing was asked: the end of the connection."""
+        """Return whether something has arrived although nothing was asked: the end of the connection."""
         return bool(self._poll.poll(0))
 
     def exchange(self, request: bytes) -> Answer:
@@ -154,11 +154,11 @@ class Connection:
         self.socket.settimeout(0.0)
 
     def take_back(self) -> None:
-        """To be used by a thread, which waits."""
+        """Take the socket back for a thread, which waits."""
         self.socket.settimeout(self._read_timeout_s)
 
     def abort(self) -> None:
-        """From another thread: make whoever reads or writes here fail at once."""
+        """Make, from another thread, whoever reads or writes here fail at once."""
         try:
             socket.socket.shutdown(self.socket, socket.SHUT_RDWR)  # SSLSocket's own is not for other threads
         except OSError:
@@ -177,7 +177,7 @@ class Connection:
             raise NothingSentBackError(f"{type(error).__name__}: {error}") from error
 
     def _exactly(self, incoming: Incoming, length: int) -> bytes:
-        """A body, received into its place: pieces that are joined cost 20 to 50 % more CPU per GB of records."""
+        """Return a body, received into its place: pieces that are joined cost 20 to 50 % more CPU per GB of records."""
         rest = _Rest(partial(self._received, self.socket.recv_into), incoming.begun(), length)
         with self._in_turn(incoming):
             return io.BufferedReader(rest, PLACED_BYTES).read(length)
@@ -192,7 +192,9 @@ class Connection:
 
     @contextmanager
     def _in_turn(self, incoming: Incoming) -> Iterator[None]:
-        """To receive the rest of `incoming` in. Only `_received` waits there, and lets others go on meanwhile."""
+        """Hold the turn in which the rest of `incoming` is received. Only `_received` waits there, and lets others
+        go on meanwhile.
+        """
         self.socket.settimeout(0.0)
         try:
             with self._turn:
@@ -203,7 +205,7 @@ class Connection:
             self.socket.settimeout(self._read_timeout_s)
 
     def _received(self, receive: Callable[..., T], *given: Any) -> T:
-        """What `receive` returns as soon as there is something."""
+        """Return what `receive` returns as soon as there is something."""
         while True:
             try:
                 return receive(*given)

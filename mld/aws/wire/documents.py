@@ -12,7 +12,7 @@ _BLOB, _BLOBS = "B", "BS"
 
 
 def encode(params: Mapping[str, Any]) -> bytes:
-    """The body of a request. A time is rounded down to the millisecond, never up."""
+    """Return the body of a request. A time is rounded down to the millisecond, never up."""
     return _encode(params).encode()
 
 
@@ -31,7 +31,7 @@ _encode = json.JSONEncoder(default=_plain, separators=(",", ":")).encode
 
 
 def decode(body: bytes) -> dict[str, Any]:
-    """An answer; attribute values of DynamoDB have their bytes decoded. Raises ValueError."""
+    """Return an answer; attribute values of DynamoDB have their bytes decoded. Raises ValueError."""
     answer = json.loads(body) if body else {}
     if not isinstance(answer, dict):
         raise ValueError("the answer is no object")

@@ -45,7 +45,7 @@ class FrameStream:
         return self._have == 0
 
     def take(self) -> Frame | None:
-        """The oldest whole frame."""
+        """Return the oldest whole frame."""
         if not self.frames:
             return None
         frame = self.frames.popleft()
@@ -53,7 +53,7 @@ class FrameStream:
         return frame
 
     def feed(self, data: bytes) -> None:
-        """Raises BrokenAnswerError for what is no event stream."""
+        """Raise BrokenAnswerError for what is no event stream."""
         if self._chunks is None:
             self._append(memoryview(data))
             return

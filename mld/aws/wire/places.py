@@ -48,7 +48,7 @@ class WirePlace:
         return None if self.wired is None else self.wired.connection.origin
 
     def lend(self) -> None:
-        """To a thread."""
+        """Lend the connection to a thread."""
         if self.wired is not None:
             self.connection, self.wired = self.wired.release(), None
 
@@ -84,7 +84,7 @@ class Places:
         return len(self._idle) + len(self._busy)
 
     async def take(self, origin: Origin | None) -> WirePlace:
-        """A place, if possible with a connection to `origin` (None: to anywhere). Raises PlacesClosedError."""
+        """Return a place, if possible with a connection to `origin` (None: to anywhere). Raises PlacesClosedError."""
         if self._is_closed:
             raise PlacesClosedError
         if len(self._busy) >= self._allowed:
@@ -94,7 +94,7 @@ class Places:
         return place
 
     def give_back(self, place: WirePlace) -> None:
-        """The place is free: with a good connection in it, `wired` or left by a thread, or with none. Never raises."""
+        """Free the place: with a good connection in it, `wired` or left by a thread, or with none. Never raises."""
         self._busy.discard(place)
         if self._is_closed:
             place.drop()
@@ -115,7 +115,7 @@ class Places:
             self._idle.append(place)
 
     def distrust(self, origin: Origin) -> None:
-        """A kept connection has led nowhere: what made it so may have met all that were made before.
+        """Distrust kept connections, as one has led nowhere: what made it so may have met all that were made before.
 
         Else every retry would draw the next dead one, each for as long as a time-out.
         """
@@ -148,7 +148,7 @@ class Places:
         self._waiting.clear()
 
     def _free_one(self, origin: Origin | None) -> WirePlace:
-        """Used last, first; a new one if there may be more; else one to elsewhere."""
+        """Return the free place that was used last; a new one if there may be more; else one to elsewhere."""
         limit_s = time.monotonic() - IDLE_MAX_S
         while self._idle and self._idle[0].idle_since_s < limit_s:
             self._idle.pop(0).drop()
@@ -177,7 +177,9 @@ class Places:
             raise
 
     def _look_at_queue(self) -> None:
-        """More calls at a time if some have waited too long, for the network; and look again while anybody waits."""
+        """Allow more calls at a time if some have waited too long, for the network; and look again while anybody
+        waits.
+        """
         self._look = None
         loop = asyncio.get_running_loop()
         limit_s = loop.time() - self._wait_max_s
@@ -197,7 +199,7 @@ class Places:
             self._look = loop.call_later(self._wait_max_s, self._look_at_queue)
 
     def _wire(self, place: WirePlace) -> None:
-        """The connection that a thread has left goes back to the loop, if it is as good as it should be."""
+        """Give the connection that a thread has left back to the loop, if it is as good as it should be."""
         connection, place.connection = place.connection, None
         assert connection is not None
         try:
@@ -209,7 +211,9 @@ class Places:
             connection.close()
 
     def _lost(self, place: WirePlace) -> None:
-        """A connection has ended while no call used it; the place may be idle, or in the hands of the next caller."""
+        """Note that a connection has ended while no call used it; the place may be idle, or in the hands of the
+        next caller.
+        """
         place.drop()
         if place in self._idle:
             self._idle.remove(place)

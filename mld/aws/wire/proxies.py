@@ -36,7 +36,7 @@ class Proxy:
 
 
 def authority_of(host: str, port: int) -> str:
-    """``host:port`` as requests have it."""
+    """Return ``host:port`` as requests have it."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

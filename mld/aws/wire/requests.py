@@ -56,7 +56,7 @@ class Requests:
         self._canned, self._credentials, self._context = canned, credentials, context
 
     def usual(self, operation: str, params: Mapping[str, Any]) -> Usual | None:
-        """None if a thread has to ask."""
+        """Return none if a thread has to ask."""
         keys, until_s = self._keys
         if time.monotonic() > until_s:
             return None
@@ -64,7 +64,7 @@ class Requests:
         return None if known is None else Usual(*known, keys)
 
     def signed(self, usual: Usual, body: bytes) -> bytes:
-        """A whole request."""
+        """Return a whole request."""
         blueprint, signer, keys = usual
         signature = ""
         if signer is not None and keys is not None:
@@ -81,18 +81,20 @@ class Requests:
     # --- in threads --------------------------------------------------------------------------------------------------
 
     def made(self, operation: str, params: Mapping[str, Any], body: bytes) -> tuple[Origin, bytes]:
-        """Where a request goes, and the whole of it. Raises UnusualError, and what botocore raises."""
+        """Return where a request goes, and the whole of it. Raises UnusualError, and what botocore raises."""
         keys: Any = None if self._credentials is None else self._credentials.get_frozen_credentials()
         blueprint, signer = self._blueprint(operation, params, keys)
         self._keys = (keys, time.monotonic() + KEYS_AGE_MAX_S)
         return blueprint.origin, self.signed(Usual(blueprint, signer, keys), body)
 
     def ask_for_keys(self) -> None:
-        """Before the next request."""
+        """Ask for keys before the next request."""
         self._keys = (None, _NEVER)
 
     def corrected_clock(self, error: Exception, answer: Answer) -> bool:
-        """Whether the error may have been about time, and AWS's time is known now: perhaps since it was sent only."""
+        """Return whether the error may have been about time, and AWS's time is known now: perhaps since it was sent
+        only.
+        """
         response: Any = getattr(error, "response", {})
         if response.get("Error", {}).get("Code") not in SKEWED_CODES:
             return False
@@ -102,7 +104,9 @@ class Requests:
     def _blueprint(
         self, operation: str, params: Mapping[str, Any], keys: Keys | None
     ) -> tuple[Blueprint, Signer | None]:
-        """From botocore, anew with every change of the keys, as an endpoint may depend on their account."""
+        """Take the blueprint from botocore, anew with every change of the keys, as an endpoint may depend on their
+        account.
+        """
         wanted = _key(operation, params, keys)
         known = self._blueprints.get(wanted)
         if known is not None:

@@ -34,7 +34,7 @@ class Signer:
         self._stamped: tuple[int, str] = (-1, "")
 
     def headers(self, keys: Keys, at_s: float, *, content_type: str, host: str, target: str, body: bytes) -> str:
-        """The headers to add, each with its line end; `at_s` is the service's time in epoch seconds."""
+        """Return the headers to add, each with its line end; `at_s` is the service's time in epoch seconds."""
         stamp = self._stamp(int(at_s))
         day = stamp[:8]
         token_line = f"x-amz-security-token:{keys.token}\n" if keys.token else ""

@@ -39,7 +39,7 @@ class WireFrames:
         self._read_on()
 
     async def next(self) -> Frame | None:
-        """The next frame; None at the end of the answer. Raises OSError or BrokenAnswerError.
+        """Return the next frame; None at the end of the answer. Raises OSError or BrokenAnswerError.
 
         One caller at a time. May be cancelled without loss.
         """
@@ -56,7 +56,7 @@ class WireFrames:
             await self._waiter
 
     def close(self) -> None:
-        """May be called again; a caller of `next` gets an error."""
+        """Close the source. May be called again; a caller of `next` gets an error."""
         if self._closed:
             return
         self._closed = True
@@ -112,7 +112,7 @@ class WireFrames:
             self._look_again()
 
     def _look_again(self) -> None:
-        """What is decrypted already makes no socket readable."""
+        """Look again: what is decrypted already makes no socket readable."""
         if self._is_reading and isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             self._loop.call_soon(self._readable)
 
@@ -126,14 +126,14 @@ class WireFrames:
             self._over(None if self._stream.is_between_frames else BrokenAnswerError("the last event is cut off"))
 
     def _at_eof(self) -> None:
-        """An answer without announced length ends with its connection; every other one is cut off."""
+        """End the body: an answer without announced length ends with its connection; every other one is cut off."""
         if self._chunked or not self._stream.is_between_frames:
             self._over(BrokenAnswerError("the server has closed the connection in the middle of the answer"))
         else:
             self._over(None)
 
     def _over(self, failure: Exception | None) -> None:
-        """Nothing more is read; frames that are whole can still be taken."""
+        """Stop reading; frames that are whole can still be taken."""
         if not self._ended:
             self._stop_reading()
             self._ended = True

@@ -67,7 +67,8 @@ class Job:
         self.outcome: asyncio.Future[Any] = self._loop.create_future()
 
     def give_up(self) -> None:
-        """The job is not begun, or what it waits for is cut off. From the loop, when nobody waits or all ends.
+        """Give the job up: it is not begun, or what it waits for is cut off. From the loop, when nobody waits or all
+        ends.
 
         A value may be there already, if the one who waits was cancelled in the moment in which it came.
         """
@@ -81,7 +82,7 @@ class Job:
     # --- in the thread -----------------------------------------------------------------------------------------------
 
     def uses(self, connection: Connection | None) -> None:
-        """From now on the job waits for this connection."""
+        """Note the connection that the job waits for from now on."""
         with self._lock:
             self._connection = connection
             if self.given_up and connection is not None:
@@ -134,7 +135,7 @@ class Workers:
         self.is_closed = False
 
     def submit(self, job: Job) -> None:
-        """Raises what the machine says if it has no thread for the only job; the job is not in the queue then."""
+        """Raise what the machine says if it has no thread for the only job; the job is not in the queue then."""
         loop = asyncio.get_running_loop()
         more = self.threads < min(len(self._open) + 1, self._threads_max)
         if more and self.threads < THREADS_AT_ONCE:
@@ -159,7 +160,7 @@ class Workers:
             self._jobs.put(None)
 
     def _look_at_queue(self, loop: asyncio.AbstractEventLoop) -> None:
-        """More threads for those that have waited too long; and look again while anybody waits."""
+        """Start more threads for those that have waited too long; and look again while anybody waits."""
         self._look = None
         self._drop_begun()
         limit_s = loop.time() - self._wait_max_s

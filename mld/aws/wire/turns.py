@@ -37,7 +37,7 @@ class Turn:
         self.release()
 
     def taken_s(self, at_s: float) -> float:
-        """Seconds until `at_s` in which somebody had it. From any thread; approximate while it is passed on."""
+        """Return seconds until `at_s` in which somebody had it. From any thread; approximate while it is passed on."""
         since_s = self._since_s
         return self._before_s + (0.0 if since_s is None else max(0.0, at_s - since_s))
 
@@ -54,7 +54,7 @@ class TurnWatch:
         self._taken_s = self._turn.taken_s(self._begun_s)
 
     def share(self) -> float:
-        """Of the time since then, in which somebody had it: 0 to 1, approximate. Begins anew."""
+        """Return the share of the time since the last call in which somebody had it: 0 to 1, approximate."""
         begun_s, taken_s = self._begun_s, self._taken_s
         self.begin()
         return (self._taken_s - taken_s) / max(self._begun_s - begun_s, 1e-6)

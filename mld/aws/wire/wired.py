@@ -42,7 +42,7 @@ class Wired:
         return self._has_fd and not self.connection.is_stale()
 
     async def exchange(self, request: bytes, *, timeout_s: float) -> Answer | Incoming:
-        """An answer, or as much of a large one as has come, with which a thread goes on after `release`.
+        """Return an answer, or as much of a large one as has come, with which a thread goes on after `release`.
 
         Raises NothingSentBackError, and whatever else went wrong; after that and a cancellation `close` is due.
         """
@@ -141,7 +141,7 @@ class Wired:
         self._lost()
 
     def _readable_again(self, answer: asyncio.Future[Answer | Incoming]) -> None:
-        """What is decrypted already makes no socket readable."""
+        """Report it readable again: what is decrypted already makes no socket readable."""
         if self._answer is answer and self._has_fd:
             self._readable()
 

@@ -70,8 +70,9 @@ class ItemChange:
 
 
 def coalesced(changes: Iterable[ItemChange]) -> list[ItemChange]:
-    """The changes of one request, one for each item: from before its first to after its last. A request of the API
-    writes an item once; moto writes a new item of UpdateItem in two steps."""
+    """Return the changes of one request, one for each item: from before its first to after its last. A request of
+    the API writes an item once; moto writes a new item of UpdateItem in two steps.
+    """
     found: dict[str, ItemChange] = {}
     for change in changes:
         first = found.get(name := canonical(change.keys))
@@ -81,19 +82,19 @@ def coalesced(changes: Iterable[ItemChange]) -> list[ItemChange]:
 
 
 def canonical(value: DynamoItem) -> str:
-    """Equal texts for equal keys."""
+    """Return equal texts for equal keys."""
     return json.dumps(_comparable({"M": value}), sort_keys=True, default=str)
 
 
 def hash_of(value: DynamoItem) -> int:
-    """32 bits of a partition key, which choose the shard."""
+    """Return 32 bits of a partition key, which choose the shard."""
     return int.from_bytes(hashlib.blake2s(canonical(value).encode(), digest_size=4).digest(), "big")
 
 
 def record_json(
     change: ItemChange, event_name: str, key: TableStreamKey, view: ViewType, number: int, at_s: float
 ) -> tuple[dict[str, Any], int]:
-    """The record as GetRecords shows it, and its size in bytes."""
+    """Return the record as GetRecords shows it, and its size in bytes."""
     images: dict[str, Any] = {}
     if view in (ViewType.NEW_IMAGE, ViewType.NEW_AND_OLD_IMAGES) and change.new is not None:
         images["NewImage"] = change.new
@@ -121,7 +122,7 @@ def record_json(
 
 
 def item_bytes(item: DynamoItem) -> int:
-    """Names and values, as DynamoDB counts the size of an item."""
+    """Return names and values, as DynamoDB counts the size of an item."""
     return sum(len(name.encode()) + _value_bytes(value) for name, value in item.items())
 
 
@@ -152,7 +153,7 @@ def _binary_bytes(text: str) -> int:
 
 
 def _comparable(value: DynamoItem) -> Any:
-    """Equal for values that DynamoDB takes for equal: numbers by value, sets in any order."""
+    """Return something that is equal for values that DynamoDB takes for equal: numbers by value, sets in any order."""
     ((kind, content),) = value.items()
     match kind:
         case "N":

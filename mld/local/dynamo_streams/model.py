@@ -91,7 +91,7 @@ class TableStreams:
     # --- finding -----------------------------------------------------------------------------------------------------
 
     def stream(self, arn: str, now: float, region: str | None = None) -> TableStream:
-        """By its ARN, or by `region` the refusal of an endpoint elsewhere. Raises ResourceNotFound."""
+        """Return a stream by its ARN, or by `region` the refusal of an endpoint elsewhere. Raises ResourceNotFound."""
         found = self._streams.get(arn)
         if found is not None and found.is_gone(now):
             del self._streams[arn]
@@ -101,7 +101,7 @@ class TableStreams:
         return found
 
     def newest_of(self, table: str, now: float) -> TableStream:
-        """The newest stream of a table of this name, in any account and region. Raises ResourceNotFound."""
+        """Return the newest stream of a table of this name, in any account and region. Raises ResourceNotFound."""
         found = [s for s in self._all(now) if s.key.table == table]
         if not found:
             raise errors.stream_not_found(f"of table {table}")
@@ -110,7 +110,7 @@ class TableStreams:
     def list_streams(
         self, account: str, region: str, *, now: float, table: str | None = None, after: str | None = None
     ) -> list[TableStream]:
-        """In order of their ARNs, after that one."""
+        """List streams in order of their ARNs, after that one."""
         return [
             stream
             for stream in self._all(now)
@@ -127,7 +127,7 @@ class TableStreams:
     def describe_shards(
         self, stream: TableStream, *, now: float, after: str | None = None, children_of: str | None = None, limit: int
     ) -> DescribedShards:
-        """A page of the shards, or of the children of one."""
+        """Return a page of the shards, or of the children of one."""
         if self.enforce:
             if not stream.describes.has(1, now):
                 raise errors.limit_exceeded(f"DescribeStream of {stream.arn}")
@@ -160,8 +160,9 @@ class TableStreams:
     def get_records(
         self, iterator: str, *, region: str, now: float, limit: int | None = None, empty: bool = False
     ) -> tuple[ChangePage, str | None]:
-        """A page and the next iterator, which is None at the end of a closed shard. With `empty` there are no records,
-        and the place stays."""
+        """Return a page and the next iterator, which is None at the end of a closed shard. With `empty` there are no
+        records, and the place stays.
+        """
         place = _decode(iterator)
         stream = self.stream(place.arn, now, region)
         if now - place.issued_s > ITERATOR_LIFE_S:

@@ -14,17 +14,17 @@ GET_RECORDS_PER_S = 10.0
 
 
 def sequence_number(counter: int, index: int) -> int:
-    """At least 21 digits, increasing over the whole stream; the lower ones name the shard."""
+    """Return a number of at least 21 digits, increasing over the whole stream; the lower ones name the shard."""
     return counter * _COUNTER_UNIT + index
 
 
 def index_of(number: int) -> int:
-    """The index of the shard that a number was given to."""
+    """Return the index of the shard that a number was given to."""
     return number % _COUNTER_UNIT
 
 
 def shard_id(created_ms: int, arn: str, index: int) -> str:
-    """As the service writes it: milliseconds in 20 digits, then eight hexadecimal digits."""
+    """Return a shard's id as the service writes it: milliseconds in 20 digits, then eight hexadecimal digits."""
     return f"shardId-{created_ms:020d}-{zlib.crc32(f'{arn} {index}'.encode()):08x}"
 
 
@@ -128,7 +128,7 @@ class ChangeShard:
             del column[:count]
 
     def page(self, position: int, *, limit: int, bytes_max: int) -> ChangePage:
-        """The records of number `position` and after, within the limits, but at least one if there is any."""
+        """Return the records of number `position` and after, within the limits, but at least one if there is any."""
         start = bisect_left(self._numbers, position)
         wanted = min(len(self._numbers), start + limit)
         before = self._totals[start - 1] if start else self._trimmed_bytes

@@ -51,23 +51,23 @@ class TableStream:
         return self.disabled_s is None
 
     def is_gone(self, now: float) -> bool:
-        """A disabled stream can be read for as long as its records would live."""
+        """Return a disabled stream can be read for as long as its records would live."""
         return self.disabled_s is not None and now >= self.disabled_s + RETENTION_S
 
     def shards(self, now: float) -> list[ChangeShard]:
-        """In order of their ids, which is the order of their creation."""
+        """Return the shards in order of their ids, which is the order of their creation."""
         self._advance(now)
         return [self._shards[name] for name in sorted(self._shards)]
 
     def shard(self, name: str, now: float) -> ChangeShard:
-        """Raises ResourceNotFound."""
+        """Raise ResourceNotFound."""
         self._advance(now)
         if (found := self._shards.get(name)) is None:
             raise errors.shard_not_found(name)
         return found
 
     def tip(self) -> int:
-        """Above every number given out so far, and below all to come."""
+        """Return a number above every number given out so far, and below all to come."""
         return sequence_number(self._counter + 1, 0)
 
     # --- time and load -----------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class TableStream:
                 shard.trim(float("inf"))
 
     def disable(self, now: float) -> None:
-        """No more records; the open shards end without children."""
+        """Take no more records; the open shards end without children."""
         self._advance(now)
         for shard in self._open():
             shard.close(self._take(shard.index), now)
@@ -124,7 +124,7 @@ class TableStream:
                 del self._shards[shard.shard_id]
 
     def _grow_old(self, shard: ChangeShard, now: float, horizon: float) -> None:
-        """Successors up to now. After a leap of the clock, those that would be gone already are left out."""
+        """Make the successors up to now. After a leap of the clock, those that would be gone already are left out."""
         while now >= shard.created_s + SHARD_LIFE_S:
             at = max(shard.created_s + SHARD_LIFE_S, horizon - SHARD_LIFE_S)
             (child,) = self._succeed(shard, (shard.span,), at)

@@ -54,13 +54,13 @@ class Directory:
         return f"arn:{partition_of(self.region)}:kinesis:{self.region}:{self.account}:stream/{name}"
 
     def streams(self, now: float) -> list[Stream]:
-        """All streams, in order of their names."""
+        """Return all streams, in order of their names."""
         for stream in [s for s in self._streams.values() if s.gone_s is not None and now >= s.gone_s]:
             del self._streams[stream.name]
         return [self._streams[name] for name in sorted(self._streams)]
 
     def stream(self, ref: str, now: float) -> Stream:
-        """The stream of this name or ARN, in whatever state."""
+        """Return the stream of this name or ARN, in whatever state."""
         name = ref
         if ref.startswith("arn:"):
             parts = _ARN.fullmatch(ref)
@@ -77,7 +77,7 @@ class Directory:
         return stream
 
     def data_stream(self, ref: str, now: float) -> Stream:
-        """A stream that takes reads and writes; one that is still being made has no shards yet."""
+        """Return a stream that takes reads and writes; one that is still being made has no shards yet."""
         stream = self.stream(ref, now)
         if stream.status(now) == "CREATING":
             raise errors.stream_not_found(stream.name, self.account)
@@ -110,7 +110,7 @@ class Directory:
         record_kib_max: int | None = None,
         distributes: bool = False,
     ) -> Stream:
-        """`shard_count` is required unless `on_demand`, which starts with four shards."""
+        """Create a stream. `shard_count` is required unless `on_demand`, which starts with four shards."""
         if any(s.name == name for s in self.streams(now)):
             raise errors.in_use(f"Stream {name} under account {self.account} already exists.")
         if on_demand and shard_count is not None:
@@ -180,7 +180,7 @@ class Directory:
         stream.updated_s = now + self.delays.update_s
 
     def set_distribution(self, ref: str, *, distributes: bool, now: float) -> None:
-        """It takes effect at once."""
+        """Set the distribution, at once."""
         stream = self.settled_stream(ref, now)
         if not stream.on_demand:
             raise _needs_on_demand(stream.name)

@@ -27,7 +27,7 @@ class ListFilter:
 
 
 def matches(shard: ShardState, wanted: ListFilter, horizon_s: float) -> bool:
-    """Whether a shard inside retention passes the filter.
+    """Return whether a shard inside retention passes the filter.
 
     `horizon_s` is the trim horizon: the end of retention, or the birth of the stream if that is later. A time before
     it counts as the horizon itself; AWS documents that for FROM_TIMESTAMP, we assume it of AT_TIMESTAMP.

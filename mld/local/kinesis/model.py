@@ -47,7 +47,7 @@ class FanOutDirectory(Directory):
         return consumer
 
     def consumers(self, ref: str, *, now: float) -> list[Consumer]:
-        """All consumers of a stream, in order of their names."""
+        """Return all consumers of a stream, in order of their names."""
         stream = self.stream(ref, now)
         for name in [c.name for c in stream.consumers.values() if c.is_gone(now)]:
             del stream.consumers[name]
@@ -56,7 +56,7 @@ class FanOutDirectory(Directory):
     def consumer(
         self, *, now: float, arn: str | None = None, stream_arn: str | None = None, name: str | None = None
     ) -> Consumer:
-        """The consumer with this ARN, or with this stream's ARN and name; if all are given they must agree."""
+        """Return the consumer with this ARN, or with this stream's ARN and name; if all are given they must agree."""
         if arn is not None:
             parts = _stream_and_name(arn)
             if parts is None:
@@ -76,7 +76,7 @@ class FanOutDirectory(Directory):
             consumer.gone_s = now + self.delays.consumer_s
 
     def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint, *, now: float) -> ShardSubscription:
-        """Raises before anything is streamed; later the subscription reports its own end."""
+        """Raise before anything is streamed; later the subscription reports its own end."""
         consumer = self.consumer(now=now, arn=consumer_arn)
         if (status := consumer.status(now)) != "ACTIVE":
             raise errors.in_use(f"Consumer {consumer_arn} is not ACTIVE, instead in state {status}.")
@@ -110,7 +110,7 @@ class FanOutDirectory(Directory):
 
 
 def _stream_and_name(arn: str) -> tuple[str, str] | None:
-    """Stream ARN and consumer name of a consumer's ARN; None if it is none."""
+    """Return stream ARN and consumer name of a consumer's ARN; None if it is none."""
     stream_arn, found, rest = arn.partition("/consumer/")
     name, colon, stamp = rest.rpartition(":")
     return (stream_arn, name) if found and colon and name and stamp.isdigit() else None
@@ -146,7 +146,7 @@ class Kinesis(FanOutDirectory):
         shard_filter: ListFilter | None = None,
         limit: int = LIST_SHARDS_DEFAULT,
     ) -> ListedShards:
-        """One page. A `token` stands for all other arguments except `limit` and must come alone."""
+        """Return one page. A `token` stands for all other arguments except `limit` and must come alone."""
         if token is not None:
             if ref is not None or after_id is not None or shard_filter is not None:
                 raise errors.invalid("NextToken and StreamName cannot be provided together.")
@@ -226,14 +226,14 @@ class Kinesis(FanOutDirectory):
     # --- records -----------------------------------------------------------------------------------------------------
 
     def put_record(self, ref: str, entry: PutEntry, *, now: float) -> PutResult:
-        """Raises ProvisionedThroughputExceeded where `put_records` notes it on the record."""
+        """Raise ProvisionedThroughputExceeded where `put_records` notes it on the record."""
         placed = self.put_records(ref, [entry], now=now)[0]
         if placed.error is not None:
             raise errors.KinesisError(*placed.error)
         return placed
 
     def put_records(self, ref: str, entries: Sequence[PutEntry], *, now: float) -> list[PutResult]:
-        """One result per entry, in order. Records over the shard's limits are refused one by one."""
+        """Return one result per entry, in order. Records over the shard's limits are refused one by one."""
         stream = self.data_stream(ref, now)
         sizes = check_entries(stream, entries)
         results = []
@@ -257,7 +257,7 @@ class Kinesis(FanOutDirectory):
     def get_records(
         self, iterator: str, *, now: float, limit: int | None = None, ref: str | None = None
     ) -> tuple[LogPage, str | None]:
-        """A page and the next iterator, which is None at the end of a closed shard."""
+        """Return a page and the next iterator, which is None at the end of a closed shard."""
         stream, shard, place = self._place(iterator, ref, now)
         if self.enforce and not shard.limits.admit_read(now):
             raise errors.throttled(shard.shard_id, stream.name, self.account)
@@ -270,8 +270,9 @@ class Kinesis(FanOutDirectory):
         return page, following.encode()
 
     def get_no_records(self, iterator: str, *, now: float) -> tuple[int, str]:
-        """GetRecords without records although there are some, as real streams sometimes answer. Returns the lag in
-        milliseconds and an iterator at the same position."""
+        """Answer GetRecords without records although there are some, as real streams sometimes answer. Returns the lag
+        in milliseconds and an iterator at the same position.
+        """
         stream, shard, place = self._place(iterator, None, now)
         behind = read_page(stream, shard, place.position, now, limit=1).millis_behind_latest
         following = ShardIterator(self.account, stream.name, stream.created_ms, shard.index, place.position, now)

@@ -66,7 +66,7 @@ class OperationRequest:
         return value
 
     def timestamp(self, key: str) -> float | None:
-        """Epoch seconds."""
+        """Return epoch seconds."""
         value = self._get(key, (int, float))
         return None if value is None else float(value)
 
@@ -92,7 +92,7 @@ class OperationRequest:
         return value
 
     def choice(self, key: str, kind: type[_E], where: str = "") -> _E:
-        """A required field with the value of one of `kind`; `where` is what refusals call it."""
+        """Return a required field with the value of one of `kind`; `where` is what refusals call it."""
         text = self.required(key)
         try:
             return kind(text)
@@ -103,7 +103,7 @@ class OperationRequest:
             ) from None
 
     def place(self, kind: str, otherwise: str) -> str:
-        """The name after which a listing goes on: that in the page token, if there is one."""
+        """Return the name after which a listing goes on: that in the page token, if there is one."""
         token = self.text("NextToken")
         return otherwise if token is None else decode_name(kind, token)
 
@@ -116,7 +116,7 @@ class OperationRequest:
         return [OperationRequest(item) for item in value]
 
     def stream_or_none(self) -> str | None:
-        """StreamARN or StreamName; if both are given, they must name the same stream."""
+        """Read StreamARN or StreamName; if both are given, they must name the same stream."""
         arn, name = self.text("StreamARN"), self.text("StreamName", NAME)
         if arn is not None and name is not None and not arn.endswith(f":stream/{name}"):
             raise errors.invalid(f"StreamARN {arn} and StreamName {name} name different streams.")
@@ -129,8 +129,9 @@ class OperationRequest:
         return ref
 
     def account(self) -> str | None:
-        """The account of the stream that the request names by an ARN, an iterator or a page token; None if it names it
-        by the name alone, and so means the caller's."""
+        """Return the account of the stream that the request names by an ARN, an iterator or a page token; None if it
+        names it by the name alone, and so means the caller's.
+        """
         for key in _ARNS:
             if isinstance(arn := self._fields.get(key), str) and (named := _ACCOUNT_OF_ARN.match(arn)):
                 return named[1]

@@ -61,8 +61,9 @@ class LogPage:
 
 
 def start_position(stream: Stream, shard: ShardState, start: StartingPoint, now: float) -> int:
-    """The position of a GetShardIterator or SubscribeToShard start. Raises InvalidArgument for a number that does not
-    belong to the shard, and for a time to come."""
+    """Return the position of a GetShardIterator or SubscribeToShard start. Raises InvalidArgument for a number that
+    does not belong to the shard, and for a time to come.
+    """
     match start.type:
         case IteratorType.TRIM_HORIZON:
             return shard.starting
@@ -104,7 +105,7 @@ def _own_number(stream: Stream, shard: ShardState, text: str | None) -> int:
 def read_page(
     stream: Stream, shard: ShardState, position: int, now: float, *, limit: int, bytes_max: int = PAGE_BYTES_MAX
 ) -> LogPage:
-    """The records at `position` and after, within `limit` and `bytes_max`, but at least one if there is any."""
+    """Return the records at `position` and after, within `limit` and `bytes_max`, but at least one if there is any."""
     first = shard.log.trim(stream.horizon_s(now))
     span = shard.log.span(position, first=first, limit=limit, bytes_max=bytes_max)
     ended = not span.more and not shard.is_open

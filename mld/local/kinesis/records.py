@@ -44,13 +44,15 @@ class PutResult:
 
 
 def timestamp_text(seconds: float) -> str:
-    """A time as Kinesis writes it in JSON: seconds with three places in exponent form (``1.700000000123E9``)."""
+    """Return a time as Kinesis writes it in JSON: seconds with three places in exponent form (``1.700000000123E9``)."""
     ms = str(round(seconds * 1000))
     return f"{ms[0]}.{ms[1:]}E{len(ms) - 4}" if len(ms) > 4 else f"{seconds:.3f}"
 
 
 def check_entries(stream: Stream, entries: Sequence[PutEntry]) -> list[int]:
-    """The sizes of the entries (data and partition key, bytes); raises KinesisError if one of them breaks a limit."""
+    """Return the sizes of the entries (data and partition key, bytes); raises KinesisError if one of them breaks a
+    limit.
+    """
     if not 1 <= len(entries) <= PUT_RECORDS_MAX:
         raise errors.validation(
             f"Value at 'records' failed to satisfy constraint: Member must have length between 1 and {PUT_RECORDS_MAX}"

@@ -20,7 +20,7 @@ def compose(epoch_ms: int, counter: int, shard_index: int) -> int:
 
 
 def shard_index(number: int) -> int | None:
-    """The index of the shard a number was made for; None if the number is none of ours."""
+    """Return the index of the shard a number was made for; None if the number is none of ours."""
     return number & _INDEX_MASK if number >> _VERSION_BIT == _VERSION else None
 
 
@@ -34,15 +34,15 @@ class Sequencer:
         self._counter = 0
 
     def start_epoch(self, epoch_ms: int) -> None:
-        """Shards change at this time; an earlier time than the last one is ignored."""
+        """Note that shards change at this time; an earlier time than the last one is ignored."""
         self._epoch_ms = max(self._epoch_ms, epoch_ms)
 
     def take(self, index: int) -> int:
-        """The next number, for the shard with this index."""
+        """Return the next number, for the shard with this index."""
         self._counter += 1
         return compose(self._epoch_ms, self._counter, index)
 
     def tip(self, index: int) -> int:
-        """A number of this shard that is above all given out before it and below all to come, except that it may
+        """Return a number of this shard that is above all given out before it and below all to come, except that it may
         equal the very last one."""
         return compose(self._epoch_ms, self._counter, index)

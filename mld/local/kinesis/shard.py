@@ -69,8 +69,9 @@ class ShardLog:
         return 0
 
     def span(self, position: int, *, first: int, limit: int, bytes_max: int) -> LogSpan:
-        """The records with a number of `position` or more, from index `first` on, within the limits; at least one if
-        there is any."""
+        """Return the records with a number of `position` or more, from index `first` on, within the limits; at least
+        one if there is any.
+        """
         start = max(first, bisect_left(self._numbers, position))
         wanted = min(len(self._numbers), start + limit)
         before = self._totals[start - 1] if start else self._base_bytes
@@ -90,7 +91,7 @@ class ShardLog:
         )
 
     def number_at_time(self, timestamp: float) -> int | None:
-        """The number of the first record that arrived at `timestamp` or later; None if there is none."""
+        """Return the number of the first record that arrived at `timestamp` or later; None if there is none."""
         index = bisect_left(self._arrivals, timestamp)
         return self._numbers[index] if index < len(self._numbers) else None
 
@@ -100,7 +101,7 @@ def shard_id(index: int) -> str:
 
 
 def shard_index(text: str) -> int | None:
-    """The index in a shard id such as ``shardId-000000000007`` or ``7``; None if it is none."""
+    """Return the index in a shard id such as ``shardId-000000000007`` or ``7``; None if it is none."""
     digits = text.removeprefix("shardId-")
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 12 else None
 
@@ -158,7 +159,7 @@ class ShardState:
         return ChildShard(self.shard_id, frozenset(shard_id(p) for p in parents if p is not None), self.hash_range)
 
     def view(self) -> Shard:
-        """The shard as ListShards shows it."""
+        """Return the shard as ListShards shows it."""
         return Shard(
             shard_id=self.shard_id,
             hash_range=self.hash_range,

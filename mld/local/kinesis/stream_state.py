@@ -25,7 +25,7 @@ _RESHARD_STEP_S = 0.001
 
 
 def uniform_ranges(count: int) -> list[HashRange]:
-    """The hash key space in `count` ranges of equal width; the last one takes the remainder."""
+    """Return the hash key space in `count` ranges of equal width; the last one takes the remainder."""
     width = (HASH_KEY_MAX + 1) // count
     starts = [i * width for i in range(count)]
     return [HashRange(s, e) for s, e in zip(starts, [s - 1 for s in starts[1:]] + [HASH_KEY_MAX], strict=True)]
@@ -108,7 +108,7 @@ class Stream:
         return self._open[bisect_right(self._starts, hash_key) - 1]
 
     def next_shard(self) -> ShardState:
-        """The shard whose turn it is."""
+        """Return the shard whose turn it is."""
         self._turn += 1
         return self._open[self._turn % len(self._open)]
 
@@ -171,7 +171,7 @@ class Stream:
     # --- retention ---------------------------------------------------------------------------------------------------
 
     def horizon_s(self, now: float) -> float:
-        """The trim horizon: nothing older is readable."""
+        """Return the trim horizon: nothing older is readable."""
         return now - self.retention_h * 3600.0
 
     def drop_expired_shards(self, now: float) -> None:
@@ -187,5 +187,5 @@ def _require_open(shard: ShardState) -> None:
 
 
 def hash_of(partition_key: str) -> int:
-    """Where a partition key lands: its MD5 as a 128-bit number (not a matter of security)."""
+    """Return where a partition key lands: its MD5 as a 128-bit number (not a matter of security)."""
     return int.from_bytes(hashlib.md5(partition_key.encode(), usedforsecurity=False).digest(), "big")

@@ -106,7 +106,7 @@ def hash_range_json(hash_range: HashRange) -> dict[str, str]:
 
 
 def page_json(page: LogPage, place_key: str, place: str | None) -> bytes:
-    """A page as GetRecords and the events of SubscribeToShard show it; `place` is where the next one starts."""
+    """Return a page as GetRecords and the events of SubscribeToShard show it; `place` is where the next one starts."""
     tail: dict[str, object] = {"MillisBehindLatest": page.millis_behind_latest}
     if place is not None:
         tail[place_key] = place
@@ -123,5 +123,5 @@ def page_json(page: LogPage, place_key: str, place: str | None) -> bytes:
 
 
 def event_json(event: SubscriptionEvent) -> bytes:
-    """The payload of the event's frame."""
+    """Return the payload of the event's frame."""
     return page_json(event.page, "ContinuationSequenceNumber", event.continuation)

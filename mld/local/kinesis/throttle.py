@@ -31,7 +31,7 @@ class Bucket:
         return self._level
 
     def has(self, amount: float, now: float) -> bool:
-        """Whether `amount` may pass; more than the whole bucket may pass when the bucket is full."""
+        """Return whether `amount` may pass; more than the whole bucket may pass when the bucket is full."""
         return self.level(now) >= min(amount, self._rate)
 
     def take(self, amount: float) -> None:
@@ -59,7 +59,7 @@ class ShardLimits:
         return True
 
     def admit_read(self, now: float) -> bool:
-        """Whether a GetRecords call may go on; its bytes are reported to `spent` afterwards."""
+        """Return whether a GetRecords call may go on; its bytes are reported to `spent` afterwards."""
         if now < self._refuse_until or self._read_bytes.level(now) <= 0 or not self._reads.has(1, now):
             return False
         self._reads.take(1)

@@ -62,7 +62,7 @@ class ListShardsToken:
 
 
 def decode_iterator(text: str) -> ShardIterator:
-    """Raises KinesisError for a text we did not make, as all here."""
+    """Raise KinesisError for a text we did not make, as all here."""
     account, stream, created_ms, index, position, issued_s = _unpack("I", text, 6, "Invalid ShardIterator.")
     return ShardIterator(account, stream, int(created_ms), int(index), int(position), float(issued_s))
 
@@ -74,7 +74,7 @@ def decode_list_token(text: str) -> ListShardsToken:
 
 
 def encode_name(kind: str, name: str) -> str:
-    """The page token of listings that only need the last name."""
+    """Return the page token of listings that only need the last name."""
     return pack(kind, name)
 
 
@@ -90,7 +90,7 @@ def _unpack(kind: str, text: str, count: int, refusal: str) -> list[str]:
 
 
 def account_of_token(text: str) -> str | None:
-    """The account that an iterator or a page token of shards names; None for other texts."""
+    """Return the account that an iterator or a page token of shards names; None for other texts."""
     for kind, count in (("I", 6), ("S", 8)):
         if (fields := unpack(kind, text, count)) is not None:
             return fields[0]

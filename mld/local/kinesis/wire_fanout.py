@@ -26,7 +26,7 @@ _CONSUMERS_TOKEN = "C"  # noqa: S105 - a kind of page token
 def open_subscription(
     kinesis: Kinesis, request: OperationRequest, now: float
 ) -> tuple[ShardSubscription, tuple[str, str]]:
-    """A new subscription, with the stream name and shard id to watch."""
+    """Return a new subscription, with the stream name and shard id to watch."""
     arn, shard_id = request.required("ConsumerARN"), request.required("ShardId", NAME)
     start = request.required_nested("StartingPosition")
     point = StartingPoint(

@@ -56,7 +56,7 @@ def _filter(request: OperationRequest) -> ListFilter:
 
 
 def shard_json(shard: ShardState) -> dict[str, Any]:
-    """A shard as ListShards and DescribeStream show it."""
+    """Return a shard as ListShards and DescribeStream show it."""
     view = shard.view()
     numbers = {"StartingSequenceNumber": view.starting_sequence}
     if view.ending_sequence is not None:
@@ -164,6 +164,6 @@ def get_records(kinesis: Kinesis, request: OperationRequest, now: float) -> Oper
 
 
 def empty_page(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
-    """A GetRecords answer without records, at the same place."""
+    """Return a GetRecords answer without records, at the same place."""
     behind, following = kinesis.get_no_records(request.required("ShardIterator"), now=now)
     return answer({"Records": [], "NextShardIterator": following, "MillisBehindLatest": behind})

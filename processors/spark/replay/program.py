@@ -35,6 +35,7 @@ from mld.processors.spark.sinks.letter_files import LetterFiles
 from mld.processors.spark.sinks.s3_files import S3FileSink
 from mld.processors.spark.spark_errors import SessionGone
 from mld.processors.spark.writer_identity import STREAM_KEY, WriterIdentity
+from mld.properties.redaction import printable
 from mld.properties.spark import Mode
 
 log = logging.getLogger("mld.spark")
@@ -192,7 +193,7 @@ def said(counts: ReplayCounts, *, dry_run: bool) -> Iterator[str]:
     if counts.left_out:
         yield f"{counts.left_out} letters {LEFT_OUT}"
     for reason, count in counts.reasons.most_common(10):
-        yield f"{count:8d}  {reason[:160]}"
+        yield f"{count:8d}  {printable(reason[:160])}"
 
 
 def main(arguments: Sequence[str]) -> int:

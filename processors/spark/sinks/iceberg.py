@@ -27,7 +27,7 @@ from mld.processors.spark.sinks.iceberg_ledger import (
 )
 from mld.processors.spark.sinks.iceberg_table import WAP_PROPERTY, Files, IcebergTable, TableAsRead
 from mld.processors.spark.sinks.lake_table import APPLICATION, RACES_MAX, LakeSink, LostRace
-from mld.processors.spark.sinks.merge import Merge, quoted
+from mld.processors.spark.sinks.merge import Merge, quoted, type_of
 from mld.processors.spark.sinks.table_columns import changes
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class IcebergSink(LakeSink):
             self._target,
         )
         if found.added:
-            columns = ", ".join(f"{quoted(name)} {kind}" for name, kind in found.added)
+            columns = ", ".join(f"{quoted(name)} {type_of(frame.schema[name].dataType)}" for name, _ in found.added)
             try:
                 self._spark.sql(f"ALTER TABLE {self._target} ADD COLUMNS ({columns})")
             except Exception as error:

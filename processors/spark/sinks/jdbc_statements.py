@@ -130,7 +130,9 @@ class JdbcDialect(ABC):
         lines = [f"{self.quoted(name)} {type_}{' NOT NULL' if name in keys else ''}" for name, type_ in columns]
         if keys:
             lines.append(f"PRIMARY KEY ({', '.join(map(self.quoted, keys))})")
-        return " ".join(f"CREATE TABLE {self.place(table)} ({', '.join(lines)}) {self.table_suffix} {suffix}".split())
+        return " ".join(
+            filter(None, (f"CREATE TABLE {self.place(table)} ({', '.join(lines)})", self.table_suffix, suffix))
+        )
 
     def create_ledger(self, table: TableName) -> str:
         columns = [

@@ -19,6 +19,7 @@ from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
 
 SEQUENCE, *PLACES = "sequenceNumber", "subSequenceNumber", "rowNumber"
 """Columns of the records that say which change is newer; the first is required, the second has to be there if records
@@ -113,6 +114,19 @@ class Merge:
 def quoted(name: str) -> str:
     """Return a column or table as an identifier of Spark's SQL."""
     return f"`{name.replace('`', '``')}`"
+
+
+def type_of(kind: DataType) -> str:
+    """Return a type as Spark's SQL has it: `simpleString` leaves the names of fields as they are."""
+    match kind.typeName():
+        case "struct":
+            fields = (f"{quoted(field.name)}: {type_of(field.dataType)}" for field in kind.fields)  # type: ignore[attr-defined]
+            return f"struct<{', '.join(fields)}>"
+        case "array":
+            return f"array<{type_of(kind.elementType)}>"  # type: ignore[attr-defined]
+        case "map":
+            return f"map<{type_of(kind.keyType)}, {type_of(kind.valueType)}>"  # type: ignore[attr-defined]
+    return kind.simpleString()
 
 
 def merge_of(spec: SinkSpec) -> Merge | None:

@@ -4,7 +4,8 @@ Whoever puts records may choose the values of `partitionBy`, and a directory for
 time. So an hour brings at most `mld.spark.sink.<name>.newPartitionsPerHour` new ones. A batch whose rows are all of
 partitions that were written lately is written in one job. Any other one is computed once and looked at first: rows of
 partitions that there are, or may be, go there, all others to `BEYOND`, which readers skip, in files that have all
-columns. Both are one commit, so a batch that is tried again has each row once, wherever the bound stands then.
+columns. So do rows whose values no directory can be called by. Both are one commit, so a batch that is tried again has
+each row once, wherever the bound stands then.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ STAGED_BEYOND = f"{BEYOND}=rows"
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | frozenset(map(chr, range(1, 0x20)))
 """What Spark does not write into the name of a directory as it is."""
+NAME_BYTES_MAX, DIRECTORY_BYTES_MAX = 255, 700
+"""What file systems take as a name, and S3 as part of a key."""
 PARTITIONS_MAX = 10_000
 """Partitions of one batch that are told apart; rows of the smallest ones go to `BEYOND`."""
 KNOWN_MAX = 100_000
@@ -83,6 +86,13 @@ def directory_of(columns: Sequence[str], values: Iterable[str | None]) -> str:
     )
 
 
+def is_possible(directory: str) -> bool:
+    """Return whether a directory can be called so, wherever the sink is."""
+    names = [name.encode() for name in directory.split("/")]
+    sizes = list(map(len, names))
+    return b"\0" not in b"".join(names) and max(sizes) <= NAME_BYTES_MAX and sum(sizes) <= DIRECTORY_BYTES_MAX
+
+
 def _escaped(text: str) -> str:
     return "".join(f"%{ord(one):02X}" if one in ESCAPED else one for one in text)
 
@@ -126,7 +136,7 @@ class PartitionedSink(FileSink):
             counted = kept.select(self._key(kept).alias("key"), *columns).groupBy(*by).count()
             values = counted.orderBy(F.desc("count"), *by).limit(PARTITIONS_MAX).collect()
             found = {directory_of(names, row[1:-1]): row["key"] for row in values}
-            admitted = self._new_partitions.admitted(list(found), self._existing)
+            admitted = self._new_partitions.admitted(list(filter(is_possible, found)), self._existing)
             keys = [key for directory, key in found.items() if directory in admitted]
             wanted = F.broadcast(frame.sparkSession.createDataFrame([(key,) for key in keys], "key STRING"))
             same = self._key(kept) == wanted["key"]
@@ -167,8 +177,8 @@ class PartitionedSink(FileSink):
         self.rows_beyond += rows
         log.error(
             "sink %s: %d rows, %d since the start, are of more than %d new partitions in an hour "
-            "(mld.spark.sink.%s.newPartitionsPerHour) and are in %s/%s with all their columns; partition by something "
-            "coarser, or allow more",
+            "(mld.spark.sink.%s.newPartitionsPerHour), or of values that are no names of directories, and are in %s/%s "
+            "with all their columns; partition by something coarser, or allow more",
             *(self.name, rows, self.rows_beyond, self._new_partitions.at_most, self.name),
             *(self.place.rstrip("/"), BEYOND),
         )

@@ -6,12 +6,17 @@ import gzip
 import json
 import socket
 from collections.abc import Callable
+from unittest.mock import ANY
 
 import pytest
 
+import mld.aws.client
+from mld.aws.client import BotoService
+from mld.aws.client_factory import client_factory
 from mld.aws.wire import answers, frames
 from mld.aws.wire.proxies import Proxy, open_tunnel
 from mld.core.errors import AwsError, AwsUnreachableError
+from tests.unit.aws.conftest import Configure
 from tests.unit.aws.test_wire import Server, answer, wire
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -69,6 +74,30 @@ async def test_an_answer_without_an_end_is_hung_up_on(
                     await service.call(*GET)
                 assert "no answer within" not in str(raised.value)
             assert await service.call(*GET) == {}, "nothing of it is left on the next connection"
+    assert attack.sent <= SENT_MAX
+
+
+@pytest.mark.parametrize(
+    "name", ["headers", "a header", "chunks of a byte", "the line of a chunk", "chunks", "a body without a length"]
+)
+async def test_botocore_hangs_up_on_an_answer_without_an_end(
+    name: str, configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SKENV")
+    monkeypatch.setattr(mld.aws.client, "BODY_BYTES_MAX", BODY_MAX)
+    attack = Endless(*ENDLESS[name])
+    with Server(attack) as server:
+        factory = client_factory(
+            configure("EnvironmentVariableCredentialsProvider", f"kinesisEndpoint=http://127.0.0.1:{server.port}")
+        )
+        client = factory.create_client("kinesis", read_timeout_s=2, connect_timeout_s=2, pool_connections_max=1)
+        service = BotoService(lambda: client, threads_max=1, name="kinesis")
+        with pytest.raises(AwsUnreachableError) as raised:
+            await service.call(*GET)
+        assert "no answer within" not in str(raised.value)
+        assert await service.call(*GET) == {"ResponseMetadata": ANY}
+        await service.close()
     assert attack.sent <= SENT_MAX
 
 

@@ -31,7 +31,12 @@ class Listed:
         file.write_text(FILE.format(self.path))
         loaded = load(file)
         self.scrub = Scrubber()
-        self.reader = StreamsReader(loaded.settings.streams, loaded.streams_file, self.scrub)
+        self.rest: str | None = None
+        self.reader = StreamsReader(loaded.settings.streams, loaded.streams_file, self.scrub, self.write_on)
+
+    async def write_on(self) -> None:
+        if self.rest is not None:
+            self.path.write_text(self.rest)
 
     async def names(self) -> list[str]:
         return [one.name for one in await self.reader.read()]
@@ -46,6 +51,17 @@ async def test_the_list_is_what_the_file_says_now(listed: Listed) -> None:
     assert await listed.names() == ["a", "b"]
     listed.path.write_text("b\nc\n")
     assert await listed.names() == ["b", "c"]
+
+
+@pytest.mark.parametrize("half", ["b\n", "b\nc\nd", "b\nc\nord", "", "a, b\n"])
+async def test_a_file_that_is_read_while_it_is_written_counts_when_it_is_whole(
+    listed: Listed, half: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    listed.path.write_text(half)
+    listed.rest = "b\nc\norders\n"
+    assert await listed.names() == ["a", "b"]
+    assert await listed.names() == ["b", "c", "orders"]
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("damage", ["", "a, b\n", "a\nmld.stream.x.epoch=1\n", "a\na\n", None, "\\u00"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -107,6 +108,8 @@ async def test_a_request_is_answered_and_a_stream_is_sent_to_its_end(private: Pa
         (b"GET / HTTP/1.1\n", "one line of JSON"),
         (b"[" * 4000 + b"\n", "one line of JSON"),
         (b"x" * 5000 + b"\n", "at most 4096 bytes"),
+        (b'{"ask": "\x1b[2J\x00\xff"}\n', "one line of JSON"),
+        (b'{"ask": "\\u001b[2J\\ud800"}\n', "there are broken"),
     ],
 )
 async def test_what_cannot_be_answered_is_refused_in_a_sentence(private: Path, line: bytes, words: str) -> None:
@@ -156,6 +159,19 @@ async def test_the_end_of_the_server_ends_its_streams(private: Path) -> None:
     assert endless.ended.is_set()
     assert await reader.read() == b""
     writer.close()
+
+
+@pytest.mark.parametrize("size", [1, 4000, 10_000_000])
+async def test_a_caller_that_never_ends_its_line_is_hung_up_on(
+    private: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    place = ControlPlace(private, "a.sock")
+    async with serving(place):
+        with monkeypatch.context() as patch:
+            patch.setattr(control, "REQUEST_TIMEOUT_S", 0.0)
+            with contextlib.suppress(ConnectionError):  # with some of it unread
+                await exchange(place.path, b"x" * size)
+        assert await ask(place, "hello") == [{"answer": {"hello": "nobody"}}]
 
 
 async def test_connections_beyond_the_bound_are_closed_and_the_others_go_on(

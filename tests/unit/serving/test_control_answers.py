@@ -108,6 +108,9 @@ async def test_the_shards_of_the_daemon_the_furthest_behind_first():
         ({}, "there are the levels"),
         ({"level": "debug", "logger": 5}, "logger is a name"),
         ({"level": "debug", "forSeconds": "10"}, "forSeconds a number"),
+        ({"level": "debug", "forSeconds": 10**400}, "between 0 and"),
+        ({"level": "debug", "forSeconds": float("nan")}, "between 0 and"),
+        ({"level": "debug", "forSeconds": float("inf")}, "between 0 and"),
         ({"level": "debug", "logger": "mld.consmer"}, "there is no logger 'mld.consmer'"),
     ],
 )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
@@ -192,3 +196,25 @@ def test_a_refusal_says_what_to_do(dialect, state, code, word):
 )
 def test_who_serves_whom(product, version, served):
     assert [dialect for dialect in DIALECTS if dialect.serves(product, version)] == served
+
+
+ODD_NAMES = ('"', '""', "`", "``", "]", "'; DROP TABLE t; --", "a\nb", "a\\", "?", "{fn x}", "/*", "\u0430", "x" * 5000)
+NAMES = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=80)
+
+
+@pytest.mark.parametrize("dialect", [POSTGRES, MYSQL], ids=lambda one: one.name)
+@given(data=st.data())
+def test_whatever_a_column_is_called_it_is_a_name_and_nothing_else(dialect, data) -> None:
+    """SQLite reads the quotes of both."""
+    names = data.draw(st.lists(NAMES | st.sampled_from(ODD_NAMES), min_size=1, max_size=5, unique_by=str.casefold))
+    with sqlite3.connect(":memory:") as database:
+        table, stage = TableName(("main", "'; --\"`")), TableName(("main", "s"))
+        creation = dialect.create(table, [(name, "text") for name in names], [])
+        database.execute(creation.removesuffix(dialect.table_suffix))
+        database.execute(dialect.add_column(table, "mld_added", "text"))
+        database.execute("CREATE TABLE s (c0 text)")
+        database.execute("INSERT INTO s VALUES ('v')")
+        database.execute(dialect.append(table, stage, [StagedColumn("c0", name) for name in names]))
+        found = database.execute(f"SELECT * FROM {dialect.place(table)}")
+        assert [one[0] for one in found.description] == [*names, "mld_added"]
+        assert found.fetchall() == [("v",) * len(names) + (None,)]
