@@ -72,8 +72,8 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         ("tracking.stream_rows", '        return f"{self._stream}:{shard_id}"\n', "        return shard_id\n"),
         (
             "leases.writes",
-            'key, lease = f"{stream}:{write.key}", write.creates',
-            "key, lease = write.key, write.creates",
+            'key, lease, item = f"{stream}:{write.key}", write.creates',
+            "key, lease, item = write.key, write.creates",
         ),
     ),
     _variant(
