@@ -18,7 +18,7 @@ from mld.core.steps import Steps
 from mld.core.stream_ids import keys_meant
 from mld.core.turns import in_turns
 from mld.fleet.leader.lock import LOCK_KEY, SeenLock, parse_lock
-from mld.fleet.leader.lock_table import LockTable
+from mld.fleet.leader.lock_election import LockTable
 from mld.fleet.migrate.states import CLIENT_VERSION
 from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.report.reports import ReportRules, parse_rows
@@ -171,7 +171,7 @@ class FleetReader:
             self.clock.wall(),
             rules or self._rules,
             corrupt=scan.corrupt,
-            carried=told_by_heartbeats(scan.leases, found.reports),
+            covered=told_by_heartbeats(scan.leases, found.reports),
             labels=_labels(scan),
         )
 

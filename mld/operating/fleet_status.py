@@ -17,7 +17,7 @@ from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.steps import SLICE, Steps, at_once, in_order
 from mld.core.stream_ids import stream_of_key
 from mld.core.streams import HASH_KEY_MAX, HashRange
-from mld.fleet.heartbeat.beats import epoch_of
+from mld.fleet.heartbeats import epoch_of
 from mld.fleet.leader.lock import LockRow, SeenLock
 from mld.fleet.report.reports import ReportRules, average, is_default, is_expired, newest_of_each
 from mld.fleet.values import WorkerReport
@@ -184,16 +184,16 @@ def fleet_status_steps(
     rules: ViewRules,
     *,
     corrupt: Iterable[tuple[str, str]] = (),
-    carried: Mapping[str, ShardStatus] | None = None,
+    covered: Mapping[str, ShardStatus] | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Steps[FleetStatus]:
     """Return the fleet of these rows at `now_s`, in epoch seconds of whoever looks.
 
-    `carried` has what workers tell of carried leases, by key; it replaces what is in their rows. `labels` are what
+    `covered` has what workers tell of covered leases, by key; it replaces what is in their rows. `labels` are what
     people call streams, by identifier; a stream without one is called by its identifier.
     """
     newest = {report.worker: report for report in newest_of_each(reports)}
-    told = carried or {}
+    told = covered or {}
     known = labels or {}
 
     def label_of(lease: Lease) -> str | None:
@@ -278,13 +278,13 @@ def told_by_heartbeats(leases: Iterable[Lease], reports: Iterable[WorkerReport])
         for report in newest_of_each(reports)
         if report.shards is not None and (epoch := epoch_of(report.mld.get("heartbeat"))) is not None
     }
-    carried: dict[tuple[str, str], list[str]] = {}
+    covered: dict[tuple[str, str], list[str]] = {}
     for lease in leases:
         if lease.actual_owner is not None and lease.heartbeat is not None:
-            carried.setdefault((lease.actual_owner, lease.heartbeat), []).append(lease.key)
+            covered.setdefault((lease.actual_owner, lease.heartbeat), []).append(lease.key)
     told: dict[str, ShardStatus] = {}
     for epoch_of_worker, shards in epochs.items():
-        told |= unpack(shards, carried.get(epoch_of_worker, ()))
+        told |= unpack(shards, covered.get(epoch_of_worker, ()))
     return told
 
 

@@ -1,6 +1,6 @@
 """What heartbeats of workers justify: which process may believe in which lease, and which lease counts as alive.
 
-Told of every accepted write. Rules: `mld.leases.carried`, read for the checkers: a row with a mark lives by the
+Told of every accepted write. Rules: `mld.leases.validity`, read for the checkers: a row with a mark lives by the
 heartbeat of that epoch; who sends it may believe for as long as the row has the mark, and a lease duration more.
 """
 
@@ -19,7 +19,7 @@ _VALUE = re.compile(r"([0-9a-f]{16})\.([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """The last accepted heartbeat of an epoch."""
 
     process: str
@@ -30,7 +30,7 @@ class Beat:
 class Beats:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._last: dict[str, Beat] = {}
+        self._last: dict[str, Heartbeat] = {}
         self._marks: dict[str, str] = {}
         self._ceased: dict[tuple[str, str], float] = {}
         """By process and key: since when its heartbeat does not stand for the row any more."""
@@ -38,7 +38,7 @@ class Beats:
     def applied_to_report(self, write: Applied, sent_at: float) -> None:
         before, after = _text(write.before, "mldHeartbeat"), _text(write.after, "mldHeartbeat")
         if before != after and (match := _VALUE.fullmatch(after)):
-            self._last[match[1]] = Beat(write.sender, sent_at, self._now())
+            self._last[match[1]] = Heartbeat(write.sender, sent_at, self._now())
 
     def applied_to_lease(self, key: str, write: Applied) -> None:
         before, after = _standing(write.before), _standing(write.after)
@@ -49,28 +49,28 @@ class Beats:
 
     def changed_by_hand(self, key: str) -> None:
         """The row has another owner or mark now."""
-        beat = self._last.get(self._marks.pop(key, ""))
-        if beat is not None:
-            self._ceased[beat.process, key] = self._now()
+        heartbeat = self._last.get(self._marks.pop(key, ""))
+        if heartbeat is not None:
+            self._ceased[heartbeat.process, key] = self._now()
 
     def sent_for(self, process: str, key: str) -> float:
         """Since when at the latest the process may believe, by its heartbeats."""
-        beat = self._last.get(self._marks.get(key, ""))
-        if beat is not None and beat.process == process:
-            return beat.sent_at
+        heartbeat = self._last.get(self._marks.get(key, ""))
+        if heartbeat is not None and heartbeat.process == process:
+            return heartbeat.sent_at
         return self._ceased.get((process, key), NEVER)
 
     def alive_at(self, row: Item) -> float:
         """When the heartbeat that stands for a row was last accepted."""
-        beat = self._last.get(_text(row, "mldHeartbeat"))
-        if beat is None or beat.process.split("#")[0] != _standing(row)[1]:
+        heartbeat = self._last.get(_text(row, "mldHeartbeat"))
+        if heartbeat is None or heartbeat.process.split("#")[0] != _standing(row)[1]:
             return NEVER
-        return beat.accepted_at
+        return heartbeat.accepted_at
 
     def sent_of(self, row: Item) -> float:
         """When the heartbeat that stands for a row was last sent."""
-        beat = self._last.get(_text(row, "mldHeartbeat"))
-        return NEVER if beat is None else beat.sent_at
+        heartbeat = self._last.get(_text(row, "mldHeartbeat"))
+        return NEVER if heartbeat is None else heartbeat.sent_at
 
 
 def _standing(row: Item) -> tuple[str, str]:

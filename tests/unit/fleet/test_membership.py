@@ -1,4 +1,4 @@
-"""What a worker knows of the others (`fleet.roster`). What a look tells it is in `test_takeover`."""
+"""What a worker knows of the others (`fleet.membership`). What a look tells it is in `test_takeover`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from mld.core.positions import SHARD_END, TRIM_HORIZON
+from mld.fleet.membership import FleetMembership, spread
 from mld.fleet.report.reports import ReportRules, own_report
-from mld.fleet.roster import Roster, spread
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease
 
@@ -19,8 +19,8 @@ KEYS = [f"s{number}" for number in range(6)]
 MINE = [Lease(key, TRIM_HORIZON, owner="me") for key in KEYS]
 
 
-def roster() -> Roster:
-    return Roster("me", lease_duration_s=10.0, rules=ReportRules())
+def membership() -> FleetMembership:
+    return FleetMembership("me", lease_duration_s=10.0, rules=ReportRules())
 
 
 def report(worker: str, age_s: float = 0.0) -> WorkerReport:
@@ -46,11 +46,11 @@ def test_receivers_are_the_live_workers(
     reports: list[WorkerReport], others: dict[str, int], leases_max: int, shares: dict[str, int]
 ) -> None:
     owned = [Lease(f"o{owner}{n}", TRIM_HORIZON, owner=owner) for owner, count in others.items() for n in range(count)]
-    assert Counter(roster().receivers(KEYS, [*MINE, *owned], reports, WALL_S, leases_max).values()) == shares
+    assert Counter(membership().receivers(KEYS, [*MINE, *owned], reports, WALL_S, leases_max).values()) == shares
 
 
 def test_the_silent_receive_nothing_and_those_that_show_life_come_first() -> None:
-    it, found = roster(), [report("renews"), report("new"), report("silent")]
+    it, found = membership(), [report("renews"), report("new"), report("silent")]
     it.saw_reports(found, 0.0)
     it.saw_owners({"me", "renews", "silent"}, {"me", "renews"}, (), 0.0)
     assert set(it.receivers(KEYS, MINE, found, WALL_S, 9).values()) == {"renews"}
@@ -61,12 +61,12 @@ def test_the_silent_receive_nothing_and_those_that_show_life_come_first() -> Non
 # --- who may be assigned leases
 
 
-def assignable(it: Roster, *found: WorkerReport, now: float = 0.0) -> set[str]:
+def assignable(it: FleetMembership, *found: WorkerReport, now: float = 0.0) -> set[str]:
     return {report.worker for report in it.assignable(found, found, now)[0]}
 
 
 def test_who_was_found_dead_gets_nothing_until_it_reports_anew() -> None:
-    it = roster()
+    it = membership()
     it.exclude_dead("dead", WALL_S)
     assert assignable(it, report("dead"), report("a")) == {"a"}
     assert assignable(it, report("dead", -1), report("a")) == {"a", "dead"}
@@ -74,7 +74,7 @@ def test_who_was_found_dead_gets_nothing_until_it_reports_anew() -> None:
 
 
 def test_who_was_found_dead_receives_nothing_from_one_that_leaves() -> None:
-    it = roster()
+    it = membership()
     it.exclude_dead("dead", WALL_S)
     assert it.receivers(["s1"], MINE, [report("dead")], WALL_S, 10) == {}
     assert it.receivers(["s1"], MINE, [report("dead"), report("a")], WALL_S, 10) == {"s1": "a"}
@@ -82,12 +82,12 @@ def test_who_was_found_dead_receives_nothing_from_one_that_leaves() -> None:
 
 
 def test_a_report_that_stands_still_is_that_of_a_dead_worker_and_told_once() -> None:
-    it = roster()
+    it = membership()
     for now in (0.0, 2 * PERIOD_S):
         assert it.assignable([report("a")], [report("a")], now) == ((report("a"),), [])
     assert it.assignable([report("a")], [report("a")], 2 * PERIOD_S + 1) == ((), [report("a")])
     assert it.assignable([report("a")], [report("a")], 2 * PERIOD_S + 2) == ((), [])
-    it.begin_term()
+    it.begin_leadership()
     assert assignable(it, report("a"), now=2 * PERIOD_S + 3) == {"a"}, "a new leader has to watch for as long"
 
 
@@ -116,13 +116,13 @@ def test_the_lease_of_a_finished_shard_needs_no_room_and_takes_none() -> None:
 
 def test_what_a_receiver_holds_of_finished_shards_takes_none_of_its_room() -> None:
     owned = [Lease("o1", TRIM_HORIZON, owner="a"), *(Lease(f"e{n}", SHARD_END, owner="a") for n in range(5))]
-    assert roster().receivers(KEYS, [*MINE, *owned], [report("a")], WALL_S, 3) == {"s0": "a", "s1": "a"}
+    assert membership().receivers(KEYS, [*MINE, *owned], [report("a")], WALL_S, 3) == {"s0": "a", "s1": "a"}
 
 
 def test_a_lease_on_its_way_takes_room_of_both_workers() -> None:
     going = Lease("g", TRIM_HORIZON, owner="b", checkpoint_owner="a")
     found = [report("a"), report("b")]
-    assert roster().receivers(KEYS, [*MINE, going], found, WALL_S, 2) == {"s0": "a", "s1": "b"}
+    assert membership().receivers(KEYS, [*MINE, going], found, WALL_S, 2) == {"s0": "a", "s1": "b"}
 
 
 # --- drained workers --------------------------------------------------------------------------------------------------
@@ -133,14 +133,14 @@ def drained(worker: str) -> WorkerReport:
 
 
 def test_a_drained_worker_receives_only_what_no_other_has_room_for() -> None:
-    it, found = roster(), [drained("w1"), report("w2")]
+    it, found = membership(), [drained("w1"), report("w2")]
     assert it.receivers(["s0", "s1"], MINE, found, WALL_S, 10) == {"s0": "w2", "s1": "w2"}
     assert it.receivers(["s0", "s1"], MINE, found, WALL_S, 1) == {"s0": "w2", "s1": "w1"}
     assert it.receivers(["s0"], MINE, [drained("w1")], WALL_S, 10) == {"s0": "w1"}
 
 
 def test_workers_that_leave_receive_nothing_even_if_nobody_else_is_there() -> None:
-    it, stays = roster(), report("stays")
+    it, stays = membership(), report("stays")
     leaves = own_report("leaves", {}, WALL_S, "1", leaving=True)
     assert set(it.receivers(KEYS, MINE, [leaves, stays], WALL_S, 9).values()) == {"stays"}
     assert it.receivers(KEYS, MINE, [leaves], WALL_S, 9) == {}

@@ -1,14 +1,14 @@
-"""What one leadership of the assigner remembers from run to run (`fleet.assign.term`)."""
+"""What one leadership of the assigner remembers from run to run (`fleet.assign.leadership`)."""
 
 from __future__ import annotations
 
 import pytest
 
 from mld.core.positions import TRIM_HORIZON
+from mld.fleet.assign.assigner import ALONE_LEASES_MAX, ALONE_S, FAILED_RUNS_MAX, FIRST_LEASES_MAX, Leadership
 from mld.fleet.assign.assignment import Plan
 from mld.fleet.assign.loads import Move, Why
-from mld.fleet.assign.term import ALONE_LEASES_MAX, ALONE_S, FAILED_RUNS_MAX, FIRST_LEASES_MAX, Term
-from mld.fleet.roster import TRACE_S
+from mld.fleet.membership import TRACE_S
 from mld.fleet.values import FleetSnapshot, WorkerReport
 from mld.leases.lease import Lease
 
@@ -25,23 +25,23 @@ WALL_S = 1_000_000.0
     ],
 )
 def test_when_the_load_is_evened_out(every: int, runs: str, balanced: str) -> None:
-    term, found = Term(since=0.0), ""
+    leadership, found = Leadership(since=0.0), ""
     for run in runs.split():
         workers, early = run.rstrip("!").split(","), run.endswith("!")
-        balances = term.balances(workers, every, early=early)
-        term = term.after_run(workers, balanced=balances, early=early)
+        balances = leadership.balances(workers, every, early=early)
+        leadership = leadership.after_run(workers, balanced=balances, early=early)
         found += "x" if balances else "."
     assert found == balanced
 
 
 def test_failures_in_a_row_end_it() -> None:
-    term: Term | None = Term(since=0.0)
+    leadership: Leadership | None = Leadership(since=0.0)
     for _ in range(FAILED_RUNS_MAX - 1):
-        assert term is not None
-        term = term.after_failure()
-    assert term is not None
-    assert term.after_failure() is None
-    forgiven = term.after_success().after_failure()
+        assert leadership is not None
+        leadership = leadership.after_failure()
+    assert leadership is not None
+    assert leadership.after_failure() is None
+    forgiven = leadership.after_success().after_failure()
     assert forgiven is not None
     assert forgiven.failures == 1
 
@@ -78,5 +78,7 @@ def test_what_the_only_worker_known_may_get(
     owners = ["me"] * owned + ["other"] * others + [None] * 1000
     leases = tuple(Lease(f"s{number}", TRIM_HORIZON, owner=owner) for number, owner in enumerate(owners))
     plan = Plan(tuple(Move(lease, "me", False, Why.FREE) for lease in leases[owned + others :]))
-    held_back = Term(since=0.0).held_back(plan, "me", FleetSnapshot(leases, found, frozenset()), now=at, wall_s=WALL_S)
+    held_back = Leadership(since=0.0).held_back(
+        plan, "me", FleetSnapshot(leases, found, frozenset()), now=at, wall_s=WALL_S
+    )
     assert held_back.moves == plan.moves[:allowed]

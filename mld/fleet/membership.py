@@ -1,9 +1,9 @@
 """Who is in the fleet, as one worker sees it: looks, reports and gifts go in, judgements about workers come out. Pure.
 
-Rules: coordination#choice-of-lookers, coordination#reports-of-dead-workers, coordination#reports-standing-still,
-coordination#leaving-workers. There is one roster in each worker: the lookout tells it what the table shows, and the
-assigner, the lookout and a worker that leaves ask it about the others. What is known of each lease is elsewhere
-(`observations`, `takeover`). Times are monotonic seconds unless they are called wall time.
+Rules: coordination#choice-of-watchers, coordination#reports-of-dead-workers, coordination#reports-standing-still,
+coordination#leaving-workers. There is one membership in each worker: the failover watcher tells it what the table
+shows, and the assigner, the failover watcher and a worker that leaves ask it about the others. What is known of each
+lease is elsewhere (`observations`, `takeover`). Times are monotonic seconds unless they are called wall time.
 """
 
 from __future__ import annotations
@@ -11,24 +11,28 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Container, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from heapq import heapify, heapreplace
 
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import LEASES_MAX, WorkerReport
-from mld.leases.lease import Lease
-from mld.leases.room import loads_of
+from mld.leases.lease import Lease, loads_of
 
 TRACE_S = 300.0  # a fleet that is deployed anew is not away for longer
 
 
-class Roster:
+@dataclass(eq=False)
+class FleetMembership:
     """What the worker `worker_id` knows of all workers."""
 
-    def __init__(self, worker_id: str, *, lease_duration_s: float, rules: ReportRules) -> None:
-        self._me = worker_id
-        self._lease_duration_s = lease_duration_s
-        self._rules = rules
+    worker_id: str
+    _: KW_ONLY
+    lease_duration_s: float
+    rules: ReportRules
+
+    def __post_init__(self) -> None:
+        self._me = self.worker_id
         self._looks = reports.Sightings()
         self._mld: frozenset[str] = frozenset()
         self.drained: frozenset[str] = frozenset()
@@ -53,7 +57,7 @@ class Roster:
     # --- what a look at the whole table showed ------------------------------------------------------------------------
 
     def saw_reports(self, found: Collection[WorkerReport], now: float) -> None:
-        """All reports there are, one for each worker. Told before the owners of the same look."""
+        """Take note of all reports there are, one for each worker, before the owners of the same look."""
         self._mld = frozenset(report.worker for report in found if "version" in report.mld)
         self.java = frozenset(report.worker for report in found) - self._mld
         self.drained = frozenset(report.worker for report in found if reports.is_drained(report))
@@ -62,8 +66,8 @@ class Roster:
     def saw_owners(
         self, owning: Collection[str], renewing: Collection[str], promised: Collection[str], now: float
     ) -> None:
-        """Who owns leases, who of them has renewed one of them, and to whom a handoff promises one."""
-        reporting = self._looks.moving(now, self._rules)
+        """Take note of who owns leases, who of them has renewed one of them, and to whom a handoff promises one."""
+        reporting = self._looks.moving(now, self.rules)
         # An owner shows life by its leases, a worker without any by its reports alone, by those since it had some. One
         # report is none: who wrote it may be dead.
         for worker in owning:
@@ -72,27 +76,29 @@ class Roster:
         self.silent = frozenset(owning).difference(renewing)
         self.unheard = frozenset(worker for worker in self.unheard.union(owning) if not self._looks.has_moved(worker))
         self.showing_life = frozenset(renewing) | idle
-        has_given = now - self._gave_at <= self._lease_duration_s
+        has_given = now - self._gave_at <= self.lease_duration_s
         self.is_alone = not has_given and not reporting.union(owning, promised) - {self._me}
 
     def gave(self, now: float) -> None:
-        """A lease of ours goes to somebody else, who may be dead: we are not alone, though a stale look may say so."""
+        """Note that a lease of ours goes to somebody else, who may be dead: we are not alone, though a stale look
+        may say so.
+        """
         self._gave_at = now
         self.is_alone = False
 
     @property
-    def possible_lookers(self) -> frozenset[str]:
+    def possible_watchers(self) -> frozenset[str]:
         """The mld workers that show life, and this one."""
         return self.showing_life & self._mld | {self._me}
 
     # --- who may get leases -------------------------------------------------------------------------------------------
 
-    def begin_term(self) -> None:
-        """We lead from now on; a new leader has to watch reports for as long as any."""
+    def begin_leadership(self) -> None:
+        """Begin to lead; a new leader has to watch reports for as long as any."""
         self._runs.forget()
 
     def exclude_dead(self, worker: str, wall_s: float) -> None:
-        """A worker was found dead, though its report may look fresh: it gets nothing until it reports anew."""
+        """Give nothing to a worker that was found dead, though its report may look fresh, until it reports anew."""
         self._found_dead = {other: since for other, since in self._found_dead.items() if abs(wall_s - since) < TRACE_S}
         self._found_dead[worker] = wall_s
         self.ends.append((worker, wall_s))
@@ -100,13 +106,13 @@ class Roster:
     def assignable(
         self, active: Iterable[WorkerReport], everything: Iterable[WorkerReport], now: float
     ) -> tuple[tuple[WorkerReport, ...], list[WorkerReport]]:
-        """(the `active` reports of workers that may get leases, those of them newly found to stand still).
+        """Return (the `active` reports of workers that may get leases, those of them newly found to stand still).
 
         A worker found dead is back with a newer report, and forgotten when its report has expired.
         """
         self._runs.saw(reports.newest_of_each(everything), now)
         by_id = {report.worker: report for report in active}
-        still = frozenset(worker for worker in by_id if self._runs.is_still(worker, now, self._rules))
+        still = frozenset(worker for worker in by_id if self._runs.is_still(worker, now, self.rules))
         newly_still = [by_id[worker] for worker in sorted(still - self._standing_still)]
         self._standing_still = still
         moving = {worker: report for worker, report in by_id.items() if worker not in still}
@@ -123,7 +129,7 @@ class Roster:
 
     def living(self, found: Iterable[WorkerReport], wall_s: float) -> set[str]:
         """Return the others that report; nobody who is seen to be silent, was found dead, or leaves too."""
-        active = reports.sort_out(found, wall_s, self._rules).active
+        active = reports.sort_out(found, wall_s, self.rules).active
         live = {report.worker for report in active if not self._is_found_dead(report)}
         return live - self.silent - {self._me}
 
@@ -135,7 +141,7 @@ class Roster:
         wall_s: float,
         leases_max: int,
     ) -> dict[str, str]:
-        """Who of the others gets these of all `leases` when we leave; nobody beyond its limit.
+        """Return who of the others gets these of all `leases` when we leave; nobody beyond its limit.
 
         A report may be of a dead worker, whatever its time says. So those whom we saw renew or report come first.
         """

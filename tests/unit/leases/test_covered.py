@@ -1,4 +1,4 @@
-"""Leases carried by a worker's heartbeat: validity, marks, reads instead of renewals (`mld.leases.carried`)."""
+"""Leases covered by a worker's heartbeat: validity, marks, reads instead of renewals (`mld.leases.validity`)."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from random import Random
+from types import SimpleNamespace
 
 import pytest
 
 from mld.core.clock import LoopClock
 from mld.core.positions import TRIM_HORIZON, Position
 from mld.leases import writes
-from mld.leases.carried import (
+from mld.leases.lease import Failing, Lease, Throughput
+from mld.leases.table import Refusal
+from mld.leases.validity import (
     CHECKPOINT_KBPS_S,
     REFRESH_S,
-    Beat,
-    is_carried,
+    Heartbeat,
+    Holding,
+    Validity,
     is_refresh_due,
-    mark_for,
     refresh_s,
-    valid_until,
 )
-from mld.leases.expressions import request_of
-from mld.leases.lease import Failing, Lease
-from mld.leases.table import Refusal
+from mld.leases.writes import request_of
 from tests.twins.dynamo import MemoryDynamo, lost_reply, lost_request, throttled
 from tests.unit.leases.support import (
     DURATION_S,
@@ -45,33 +46,45 @@ ROW = Lease("a", TRIM_HORIZON, counter=7, owner="me", heartbeat=EPOCH)
 # --- decisions
 
 
+def validity(heartbeat: Heartbeat | None, now: float = 0.0) -> Validity:
+    """That of a worker whose heartbeat was accepted last, at `now`."""
+    made = Validity(SimpleNamespace(monotonic=lambda: now), Random(1), 10.0)  # type: ignore[arg-type]
+    if heartbeat is not None:
+        made.cover(heartbeat)
+    return made
+
+
 @pytest.mark.parametrize(
-    ("confirmed_at", "beat", "until"),
+    ("confirmed_at", "heartbeat", "until"),
     [
         (100.0, None, 110.0),
-        (100.0, Beat(EPOCH, 90.0), 100.0),
-        (100.0, Beat(EPOCH, 105.0), 110.0),
+        (100.0, Heartbeat(EPOCH, 90.0), 100.0),
+        (100.0, Heartbeat(EPOCH, 105.0), 110.0),
     ],
 )
-def test_a_carried_lease_is_valid_as_long_as_the_older_of_its_two_confirmations(
-    confirmed_at: float, beat: Beat | None, until: float
+def test_a_covered_lease_is_valid_as_long_as_the_older_of_its_two_confirmations(
+    confirmed_at: float, heartbeat: Heartbeat | None, until: float
 ) -> None:
-    assert valid_until(confirmed_at, beat, 10.0) == until
+    holding = Holding(ROW, "t", Throughput(None, 1.0), asyncio.Lock(), confirmed_at)
+    holding.covered.is_certain = heartbeat is not None
+    assert validity(heartbeat).until(holding) == until
 
 
 @pytest.mark.parametrize(
-    ("beat", "now", "mark"),
-    [(None, 0.0, None), (Beat(EPOCH, 0.0), 5.0, EPOCH), (Beat(EPOCH, 0.0), 5.1, None)],
+    ("heartbeat", "now", "mark"),
+    [(None, 0.0, None), (Heartbeat(EPOCH, 0.0), 5.0, EPOCH), (Heartbeat(EPOCH, 0.0), 5.1, None)],
 )
-def test_rows_are_marked_only_while_the_heartbeat_is_recent(beat: Beat | None, now: float, mark: str | None) -> None:
-    assert mark_for(beat, now, 10.0) == mark
+def test_rows_are_marked_only_while_the_heartbeat_is_recent(
+    heartbeat: Heartbeat | None, now: float, mark: str | None
+) -> None:
+    assert validity(heartbeat, now).mark() == mark
 
 
 def test_only_the_mark_of_the_present_epoch_counts() -> None:
-    assert is_carried(ROW, Beat(EPOCH, 0.0))
-    assert not is_carried(ROW, Beat(OTHER, 0.0))
-    assert not is_carried(ROW, None)
-    assert not is_carried(replace(ROW, heartbeat=None), Beat(EPOCH, 0.0))
+    assert validity(Heartbeat(EPOCH, 0.0)).covers(ROW)
+    assert not validity(Heartbeat(OTHER, 0.0)).covers(ROW)
+    assert not validity(None).covers(ROW)
+    assert not validity(Heartbeat(EPOCH, 0.0)).covers(replace(ROW, heartbeat=None))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +164,7 @@ async def running(worker: Worker, beats: bool = True) -> AsyncIterator[None]:
 
     async def beat() -> None:
         while True:
-            worker.by_heartbeat.carry(Beat(EPOCH, LoopClock().monotonic()))
+            worker.keeper.validity.cover(Heartbeat(EPOCH, LoopClock().monotonic()))
             await asyncio.sleep(DURATION_S / 3)
 
     tasks = [asyncio.ensure_future(worker.keeper.run())]
@@ -168,11 +181,11 @@ async def running(worker: Worker, beats: bool = True) -> AsyncIterator[None]:
 
 async def started() -> tuple[MemoryDynamo, Worker]:
     dynamo = await new_dynamo()
-    return dynamo, Worker(dynamo, "me", sends_heartbeats=True)
+    return dynamo, Worker(dynamo, "me")
 
 
 @virtual
-async def test_a_carried_lease_is_marked_once_and_then_only_read() -> None:
+async def test_a_covered_lease_is_marked_once_and_then_only_read() -> None:
     dynamo, me = await started()
     await me.hold("a", "b")
     async with running(me):
@@ -188,14 +201,14 @@ async def test_a_carried_lease_is_marked_once_and_then_only_read() -> None:
 
 
 @virtual
-async def test_without_heartbeats_carried_leases_end_a_lease_duration_after_the_last_one_was_sent() -> None:
+async def test_without_heartbeats_covered_leases_end_a_lease_duration_after_the_last_one_was_sent() -> None:
     _, me = await started()
     (held,) = await me.hold("a")
     async with running(me, beats=False):
         await asyncio.sleep(0.1)
-        me.by_heartbeat.carry(Beat(EPOCH, 0.1))
+        me.keeper.validity.cover(Heartbeat(EPOCH, 0.1))
         await asyncio.sleep(INTERVAL_S + 0.1)
-        assert me.keeper.carried() == ("a",)
+        assert me.keeper.covered() == ("a",)
         await asyncio.sleep(0.1 + DURATION_S - LoopClock().monotonic() - 0.05)
         assert me.keeper.is_held("a", held.token)
         await asyncio.sleep(0.06)
@@ -203,11 +216,11 @@ async def test_without_heartbeats_carried_leases_end_a_lease_duration_after_the_
 
 
 @virtual
-async def test_a_checkpoint_does_not_prolong_a_carried_lease() -> None:
+async def test_a_checkpoint_does_not_prolong_a_covered_lease() -> None:
     _, me = await started()
     (held,) = await me.hold("a")
     async with running(me, beats=False):
-        me.by_heartbeat.carry(Beat(EPOCH, LoopClock().monotonic()))
+        me.keeper.validity.cover(Heartbeat(EPOCH, LoopClock().monotonic()))
         await asyncio.sleep(INTERVAL_S + DURATION_S / 2)
         await me.keeper.checkpoint("a", held.token, Position("5"))
         await asyncio.sleep(DURATION_S - LoopClock().monotonic() + 0.01)
@@ -260,14 +273,14 @@ async def test_a_hint_makes_it_look_at_once_and_a_handoff_is_reported() -> None:
 
 
 @virtual
-async def test_fenced_it_drops_what_is_or_may_be_carried_and_nothing_else() -> None:
+async def test_fenced_it_drops_what_is_or_may_be_covered_and_nothing_else() -> None:
     dynamo, me = await started()
     await me.hold("a")
     async with running(me):
         await asyncio.sleep(INTERVAL_S + 0.1)
         await me.hold("b")  # held, and not marked yet
-        me.by_heartbeat.end_epoch()
-        assert me.keeper.drop_carried() == ("a",)
+        me.keeper.validity.end_epoch()
+        assert me.keeper.drop_covered() == ("a",)
         assert set(me.keeper.held()) == {"b"}
         assert dynamo.usage(operation="UpdateItem").requests
 
@@ -278,12 +291,12 @@ async def test_a_mark_whose_reply_is_lost_already_limits_the_belief() -> None:
     await me.hold("a")
     async with running(me, beats=False):
         await asyncio.sleep(0.01)
-        me.by_heartbeat.carry(Beat(EPOCH, 0.0))
+        me.keeper.validity.cover(Heartbeat(EPOCH, 0.0))
         faults = FaultPlan(dynamo)
         faults.always = lost_reply()
         await asyncio.sleep(INTERVAL_S + 0.1)
         assert attribute(dynamo, "a", "mldHeartbeat") == EPOCH
-        assert me.keeper.carried() == ("a",)
+        assert me.keeper.covered() == ("a",)
         await asyncio.sleep(DURATION_S - LoopClock().monotonic() + 0.01)
         assert not me.keeper.held()
 
@@ -296,12 +309,12 @@ async def test_after_heartbeats_every_lease_is_renewed_by_itself_before_it_stops
         await asyncio.sleep(2 * INTERVAL_S)
         faults = FaultPlan(dynamo)
         faults.next(throttled())
-        me.by_heartbeat.stop_marking()
+        me.keeper.validity.stop_marking()
         me.keeper.renew_each()
         await asyncio.sleep(0.01)
-        assert len(me.keeper.carried()) == 1
+        assert len(me.keeper.covered()) == 1
         await asyncio.sleep(1.0)
-        assert me.keeper.carried() == ()
+        assert me.keeper.covered() == ()
         assert [attribute(dynamo, key, "mldHeartbeat") for key in "ab"] == [None, None]
         before = counter_of(dynamo, "a")
         await asyncio.sleep(10 * INTERVAL_S)
@@ -365,7 +378,7 @@ async def test_rows_of_a_batch_that_are_left_out_are_asked_for_again() -> None:
 
 
 @virtual
-async def test_a_note_of_failures_is_the_one_thing_written_for_a_carried_lease() -> None:
+async def test_a_note_of_failures_is_the_one_thing_written_for_a_covered_lease() -> None:
     dynamo, me = await started()
     (held,) = await me.hold("a")
     async with running(me):

@@ -17,7 +17,7 @@ release always knows the last version that was sent.
                refused             may be claimed once more   "no" for a moment: one claim a check is enough
                                    else                       hold or wait, by the row that refused it
                without an answer                              "no" for a moment; a look at the row recognizes the claim
-    BEAT_DUE                       the lock is held           renew it
+    HEARTBEAT_DUE                       the lock is held           renew it
                                    its time is over           lost
     a renewal is refused           by an earlier one of ours  held, as that one says
                                    else                       lost
@@ -51,7 +51,7 @@ class News(Enum):
     """Events without a value."""
 
     ASK = "somebody wants to know who leads, and no answer is remembered"
-    BEAT_DUE = "`beat_at` has come"
+    HEARTBEAT_DUE = "`heartbeat_at` has come"
     APPLIED = "the write was carried out"
     CHECK_PASSED = "the hook of the check agrees with the result"
     CHECK_FAILED = "the hook does not agree; the lock was given up"
@@ -172,7 +172,7 @@ Action: TypeAlias = Request | Notice | Lost | ReportDamage
 
 
 @dataclass(frozen=True, slots=True)
-class Candidacy:
+class LeaderCandidate:
     """What a worker knows of the lock. Times are monotonic seconds."""
 
     ours: Versions
@@ -196,26 +196,26 @@ class Candidacy:
     """How often a release is tried yet."""
 
     def holds(self, now: float) -> bool:
-        """Whether the lock is held, as far as this process can know."""
+        """Return whether the lock is held, as far as this process can know."""
         return self.holding is not None and self.holding.is_valid(now)
 
     @property
-    def beat_at(self) -> float:
+    def heartbeat_at(self) -> float:
         """When the next heartbeat is due, or the lock is lost."""
         assert self.holding is not None
         due_at = max(self.holding.sent_at + LEADER_HEARTBEAT_S, self.retry_at)
         return min(due_at, self.holding.valid_until)
 
 
-Stepped: TypeAlias = tuple[Candidacy, tuple[Action, ...]]
+Stepped: TypeAlias = tuple[LeaderCandidate, tuple[Action, ...]]
 
 
-def step(state: Candidacy, event: Event, now: float) -> Stepped:
-    """The state after `event`, and what is to be done in this order: at most one request, as the last."""
+def step(state: LeaderCandidate, event: Event, now: float) -> Stepped:
+    """Return the state after `event`, and what is to be done in this order: at most one request, as the last."""
     match event:
         case News.ASK:
             return _ask(state, now)
-        case News.BEAT_DUE:
+        case News.HEARTBEAT_DUE:
             if state.holding is not None and state.holds(now):
                 return _request(state, Renew(state.holding.version))
             return _drop(state, "it expired without a heartbeat")
@@ -247,7 +247,7 @@ def step(state: Candidacy, event: Event, now: float) -> Stepped:
             return _answered(replace(state, under_way=None), state.under_way, event, now)
 
 
-def _answered(state: Candidacy, request: Request | None, answer: Answer, now: float) -> Stepped:
+def _answered(state: LeaderCandidate, request: Request | None, answer: Answer, now: float) -> Stepped:
     match request, answer:
         case Reading.LOOK, Read(seen):
             return _heed(state, seen, now)
@@ -262,7 +262,7 @@ def _answered(state: Candidacy, request: Request | None, answer: Answer, now: fl
     raise AssertionError(f"{answer} answers nothing")
 
 
-def _ask(state: Candidacy, now: float) -> Stepped:
+def _ask(state: LeaderCandidate, now: float) -> Stepped:
     if state.is_closed or state.holds(now):
         return state, ()
     state, lost = _drop(state, "it expired without a heartbeat")
@@ -273,7 +273,7 @@ def _ask(state: Candidacy, now: float) -> Stepped:
     return state, (*lost, *look)
 
 
-def _heed(state: Candidacy, seen: SeenLock, now: float, *, may_claim: bool = True) -> Stepped:
+def _heed(state: LeaderCandidate, seen: SeenLock, now: float, *, may_claim: bool = True) -> Stepped:
     """Do as the row says."""
     judged = lock.judge(seen, state.observation, state.ours, now, lease_s=LEASE_S)
     if isinstance(judged, lock.Wait) and _is_of_dead(state, seen, now):
@@ -293,11 +293,11 @@ def _heed(state: Candidacy, seen: SeenLock, now: float, *, may_claim: bool = Tru
     return _say_no(state, now, UNKNOWN_RECHECK_S), ()  # whoever was first has gone again
 
 
-def _is_of_dead(state: Candidacy, seen: SeenLock, now: float) -> bool:
+def _is_of_dead(state: LeaderCandidate, seen: SeenLock, now: float) -> bool:
     return isinstance(seen, LockRow) and any(seen.owner == one.worker and now <= one.until for one in state.ended)
 
 
-def _claimed(state: Candidacy, answer: Answer, now: float) -> Stepped:
+def _claimed(state: LeaderCandidate, answer: Answer, now: float) -> Stepped:
     match answer:
         case News.APPLIED:
             held = HeldLock(state.version, state.ours.sent_at[state.version], LEASE_S)
@@ -308,7 +308,7 @@ def _claimed(state: Candidacy, answer: Answer, now: float) -> Stepped:
     return _say_no(_unless_applied(state, answer), now, UNKNOWN_RECHECK_S), ()
 
 
-def _renewed(state: Candidacy, answer: Answer, now: float) -> Stepped:
+def _renewed(state: LeaderCandidate, answer: Answer, now: float) -> Stepped:
     match answer:
         case News.APPLIED:
             held = HeldLock(state.version, state.ours.sent_at[state.version], LEASE_S)
@@ -322,7 +322,7 @@ def _renewed(state: Candidacy, answer: Answer, now: float) -> Stepped:
     return replace(_unless_applied(state, answer), retry_at=now + HEARTBEAT_RETRY_S), ()
 
 
-def _give_up(state: Candidacy, reason: str) -> Stepped:
+def _give_up(state: LeaderCandidate, reason: str) -> Stepped:
     holding = state.holding
     state, lost = _drop(state, reason)
     if holding is None and not state.is_claim_unknown:
@@ -331,13 +331,13 @@ def _give_up(state: Candidacy, reason: str) -> Stepped:
     return state, (*lost, *request)
 
 
-def _release(state: Candidacy, holding: HeldLock | None) -> Stepped:
+def _release(state: LeaderCandidate, holding: HeldLock | None) -> Stepped:
     if holding is None:
         return _request(state, Reading.FIND)
     return _request(replace(state, ours=state.ours.giving_up(holding.version)), Release(holding.version))
 
 
-def _released(state: Candidacy, request: Request, answer: Answer) -> Stepped:
+def _released(state: LeaderCandidate, request: Request, answer: Answer) -> Stepped:
     holding: HeldLock | None = None
     match answer:
         case News.APPLIED:
@@ -355,25 +355,25 @@ def _released(state: Candidacy, request: Request, answer: Answer) -> Stepped:
     return _release(state, holding)
 
 
-def _request(state: Candidacy, request: Request) -> Stepped:
+def _request(state: LeaderCandidate, request: Request) -> Stepped:
     return replace(state, under_way=request), (request,)
 
 
-def _hold(state: Candidacy, holding: HeldLock) -> Candidacy:
+def _hold(state: LeaderCandidate, holding: HeldLock) -> LeaderCandidate:
     assert state.holding is None, "a lock is held once"
     return replace(state, holding=holding, observation=None, no_until=LONG_AGO, retry_at=LONG_AGO)
 
 
-def _drop(state: Candidacy, reason: str) -> Stepped:
+def _drop(state: LeaderCandidate, reason: str) -> Stepped:
     lost = (Lost(reason),) if state.leads else ()
     return replace(state, holding=None, leads=False), lost
 
 
-def _say_no(state: Candidacy, now: float, seconds: float) -> Candidacy:
+def _say_no(state: LeaderCandidate, now: float, seconds: float) -> LeaderCandidate:
     return replace(state, no_until=now + seconds)
 
 
-def _unless_applied(state: Candidacy, answer: Answer) -> Candidacy:
+def _unless_applied(state: LeaderCandidate, answer: Answer) -> LeaderCandidate:
     """Forget the version of a write that was certainly not applied."""
     is_certain = isinstance(answer, Failed) and not answer.may_be_applied
     return replace(state, ours=state.ours.without(state.version)) if is_certain else state

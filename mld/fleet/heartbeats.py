@@ -1,13 +1,13 @@
 """Worker heartbeats: the attribute of a worker's report, its conditional writes, and which workers are Java's. Pure.
 
-Why it is safe: `leases.carried`. Nothing here concerns a fleet whose workers all renew lease by lease.
+Why it is safe: `leases.validity`. Nothing here concerns a fleet whose workers all renew lease by lease.
 
     value of `mldHeartbeat` on a report     meaning
     <16 hex digits>.<number>                the epoch, and how many heartbeats it has had
     fenced by <worker>                      its leases are being given to others; the epoch is over
     absent                                  this worker renews each lease
 
-`mldShards` beside it tells people how the carried shards are (`leases.packed_status`); nothing is decided by it.
+`mldShards` beside it tells people how the covered shards are (`leases.packed_status`); nothing is decided by it.
 
 A leader that sees a Java worker tells each worker that sends heartbeats, by `mldStranger` on its report; the answer to
 the next heartbeat shows it. A Java leader tells nobody, so every such worker also looks at the leader's lock.
@@ -24,8 +24,7 @@ from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import LEASE_TABLE_KEY, EntityType, WorkerReport
 from mld.leases.lease import Lease
-from mld.leases.own_attributes import OwnAttribute, Row, some_text
-from mld.leases.rows import room_for
+from mld.leases.rows import OwnAttribute, Row, room_for, some_text
 
 Request: TypeAlias = dict[str, Any]
 
@@ -63,7 +62,7 @@ def value_of(epoch: str, number: int) -> str:
 
 
 def epoch_of(value: str | None) -> str | None:
-    """The epoch of a heartbeat; None if there is none that could go on."""
+    """Return the epoch of a heartbeat; None if there is none that could go on."""
     match = _VALUE.fullmatch(value or "")
     return match[1] if match else None
 
@@ -73,7 +72,7 @@ def is_fenced(value: str | None) -> bool:
 
 
 def is_news(before: str | None, value: str | None) -> bool:
-    """Whether `value`, read after `before`, shows that something was written since.
+    """Return whether `value`, read after `before`, shows that something was written since.
 
     Reads may be eventually consistent: an earlier number of the same epoch is no news.
     """
@@ -89,19 +88,19 @@ def parse(row: Row) -> HeartbeatRow:
     return HeartbeatRow(_value(row), _PEER.read(row), is_mld, room_for(row, SHARDS, GROWTH_BYTES))
 
 
-def beats_among(rows: Iterable[Row]) -> dict[str, str]:
-    """The heartbeats by worker in rows of the lease table, also of reports that cannot be read otherwise."""
-    beats = {}
+def heartbeats_among(rows: Iterable[Row]) -> dict[str, str]:
+    """Return the heartbeats by worker in rows of the lease table, also of reports that cannot be read otherwise."""
+    found = {}
     for row in rows:
         if HEARTBEAT in row and reports.is_report(row, LEASE_TABLE_KEY):
             worker, value = row[LEASE_TABLE_KEY].get("S"), _value(row)
             if worker and value is not None:
-                beats[worker] = value
-    return beats
+                found[worker] = value
+    return found
 
 
 def may_assign(current: str | None, marks: Collection[str]) -> bool:
-    """Whether no heartbeat stands for rows with these marks, given their owner's heartbeat as just read."""
+    """Return whether no heartbeat stands for rows with these marks, given their owner's heartbeat as just read."""
     return epoch_of(current) not in marks
 
 
@@ -109,7 +108,7 @@ def may_assign(current: str | None, marks: Collection[str]) -> bool:
 
 
 def java_workers(found: Iterable[WorkerReport], now_s: float, rules: ReportRules) -> list[str]:
-    """Workers with a live report that was not written by mld."""
+    """Return workers with a live report that was not written by mld."""
     return sorted(
         report.worker
         for report in reports.newest_of_each(found)
@@ -122,7 +121,8 @@ def java_workers(found: Iterable[WorkerReport], now_s: float, rules: ReportRules
 def unreported_owners(
     leases: Iterable[Lease], found: Iterable[WorkerReport], expired: Collection[str]
 ) -> dict[str, tuple[str, int]]:
-    """Owners of living leases that have no report: (key, counter) of one lease of each. Young mld workers look so, too.
+    """Return owners of living leases that have no report: (key, counter) of one lease of each. Young mld workers
+    look so, too.
 
     Those report within seconds, so a worker that goes on renewing without a report is a Java worker.
     """
@@ -138,7 +138,7 @@ def unreported_owners(
 
 
 def refusal_text(java_peer: str) -> str:
-    """Why a worker does not start, with the remedy."""
+    """Return why a worker does not start, with the remedy."""
     return (
         f"mld.heartbeat=worker, but {java_peer} shares the lease table and is no mld worker: Java workers would take "
         "leases that are not renewed one by one for dead. Set mld.heartbeat=lease, or stop the Java workers and wait "
@@ -164,8 +164,10 @@ def claim(worker: str, seen: str | None, value: str) -> Request:
     return _update(worker, condition, f"SET #{HEARTBEAT} = :next REMOVE #{JAVA_PEER}", values)
 
 
-def beat(worker: str, last: str, value: str, shards: bytes | None = None) -> Request:
-    """The next heartbeat, if the row still has the last one. `shards` None: nothing is told of them from now on."""
+def following(worker: str, last: str, value: str, shards: bytes | None = None) -> Request:
+    """Return the next heartbeat, if the row still has the last one. `shards` None: nothing is told of them from now
+    on.
+    """
     values: dict[str, Any] = {":last": {"S": last}, ":next": {"S": value}}
     update = f"SET #{HEARTBEAT} = :next"
     if shards is None:
@@ -177,7 +179,7 @@ def beat(worker: str, last: str, value: str, shards: bytes | None = None) -> Req
 
 
 def clear(worker: str, last: str) -> Request:
-    """No heartbeats from now on."""
+    """Return no heartbeats from now on."""
     return _update(worker, f"#{HEARTBEAT} = :last", f"REMOVE #{HEARTBEAT}, #{SHARDS}", {":last": {"S": last}})
 
 

@@ -1,4 +1,4 @@
-"""The lookout in virtual time, over the real adapter and the DynamoDB twin: what it looks at, takes and tells."""
+"""The failover watcher in virtual time, over the real adapter and the DynamoDB twin: what it looks at and takes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mld.core.clock import LoopClock
 from mld.core.errors import AwsError
 from mld.core.periods import LOOK_PERIOD_S, PART_LEASES
 from mld.core.positions import TRIM_HORIZON
+from mld.fleet.assign.failover_watcher import FailoverWatcher
+from mld.fleet.assign.takeover import FREE_GRACE_S, SECOND_CHANCE_S, TakeoverRules
+from mld.fleet.membership import FleetMembership
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
-from mld.fleet.roster import Roster
 from mld.fleet.values import WorkerReport
-from mld.fleet.watch.lookout import Lookout, LookoutParts
-from mld.fleet.watch.takeover import FREE_GRACE_S, SECOND_CHANCE_S, TakeoverRules
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
@@ -54,7 +54,7 @@ class CountedEvent(asyncio.Event):
 
 
 class Worker:
-    """A lookout with all that it talks to, and the renewals of what it owns."""
+    """A failover watcher with all that it talks to, and the renewals of what it owns."""
 
     def __init__(self, bed: Bed, name: str, *, rules: TakeoverRules = RULES, clock: WallClock = CLOCK) -> None:
         self.name = name
@@ -65,22 +65,20 @@ class Worker:
         self.looked = 0
         self.leads = True
         self.assigning_due = CountedEvent()
-        self.lookout = Lookout(
+        self.failover_watcher = FailoverWatcher(
             self.table,
             clock,
             rules,
             name,
-            LookoutParts(
-                roster=Roster(name, lease_duration_s=D, rules=ReportRules()),
-                reports=self,
-                discovery=self,
-                leader=self,
-                assigning_due=self.assigning_due,
-                fence=self._fence,
-            ),
+            membership=FleetMembership(name, lease_duration_s=D, rules=ReportRules()),
+            stored_reports=self,
+            discovery=self,
+            leader=self,
+            assigning_due=self.assigning_due,
+            fence=self._fence,
         )
         bed.report(name)
-        self.tasks = [asyncio.ensure_future(self.lookout.run()), asyncio.ensure_future(self._renew())]
+        self.tasks = [asyncio.ensure_future(self.failover_watcher.run()), asyncio.ensure_future(self._renew())]
 
     async def _renew(self) -> None:
         while True:
@@ -110,10 +108,10 @@ class Worker:
         return self.leads
 
     async def step_down(self, hold_off_s: float) -> None:
-        raise AssertionError("the lookout does not ask for this")
+        raise AssertionError("the failover watcher does not ask for this")
 
     async def close(self) -> None:
-        raise AssertionError("the lookout does not ask for this")
+        raise AssertionError("the failover watcher does not ask for this")
 
     async def _fence(self, _owner: str, _seen: str | None, _marks: Collection[str]) -> bool:
         return True
@@ -311,7 +309,7 @@ async def test_a_legacy_table_that_does_not_answer_delays_a_look_and_prevents_no
 
 
 @story
-async def test_lookers_look_at_the_same_time_and_others_seldom(bed: Bed) -> None:
+async def test_watchers_look_at_the_same_time_and_others_seldom(bed: Bed) -> None:
     names = [f"w{number}" for number in range(6)]
     await bed.leases(**{f"s-{name}": name for name in names})
     for number, name in enumerate(names):
@@ -356,7 +354,7 @@ async def test_who_is_alone_wakes_when_somebody_comes(bed: Bed) -> None:
     worker = Worker(bed, "a")
     await CLOCK.sleep(20)
     looked = worker.looked
-    worker.lookout.wake()
+    worker.failover_watcher.wake()
     await CLOCK.sleep(0.1)
     assert worker.looked == looked + 1
 
@@ -366,11 +364,11 @@ async def test_a_lease_that_one_gave_to_the_dead_while_alone_is_taken_within_the
     await bed.leases(s1="a")
     worker = Worker(bed, "a")
     await CLOCK.sleep(20)
-    assert worker.lookout.roster.is_alone
+    assert worker.failover_watcher.membership.is_alone
     lease = await bed.table.get("s1")
     assert lease is not None
     looked = worker.looked
-    worker.lookout.gave()
+    worker.failover_watcher.gave()
     await CLOCK.sleep(0.1)
     assert worker.looked == looked + 1, "it looks at once, and sees nothing of it yet"
     await bed.table.apply(writes.assign(lease, "dead"))

@@ -1,4 +1,4 @@
-"""What a worker does about the leader lock (`fleet.leader.candidacy`): each rule is a row of a table."""
+"""What a worker does about the leader lock (`fleet.leader.candidate`): each rule is a row of a table."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from mld.core.periods import LEADER_HEARTBEAT_S
-from mld.fleet.leader.candidacy import (
+from mld.fleet.leader.candidate import (
     HEARTBEAT_RETRY_S,
     LONG_AGO,
     RELEASE_ATTEMPTS_MAX,
     UNKNOWN_RECHECK_S,
     Action,
-    Candidacy,
     Drop,
     Ended,
     Event,
     Failed,
     GiveUp,
+    LeaderCandidate,
     Lost,
     News,
     Notice,
@@ -50,7 +50,7 @@ def row(version: str, owner: str = "me", duration_s: float = LEASE_S, **more: An
     return LockRow(owner, duration_s, version, **more)
 
 
-FREE = Candidacy(Versions("me"))
+FREE = LeaderCandidate(Versions("me"))
 LOOKING = replace(FREE, under_way=Reading.LOOK)
 CLAIMING = replace(FREE, ours=ours(v1=SENT), under_way=Claim(None), version="v1", is_claim_unknown=True)
 UNKNOWN = replace(FREE, ours=ours(v1=SENT), version="v1", is_claim_unknown=True)
@@ -73,13 +73,13 @@ SEEN_LONG_AGO = Observation(JAVA, NOW - 41.0, 40.0)
 @dataclass(frozen=True)
 class Case:
     what: str
-    state: Candidacy
+    state: LeaderCandidate
     event: Event
     actions: tuple[Action, ...]
     changes: dict[str, Any]
 
 
-def case(what: str, state: Candidacy, event: Event, *actions: Action, **changes: Any) -> Case:
+def case(what: str, state: LeaderCandidate, event: Event, *actions: Action, **changes: Any) -> Case:
     """`event` in `state` leads to these actions and changes; `under_way` becomes the request among the actions."""
     requests = [action for action in actions if isinstance(action, Reading | Claim | Renew | Release)]
     return Case(what, state, event, actions, {"under_way": requests[-1] if requests else None, **changes})
@@ -164,8 +164,8 @@ CLAIMS = [
     case("what was surely not applied is forgotten", CLAIMING, NOT_APPLIED, ours=ours(), no_until=SOON),
 ]
 HEARTBEATS = [
-    case("a lock is renewed", LEADS, News.BEAT_DUE, Renew("v1")),
-    case("unless its time is over", EXPIRED, News.BEAT_DUE, LOST, holding=None, leads=False),
+    case("a lock is renewed", LEADS, News.HEARTBEAT_DUE, Renew("v1")),
+    case("unless its time is over", EXPIRED, News.HEARTBEAT_DUE, LOST, holding=None, leads=False),
     case(
         "before it is sent its version is known",
         replace(LEADS, under_way=Renew("v1")),
@@ -309,9 +309,9 @@ def test_a_write_is_believed_for_its_duration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("retry_at", "beat_at"),
+    ("retry_at", "heartbeat_at"),
     [(LONG_AGO, SENT + LEADER_HEARTBEAT_S), (SENT + 35.0, SENT + 35.0), (SENT + LEASE_S + 3, SENT + LEASE_S)],
     ids=["regularly", "after one that failed", "at the end at the latest"],
 )
-def test_heartbeats_are_due(retry_at: float, beat_at: float) -> None:
-    assert replace(HELD, retry_at=retry_at).beat_at == beat_at
+def test_heartbeats_are_due(retry_at: float, heartbeat_at: float) -> None:
+    assert replace(HELD, retry_at=retry_at).heartbeat_at == heartbeat_at
