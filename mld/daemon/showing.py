@@ -19,8 +19,8 @@ from mld.aws.client_factory import ClientFactory
 from mld.aws.service import Service
 from mld.core import sparkhosts
 from mld.core.clock import Clock
+from mld.core.error_boundary import kept_running
 from mld.core.errors import StartupError
-from mld.core.surviving import kept_running
 from mld.daemon.systemd import Supervision
 from mld.daemon.worker import Worker
 from mld.fleet.leader.lock import LOCK_KEY

@@ -91,7 +91,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
     _variant(
         "exception_is_passed_on",
         "loops survive nothing but our own errors",
-        ("core.surviving", "    if is_broken_invariant(error):\n        raise error\n", "    raise error\n"),
+        ("core.error_boundary", "    if is_broken_invariant(error):\n        raise error\n", "    raise error\n"),
     ),
     # --- leases ---
     _variant(
