@@ -28,12 +28,13 @@ _GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
 
 
 _ELSEWHERE = {
-    "mld.operating.here": ("log-level", "status", "tap"),
-    "mld.operating.steering_commands": ("drain", "move", "pause", "release", "restart-child", "resume"),
-    "mld.operating.debug": ("doctor", "peek", "replay"),
-    "mld.operating.see": ("lag", "leases", "workers"),
-    "mld.operating.reset_commands": ("export", "migrate-streams", "reset", "restore", "skip", "teardown"),
+    "mld.operating.act_commands": (
+        *("drain", "export", "migrate-streams", "move", "pause", "release", "reset", "restart-child", "restore"),
+        *("resume", "skip", "teardown"),
+    ),
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "systemd-unit", "table"),
+    "mld.operating.here": ("log-level", "status", "tap"),
+    "mld.operating.looking": ("doctor", "lag", "leases", "peek", "replay", "workers"),
 }
 """Commands that other modules define, which are imported for them only."""
 _REMOVED = {"top": "use `mld lag --watch`, `mld leases --watch` or `mld workers --watch`"}

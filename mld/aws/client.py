@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from botocore.client import BaseClient
     from botocore.exceptions import ClientError
 
+    from mld.aws.client_factory import ClientFactory, OccasionalName
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -171,6 +173,26 @@ class BotoService:
 
     def _fetch_in_thread(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T]) -> T:
         return read(self._call_in_thread(operation, params)[RAW_BODY])
+
+
+def occasional_service(
+    factory: ClientFactory,
+    name: OccasionalName,
+    region: str | None,
+    endpoint: str | None,
+    *,
+    label: str,
+    timeout_s: float,
+    threads_max: int,
+) -> BotoService:
+    """Return a service that is asked now and then (dead letters, schemas), with the credentials of Kinesis, and in its
+    region unless there is another. It is not open yet.
+    """
+
+    def client() -> BaseClient:
+        return factory.create_occasional(name, region=region, endpoint_url=endpoint, timeout_s=timeout_s)
+
+    return BotoService(client, threads_max=threads_max, name=label)
 
 
 def bounded(client: BaseClient) -> BaseClient:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ServiceName = Literal["kinesis", "dynamodbstreams", "dynamodb", "cloudwatch"]
-BesideName = Literal["kinesis", "s3", "sqs", "glue"]
+OccasionalName = Literal["kinesis", "s3", "sqs", "glue"]
 USER_AGENT_TOKEN = f"mld/{__version__}"
 CONNECT_TIMEOUT_S = 10.0
 """Of clients for buckets."""
@@ -104,8 +104,8 @@ class ClientFactory:
         """
         return self._create(service, self._access[service], read_timeout_s, connect_timeout_s, pool_connections_max)
 
-    def create_beside(
-        self, service: BesideName, *, region: str | None, endpoint_url: str | None, timeout_s: float
+    def create_occasional(
+        self, service: OccasionalName, *, region: str | None, endpoint_url: str | None, timeout_s: float
     ) -> BaseClient:
         """Return a client for dead letters, with the credentials of Kinesis, and its region unless there is another.
 

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, urlsplit
 
-from mld.aws.beside import beside_service
-from mld.aws.client import BotoService
-from mld.aws.client_factory import BesideName, ClientFactory
+from mld.aws.client import BotoService, occasional_service
+from mld.aws.client_factory import ClientFactory, OccasionalName
 from mld.aws.pool import DaemonPool
 from mld.core.errors import AwsError, AwsUnreachableError, DeadLetterError
 from mld.properties.settings import Settings
@@ -219,7 +218,7 @@ def letter_box_of(settings: Settings, factory: ClientFactory) -> LetterBox | Non
             return QueueBox(_service(factory, "sqs", place.region, f"{parts.scheme}://{parts.netloc}"), place.name)
 
 
-def _service(factory: ClientFactory, name: BesideName, region: str | None, endpoint: str | None) -> BotoService:
-    return beside_service(
+def _service(factory: ClientFactory, name: OccasionalName, region: str | None, endpoint: str | None) -> BotoService:
+    return occasional_service(
         factory, name, region, endpoint, label="dead letters", timeout_s=CALL_TIMEOUT_S, threads_max=1
     )

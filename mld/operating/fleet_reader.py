@@ -35,7 +35,7 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.rows import UNKNOWN_KEY
 from mld.leases.table import LeaseTable, TableScan
-from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ViewRules, fleet_status_steps, told_by_heartbeats
+from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ViewRules, fleet_status_steps, reported_by_heartbeats
 from mld.operating.naming import full_key
 from mld.operating.plan import Change
 from mld.properties.settings import Settings
@@ -171,7 +171,7 @@ class FleetReader:
             self.clock.wall(),
             rules or self._rules,
             corrupt=scan.corrupt,
-            covered=told_by_heartbeats(scan.leases, found.reports),
+            by_heartbeat=reported_by_heartbeats(scan.leases, found.reports),
             labels=_labels(scan),
         )
 

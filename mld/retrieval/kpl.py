@@ -112,7 +112,7 @@ class UserRecords:
 
     @property
     def last(self) -> int:
-        """The highest sub-sequence number."""
+        """Return the highest sub-sequence number."""
         return len(self._entries) // _ENTRY - 1
 
     def columns(self) -> Iterator[tuple[memoryview, bytes, int]]:
@@ -383,7 +383,7 @@ def _varint(data: Payload, position: int) -> tuple[int, int]:
 
 
 def _length_delimited(data: Payload, position: int, end: int) -> tuple[int, int]:
-    """Start and end of a field's content."""
+    """Return start and end of a field's content."""
     length = data[position]
     position += 1
     if length >= 0x80:

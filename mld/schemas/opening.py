@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mld import DISTRIBUTION
-from mld.aws.beside import beside_service
+from mld.aws.client import occasional_service
 from mld.aws.client_factory import ClientFactory
 from mld.aws.counted import CountedService
 from mld.core.clock import Clock
@@ -51,7 +51,7 @@ def registry_of(
     if settings.schemas.mode is SchemaMode.OFF:
         return None
 
-    glue = beside_service(
+    glue = occasional_service(
         factory,
         "glue",
         settings.schemas.region,

@@ -121,7 +121,7 @@ class Soak:
             while self._service._places._busy:  # those whose callers have gone end as their threads notice
                 await asyncio.sleep(0.01)
         for place in self._service._places._idle:
-            if place.wired is None or place.connection is not None or place.wired.connection.socket.fileno() < 0:
+            if place.on_loop is None or place.connection is not None or place.on_loop.connection.socket.fileno() < 0:
                 raise SoakError("an idle place without an open connection")
 
 

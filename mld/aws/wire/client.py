@@ -7,10 +7,10 @@ because our clock is off, which its `Date` header then corrects.
 Nothing but errors of our tree leaves the methods of the port: `_bounded` is the one place where everything else is
 translated. Below it errors are left as they are, and whoever has a place in hand when one passes empties it.
 
-A call with a small answer stays on the event loop (`wired`). Threads do what may take long or wait for something else:
-connections that are yet to be made, the keys of a request every few seconds, large answers, and what botocore makes of
-a refusal. Whatever is unusual about a client (a client certificate, a TLS proxy, another path or signature) is left to
-botocore; the log says so once. Connections belong to calls in flight (`places`), not to shards.
+A call with a small answer stays on the event loop (`loop_connection`). Threads do what may take long or wait for
+something else: connections that are yet to be made, the keys of a request every few seconds, large answers, and what
+botocore makes of a refusal. Whatever is unusual about a client (a client certificate, a TLS proxy, another path or
+signature) is left to botocore; the log says so once. Connections belong to calls in flight (`places`), not to shards.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from mld.aws.wire import documents
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
 from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
 from mld.aws.wire.connection import Connection, Origin
+from mld.aws.wire.loop_connection import BODY_BYTES_MAX
 from mld.aws.wire.places import Places, PlacesClosedError, WirePlace
 from mld.aws.wire.requests import Requests, Usual
 from mld.aws.wire.source import WireFrames
 from mld.aws.wire.threads import GivenUpError, Job, Workers
 from mld.aws.wire.turns import Turn
-from mld.aws.wire.wired import BODY_BYTES_MAX
 from mld.core.errors import AwsUnreachableError, StartupError
 from mld.core.waits import TimeLimit
 
@@ -234,14 +234,14 @@ class WireService:
         self, operation: str, params: dict[str, Any], place: WirePlace, usual: Usual, limit: TimeLimit
     ) -> Answer | Incoming | None:
         """Return an answer, or the beginning of one; None if a thread has to send the request, on a new connection."""
-        wired = place.wired
-        if wired is None or place.origin != usual.origin or not wired.is_good:
+        line = place.on_loop
+        if line is None or place.origin != usual.origin or not line.is_good:
             place.drop()
             return None
         request = self._requests.signed(usual, documents.encode(params))
         sent_at = time.monotonic()
         try:
-            found = await wired.exchange(request, timeout_s=self._read_timeout_s)
+            found = await line.exchange(request, timeout_s=self._read_timeout_s)
         except BaseException as error:
             gave_up = not isinstance(error, Exception) and not limit.is_over
             if not gave_up or time.monotonic() - sent_at >= SILENCE_S_MIN:

@@ -1,4 +1,4 @@
-"""One keep-alive HTTP/1.1 connection to one origin, for one thread at a time or for the event loop (`wired`).
+"""One keep-alive HTTP/1.1 connection to one origin, for one thread at a time or for the event loop (`loop_connection`).
 
 A request leaves in one write, so that no delayed acknowledgement holds it up. What comes back is read by `answers`.
 

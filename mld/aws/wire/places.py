@@ -15,9 +15,9 @@ from collections import deque
 from functools import partial
 
 from mld.aws.wire.connection import Connection, Origin
+from mld.aws.wire.loop_connection import LoopConnection
 from mld.aws.wire.threads import THREADS_AT_ONCE, WAIT_MAX_S
 from mld.aws.wire.turns import Turn, TurnWatch
-from mld.aws.wire.wired import Wired
 
 log = logging.getLogger(__name__)
 
@@ -31,34 +31,34 @@ MORE_BELOW_SHARE, FEWER_ABOVE_SHARE = 0.5, 0.9
 class WirePlace:
     """Room for one call. `connection` is what a thread may use, and leaves there if it is as good as new.
 
-    `wired` is open whenever it is there: nobody but the place closes it. `silent` is the origin to which a kept
+    `on_loop` is open whenever it is there: nobody but the place closes it. `silent` is the origin to which a kept
     connection led on which a call got no answer.
     """
 
-    __slots__ = ("connection", "idle_since_s", "silent", "wired")
+    __slots__ = ("connection", "idle_since_s", "on_loop", "silent")
 
     def __init__(self) -> None:
-        self.wired: Wired | None = None
+        self.on_loop: LoopConnection | None = None
         self.connection: Connection | None = None
         self.silent: Origin | None = None
         self.idle_since_s = 0.0
 
     @property
     def origin(self) -> Origin | None:
-        return None if self.wired is None else self.wired.connection.origin
+        return None if self.on_loop is None else self.on_loop.connection.origin
 
     def lend(self) -> None:
         """Lend the connection to a thread."""
-        if self.wired is not None:
-            self.connection, self.wired = self.wired.release(), None
+        if self.on_loop is not None:
+            self.connection, self.on_loop = self.on_loop.release(), None
 
     def drop(self) -> None:
         """Close what there is."""
-        if self.wired is not None:
-            self.wired.close()
+        if self.on_loop is not None:
+            self.on_loop.close()
         if self.connection is not None:
             self.connection.close()
-        self.wired = self.connection = None
+        self.on_loop = self.connection = None
 
 
 class PlacesClosedError(Exception):
@@ -94,7 +94,7 @@ class Places:
         return place
 
     def give_back(self, place: WirePlace) -> None:
-        """Free the place: with a good connection in it, `wired` or left by a thread, or with none. Never raises."""
+        """Free the place: with a good connection in it, `on_loop` or left by a thread, or with none. Never raises."""
         self._busy.discard(place)
         if self._is_closed:
             place.drop()
@@ -110,7 +110,7 @@ class Places:
                 self._busy.add(place)
                 waiter.set_result(place)
                 return
-        if place.wired is not None:
+        if place.on_loop is not None:
             place.idle_since_s = time.monotonic()
             self._idle.append(place)
 
@@ -142,8 +142,8 @@ class Places:
         for place in self._idle:
             place.drop()
         for place in self._busy:
-            if place.wired is not None:
-                place.wired.fail(reason)
+            if place.on_loop is not None:
+                place.on_loop.fail(reason)
         self._idle = []
         self._waiting.clear()
 
@@ -204,10 +204,10 @@ class Places:
         assert connection is not None
         try:
             connection.let_go()
-            place.wired = Wired(connection, partial(self._lost, place))
+            place.on_loop = LoopConnection(connection, partial(self._lost, place))
         except Exception as error:  # the loop can watch no more descriptors, for example
             log.debug("a connection is not kept: %s", error, extra={"action": "connection_dropped"})
-        if place.wired is None:
+        if place.on_loop is None:
             connection.close()
 
     def _lost(self, place: WirePlace) -> None:

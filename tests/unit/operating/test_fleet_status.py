@@ -19,7 +19,7 @@ from mld.operating.fleet_status import (
     ViewRules,
     chosen,
     fleet_status,
-    told_by_heartbeats,
+    reported_by_heartbeats,
 )
 from mld.operating.verdicts import Verdict
 
@@ -118,7 +118,7 @@ def test_no_hole_is_claimed_where_a_range_is_not_known() -> None:
 
 def test_what_a_worker_tells_of_covered_leases_replaces_their_rows() -> None:
     old = lease(status=ShardStatus("idle", NOW_S - 900, 0))
-    seen = view(old, covered={old.key: ShardStatus("processing", NOW_S, 5_000)})
+    seen = view(old, by_heartbeat={old.key: ShardStatus("processing", NOW_S, 5_000)})
     assert seen.behind_s == 5.0
 
 
@@ -198,9 +198,9 @@ def beating(**changes: object) -> WorkerReport:
 
 def test_a_heartbeat_tells_of_the_leases_that_it_carries() -> None:
     own = lease("shardId-000000000009", heartbeat=None)
-    told = told_by_heartbeats([*COVERED, own], [beating()])
+    told = reported_by_heartbeats([*COVERED, own], [beating()])
     assert told.keys() == TOLD.keys()
-    seen = view(*COVERED, own, covered=told)
+    seen = view(*COVERED, own, by_heartbeat=told)
     assert [shard.behind_s for shard in seen.shards[:3]] == [
         0.0,
         pytest.approx(1.0, rel=0.01),
@@ -223,18 +223,20 @@ def test_a_heartbeat_tells_of_the_leases_that_it_carries() -> None:
     ],
 )
 def test_what_a_heartbeat_does_not_tell_is_unknown(rows: list[Lease], report: WorkerReport) -> None:
-    assert told_by_heartbeats(rows, [report]) == {}
+    assert reported_by_heartbeats(rows, [report]) == {}
 
 
 def test_what_a_heartbeat_told_long_ago_is_unknown() -> None:
-    late = fleet_status(COVERED, [ALIVE], None, NOW_S + 10, RULES, covered=told_by_heartbeats(COVERED, [beating()]))
+    late = fleet_status(
+        COVERED, [ALIVE], None, NOW_S + 10, RULES, by_heartbeat=reported_by_heartbeats(COVERED, [beating()])
+    )
     assert {shard.behind_s for shard in late.shards} == {None}
     assert {shard.verdict for shard in late.shards} == {Verdict.UNKNOWN}
 
 
 def test_a_lease_on_its_way_is_told_of_by_who_has_it() -> None:
     moving = [replace(one, owner="w-2", checkpoint_owner="w-1") for one in COVERED]
-    assert told_by_heartbeats(moving, [beating()]).keys() == TOLD.keys()
+    assert reported_by_heartbeats(moving, [beating()]).keys() == TOLD.keys()
 
 
 # --- several streams --------------------------------------------------------------------------------------------------

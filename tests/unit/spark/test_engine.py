@@ -504,6 +504,23 @@ def test_a_wait_is_ended_by_stop(tmp_path):
         bed.run(bed.offer("a", [1]))
 
 
+def test_no_batch_of_another_start_has_the_same_id(tmp_path):
+    seen = []
+
+    def transform(records, batch):
+        seen.append((batch.id, batch.attempt))
+        return records
+
+    for start in ("one", "two"):
+        bed = Bed(tmp_path / start, settings_of(), transform)
+        bed.sinks["out"].faults = [JobFailed("a task")]
+        bed.run(bed.offer("a", [1]))
+        bed.run(bed.offer("a", [2]))
+    ids = [one for one, attempt in seen if attempt == 1]
+    assert len(set(ids)) == 4 and [attempt for _, attempt in seen] == [1, 2, 1, 1, 2, 1]
+    assert seen[0][0] == seen[1][0], "another attempt at a batch has its id"
+
+
 # --- whatever happens -------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""`Wired`: a connection while the event loop has it: requests go out and small answers come in without a thread.
+"""`LoopConnection`: a connection of the event loop, where requests go out and small answers come in without a thread.
 
 A large answer, and one whose length is not announced, is left to a thread and `Connection.receive` as soon as its head
 is known. A call that crosses to a thread and back costs two wake-ups: at the tip of a stream, a third of a poll.
@@ -19,7 +19,7 @@ BODY_BYTES_MAX = 8 * 1024
 READ_BYTES = 2 * BODY_BYTES_MAX
 
 
-class Wired:
+class LoopConnection:
     """Has `connection`, and calls `lost` when that ends while it is idle. Used on one loop, for one call at a time."""
 
     def __init__(self, connection: Connection, lost: Callable[[], None]) -> None:

@@ -16,9 +16,9 @@ import pytest
 
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
 from mld.aws.wire.connection import Connection, Origin
+from mld.aws.wire.loop_connection import BODY_BYTES_MAX, LoopConnection
 from mld.aws.wire.places import IDLE_MAX_S, Places, PlacesClosedError, WirePlace
 from mld.aws.wire.turns import Turn
-from mld.aws.wire.wired import BODY_BYTES_MAX, Wired
 from tests.support.certificates import write_certificate
 from tests.support.patience import PATIENCE_S
 
@@ -39,7 +39,7 @@ class Peer:
 
     def __init__(self, connection: Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.lost: asyncio.Queue[Connection] = asyncio.Queue()
-        self.line = Wired(connection, partial(self.lost.put_nowait, connection))
+        self.line = LoopConnection(connection, partial(self.lost.put_nowait, connection))
         self.connection = connection
         self._reader = reader
         self._writer = writer
@@ -119,7 +119,7 @@ async def test_a_large_answer_is_read_on_by_a_thread_and_the_connection_comes_ba
         await sending
         assert (got.body, got.keep) == (b"y" * size, True)
         connection.let_go()
-        other.line = Wired(connection, partial(other.lost.put_nowait, connection))
+        other.line = LoopConnection(connection, partial(other.lost.put_nowait, connection))
         asked = other.ask()
         await other.hears()
         await other.say(answer(b"small"))
@@ -140,7 +140,7 @@ async def test_what_was_read_of_an_answer_is_free_without_a_collection(other: Pe
         await asyncio.to_thread(connection.receive, found)
         await sending
         connection.let_go()
-        other.line = Wired(connection, partial(other.lost.put_nowait, connection))
+        other.line = LoopConnection(connection, partial(other.lost.put_nowait, connection))
         del asked, found
         await asyncio.sleep(0)
         assert was() is None
