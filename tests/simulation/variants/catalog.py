@@ -346,7 +346,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "SHARD_END is checkpointed before the children have rows",
         (
             "consumer.consumer",
-            '            match await ours(preparing, "preparing the end of a shard", self.key):\n',
+            '            match await bounded(preparing, "preparing the end of a shard", self.key):\n',
             "            preparing.close()\n            match EndVerdict.READY:\n",
         ),
     ),
