@@ -12,7 +12,6 @@ from mld.aws.service import Service
 from mld.consumer.ports import ConsumerParts, ProcessorHost, Sender, ShardSource, Signal
 from mld.core.clock import Clock
 from mld.core.periods import renew_interval_s
-from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.core.streams import ChildBatch, FanOut, StreamKind, Streams, StreamSummary
 from mld.daemon.worker import Worker, WorkerParts, WorkerSignals
 from mld.fleet.fleet import Fleet
@@ -26,10 +25,10 @@ from mld.leases.taker import LeaseTaker
 from mld.metrics.registry import Metrics
 from mld.properties.settings import Settings
 from mld.properties.values import (
-    InitialPositionKind,
     InitialPositionSetting,
 )
 from mld.protocol.messages import StreamLabel
+from mld.retrieval import starting_points
 from mld.retrieval.buffer import Budget
 from mld.retrieval.placement import Placement
 from mld.retrieval.reader_factory import ReaderShares, readers_of
@@ -202,7 +201,7 @@ class _Source:
         )
         source = ShardSource(
             new_reader,
-            _position(initial),
+            starting_points.initial_position(initial),
             Sender(settings.application_name, name, self._worker_id),
             label,
             self._prepare,
@@ -228,13 +227,3 @@ def taking_rules(settings: Settings) -> TakingRules:
         very_old_first=settings.leases.very_old_first,
         even_shares=True,
     )
-
-
-def _position(configured: InitialPositionSetting) -> InitialPosition:
-    match configured.kind:
-        case InitialPositionKind.LATEST:
-            return InitialPosition(LATEST)
-        case InitialPositionKind.TRIM_HORIZON:
-            return InitialPosition(TRIM_HORIZON)
-        case InitialPositionKind.AT_TIMESTAMP:
-            return InitialPosition(AT_TIMESTAMP, configured.timestamp_s)

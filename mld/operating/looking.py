@@ -207,7 +207,8 @@ def peek(asked: Asked, at: Point, count: int, raw: bool, follow: bool, output: s
     """
     from mld.core.clock import LoopClock
     from mld.operating import record_views
-    from mld.operating.stream_access import SpanReader, initial_of, peek_at, span_start, streams_of
+    from mld.operating.stream_access import SpanReader, peek_at, span_start, streams_of
+    from mld.retrieval.starting_points import initial_position
 
     shard = _chosen(asked)
 
@@ -220,7 +221,7 @@ def peek(asked: Asked, at: Point, count: int, raw: bool, follow: bool, output: s
 
     async def peeking() -> int:
         lease = await _lease_of(shard) if at.kind is PointKind.CHECKPOINT else None
-        start = span_start(at, shard.shard_id, lease, initial_of(shard.settings))
+        start = span_start(at, shard.shard_id, lease, initial_position(shard.settings.initial_position))
         follows = follow or at.kind is PointKind.LATEST
         async with streams_of(shard.settings) as streams:
             reader = SpanReader(streams, LoopClock(), shard.shard_id, start.start)

@@ -27,7 +27,7 @@ from mld.leases.checkpoints import CheckpointRange, Illegal, NoWrite, Write
 from mld.leases.lease import Lease
 from mld.operating.naming import ChosenShard
 from mld.operating.points import Point, PointKind
-from mld.operating.stream_access import SpanError, SpanReader, SpanStart, initial_of, span_start, streams_of
+from mld.operating.stream_access import SpanError, SpanReader, SpanStart, span_start, streams_of
 from mld.properties.redaction import printable
 from mld.properties.settings import Settings
 from mld.properties.spark import PREFIX
@@ -36,6 +36,7 @@ from mld.protocol.conversation import ProcessorError
 from mld.protocol.messages import CheckpointErrorName, CheckpointRequest, Dialect, Initialize, StreamLabel
 from mld.retrieval.placement import Placement
 from mld.retrieval.rawpage import RawPage
+from mld.retrieval.starting_points import initial_position
 from mld.tracking.stream_list import account_and_name
 
 WARN_AFTER_S = 86_400.0 * 365  # never: a debugger holds the child
@@ -222,7 +223,7 @@ async def run_replay(
             replay = Replayer(
                 settings,
                 shard_id,
-                span_start(start, shard_id, lease, initial_of(settings)),
+                span_start(start, shard_id, lease, initial_position(settings.initial_position)),
                 until,
                 streams,
                 host,

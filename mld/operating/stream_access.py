@@ -35,10 +35,9 @@ from mld.operating.points import Point, PointKind
 from mld.operating.record_views import RecordView, view_of
 from mld.operating.verdicts import Verdict
 from mld.properties.settings import Settings
-from mld.properties.values import InitialPositionKind
 from mld.protocol.framed import FramedRecord, Splitter
 from mld.retrieval.rawpage import RawPage
-from mld.retrieval.starting_points import starting_point
+from mld.retrieval.starting_points import initial_position, starting_point
 from mld.retrieval.stream_adapters import LABELS, kind_of, service_name, streams_port
 
 READ_INTERVAL_S = 0.4
@@ -69,18 +68,6 @@ class SpanStart:
     after: Position
     name: Position
     """What a record processor is told at `initialize`."""
-
-
-def initial_of(settings: Settings) -> InitialPosition:
-    """Return where rows without a checkpoint begin."""
-    configured = settings.initial_position
-    match configured.kind:
-        case InitialPositionKind.LATEST:
-            return InitialPosition(LATEST)
-        case InitialPositionKind.TRIM_HORIZON:
-            return InitialPosition(TRIM_HORIZON)
-        case InitialPositionKind.AT_TIMESTAMP:
-            return InitialPosition(AT_TIMESTAMP, configured.timestamp_s)
 
 
 def span_start(point: Point, shard_id: str, lease: Lease | None, initial: InitialPosition) -> SpanStart:
@@ -273,7 +260,7 @@ async def probed(settings: Settings, status: FleetStatus, lag_max_s: float) -> F
     refused: dict[str, StreamError] = {}
     for one, leases in by_stream(settings, silent(status)):
         async with streams_of(one) as streams:
-            found, why = await probe(streams, leases, initial_of(one))
+            found, why = await probe(streams, leases, initial_position(one.initial_position))
         answers |= found
         refused |= why
     if refused:

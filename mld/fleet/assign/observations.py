@@ -101,7 +101,7 @@ class Observations:
         return None if pulse is None else pulse.value
 
     def scanned(self, leases: Sequence[Lease], now: float) -> Steps[None]:
-        """Yield a scan that ended at `now` showed these leases and no others."""
+        """Return a scan that ended at `now` showed these leases and no others."""
         for number, lease in enumerate(leases):
             self.saw(lease, now)
             if number % STEP_LEASES == STEP_LEASES - 1:
@@ -196,7 +196,7 @@ class Observations:
 
 
 def expired_keys(observations: Observations, leases: Iterable[Lease], now: float) -> Steps[frozenset[str]]:
-    """Yield the leases that are nobody's or expired."""
+    """Return the leases that are nobody's or expired."""
     expired = []
     for number, lease in enumerate(leases):
         if observations.is_expired(lease, now):
