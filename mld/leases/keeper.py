@@ -35,10 +35,10 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TypeVar
 
 from mld.core.clock import Clock, wait_for_event
+from mld.core.error_boundary import survived
 from mld.core.errors import LeaseLostError, MldError
 from mld.core.periods import CONFIRM_SHARE
 from mld.core.positions import Position
-from mld.core.surviving import survived
 from mld.leases import writes
 from mld.leases.lease import Failing, Lease, ShardStatus, Throughput
 from mld.leases.resumer import Resumer

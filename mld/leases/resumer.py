@@ -22,8 +22,8 @@ from dataclasses import KW_ONLY, dataclass, replace
 from random import Random
 
 from mld.core.clock import Clock
+from mld.core.error_boundary import survived
 from mld.core.errors import MldError
-from mld.core.surviving import survived
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal

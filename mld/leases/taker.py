@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import KW_ONLY, dataclass, field
 
 from mld.core.clock import Clock, wait_for_event
+from mld.core.error_boundary import survived
 from mld.core.periods import EPSILON_S
-from mld.core.surviving import survived
 from mld.leases import writes
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease

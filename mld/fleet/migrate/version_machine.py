@@ -13,8 +13,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import TypeAlias
 
 from mld.core.clock import Clock
+from mld.core.error_boundary import survived
 from mld.core.errors import StartupError
-from mld.core.surviving import survived
 from mld.fleet.migrate import versions
 from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersionRow, advanced, first_row
 from mld.fleet.migrate.states_table import StatesTable

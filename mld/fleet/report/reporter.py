@@ -24,7 +24,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 
 from mld.core.clock import Clock, wait_for_event
-from mld.core.surviving import survived
+from mld.core.error_boundary import survived
 from mld.fleet.report import reports
 from mld.fleet.report.cpu import percent
 from mld.fleet.report.platform import LoadSource, LoadUnreadableError
