@@ -74,11 +74,11 @@ class _Commands(click.Group):
 )
 @click.version_option(mld.__version__, prog_name="mld", message="%(prog)s %(version)s")
 def commands() -> None:
-    """The group."""
+    """Return the group."""
 
 
 def main() -> NoReturn:
-    """Entry point of the console script and of `python -m mld`."""
+    """Run the command line: for the console script and `python -m mld`."""
     commands(prog_name="mld")
     raise AssertionError("click exits by itself")
 

@@ -58,12 +58,12 @@ class CheckpointRange:
         return self.last.is_shard_end
 
     def deliver(self, largest: Position) -> CheckpointRange:
-        """Return a batch up to `largest` goes to the processor. Never lowers the bound."""
+        """Note that a batch up to `largest` goes to the processor. Never lowers the bound."""
         assert self.end_sequence is None, "nothing is delivered after the end of the shard"
         return replace(self, largest=max(self.largest, largest))
 
     def at_shard_end(self) -> CheckpointRange:
-        """Return the processor is told that the shard has ended. Harmless if repeated."""
+        """Note that the processor is told that the shard has ended. Harmless if repeated."""
         if self.end_sequence is not None:
             return self
         return replace(self, end_sequence=self.largest, largest=SHARD_END)

@@ -312,7 +312,9 @@ class LeaseKeeper:
         return tuple(key for key, holding in self._holdings.items() if holding.covered.is_possible)
 
     def drop_covered(self) -> tuple[str, ...]:
-        """Return the heartbeat is over: stop holding every lease that it may have stood for. Returns their keys."""
+        """Drop the covered leases, as the heartbeat is over: stop holding every lease that it may have stood for.
+        Returns their keys.
+        """
         keys = self.covered()
         for holding in [self._holdings[key] for key in keys]:
             self.forget(holding, LeaseMove.LOST)

@@ -407,7 +407,7 @@ def _hash_range(row: Row) -> HashRange | None:
 
 @lru_cache(maxsize=RANGES_KEPT_MAX)
 def _range_of(first: str, last: str) -> HashRange:
-    """Return a lease keeps its range for life, and every scan and renewal reads it again."""
+    """Return the range of hash keys. A lease keeps its range for life, and every scan and renewal reads it again."""
     if not all(text.isascii() and text.isdigit() for text in (first, last)):
         raise ValueError(f"{HASH_START} and {HASH_END} are not decimal integers")
     start, end = int(first), int(last)

@@ -454,7 +454,7 @@ def _next(lease: Lease) -> tuple[str, Value]:
 
 
 def _mark(lease: Lease) -> tuple[str, ...]:
-    """Return the mark of a worker heartbeat goes with the owner, where there is one."""
+    """Remove the mark of a worker heartbeat with the owner, where there is one."""
     return () if lease.heartbeat is None else (rows.HEARTBEAT,)
 
 

@@ -181,8 +181,8 @@ class TrackedStreams:
         return await leads()
 
     def _do_without_sync(self, scan: TableScan, error: StreamError) -> bool:
-        """Return the leases there are enough to work with; what is missing can come later. Without any there is no
-        start.
+        """Do without a sync: the leases there are enough to work with; what is missing can come later. Without any
+        there is no start.
         """
         if not scan.leases:
             raise error

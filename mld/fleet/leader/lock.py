@@ -151,11 +151,13 @@ class Versions:
         return Versions(self.owner, dict(newest))
 
     def without(self, version: str) -> Versions:
-        """Return a write with this version was certainly not applied."""
+        """Return the belief after a write with this version was certainly not applied."""
         return Versions(self.owner, {known: at for known, at in self.sent_at.items() if known != version})
 
     def giving_up(self, version: str) -> Versions:
-        """Return a release of this version is sent. From now on a row showing it may vanish at any time."""
+        """Return the belief once a release of this version is sent. From now on a row showing it may vanish at any
+        time.
+        """
         return self.sending(version, GIVEN_UP)
 
     def find(self, lock: SeenLock) -> HeldLock | None:
