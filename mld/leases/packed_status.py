@@ -69,7 +69,7 @@ WIDTHS: Mapping[int, int] = {Form.EXACT: STATUS_BYTES, Form.COARSE: 1}
 
 
 def pack(statuses: Mapping[str, ShardStatus | None], at_s: int, room: int) -> Steps[bytes | None]:
-    """Pack the statuses of all covered leases, by key, in at most `room` bytes; None if they do not fit.
+    """Return the statuses of all covered leases, by key, in at most `room` bytes; None if they do not fit.
 
     One that is None is told as unknown.
     """

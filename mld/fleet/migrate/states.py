@@ -264,8 +264,8 @@ def _in_state(kind: Kind[StateT], state: StateT) -> Params:
 
 
 def _unchanged(item: Row) -> Params:
-    """Require every attribute to be as it was read. One that was added since goes unnoticed: nobody adds any to such
-    rows.
+    """Return the condition that every attribute is as it was read. One that was added since goes unnoticed: nobody
+    adds any to such rows.
     """
     numbered = list(enumerate(item.items()))
     return {
