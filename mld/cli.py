@@ -28,12 +28,13 @@ _GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
 
 
 _ELSEWHERE = {
-    "mld.operating.here": ("log-level", "status", "tap"),
-    "mld.operating.steering_commands": ("drain", "move", "pause", "release", "restart-child", "resume"),
-    "mld.operating.debug": ("doctor", "peek", "replay"),
-    "mld.operating.see": ("lag", "leases", "workers"),
-    "mld.operating.reset_commands": ("export", "migrate-streams", "reset", "restore", "skip", "teardown"),
+    "mld.operating.act_commands": (
+        *("drain", "export", "migrate-streams", "move", "pause", "release", "reset", "restart-child", "restore"),
+        *("resume", "skip", "teardown"),
+    ),
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "systemd-unit", "table"),
+    "mld.operating.here": ("log-level", "status", "tap"),
+    "mld.operating.looking": ("doctor", "lag", "leases", "peek", "replay", "workers"),
 }
 """Commands that other modules define, which are imported for them only."""
 _REMOVED = {"top": "use `mld lag --watch`, `mld leases --watch` or `mld workers --watch`"}
@@ -73,11 +74,11 @@ class _Commands(click.Group):
 )
 @click.version_option(mld.__version__, prog_name="mld", message="%(prog)s %(version)s")
 def commands() -> None:
-    """The group."""
+    """Return the group."""
 
 
 def main() -> NoReturn:
-    """Entry point of the console script and of `python -m mld`."""
+    """Run the command line: for the console script and `python -m mld`."""
     commands(prog_name="mld")
     raise AssertionError("click exits by itself")
 

@@ -17,6 +17,8 @@ SINK_NAME = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 CATALOG_KEY = re.compile(r"(?P<catalog>[A-Za-z0-9_]+)\.(?P<property>[A-Za-z0-9][A-Za-z0-9._-]*)", re.ASCII)
 TABLE = re.compile(r"[^\s./`]+(?:\.[^\s./`]+){2,}")
 """catalog.schema.table; a schema may have several parts."""
+TRANSFORM = re.compile(r"(?P<transform>years|months|days|hours)\((?P<column>\w+)\)")
+"""What a table of Iceberg may be partitioned by besides columns."""
 NEEDS = {"glue": ("warehouse",), "rest": ("uri",), "jdbc": ("uri", "warehouse"), "hadoop": ("warehouse",)}
 """Kinds of catalogs, with the properties that each must have."""
 NO_ATOMIC_RENAME = re.compile(r"\s*(?:s3[an]?|gs|wasbs?|abfss?|oss|cos)://", re.IGNORECASE)

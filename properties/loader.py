@@ -210,14 +210,14 @@ def _without_pipeline(given: Mapping[str, Given], spark: SparkLines, file_name: 
 
 
 def _one_stream_id(derivation: Derivation, spark: SparkLines) -> Iterator[Remark]:
-    """Yield marks of several streams name each by its identifier in the lease table."""
+    """Check the marks: those of several streams name each by its identifier in the lease table."""
     if derivation.is_multi_stream and STREAM_ID in spark.shown:
         why = f"names one stream, and {derivation.list_key} names several"
         yield Remark(Level.ERROR, STREAM_ID, spark.shown[STREAM_ID][1], why, "remove the line")
 
 
 def _frames_for_spark(derivation: Derivation, spark: SparkLines) -> Iterator[Remark]:
-    """Yield the processor learns of schema versions from the daemon, which takes the frames off."""
+    """Check the frames: the processor learns of schema versions from the daemon, which takes the frames off."""
     mode, format_ = derivation.values["schemas.mode"], spark.values["format"]
     if spark.values["schema"] != REGISTRY or mode is SchemaMode.STRIP:
         return

@@ -19,6 +19,7 @@ from mld.properties.iceberg_catalogs import (
     CATALOG_PREFIX,
     SINK_NAME,
     TABLE_PREFIX,
+    TRANSFORM,
     catalog_shown,
     problems,
 )
@@ -182,7 +183,8 @@ KEYS: tuple[Key, ...] = (
     _key("sink.<name>.format", TEXT, "Format of a sink: parquet, json, csv, orc, delta, iceberg, jdbc, …",
          "parquet"),
     _key("sink.<name>.path", TEXT, "Directory or table of a sink."),
-    _key("sink.<name>.partitionBy", TEXT, "Columns by whose values a sink's files are laid out."),
+    _key("sink.<name>.partitionBy", TEXT, "Columns by whose values a sink's files are laid out; for Iceberg also "
+         "years, months, days or hours of one, such as `hours(at)`."),
     _key("sink.<name>.newPartitionsPerHour", LONG, "Directories of partitionBy that a sink of files begins in an hour; "
          "rows beyond are kept in `_mld_beyond`.", NEW_PARTITIONS_PER_HOUR, minimum=1, maximum=1_000_000),
     _key("sink.<name>.mode", TEXT, "append; merge, by keys, where the format can; a save mode of Spark for others.",
@@ -339,7 +341,8 @@ def _key_of(name: str) -> Key | None:
     if name.startswith(CONF_PREFIX) and len(name) > len(CONF_PREFIX):
         return Key(name, TEXT, Section.SPARK, "", shown_as=conf_shown(name.removeprefix(CONF_PREFIX)))
     if name.startswith(SINK_PREFIX) and (match := _SINK_KEY.fullmatch(name, len(SINK_PREFIX))):
-        shown = option_shown(match["option"]) if match["option"] else Shown.PLACE
+        of_names = match["property"] in ("partitionBy", "keys")
+        shown = option_shown(match["option"]) if match["option"] else Shown.FULL if of_names else Shown.PLACE
         return Key(name, TEXT, Section.SPARK, "", shown_as=shown)
     if name.startswith(TABLE_PREFIX) and SINK_NAME.fullmatch(name, len(TABLE_PREFIX)):
         return Key(name, TEXT, Section.SPARK, "", shown_as=Shown.PLACE)
@@ -493,6 +496,10 @@ def _together(
             say(name, unused, "set the mode", Level.WARNING)
     _of_places(values, sinks, say)
     for name, sink in sinks.items():
+        for part in sink.values.get("partitionBy", "").split(","):
+            if "(" in part and not (TRANSFORM.fullmatch(part.strip()) and sink.values.get("format") == "iceberg"):
+                remedy = "name columns; for format iceberg also years, months, days or hours of one, such as hours(at)"
+                say(f"sink.{name}.partitionBy", "has what is no column", remedy, place=sink.place)
         for choice, known in CHOICES.items():
             if sink.values.get(choice, known[0]) not in known:
                 say(f"sink.{name}.{choice}", "has no such value", f"write {' or '.join(known)}", place=sink.place)

@@ -232,7 +232,7 @@ class Conversation:
         return codec.encode_checkpoint_reply(asked.request, error)
 
     def eof(self) -> ProcessorGoneError:
-        """Return the child's output has ended: how it failed."""
+        """Take the end of the child's output: how it failed."""
         awaited, self._awaited = self._awaited, None
         self._step(ConversationTrigger.END_OF_OUTPUT)
         if awaited is None:

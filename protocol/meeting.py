@@ -142,7 +142,7 @@ def _is_directory(path: str) -> bool:
 
 
 def _only_we_write(path: str) -> bool:
-    """Return a variable may be left from another user's session, as after `su`."""
+    """Return whether only we write there: a variable may be left from another user's session, as after `su`."""
     try:
         status = posix.stat(path)
     except OSError:

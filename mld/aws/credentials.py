@@ -216,7 +216,7 @@ class CredentialsResolver:
         return create
 
     def _sts_region(self, wanted: str | None, session: Session) -> str | None:
-        """Return the SDK's own choice comes before regionName, which Java does not ask at all."""
+        """Return the region of STS: the SDK's own choice comes before regionName, which Java does not ask at all."""
         return wanted or os.environ.get("AWS_REGION") or session.get_config_variable("region") or self._region_name
 
 

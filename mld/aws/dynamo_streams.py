@@ -263,8 +263,8 @@ def _shard(item: Mapping[str, Any]) -> Shard:
 
 
 def _closed_parents(found: Mapping[str, Shard]) -> Iterator[Shard]:
-    """Yield a listing that is torn between two moments shows a parent open beside its child; the child is the newer
-    truth.
+    """Yield parents that a listing torn between two moments shows open beside their child, as closed: the child is the
+    newer truth.
     """
     parents = {parent for shard in found.values() for parent in shard.parents}
     for shard in found.values():

@@ -20,11 +20,11 @@ from mld.core.periods import (
     HEARTBEATS_PER_LEASE,
     LEADER_HEARTBEAT_S,
     LOOK_PERIOD_S,
-    LOOKERS,
     LOOKS_PER_DURATION,
     QUERY_SPACING_S_MAX,
     RENEWALS_PER_LEASE,
     STATUS_BYTES,
+    WATCHERS,
     part_count,
     slow_period_s,
 )
@@ -105,13 +105,13 @@ def units(leases: int, workers: int, rates: Rates) -> Units:
 
 
 def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
-    """Return how often workers read the whole table, or as much of it in parts (`mld.fleet.watch.takeover`)."""
+    """Return how often workers read the whole table, or as much of it in parts (`mld.fleet.assign.takeover`)."""
     if workers == 1:
         return _per_hour(_alone_look_s(rates))
-    lookers = min(LOOKERS, workers)
-    is_whole = part_count(leases, is_carried=rates.heartbeat is HeartbeatSetting.WORKER) == 1
-    seldom = workers - lookers if is_whole else workers
-    return lookers * _per_hour(LOOK_PERIOD_S) + seldom * _per_hour(slow_period_s(leases, rates.lease_duration_s))
+    watchers = min(WATCHERS, workers)
+    is_whole = part_count(leases, is_covered=rates.heartbeat is HeartbeatSetting.WORKER) == 1
+    seldom = workers - watchers if is_whole else workers
+    return watchers * _per_hour(LOOK_PERIOD_S) + seldom * _per_hour(slow_period_s(leases, rates.lease_duration_s))
 
 
 def _alone_look_s(rates: Rates) -> float:
@@ -124,10 +124,10 @@ def _listings_per_hour(leases: int, workers: int, rates: Rates) -> float:
         look_s = _alone_look_s(rates)
         between_looks = math.ceil(look_s / (ALONE_PERIODS * DISCOVERY_PERIOD_S)) - 1
         return between_looks * _per_hour(look_s) if between_looks else _per_hour(QUERY_SPACING_S_MAX)
-    lookers = (
-        min(LOOKERS, workers) if part_count(leases, is_carried=rates.heartbeat is HeartbeatSetting.WORKER) == 1 else 0
+    watchers = (
+        min(WATCHERS, workers) if part_count(leases, is_covered=rates.heartbeat is HeartbeatSetting.WORKER) == 1 else 0
     )
-    return lookers * _per_hour(LOOK_PERIOD_S) + (workers - lookers) * _per_hour(DISCOVERY_PERIOD_S)
+    return watchers * _per_hour(LOOK_PERIOD_S) + (workers - watchers) * _per_hour(DISCOVERY_PERIOD_S)
 
 
 def checkpoint_dollars() -> float:

@@ -53,12 +53,12 @@ def _names(settings: Settings, file_name: str) -> Iterator[Remark]:
     if settings.reader.by_fan_out and settings.fanout.consumer_arn is None:
         consumer = name_rule("kinesis", "ConsumerName")
         names.append(("fanoutConfig.consumerName", "a consumer", consumer, settings.fanout.consumer_name))
-    said: set[str] = set()
+    named: set[str] = set()
     for own_key, what, rule, name in names:
         is_derived = own_key != "streamName" and name.startswith(settings.application_name)
         key = "applicationName" if is_derived else own_key
-        if not rule.allows(name) and key not in said:
-            said.add(key)
+        if not rule.allows(name) and key not in named:
+            named.add(key)
             message = f"is no name of {what}: {rule}"
             yield Remark(Level.ERROR, key, file_name, message, _remedy(key, name, rule))
 

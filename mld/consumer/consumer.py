@@ -27,8 +27,8 @@ from mld.core.errors import LeaseLostError, StreamError, TableError
 from mld.core.positions import Position
 from mld.core.streams import ChildBatch, ChildShard, Page
 from mld.core.surviving import ours
-from mld.leases.holding import HeldLease
 from mld.leases.lease import Lease
+from mld.leases.validity import HeldLease
 from mld.properties.settings import ChildSettings
 from mld.protocol.conversation import ProcessorError, ProcessorGoneError
 from mld.protocol.messages import Dialect, Initialize

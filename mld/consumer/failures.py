@@ -23,8 +23,8 @@ from mld.core.errors import DeadLetterError
 from mld.core.positions import Position
 from mld.core.streams import ChildBatch
 from mld.leases.checkpoints import Write
-from mld.leases.holding import HeldLease
 from mld.leases.lease import Failing, Lease
+from mld.leases.validity import HeldLease
 from mld.properties.settings import ChildSettings
 from mld.protocol.conversation import ProcessorGoneError, ProcessorSilentError
 

@@ -12,8 +12,8 @@ from mld.core.clock import Clock
 from mld.core.errors import LeaseLostError, TableError, TableMissingError, TableThrottledError
 from mld.core.positions import Position
 from mld.leases.checkpoints import CheckpointRange, Illegal, Write
-from mld.leases.holding import HeldLease
 from mld.leases.keeper import LeaseKeeper
+from mld.leases.validity import HeldLease
 from mld.metrics.shard import ShardMetrics
 from mld.protocol.messages import CheckpointErrorName, CheckpointRequest
 

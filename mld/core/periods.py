@@ -18,7 +18,7 @@ def renew_interval_s(lease_duration_s: float) -> float:
 HEARTBEATS_PER_LEASE = 3
 """Of a worker whose heartbeat carries its leases, in a lease's duration: as often as leases are renewed one by one."""
 CONFIRM_SHARE = 0.4
-"""How often carried rows are read, as a share of the lease duration; rows confirmed less than half of that ago are left
+"""How often covered rows are read, as a share of the lease duration; rows confirmed less than half of that ago are left
 out. So a row is read after 0.6 of it at the latest: a request may time out and be repeated."""
 STATUS_BYTES = 2
 """What the report of such a worker tells of each lease."""
@@ -39,26 +39,26 @@ QUERY_SPACING_S_MAX = 10.0
 """Java's period: whatever was seen of the table, the index is asked that often."""
 
 LOOK_PERIOD_S = 1.5
-"""With `mld.fleet.watch.takeover.SECOND_CHANCE_S` and the writes this keeps a gap within the lease duration and 2 s."""
-LOOKERS = 3
+"""With `fleet.assign.takeover.SECOND_CHANCE_S` and the writes this keeps a gap within the lease duration and 2 s."""
+WATCHERS = 3
 """Two may die together with an owner."""
 PART_LEASES = 500
 """Some 60 read units; a table of up to two parts is read in one."""
 ALONE_SHARE = 0.5
 """How often a worker that has seen nobody else looks, as a share of the lease duration: nobody could fall silent."""
 SLOW_LEASES = 150
-"""A worker that is no looker reads so many leases once per lease duration, a larger table less often in proportion."""
+"""A worker that is no watcher reads so many leases once per lease duration, a larger table less often in proportion."""
 
 
 def slow_period_s(leases: int, lease_duration_s: float) -> float:
-    """Return how often a worker that is no looker looks at a table of so many leases."""
+    """Return how often a worker that is no watcher looks at a table of so many leases."""
     return max(LOOK_PERIOD_S, lease_duration_s * max(1.0, leases / SLOW_LEASES))
 
 
-def part_count(leases: int, *, is_carried: bool) -> int:
+def part_count(leases: int, *, is_covered: bool) -> int:
     """Return parts of a table with so many leases, a power of two; one where leases rest on heartbeats, which are
     rows too.
     """
-    if is_carried or leases <= 2 * PART_LEASES:
+    if is_covered or leases <= 2 * PART_LEASES:
         return 1
     return 1 << math.ceil(math.log2(leases / PART_LEASES))

@@ -12,36 +12,32 @@ from mld.aws.service import Service
 from mld.consumer.ports import ConsumerParts, ProcessorHost, Sender, ShardSource, Signal
 from mld.core.clock import Clock
 from mld.core.periods import renew_interval_s
-from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
+from mld.core.positions import InitialPosition
 from mld.core.streams import ChildBatch, FanOut, StreamKind, Streams, StreamSummary
 from mld.daemon.worker import Worker, WorkerParts, WorkerSignals
-from mld.fleet.wiring import DetectLoad, FleetNeeds, make_fleet, no_load
+from mld.fleet.fleet import Fleet
+from mld.fleet.parts import DetectLoad, FleetNeeds, FleetParts, no_load
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus
 from mld.leases.packed_status import status_of
 from mld.leases.table import StoredTable
 from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
-from mld.leases.validity import HeartbeatValidity, Validity
 from mld.metrics.registry import Metrics
 from mld.properties.settings import Settings
 from mld.properties.values import (
-    HeartbeatSetting,
-    InitialPositionKind,
     InitialPositionSetting,
 )
 from mld.protocol.messages import StreamLabel
+from mld.retrieval import starting_points
 from mld.retrieval.buffer import Budget
 from mld.retrieval.placement import Placement
 from mld.retrieval.reader_factory import ReaderShares, readers_of
-from mld.shards.detector import ShardDetector
 from mld.tracking.followed_streams import FollowedStreams
-from mld.tracking.follower import ListFollower, WantedStream
-from mld.tracking.list_table import ListTable
+from mld.tracking.follower import ListFollower, ListTable, WantedStream
 from mld.tracking.stream_list import ListedStream
 from mld.tracking.stream_rows import ConsumedStreams, VisibleTable
-from mld.tracking.stream_set import OpenedStream, TrackedStreams
-from mld.tracking.tracked_stream import TrackingNeeds
+from mld.tracking.stream_set import OpenedStream, TrackedStreams, TrackingNeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +97,12 @@ def assemble(
     def status_of_shard(key: str) -> ShardStatus | None:
         return status_of(metrics.shards.get(key), clock.wall())
 
-    by_heartbeat = (
-        HeartbeatValidity(clock, rng, lease_duration_s)
-        if settings.leases.heartbeat is HeartbeatSetting.WORKER
-        else None
-    )
     keeper = LeaseKeeper(
         leases,
         clock,
         rng,
-        validity=by_heartbeat or Validity(lease_duration_s),
         worker_id=worker_id,
+        lease_duration_s=lease_duration_s,
         renew_interval_s=renew_interval_s(lease_duration_s),
         renewals_concurrent_max=settings.leases.renewals_concurrent_max,
         new_token=lambda: str(uuid.uuid4()),
@@ -127,7 +118,6 @@ def assemble(
         table=leases,
         stored=table,
         keeper=keeper,
-        heartbeat_validity=by_heartbeat,
         taker=taker,
         clock=clock,
         rng=_apart(rng),
@@ -135,25 +125,15 @@ def assemble(
         status_of=status_of_shard,
         metrics=metrics,
     )
-    fleet = make_fleet(settings, needs)
+    fleet = Fleet(FleetParts(settings, needs))
     parents_changed = Signal()
-
-    def new_detector(streams: Streams, kind: StreamKind) -> ShardDetector:
-        return ShardDetector(
-            streams,
-            clock,
-            rng,
-            backoff_s=settings.shards.list_backoff_s,
-            attempts_max=settings.shards.list_attempts_max,
-            kind=kind,
-        )
 
     tracking = TrackingNeeds(
         fleet=fleet,
         clock=clock,
-        new_detector=new_detector,
-        ignore_unexpected_children=settings.shards.ignores_unexpected_children,
-        cleans_up=settings.shards.cleans_up,
+        rng=rng,
+        shards=settings.shards,
+        lease_duration_s=lease_duration_s,
         metrics=metrics,
         parents_changed=parents_changed,
     )
@@ -163,12 +143,10 @@ def assemble(
         return source.opened(await ports.open(listed), listed)
 
     if not settings.is_multi_stream:
-        sources = TrackedStreams(tracking, table, open_stream, settings, consumed)
+        sources = TrackedStreams(tracking, table, open_stream, consumed)
     else:
         follower = ListFollower(ListTable(dynamo, settings.lease_table.name), clock, ports.read_wanted, ports.describe)
-        sources = FollowedStreams(
-            tracking, table, open_stream, settings, consumed, follower, on_change=signals.changed.set
-        )
+        sources = FollowedStreams(tracking, table, open_stream, consumed, follower, on_change=signals.changed.set)
     consumer_parts = ConsumerParts(
         keeper=keeper,
         host=host,
@@ -224,7 +202,7 @@ class _Source:
         )
         source = ShardSource(
             new_reader,
-            _position(initial),
+            starting_points.initial_position(initial),
             Sender(settings.application_name, name, self._worker_id),
             label,
             self._prepare,
@@ -254,14 +232,4 @@ def taking_rules(settings: Settings) -> TakingRules:
 
 def initial_position(settings: Settings) -> InitialPosition:
     """Return the settings' value as the core's."""
-    return _position(settings.initial_position)
-
-
-def _position(configured: InitialPositionSetting) -> InitialPosition:
-    match configured.kind:
-        case InitialPositionKind.LATEST:
-            return InitialPosition(LATEST)
-        case InitialPositionKind.TRIM_HORIZON:
-            return InitialPosition(TRIM_HORIZON)
-        case InitialPositionKind.AT_TIMESTAMP:
-            return InitialPosition(AT_TIMESTAMP, configured.timestamp_s)
+    return starting_points.initial_position(settings.initial_position)

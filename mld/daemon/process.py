@@ -38,9 +38,9 @@ from mld.daemon.surface import SurfaceParts, surface
 from mld.daemon.systemd import ServiceManager, claim_supervision
 from mld.daemon.until_tip import CatchUpRules, RunUntilTip, UntilTip
 from mld.daemon.worker import Worker
-from mld.fleet.wiring import load_of_this_host
+from mld.fleet.parts import load_of_this_host
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.retries import renewal_timeout_s
+from mld.leases.validity import renewal_timeout_s
 from mld.metrics.registry import Metrics
 from mld.properties.redaction import Scrubber
 from mld.properties.remarks import ConfigurationError, Level
@@ -297,12 +297,7 @@ def build_worker(
         dynamo,
         clock,
         table_name=settings.lease_table.name,
-        billing_mode=settings.lease_table.billing_mode.value,
-        read_capacity=settings.lease_table.read_capacity,
-        write_capacity=settings.lease_table.write_capacity,
-        tags=dict(settings.lease_table.tags),
-        deletion_protection=settings.lease_table.deletion_protection,
-        point_in_time_recovery=settings.lease_table.point_in_time_recovery,
+        settings=settings.lease_table,
         scan_segments=settings.leases.scan_segments,
         request_timeout_s=_request_timeout_s(settings),
         renewal_timeout_s=renewal_timeout_s(settings.leases.duration_s),

@@ -18,11 +18,12 @@ from mld.consumer.ports import ConsumerParts
 from mld.consumer.protocol_trace import ProtocolTraces
 from mld.core.clock import Clock, millis_since, unless
 from mld.core.errors import StartupError, StreamError, TableError, TableMissingError
-from mld.core.surviving import kept_running, survived
+from mld.core.surviving import survived
 from mld.fleet.fleet import Fleet
-from mld.leases.holding import HeldLease
+from mld.fleet.tasks import Task, TaskList, Until
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseTable, TableScan
+from mld.leases.validity import HeldLease
 from mld.properties.settings import ChildSettings, Settings
 from mld.tracking.stream_set import Standing, TrackedStreams
 
@@ -90,6 +91,13 @@ class Worker:
         self._finished_tokens: set[str] = set()
         self._given_back: set[str] = set()
         self._releasing: set[asyncio.Task[bool]] = set()
+        self._tasks: TaskList[bool] = TaskList(
+            (
+                Task("keeping leases", parts.keeper.run, until=Until.CLOSED),
+                *(Task(doing, loop, lambda is_initialized: is_initialized) for loop, doing in parts.sources.loops()),
+            ),
+            parts.clock,
+        )
 
     @property
     def failure(self) -> str | None:
@@ -144,34 +152,26 @@ class Worker:
 
     async def run(self, grace_s: float) -> bool:
         """Run until stopped; True if everything ended gracefully within `grace_s` of the stop."""
-        renewing = asyncio.create_task(kept_running(self._parts.keeper.run, "keeping leases", self._parts.clock))
-        background: set[asyncio.Task[None]] = set()
         try:
+            await self._tasks.allow(self._on_task_ended)
+            await self._tasks.enter(False)
             if not await self._initialize():
                 return await self._drain(grace_s)
-            background = {
-                asyncio.create_task(kept_running(loop, doing, self._parts.clock))
-                for loop, doing in self._parts.sources.loops()
-            }
-            for task in (renewing, *background):
-                task.add_done_callback(self._on_loop_ended)
-            await self._parts.fleet.run(self._on_fleet_loop_ended)
+            await self._tasks.enter(True)
+            await self._parts.fleet.run(self._on_task_ended)
             self._signals.initialized.set()
             while not self._signals.stop_asked.is_set():
                 self._changed.clear()
                 self._reconcile()
                 await self._changed.wait()
-            await _cancel(background)
+            await self._tasks.end(Until.LEAVING)
             return await self._drain(grace_s)
         finally:
             await self._parts.fleet.abort()
-            await _cancel(background | {renewing} | {c.task for c in self._consumers.values()})
+            await _cancel(running.task for running in self._consumers.values())
+            await self._tasks.end(Until.CLOSED)
 
-    def _on_loop_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._on_fleet_loop_ended(error)
-
-    def _on_fleet_loop_ended(self, error: BaseException | None) -> None:
+    def _on_task_ended(self, error: BaseException | None) -> None:
         log.error("a loop ended unexpectedly", exc_info=error, extra={"action": "loop_failed"})
         self._signals.fail(f"internal error: {error!r}")
 
@@ -263,7 +263,7 @@ class Worker:
             elif self._parts.sources.standing(held[key].lease) is Standing.FORMER:
                 running.consumer.request_stop()
             elif held[key].lease.handoff_to is not None:
-                self._parts.fleet.lookout.gave()
+                self._parts.fleet.failover_watcher.gave()
                 running.consumer.hand_off()
             else:
                 running.consumer.heed(held[key].lease)

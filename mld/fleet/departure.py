@@ -2,9 +2,19 @@
 
 Rules: coordination#leaving-workers, leases#release-on-stop. Before this the worker says on its report that it leaves.
 It gives each lease to a living worker as soon as its consumer is done (`LeaseKeeper.leave_to`), instead of leaving it
-to the next assignment run: one scan tells who is there. Who leaves, is drained or is dead gets nothing (`Roster`), and
-as a consumer may take long to end, the receiver's report is read once more before each gift. At the end it releases the
-leases that were assigned to it meanwhile.
+to the next assignment run: one scan tells who is there. Who leaves, is drained or is dead gets nothing
+(`FleetMembership`), and as a consumer may take long to end, the receiver's report is read once more before each gift.
+At the end it releases the leases that were assigned to it meanwhile.
+
+`Drain`: a worker that an operator drains gives away what it holds, or is given, while others have room for it.
+
+The mark stands on the worker's report (`reports.DRAIN`), and each report that the worker writes reads it back. Leaders
+and failover watchers of ours respect it, so mostly there is nothing to do here: the operator's command has begun the
+handoffs. A Java leader does not know the mark, and a lease may have been on its way when it came.
+
+`ChildAdopter`: takes the leases of child shards that this worker has just created (coordination#child-leases).
+
+As many as this worker has room for; the others are left to the fleet, and taken by anybody a moment later.
 """
 
 from __future__ import annotations
@@ -12,15 +22,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
 
 from mld.core.clock import Clock
-from mld.core.errors import TableError
-from mld.core.surviving import ours
-from mld.fleet.report.stored_reports import StoredReports
-from mld.fleet.roster import Roster
+from mld.core.errors import MldError, TableError
+from mld.core.surviving import ours, survived
+from mld.fleet.membership import FleetMembership
+from mld.fleet.report.reports import is_drained
+from mld.fleet.report.reports_table import StoredReports
+from mld.fleet.tasks import BackgroundTasks
+from mld.fleet.values import WorkerReport
 from mld.leases import writes
+from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
-from mld.leases.table import LeaseIndex, LeaseTable, TableScan
+from mld.leases.lease import loads_of
+from mld.leases.table import LeaseIndex, LeaseTable, Refusal, TableScan
 
 log = logging.getLogger(__name__)
 
@@ -28,29 +44,21 @@ SCAN_TIMEOUT_S = 2.0  # who is still there: worth a moment, not the time that th
 LAST_LOOK_TIMEOUT_S = 2.0
 
 
+@dataclass(eq=False)
 class Departure:
     """Whom the leases of `worker_id` go to; nobody gets more than `leases_max`."""
 
-    def __init__(
-        self,
-        table: LeaseTable,
-        index: LeaseIndex,
-        keeper: LeaseKeeper,
-        reports: StoredReports,
-        roster: Roster,
-        clock: Clock,
-        *,
-        worker_id: str,
-        leases_max: int,
-    ) -> None:
-        self._table = table
-        self._index = index
-        self._keeper = keeper
-        self._reports = reports
-        self._roster = roster
-        self._clock = clock
-        self._worker_id = worker_id
-        self._leases_max = leases_max
+    table: LeaseTable
+    index: LeaseIndex
+    keeper: LeaseKeeper
+    reports: StoredReports
+    membership: FleetMembership
+    clock: Clock
+    _: KW_ONLY
+    worker_id: str
+    leases_max: int
+
+    def __post_init__(self) -> None:
         self._receivers: dict[str, str] = {}
         self._asking: dict[str, asyncio.Future[bool]] = {}
 
@@ -59,12 +67,12 @@ class Departure:
         try:
             async with asyncio.timeout(SCAN_TIMEOUT_S):
                 self._receivers = await ours(self._receivers_of_held(), "looking for receivers")
-                self._keeper.leave_to(self._receiver_now)
+                self.keeper.leave_to(self._receiver_now)
         except (TableError, TimeoutError) as error:
             log.warning("leases are released without receivers: %s", error, extra={"action": "heirs_unknown"})
 
     async def _receiver_now(self, key: str) -> str | None:
-        """Who gets this lease now; None if it left meanwhile, or cannot be asked for."""
+        """Return who gets this lease now; None if it left meanwhile, or cannot be asked for."""
         receiver = self._receivers.get(key)
         if receiver is None:
             return None
@@ -75,7 +83,7 @@ class Departure:
 
     async def _may_receive(self, receiver: str) -> bool:
         try:
-            return await ours(self._reports.may_receive(receiver), "looking for a receiver")
+            return await ours(self.reports.may_receive(receiver), "looking for a receiver")
         except TableError as error:
             log.info("receiver %s is not known to be there: %s", receiver, error, extra={"action": "heirs_unknown"})
             return False
@@ -93,21 +101,117 @@ class Departure:
 
         Raises TableError.
         """
-        found = await self._find_receivers(await self._table.scan(), keys)
-        return {key: worker for key, worker in found.items() if worker not in self._roster.drained}
+        found = await self._find_receivers(await self.table.scan(), keys)
+        return {key: worker for key, worker in found.items() if worker not in self.membership.drained}
 
     async def _receivers_of_held(self) -> dict[str, str]:
-        return await self._find_receivers(await self._table.scan(), self._keeper.held())
+        return await self._find_receivers(await self.table.scan(), self.keeper.held())
 
     async def _find_receivers(self, scan: TableScan, keys: Iterable[str]) -> dict[str, str]:
-        now = self._clock.wall()
-        found = await self._reports.beside(scan)
-        return self._roster.receivers(keys, scan.leases, found, now, self._leases_max)
+        now = self.clock.wall()
+        found = await self.reports.beside(scan)
+        return self.membership.receivers(keys, scan.leases, found, now, self.leases_max)
 
     async def _release_late_leases(self) -> None:
-        found = [await self._table.get(key) for key in await self._index.keys_owned_by(self._worker_id)]
+        found = [await self.table.get(key) for key in await self.index.keys_owned_by(self.worker_id)]
         for lease in found:
-            if lease is None or lease.actual_owner != self._worker_id:
+            if lease is None or lease.actual_owner != self.worker_id:
                 continue
-            if await self._table.apply(writes.release(lease)):
+            if await self.table.apply(writes.release(lease)):
                 log.info("late lease %s released", lease.key, extra={"action": "late_lease", "shard": lease.key})
+
+
+@dataclass(eq=False)
+class Drain:
+    """Told of every report of this worker as it stands in the table."""
+
+    table: LeaseTable
+    keeper: LeaseKeeper
+    departure: Departure
+
+    def __post_init__(self) -> None:
+        self._giving = BackgroundTasks()
+        self._is_giving = False
+        self.is_on = False
+
+    def on_own_report(self, report: WorkerReport) -> None:
+        """Note the row of this worker, just written."""
+        was_on, self.is_on = self.is_on, is_drained(report)
+        if self.is_on != was_on:
+            words = "drained: %s" if self.is_on else "no longer drained%s"
+            action = "worker_drained" if self.is_on else "worker_undrained"
+            log.info(words, report.mld.get("drain", ""), extra={"action": action})
+        if self.is_on and not self._is_giving:
+            self._is_giving = True
+            self._giving.spawn(self._give_away())
+
+    def abandon(self) -> None:
+        """End without waiting."""
+        self._giving.cancel()
+
+    async def _give_away(self) -> None:
+        try:
+            held = [one.lease for one in self.keeper.held().values() if one.lease.checkpoint_owner is None]
+            receivers = await self.departure.receivers_of(lease.key for lease in held) if held else {}
+            for lease in held:
+                receiver = receivers.get(lease.key)
+                if receiver is None:
+                    continue
+                answer = await self.table.apply(writes.begin_handoff(lease, receiver))
+                if not isinstance(answer, Refusal):
+                    about = {"action": "lease_drained", "shard": lease.key}
+                    log.info("lease %s goes to %s: this worker is drained", lease.key, receiver, extra=about)
+        except Exception as error:
+            failure: MldError = survived(error, "giving leases away")
+            log.warning("not all leases are given away yet: %s", failure, extra={"action": "drain_failed"})
+        finally:
+            self._is_giving = False
+
+
+@dataclass(eq=False)
+class ChildAdopter:
+    """Assigns them to `worker_id` in the background, one after the other, each held before the next."""
+
+    table: LeaseTable
+    keeper: LeaseKeeper
+    discovery: LeaseDiscovery
+    _: KW_ONLY
+    worker_id: str
+    leases_max: int
+
+    def __post_init__(self) -> None:
+        self._one_by_one = asyncio.Lock()
+        self._adopting = BackgroundTasks()
+        self._stopped = False
+
+    def adopt(self, keys: Iterable[str]) -> None:
+        """Take those of these leases that are still nobody's. Errors are logged."""
+        self._adopting.spawn(self._adopt(keys))
+
+    def stop(self) -> None:
+        """Take no more."""
+        self._stopped = True
+
+    def abandon(self) -> None:
+        """End without waiting."""
+        self._adopting.cancel()
+
+    async def _adopt(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            try:
+                async with self._one_by_one:
+                    await self._adopt_one(key)
+            except TableError as error:
+                log.info("child lease %s left to the leader: %s", key, error, extra={"action": "child_not_adopted"})
+
+    async def _adopt_one(self, key: str) -> None:
+        lease = await ours(self.table.get(key), "adopting a child lease", key)
+        if lease is None or lease.actual_owner is not None or self._stopped or not self._has_room():
+            return
+        row = await ours(self.table.apply(writes.assign(lease, self.worker_id)), "adopting")
+        if not isinstance(row, Refusal):
+            await self.keeper.reacquire([row])
+
+    def _has_room(self) -> bool:
+        held = loads_of(one.lease for one in self.keeper.held().values())
+        return held[self.worker_id] + len(self.discovery.pending) < self.leases_max

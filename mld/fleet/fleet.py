@@ -1,8 +1,8 @@
 """`Fleet`: makes run, in one worker, what the mode of the fleet asks for.
 
 Rules: coordination#client-versions, coordination#leaving-workers, coordination#child-leases. The version machine says
-which mode it is; this shell makes it so: the taker in the modes of 2.x, discovery, assigner and lookout in those of
-3.x, reports in between. Everything about one's own leases is the keeper's and the worker's.
+which mode it is; this shell makes it so: the taker in the modes of 2.x, discovery, assigner and failover watcher in
+those of 3.x, reports in between. Everything about one's own leases is the keeper's and the worker's.
 
 A worker that stops deletes its report last, because others count on it while the worker owns leases.
 """
@@ -10,58 +10,15 @@ A worker that stops deletes its report last, because others count on it while th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from functools import partial
 
-from mld.core.clock import Clock
-from mld.fleet.assign.assigner import Assigner
-from mld.fleet.child_adopter import ChildAdopter
-from mld.fleet.departure import Departure
-from mld.fleet.drain import Drain
-from mld.fleet.heartbeat.heart import Heartbeat
-from mld.fleet.heartbeat.java_peers import JavaPeers
-from mld.fleet.index_keeper import IndexKeeper
-from mld.fleet.leader.election import AdaptiveElection
-from mld.fleet.loops import Loops, OnFailure
-from mld.fleet.migrate.table_migration import TableMigration
-from mld.fleet.migrate.version_machine import VersionMachine
 from mld.fleet.migrate.versions import Components
+from mld.fleet.parts import FleetParts
 from mld.fleet.report.reporter import Activity, Reporter
-from mld.fleet.table_keeper import TableKeeper
-from mld.fleet.values import ClientVersion, LeaderDecider, Place
-from mld.fleet.watch.lookout import Lookout
-from mld.leases.discovery import LeaseDiscovery
+from mld.fleet.table_care import ensure_index, keep_index, keep_table
+from mld.fleet.tasks import OnFailure, Task, TaskList, Until
+from mld.fleet.values import ClientVersion
 from mld.leases.table import TableScan
-from mld.leases.taker import LeaseTaker
-
-TAKER, DISCOVERY, ASSIGNER, LOOKOUT, REPORTS, VERSIONS, INDEX, LATE_TABLES, HEARTBEAT, LOST_TABLE = (
-    "taker", "discovery", "assigner", "lookout", "reports", "versions", "index", "late tables", "heartbeat",
-    "lost table",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class FleetParts:
-    """The collaborators. All ask `leader` who leads, which asks the election that suits the mode."""
-
-    leader: AdaptiveElection
-    new_lock_election: Callable[[], LeaderDecider]
-    new_shuffle_election: Callable[[], LeaderDecider]
-    versions: VersionMachine
-    migration: TableMigration
-    taker: LeaseTaker
-    discovery: LeaseDiscovery
-    assigner: Assigner
-    lookout: Lookout
-    new_reporter: Callable[[Place], Awaitable[Reporter]]
-    index: IndexKeeper
-    table_keeper: TableKeeper
-    heartbeat: Heartbeat
-    java_peers: JavaPeers
-    child_adopter: ChildAdopter
-    departure: Departure
-    drain: Drain
-    clock: Clock
 
 
 class Fleet:
@@ -70,27 +27,28 @@ class Fleet:
     def __init__(self, parts: FleetParts) -> None:
         self._parts = parts
         self.leader = parts.leader
-        self.lookout = parts.lookout
+        self.failover_watcher = parts.failover_watcher
         self._components: Components | None = None
         self._is_led_by_lock: bool | None = None
         self._reporter: Reporter | None = None
         self._started = False
         self._leaving = False
         self._resigning: asyncio.Task[None] | None = None
-        self._loops = Loops(
-            {
-                TAKER: parts.taker.run,
-                DISCOVERY: parts.discovery.run,
-                ASSIGNER: parts.assigner.run,
-                LOOKOUT: parts.lookout.run,
-                REPORTS: self._report,
-                VERSIONS: self._follow_version,
-                INDEX: parts.index.run,
-                LATE_TABLES: self._watch_for_late_tables,
-                HEARTBEAT: parts.heartbeat.run,
-                LOST_TABLE: parts.table_keeper.run,
-            },
-            parts.clock,
+        clock, index = parts.clock, parts.index
+        self._tasks: TaskList[Components] = TaskList(
+            (
+                Task("assigner", parts.assigner.run, lambda on: on.assigner),
+                Task("discovery", parts.discovery.run, lambda on: on.assigner),
+                Task("heartbeat", parts.heartbeat.run, lambda _: parts.heartbeat.is_wanted, Until.RELEASED),
+                Task("index", partial(keep_index, index, clock), lambda on: on.index),
+                Task("late tables", self._watch_for_late_tables),
+                Task("failover watcher", parts.failover_watcher.run, lambda on: on.assigner),
+                Task("lost table", partial(keep_table, parts.stored, clock, parts.worker_id, parts.lease_duration_s)),
+                Task("reports", self._report, lambda _: self._reporter is not None, Until.CLOSED),
+                Task("taker", parts.taker.run, lambda on: on.taker),
+                Task("versions", self._follow_version),
+            ),
+            clock,
         )
 
     @property
@@ -104,18 +62,20 @@ class Fleet:
         return self._parts.versions.version
 
     def running(self) -> frozenset[str]:
-        """The names of the loops that run."""
-        return self._loops.running()
+        """Return the names of the tasks that run."""
+        return self._tasks.running()
 
     def ended(self, worker: str, until: float) -> None:
-        """A worker beside us is known to have ended, and none of its name runs before `until` (monotonic seconds)."""
+        """Hear that a worker of this group has ended, and that none of its name runs before `until` (monotonic
+        seconds).
+        """
         self.leader.ended(worker, until)
         self._parts.assigner.wake()
         self._parts.taker.ended(worker, until)
-        self.lookout.ended(worker, until)
+        self.failover_watcher.ended(worker, until)
 
     def wake_leases(self) -> None:
-        """Leases without an owner have appeared, or some of ours: look at once."""
+        """Look at once for leases without an owner, or of ours, that have appeared."""
         if self.takes_leases:
             self._parts.taker.wake()
         else:
@@ -123,7 +83,7 @@ class Fleet:
             self._parts.discovery.wake()
 
     def adopt_children(self, keys: tuple[str, ...]) -> None:
-        """Leases of child shards that we have just created, for nobody yet.
+        """Take, or have assigned, the leases of child shards that we have just created, for nobody yet.
 
         A leader assigns them now. Any other worker takes them itself, so that nobody waits for the next run; if that
         makes loads uneven, the leader will even them out.
@@ -143,7 +103,7 @@ class Fleet:
         if self._started:
             return
         await self._parts.migration.start()
-        place = self._parts.migration.report_place
+        place = self._parts.migration.routes.report_place
         await self._parts.heartbeat.admit(place)
         if self._reporter is None and place is not None:
             self._reporter = await self._parts.new_reporter(place)
@@ -151,7 +111,7 @@ class Fleet:
         self._started = True
 
     async def first_leases(self, scan: TableScan) -> None:
-        """Take, or as leader assign, what is free, before the loops begin."""
+        """Take, or as leader assign, what is free, before the tasks begin."""
         if self.takes_leases:
             if self._components is None or self._components.taker:
                 await self._parts.taker.take_once(scan)
@@ -159,8 +119,8 @@ class Fleet:
             await self._parts.assigner.run_once()
 
     async def run(self, on_failure: OnFailure) -> None:
-        """Start the loops of the mode; `on_failure` hears of a loop that ended by itself. Returns at once."""
-        await self._loops.allow(on_failure)
+        """Start the tasks of the mode; `on_failure` hears of one that ended by itself. Returns at once."""
+        await self._tasks.allow(on_failure)
 
     async def _report(self) -> None:
         assert self._reporter is not None
@@ -184,12 +144,11 @@ class Fleet:
         if not components.assigner:
             await self._want(components)
         if components.index:
-            await self._parts.index.ensure()
+            await ensure_index(self._parts.index)
         if components.reporter and self._started:
             await self._parts.migration.restore_reports_table()
         if components.assigner is not self._is_led_by_lock:
-            elect = self._parts.new_lock_election if components.assigner else self._parts.new_shuffle_election
-            await self.leader.switch(elect())
+            await self.leader.switch(self._parts.new_election(by_lock=components.assigner))
             self._is_led_by_lock = components.assigner
         self._components = components
         self._switch_reports(components)
@@ -202,29 +161,16 @@ class Fleet:
             )
 
     async def _want(self, components: Components) -> None:
-        if self._leaving:
-            return
-        wanted = {
-            TAKER: components.taker,
-            DISCOVERY: components.assigner,
-            ASSIGNER: components.assigner,
-            LOOKOUT: components.assigner,
-            REPORTS: self._reporter is not None,
-            VERSIONS: True,
-            INDEX: components.index,
-            LATE_TABLES: True,
-            HEARTBEAT: self._parts.heartbeat.is_wanted,
-            LOST_TABLE: True,
-        }
-        await self._loops.want([name for name, on in wanted.items() if on])
+        if not self._leaving:
+            await self._tasks.enter(components)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     async def leave(self) -> None:
-        """A stop was asked for: no more leases come to us, and the keeper learns who receives ours."""
+        """Bring no more leases to us, because a stop was asked for, and tell the keeper who receives ours."""
         self._leaving = True
         self._parts.child_adopter.stop()
-        await self._loops.stop([TAKER, DISCOVERY, ASSIGNER, LOOKOUT, VERSIONS, INDEX, LATE_TABLES, LOST_TABLE])
+        await self._tasks.end(Until.LEAVING)
         if not self.takes_leases:
             if self._reporter is not None:  # before we name receivers: who names some later names us not
                 await self._reporter.leave()
@@ -232,15 +178,15 @@ class Fleet:
         self._resigning = asyncio.ensure_future(self.leader.close())  # may take seconds; leases need not wait for it
 
     async def close(self) -> None:
-        """Nothing is held any more: release what was assigned to us meanwhile, delete the report, end the loops."""
+        """Release what was assigned to us meanwhile, delete the report, end the tasks: nothing is held any more."""
         try:
             if not self.takes_leases:
                 await self._parts.departure.release_late_leases()
         finally:
-            await self._loops.stop([HEARTBEAT])
+            await self._tasks.end(Until.RELEASED)
             if self._reporter is not None:
                 await self._reporter.close()
-            await self._loops.stop()
+            await self._tasks.end(Until.CLOSED)
             await self._parts.migration.close()
             await (self._resigning or self.leader.close())
 
@@ -254,4 +200,4 @@ class Fleet:
         if self._resigning is not None:
             self._resigning.cancel()
         self._parts.migration.abandon()
-        await self._loops.stop()
+        await self._tasks.end(Until.CLOSED)

@@ -107,7 +107,7 @@ class LeaderDecider(Protocol):
         ...
 
     async def is_leader(self) -> bool:
-        """Whether this worker may act as leader now; may read and write the lock row."""
+        """Return whether this worker may act as leader now; may read and write the lock row."""
         ...
 
     async def step_down(self, hold_off_s: float) -> None:

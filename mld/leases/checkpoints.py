@@ -49,7 +49,7 @@ class CheckpointRange:
 
     @classmethod
     def starting_at(cls, checkpoint: Position) -> CheckpointRange:
-        """The range of a consumer that has just read `checkpoint` from the row."""
+        """Return the range of a consumer that has just read `checkpoint` from the row."""
         return cls(last=checkpoint, largest=checkpoint)
 
     @property
@@ -58,18 +58,18 @@ class CheckpointRange:
         return self.last.is_shard_end
 
     def deliver(self, largest: Position) -> CheckpointRange:
-        """A batch up to `largest` goes to the processor. Never lowers the bound."""
+        """Note that a batch up to `largest` goes to the processor. Never lowers the bound."""
         assert self.end_sequence is None, "nothing is delivered after the end of the shard"
         return replace(self, largest=max(self.largest, largest))
 
     def at_shard_end(self) -> CheckpointRange:
-        """The processor is told that the shard has ended. Harmless if repeated."""
+        """Note that the processor is told that the shard has ended. Harmless if repeated."""
         if self.end_sequence is not None:
             return self
         return replace(self, end_sequence=self.largest, largest=SHARD_END)
 
     def resolve(self, sequence: str | None, sub: int | None) -> Resolution:
-        """What a checkpoint request means. No sequence: everything delivered so far; no sub number: 0."""
+        """Return what a checkpoint request means. No sequence: everything delivered so far; no sub number: 0."""
         if sequence is None:
             return self._store(self.largest)
         sub = 0 if sub is None else sub
@@ -83,7 +83,7 @@ class CheckpointRange:
         return self._store(position)
 
     def written(self, position: Position) -> CheckpointRange:
-        """`position` is in the row now."""
+        """Note that `position` is in the row now."""
         return replace(self, last=position)
 
     def _store(self, position: Position) -> Resolution:

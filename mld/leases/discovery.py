@@ -5,8 +5,8 @@ Here the row is renewed first, and the lease is held from the sending of that re
 read alone.
 
 The index is eventually consistent: it may name rows that are not ours any more, which costs a read and no more. A row
-whose previous owner is still finishing is read again twice a second until it is ours or somebody else's. The lookout
-tells us what the whole table shows (`saw_table`), and the next query is made a period after that.
+whose previous owner is still finishing is read again twice a second until it is ours or somebody else's. The failover
+watcher tells us what the whole table shows (`saw_table`), and the next query is made a period after that.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass, field
 
 from mld.core.clock import Clock, wait_for_event
 from mld.core.periods import ALONE_PERIODS, DISCOVERY_PERIOD_S, QUERY_SPACING_S_MAX
@@ -30,29 +31,24 @@ DUE_MARGIN_S = 0.001  # so that a timer that fires a hair early does not find ev
 GETS_CONCURRENT_MAX = 10  # leaves half of the renewals' requests to the renewals
 
 
+@dataclass(eq=False)
 class LeaseDiscovery:
     """Looks for new leases once per `DISCOVERY_PERIOD_S`, earlier when woken."""
 
-    def __init__(
-        self,
-        table: LeaseTable,
-        index: LeaseIndex,
-        keeper: LeaseKeeper,
-        clock: Clock,
-        *,
-        worker_id: str,
-        metrics: Metrics | None = None,
-    ) -> None:
-        self._counts = (Metrics() if metrics is None else metrics).worker.operations.discovery
+    table: LeaseTable
+    index: LeaseIndex
+    keeper: LeaseKeeper
+    clock: Clock
+    _: KW_ONLY
+    worker_id: str
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        self._counts = self.metrics.worker.operations.discovery
         self._discovered = 0
-        self._table = table
-        self._index = index
-        self._keeper = keeper
-        self._clock = clock
-        self._worker_id = worker_id
         self._list_due = asyncio.Event()
-        self._listed_at = clock.monotonic()
-        self._shown_at = clock.monotonic()
+        self._listed_at = self.clock.monotonic()
+        self._shown_at = self.clock.monotonic()
         self._is_alone = False
         self._waiting: dict[str, None] = {}  # keys to look at, in order, each once
         self._has_waiting = asyncio.Event()
@@ -69,10 +65,10 @@ class LeaseDiscovery:
             self._list_due.set()
 
     def saw_table(self, leases: Iterable[Lease], *, is_alone: bool) -> None:
-        """All rows were just read. `is_alone`: there is no other worker that could assign a lease to us."""
-        self._shown_at = self._clock.monotonic()
+        """Take note of all rows, just read. `is_alone`: there is no other worker that could assign a lease to us."""
+        self._shown_at = self.clock.monotonic()
         self._is_alone = is_alone
-        self._enqueue_new(lease.key for lease in leases if lease.owner == self._worker_id)
+        self._enqueue_new(lease.key for lease in leases if lease.owner == self.worker_id)
 
     async def run(self) -> None:
         """Discover until cancelled. What fails is logged and tried again; a lease is held as soon as it is ours.
@@ -96,8 +92,8 @@ class LeaseDiscovery:
         while True:
             self._list_due.clear()
             await self._list()
-            self._listed_at = self._clock.monotonic()
-            while (wait_s := self._next_list_at() - self._clock.monotonic()) > 0:
+            self._listed_at = self.clock.monotonic()
+            while (wait_s := self._next_list_at() - self.clock.monotonic()) > 0:
                 if await wait_for_event(self._list_due, wait_s + DUE_MARGIN_S):
                     break
 
@@ -107,30 +103,30 @@ class LeaseDiscovery:
         return min(self._listed_at + QUERY_SPACING_S_MAX, max(self._listed_at, self._shown_at) + period_s)
 
     async def _list(self) -> None:
-        now = self._clock.monotonic
+        now = self.clock.monotonic
         try:
             with self._counts.all.timed(now), self._counts.list_keys.timed(now):
-                keys = await self._index.keys_owned_by(self._worker_id)
+                keys = await self.index.keys_owned_by(self.worker_id)
         except Exception as error:
             failure = survived(error, "looking for assigned leases")
             log.warning("cannot look for assigned leases: %s", failure, extra={"action": "discovery_failed"})
             return
         discovered, self._discovered = self._discovered, 0
         self._counts.discovered.note(discovered)
-        # A carried lease that the index does not name as ours may be handed off or gone: nothing else would show it.
+        # A covered lease that the index does not name as ours may be handed off or gone: nothing else would show it.
         # The index may as well lag, so this is a reason to look and no more.
         listed = set(keys)
-        await self._keeper.confirm([key for key in self._keeper.carried() if key not in listed])
+        await self.keeper.confirm([key for key in self.keeper.covered() if key not in listed])
         self._enqueue_new(keys)
 
     def _enqueue_new(self, keys: Iterable[str]) -> None:
-        held = self._keeper.held()
+        held = self.keeper.held()
         self._enqueue(key for key in keys if key not in held and key not in self._pending)
 
     async def _poll_pending_forever(self) -> None:
         while True:
             self._pending_changed.clear()
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             self._enqueue(key for key, due_at in self._pending.items() if due_at <= now)
             next_at = min((due_at for due_at in self._pending.values() if due_at > now), default=None)
             await wait_for_event(self._pending_changed, None if next_at is None else next_at - now + DUE_MARGIN_S)
@@ -157,8 +153,8 @@ class LeaseDiscovery:
 
     async def _look(self, key: str) -> None:
         try:
-            with self._counts.fetch_new.timed(self._clock.monotonic):
-                lease = await self._table.get(key)
+            with self._counts.fetch_new.timed(self.clock.monotonic):
+                lease = await self.table.get(key)
         except Exception as error:
             self._counts.get_lease_error.note(1)
             failure = survived(error, "looking at a lease", key)
@@ -166,13 +162,13 @@ class LeaseDiscovery:
             if key in self._pending:
                 self._look_again(key)
             return
-        if lease is not None and lease.owner == self._worker_id and lease.checkpoint_owner is not None:
+        if lease is not None and lease.owner == self.worker_id and lease.checkpoint_owner is not None:
             self._await_previous_owner(lease)
             return
         self._pending.pop(key, None)
-        if lease is None or lease.owner != self._worker_id:
+        if lease is None or lease.owner != self.worker_id:
             self._counts.owner_mismatch.note(1)
-        if lease is not None and await self._keeper.reacquire([lease]):
+        if lease is not None and await self.keeper.reacquire([lease]):
             self._discovered += 1
             log.info("lease %s discovered", key, extra={"action": "lease_discovered", "shard": key})
 
@@ -187,5 +183,5 @@ class LeaseDiscovery:
         self._look_again(lease.key)
 
     def _look_again(self, key: str) -> None:
-        self._pending[key] = self._clock.monotonic() + PENDING_POLL_S
+        self._pending[key] = self.clock.monotonic() + PENDING_POLL_S
         self._pending_changed.set()

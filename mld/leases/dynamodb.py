@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
@@ -20,21 +20,18 @@ from mld.core.clock import Clock
 from mld.core.errors import TableMissingError, TableThrottledError, TableUnavailableError
 from mld.core.positions import LATEST
 from mld.leases import rows, writes
-from mld.leases.expressions import request_of
 from mld.leases.lease import Lease
-from mld.leases.own_attributes import Row
 from mld.leases.owner_index import FORBIDDEN_CODES, OwnerIndex
-from mld.leases.rows import CorruptRowError
+from mld.leases.rows import CorruptRowError, Row
 from mld.leases.table import AnswerT, LeaseWrite, Refusal, TableScan
+from mld.leases.table_maker import TableMaker, on_demand
+from mld.leases.writes import request_of
+from mld.properties.settings import TableSettings
 
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 3.0  # a third of the default lease duration: a hanging request must not cost the lease
 SCAN_TIMEOUT_S = 20.0  # a page is up to 1 MB; nothing expires because of a slow scan
-READY_TIMEOUT_S = 600.0  # Java's limit for a new table
-FIRST_POLL_S = 0.2
-POLL_S_MAX = 10.0
-POLL_GROWTH = 1.6
 SEGMENTS_MAX = 32
 SEGMENT_BYTES = 0.2 * 2**30  # one segment per 0.2 GiB
 TABLE_SIZE_VALID_S = 7200.0  # DynamoDB itself refreshes the figure only every six hours
@@ -42,16 +39,13 @@ ROWS_PER_SLICE = 32  # rows parsed before the loop gets a turn: well below 2 ms
 GETS_PER_BATCH = 100  # DynamoDB's limit
 RESTORES_AT_ONCE = 20  # rows of a lost table; as renewals
 
-EXISTS_CODE = "ResourceInUseException"
-BACKUPS_NOT_YET_CODE = "ContinuousBackupsUnavailableException"
-READY_STATES = frozenset({"ACTIVE", "UPDATING"})
-
 
 @raises_only(TableUnavailableError)
 class DynamoLeaseTable:
     """The `StoredTable` port over a DynamoDB `Service`. `scan_segments` 0: as many as the table's size asks for.
 
-    `renewal_timeout_s` is for the writes that keep a lease, renewals and checkpoints; by default that of the others.
+    `settings` count when the table is created. `renewal_timeout_s` is for the writes that keep a lease, renewals and
+    checkpoints; by default that of the others.
     `key_name` is the key of a table that is written to and not read: one of reports, which operators mark.
     """
 
@@ -61,12 +55,7 @@ class DynamoLeaseTable:
         clock: Clock,
         *,
         table_name: str,
-        billing_mode: Literal["PAY_PER_REQUEST", "PROVISIONED"] = "PAY_PER_REQUEST",
-        read_capacity: int = 10,
-        write_capacity: int = 10,
-        deletion_protection: bool = False,
-        point_in_time_recovery: bool = False,
-        tags: Mapping[str, str] | None = None,
+        settings: TableSettings | None = None,
         scan_segments: int = 0,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         renewal_timeout_s: float | None = None,
@@ -76,14 +65,17 @@ class DynamoLeaseTable:
         self._key_name = key_name
         self._calls = TableCalls(service, table_name, request_timeout_s, self._note_missing)
         self.index = OwnerIndex(self._calls, clock, scan_timeout_s=scan_timeout_s)
+        self._maker = TableMaker(
+            service,
+            clock,
+            settings or on_demand(table_name),
+            rows.KEY,
+            request_timeout_s=request_timeout_s,
+            on_missing=self._note_missing,
+        )
         self._renewal_timeout_s = renewal_timeout_s
         self._clock = clock
         self._table_name = table_name
-        self._billing_mode = billing_mode
-        self._capacity = {"ReadCapacityUnits": read_capacity, "WriteCapacityUnits": write_capacity}
-        self._deletion_protection = deletion_protection
-        self._point_in_time_recovery = point_in_time_recovery
-        self._tags = dict(tags or {})
         self._scan_segments = scan_segments
         self._scan_timeout_s = scan_timeout_s
         self._had_many_pages = False
@@ -100,19 +92,7 @@ class DynamoLeaseTable:
 
     async def ensure(self) -> bool:
         """See `LeaseTable.ensure`; waits at most 600 s. Raises TableError."""
-        deadline = self._clock.monotonic() + READY_TIMEOUT_S
-        poll_s = FIRST_POLL_S
-        created = False
-        while (status := await self._status()) not in READY_STATES:
-            if status is None and await self._create_table() and not created:
-                created = True
-                log.info("created lease table %s", self._table_name, extra={"action": "lease_table_created"})
-                continue  # it may be ready at once
-            what = f"lease table {self._table_name} is {status or 'missing'} after {READY_TIMEOUT_S:.0f} s"
-            poll_s = await self._pause(poll_s, deadline, what)
-        if self._point_in_time_recovery:
-            await self._enable_backups(deadline)
-        return created
+        return await self._maker.ensure()
 
     @property
     def lost_since(self) -> float | None:
@@ -136,53 +116,6 @@ class DynamoLeaseTable:
             self._creates_from = 2 * self._clock.monotonic() - self._lost_since
             self._lost_since = None
         return created
-
-    async def _status(self) -> str | None:
-        """The table's status, None if it does not exist."""
-        try:
-            answer = await self._calls.send("DescribeTable", {})
-        except TableMissingError:
-            return None
-        return str(answer["Table"].get("TableStatus", "ACTIVE"))
-
-    async def _create_table(self) -> bool:
-        """True if this call created the table, False if it exists already or DynamoDB has too much to do now."""
-        params: dict[str, Any] = {
-            "AttributeDefinitions": [{"AttributeName": rows.KEY, "AttributeType": "S"}],
-            "KeySchema": [{"AttributeName": rows.KEY, "KeyType": "HASH"}],
-            "BillingMode": self._billing_mode,
-            "DeletionProtectionEnabled": self._deletion_protection,
-        }
-        if self._billing_mode == "PROVISIONED":
-            params["ProvisionedThroughput"] = self._capacity
-        if self._tags:
-            params["Tags"] = [{"Key": key, "Value": value} for key, value in self._tags.items()]
-        try:
-            await self._calls.send("CreateTable", params, refusals=(EXISTS_CODE,))
-        except (RefusedError, TableThrottledError):
-            return False
-        return True
-
-    async def _enable_backups(self, deadline: float) -> None:
-        """Switch point-in-time recovery on, if it is not. A table just created may need some time for that."""
-        poll_s = FIRST_POLL_S
-        while True:
-            try:
-                answer = await self._calls.send("DescribeContinuousBackups", {}, refusals=(BACKUPS_NOT_YET_CODE,))
-                recovery = answer["ContinuousBackupsDescription"].get("PointInTimeRecoveryDescription", {})
-                if recovery.get("PointInTimeRecoveryStatus") != "ENABLED":
-                    wanted = {"PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True}}
-                    await self._calls.send("UpdateContinuousBackups", wanted, refusals=(BACKUPS_NOT_YET_CODE,))
-                return
-            except RefusedError as error:
-                poll_s = await self._pause(poll_s, deadline, str(error))
-
-    async def _pause(self, poll_s: float, deadline: float, what: str) -> float:
-        """Sleep before the next poll; returns the pause after that. Raises TableUnavailableError past the deadline."""
-        if self._clock.monotonic() + poll_s > deadline:
-            raise TableUnavailableError(what)
-        await self._clock.sleep(poll_s)
-        return min(POLL_S_MAX, poll_s * POLL_GROWTH)
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
@@ -218,7 +151,9 @@ class DynamoLeaseTable:
             params = params | {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
 
     async def _segments(self) -> int:
-        """How many parallel segments to scan. Asks for the size only of tables that have filled more than a page."""
+        """Return how many parallel segments to scan. Asks for the size only of tables that have filled more than a
+        page.
+        """
         if self._scan_segments > 0:
             return self._scan_segments
         if self._had_many_pages and self._clock.monotonic() >= self._size_known_until:
@@ -293,12 +228,14 @@ class DynamoLeaseTable:
         return write.accepted(answer.get("Attributes", {}))
 
     async def _row_behind(self, refused: RefusedError, key: str) -> Lease | None:
-        """The row that refused a write: as the service sent it, else read (it may be gone, or the server cannot)."""
+        """Return the row that refused a write: as the service sent it, else read (it may be gone, or the server
+        cannot).
+        """
         return rows.parse_row(refused.row) if refused.row else await self.get(key)
 
 
 def may_restore(lease: Lease, worker: str) -> bool:
-    """Whether `worker` may make a lost row again as it saw it last.
+    """Return whether `worker` may make a lost row again as it saw it last.
 
     An old position costs repeated records, except LATEST, which would skip what its owner has checkpointed since.
     """
@@ -306,7 +243,7 @@ def may_restore(lease: Lease, worker: str) -> bool:
 
 
 def segments_for(table_bytes: int) -> int:
-    """Parallel scan segments for a table of this size (leases#table-reads)."""
+    """Return how many parallel scan segments a table of this size takes (leases#table-reads)."""
     full, rest = divmod(table_bytes, SEGMENT_BYTES)
     return min(max(int(full) + (1 if rest else 0), 1), SEGMENTS_MAX)
 

@@ -20,109 +20,54 @@ What must never happen here: a write for a token that is not current, or a belie
 A holder gives its row away by completing a pending handoff, by handing the lease over by name, or by releasing it.
 These writes are conditional on the owners, not on the counter, so that they also work right after a renewal whose reply
 was lost. A refusal means that somebody else has moved the row: then there is nothing left to give.
+
+Rows covered by a heartbeat are read in time, because nothing is written to them (`validity`, number 4 of its list).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TypeVar
 
 from mld.core.clock import Clock, wait_for_event
 from mld.core.errors import LeaseLostError, MldError
+from mld.core.periods import CONFIRM_SHARE
 from mld.core.positions import Position
 from mld.core.surviving import survived
 from mld.leases import writes
-from mld.leases.confirmer import Confirmer
-from mld.leases.holding import HeldLease, Holding, RowsWritten
 from mld.leases.lease import Failing, Lease, ShardStatus, Throughput
-from mld.leases.renewal_pace import RenewalPace
 from mld.leases.resumer import Resumer
-from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, LeaseWrite, Refusal
-from mld.leases.validity import Validity
+from mld.leases.validity import HeldLease, Holding, RowsWritten, Validity, may_be_applied, retry_delay_s
 from mld.metrics.registry import LeaseMove, Metrics
 
-RELEASE_ATTEMPTS_MAX = 4  # a release only saves others time; shutdown must not wait for it
-HAND_OVER_ATTEMPTS_MAX = 2  # a release may follow, and the next owner finds a released lease almost as fast
-
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-
-class Parting:
-    """Each method is True if the row is known to be in other hands, or free. `valid_until` ends all attempts."""
-
-    def __init__(self, table: LeaseTable, clock: Clock, rng: random.Random) -> None:
-        self._table = table
-        self._clock = clock
-        self._rng = rng
-
-    async def transfer(self, lease: Lease, valid_until: float) -> bool:
-        """Complete the handoff that the row asks for. Tried until the lease expires: nobody else can do it sooner."""
-        if lease.handoff_to is None:
-            return await self.release(lease, valid_until)
-        return await self._assign(lease, lease.handoff_to, valid_until, None)
-
-    async def hand_over(self, lease: Lease, to: str, valid_until: float) -> bool:
-        """Make `to` the owner, or release the lease if that does not work. A pending handoff has its own next owner."""
-        may_choose = lease.checkpoint_owner is None and to != lease.owner
-        if may_choose and await self._assign(lease, to, valid_until, HAND_OVER_ATTEMPTS_MAX):
-            return True
-        return await self.release(lease, valid_until)
-
-    async def release(self, lease: Lease, valid_until: float) -> bool:
-        """Remove the owner, so that others may take the lease at once; a pending handoff is completed by that."""
-        answer = await self._try(lambda _: writes.release(lease), lease, valid_until, RELEASE_ATTEMPTS_MAX)
-        return answer is True
-
-    async def _assign(self, lease: Lease, to: str, valid_until: float, attempts_max: int | None) -> bool:
-        answer = await self._try(
-            lambda resent: writes.assign(lease, to, resent=resent), lease, valid_until, attempts_max
-        )
-        if isinstance(answer, Refusal):
-            log.info("lease %s not given to %s: %s", lease.key, to, answer.why, extra=_about(lease, "assign_refused"))
-        return isinstance(answer, Lease)
-
-    async def _try(
-        self, make: Callable[[bool], LeaseWrite[T]], lease: Lease, valid_until: float, attempts_max: int | None
-    ) -> T | None:
-        """The write's answer, None if it stays unknown. `make` gets whether an earlier attempt may have worked."""
-        attempt, resent = 0, False
-        while True:
-            attempt += 1
-            try:
-                return await self._table.apply(make(resent))
-            except Exception as error:
-                failure = survived(error, "giving a lease away", lease.key)
-                resent = resent or may_be_applied(failure)
-                delay_s = retry_delay_s(attempt, valid_until - self._clock.monotonic(), self._rng)
-                if delay_s is None or attempt == attempts_max:
-                    key = lease.key
-                    log.warning("cannot give %s away: %s", key, failure, extra=_about(lease, "release_failed"))
-                    return None
-            await self._clock.sleep(delay_s)
-
-
-def _about(lease: Lease, action: str) -> dict[str, str]:
-    return {"action": action, "shard": lease.key}
-
-
-log = logging.getLogger(__name__)
-
+SLOW_S = 300.0
+"""How long leases are renewed at every other tick after the last tick at which renewals of the one before waited."""
+FRESH_SHARE = 1.5
+"""Of the renewal interval: what was confirmed since is passed over meanwhile. A third of the lease is left then."""
+RELEASE_ATTEMPTS_MAX = 4  # a release only saves others time; shutdown must not wait for it
+HAND_OVER_ATTEMPTS_MAX = 2  # a release may follow, and the next owner finds a released lease almost as fast
 RENEWALS_CONCURRENT_MAX = 20  # Java's maxLeaseRenewalThreads
 CHECKPOINT_ATTEMPTS_MAX = 4  # the child waits for the answer and can retry by itself
 HANDOFF_TIMEOUT_S = 30.0  # Java's gracefulLeaseHandoffTimeoutMillis
+READS_PER_BATCH = 100  # what one request can read
 STARTS_PER_SLICE = 50  # renewal tasks started before the loop gets a turn
 EXPIRY_MARGIN_S = 0.001  # so that a timer that fires a hair early still finds the lease expired
 
 MakeWrite = Callable[[Lease, bool], writes.RowWrite]
 ReceiverOf = Callable[[str], Awaitable[str | None]]
-Give = Callable[[Lease, float], Awaitable[bool]]
+Give = Callable[[Holding], Awaitable[bool]]
 
 
+@dataclass(eq=False)
 class LeaseKeeper:
     """Owner of the fact "which leases are ours now".
 
@@ -130,93 +75,81 @@ class LeaseKeeper:
     `status_of` gives what a renewal tells people.
     """
 
-    def __init__(
-        self,
-        table: LeaseTable,
-        clock: Clock,
-        rng: random.Random,
-        *,
-        validity: Validity,
-        worker_id: str,
-        renew_interval_s: float,
-        renewals_concurrent_max: int = RENEWALS_CONCURRENT_MAX,
-        new_token: Callable[[], str],
-        on_change: Callable[[], None],
-        handoff_timeout_s: float = HANDOFF_TIMEOUT_S,
-        status_of: Callable[[str], ShardStatus | None] = lambda _key: None,
-        metrics: Metrics | None = None,
-    ) -> None:
-        assert 0 < renew_interval_s < validity.lease_duration_s, "leases must be renewed more often than they expire"
-        self._table = table
-        self._clock = clock
-        self._rng = rng
-        self._validity = validity
-        self._renew_interval_s = renew_interval_s
-        self._slots = asyncio.Semaphore(renewals_concurrent_max)
-        self._new_token = new_token
-        self._on_change = on_change
-        self._handoff_timeout_s = handoff_timeout_s
-        self._status_of = status_of
-        self._metrics = Metrics() if metrics is None else metrics
-        self._parting = Parting(table, clock, rng)
+    table: LeaseTable
+    clock: Clock
+    rng: random.Random
+    _: KW_ONLY
+    worker_id: str
+    lease_duration_s: float
+    renew_interval_s: float
+    renewals_concurrent_max: int = RENEWALS_CONCURRENT_MAX
+    new_token: Callable[[], str]
+    on_change: Callable[[], None]
+    handoff_timeout_s: float = HANDOFF_TIMEOUT_S
+    status_of: Callable[[str], ShardStatus | None] = lambda _key: None
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        assert 0 < self.renew_interval_s < self.lease_duration_s, "leases must be renewed more often than they expire"
+        self.validity = Validity(self.clock, self.rng, self.lease_duration_s)
+        self._slots = asyncio.Semaphore(self.renewals_concurrent_max)
         self._rows = RowsWritten()
         self._holdings: dict[str, Holding] = {}
-        self._pace = RenewalPace(renew_interval_s)
+        self._slow_until = -math.inf
         self._times_changed = asyncio.Event()
         self._receiver_of: ReceiverOf | None = None
         self._tasks: asyncio.TaskGroup | None = None
-        self._confirmer = Confirmer(table, clock, rng, self, self._holdings, validity, self._slots)
         self.resumer = Resumer(
-            table,
-            clock,
-            rng,
+            self.table,
+            self.clock,
+            self.rng,
             self,
-            validity,
+            self.validity,
             self._rows,
-            worker_id=worker_id,
-            renew_interval_s=renew_interval_s,
+            worker_id=self.worker_id,
+            renew_interval_s=self.renew_interval_s,
             slots=self._slots,
         )
 
     # --- what is held -------------------------------------------------------------------------------------------------
 
     def held(self) -> dict[str, HeldLease]:
-        """The leases that are ours and not expired, by key."""
-        now, until = self._clock.monotonic(), self._validity.until
+        """Return the leases that are ours and not expired, by key."""
+        now, until = self.clock.monotonic(), self.validity.until
         return {key: HeldLease(h.lease, h.token) for key, h in self._holdings.items() if now < until(h)}
 
     def has(self, key: str) -> bool:
-        """Whether there is a holding of this key, be it expired."""
+        """Return whether there is a holding of this key, be it expired."""
         return key in self._holdings
 
     def lapse_noticed(self) -> None:
-        """There is a lapsed lease to bring back."""
+        """Look for lapsed leases to bring back."""
         self._times_changed.set()
 
     def is_held(self, key: str, token: str) -> bool:
         holding = self._holding(key, token)
-        return holding is not None and self._clock.monotonic() < self._validity.until(holding)
+        return holding is not None and self.clock.monotonic() < self.validity.until(holding)
 
     def adopt(self, lease: Lease, sent_at: float, how: LeaseMove = LeaseMove.RESUMED) -> HeldLease | None:
         """Hold `lease`, which a write sent at `sent_at` has just made or confirmed ours. A new token every time.
 
         None if the answer came so late that the lease has expired already.
         """
-        throughput = Throughput(lease.throughput_kbps, self._renew_interval_s)
+        throughput = Throughput(lease.throughput_kbps, self.renew_interval_s)
         holding = Holding(lease, "", throughput, self._rows.lock_of(lease.key))
         self._rows.confirmed(lease)
-        self._validity.accept(holding, lease, sent_at)
-        if self._clock.monotonic() >= self._validity.until(holding):
+        self.validity.accept(holding, lease, sent_at)
+        if self.clock.monotonic() >= self.validity.until(holding):
             log.warning("lease %s expired before its answer", lease.key, extra=self._about(lease.key, "lease_late"))
             self.resumer.lapsed(lease)
             return None
-        holding.token = self._new_token()
+        holding.token = self.new_token()
         self._holdings[lease.key] = holding
         self.resumer.adopted(lease.key)
-        self._metrics.worker.lease_moves.add(how.value)
+        self.metrics.worker.lease_moves.add(how.value)
         self._times_changed.set()
         log.info("holding lease %s", lease.key, extra=self._about(lease.key, "lease_held"))
-        self._on_change()
+        self.on_change()
         return HeldLease(lease, holding.token)
 
     def drop(self, key: str, token: str) -> bool:
@@ -228,13 +161,13 @@ class LeaseKeeper:
         return True
 
     def record_delivery(self, key: str, data_bytes: int) -> None:
-        """A batch with `data_bytes` of payload went to the processor of `key`."""
+        """Count a batch with `data_bytes` of payload that went to the processor of `key`."""
         holding = self._holdings.get(key)
         if holding is not None:
             holding.throughput.record(data_bytes)
 
     def note_failing(self, key: str, token: str, note: Failing) -> None:
-        """The record processor of `key` failed: the next renewal says so on the row, the next checkpoint takes it off.
+        """Have the next renewal say on the row that the record processor failed; the next checkpoint takes it off.
 
         A lease that is given away before that renewal goes without the note.
         """
@@ -261,7 +194,7 @@ class LeaseKeeper:
                         seen,
                         position if seen.is_complete else max(position, seen.checkpoint),
                         resent=resent,
-                        throughput_kbps=self._validity.kbps_for_checkpoint(holding),
+                        throughput_kbps=self.validity.kbps_for_checkpoint(holding),
                     ),
                 )
             except LeaseLostError:
@@ -276,7 +209,7 @@ class LeaseKeeper:
                     if not self.is_current(holding):
                         raise LeaseLostError(key, "expired while a checkpoint was under way") from error
                     raise failure  # noqa: B904
-                await self._clock.sleep(delay_s)
+                await self.clock.sleep(delay_s)
                 continue
             if lease.checkpoint >= position:  # later: an earlier checkpoint was stored without an answer
                 return lease.checkpoint if lease.is_complete else position
@@ -290,18 +223,30 @@ class LeaseKeeper:
         receiver = None if self._receiver_of is None else await self._receiver_of(key)
         if receiver is not None:
             return await self.hand_over(key, token, receiver)
-        return await self._part(key, token, self._parting.release, LeaseMove.RELEASED)
+        return await self._part(key, token, self._release, LeaseMove.RELEASED)
 
     async def transfer(self, key: str, token: str) -> bool:
         """Complete the pending handoff: the next owner may begin. Tried until it works or the lease expires."""
-        return await self._part(key, token, self._parting.transfer)
+
+        async def give(holding: Holding) -> bool:
+            to = holding.lease.handoff_to
+            return await (self._release(holding) if to is None else self._assign(holding, to, None))
+
+        return await self._part(key, token, give)
 
     async def hand_over(self, key: str, token: str, to: str) -> bool:
         """Give the lease to the live worker `to`; release it if that does not work."""
-        return await self._part(key, token, lambda lease, until: self._parting.hand_over(lease, to, until))
+
+        async def give(holding: Holding) -> bool:
+            may_choose = holding.lease.checkpoint_owner is None and to != holding.lease.owner
+            return (may_choose and await self._assign(holding, to, HAND_OVER_ATTEMPTS_MAX)) or await self._release(
+                holding
+            )
+
+        return await self._part(key, token, give)
 
     def leave_to(self, receiver_of: ReceiverOf) -> None:
-        """This worker leaves its fleet: each lease that is released goes to its receiver, if it has one."""
+        """Let each lease that is released from now on go to its receiver, if it has one: this worker leaves."""
         self._receiver_of = receiver_of
 
     async def _part(self, key: str, token: str, give: Give, how: LeaseMove = LeaseMove.HANDED_OFF) -> bool:
@@ -311,10 +256,44 @@ class LeaseKeeper:
         holding.leaving = True
         async with holding.lock:
             try:
-                given = self.is_current(holding) and await give(holding.lease, self._validity.until(holding))
-                return self._metrics.parted(how, given)
+                return self.metrics.parted(how, self.is_current(holding) and await give(holding))
             finally:
                 self.forget(holding)
+
+    async def _release(self, holding: Holding) -> bool:
+        """Remove the owner, so that others may take the lease at once; a pending handoff is completed by that."""
+        release = writes.release(holding.lease)
+        return await self._give(holding, lambda _: release, RELEASE_ATTEMPTS_MAX) is True
+
+    async def _assign(self, holding: Holding, to: str, attempts_max: int | None) -> bool:
+        lease = holding.lease
+        answer = await self._give(holding, lambda resent: writes.assign(lease, to, resent=resent), attempts_max)
+        if isinstance(answer, Refusal):
+            about = self._about(lease.key, "assign_refused")
+            log.info("lease %s not given to %s: %s", lease.key, to, answer.why, extra=about)
+        return isinstance(answer, Lease)
+
+    async def _give(
+        self, holding: Holding, make: Callable[[bool], LeaseWrite[T]], attempts_max: int | None
+    ) -> T | None:
+        """Return the write's answer, None if it stays unknown.
+
+        `make` gets whether an earlier attempt may have worked.
+        """
+        key, valid_until = holding.lease.key, self.validity.until(holding)
+        attempt, resent = 0, False
+        while True:
+            attempt += 1
+            try:
+                return await self.table.apply(make(resent))
+            except Exception as error:
+                failure = survived(error, "giving a lease away", key)
+                resent = resent or may_be_applied(failure)
+                delay_s = retry_delay_s(attempt, valid_until - self.clock.monotonic(), self.rng)
+                if delay_s is None or attempt == attempts_max:
+                    log.warning("cannot give %s away: %s", key, failure, extra=self._about(key, "release_failed"))
+                    return None
+            await self.clock.sleep(delay_s)
 
     # --- what the table says is ours, though we do not hold it --------------------------------------------------------
 
@@ -323,18 +302,20 @@ class LeaseKeeper:
         return await self.resumer.reacquire(leases)
 
     def is_resuming(self, key: str) -> bool:
-        """Whether the lease is about to be brought back."""
+        """Return whether the lease is about to be brought back."""
         return self.resumer.is_resuming(key)
 
-    # --- leases carried by the worker's heartbeat ---------------------------------------------------------------------
+    # --- leases covered by the worker's heartbeat ---------------------------------------------------------------------
 
-    def carried(self) -> tuple[str, ...]:
-        """Keys of the held leases that the heartbeat may stand for."""
-        return tuple(key for key, holding in self._holdings.items() if holding.carried.is_possible)
+    def covered(self) -> tuple[str, ...]:
+        """Return keys of the held leases that the heartbeat may stand for."""
+        return tuple(key for key, holding in self._holdings.items() if holding.covered.is_possible)
 
-    def drop_carried(self) -> tuple[str, ...]:
-        """The heartbeat is over: stop holding every lease that it may have stood for. Returns their keys."""
-        keys = self.carried()
+    def drop_covered(self) -> tuple[str, ...]:
+        """Drop the covered leases, as the heartbeat is over: stop holding every lease that it may have stood for.
+        Returns their keys.
+        """
+        keys = self.covered()
         for holding in [self._holdings[key] for key in keys]:
             self.forget(holding, LeaseMove.LOST)
         return keys
@@ -345,50 +326,68 @@ class LeaseKeeper:
             self._tasks.create_task(self._start_renewals(self._tasks))
 
     async def confirm(self, keys: Collection[str]) -> None:
-        """Read carried leases of ours to see that they still are. A read that fails is logged and changes nothing."""
-        await self._confirmer.confirm(keys)
+        """Read covered leases of ours to see that they still are. A read that fails is logged and changes nothing."""
+        await asyncio.gather(*(self._read(batch) for batch in _batches(list(keys))))
 
     async def run(self) -> None:
         """Renew and expire until cancelled. Nothing in the table changes when it ends."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             tasks.create_task(self._mind_times(tasks))
-            tasks.create_task(self._confirmer.run())
+            tasks.create_task(self._confirm_forever())
             await self._renew_forever(tasks)
 
     async def _renew_forever(self, tasks: asyncio.TaskGroup) -> None:
         """Start the renewals at a fixed rate; ticks that were slept through are skipped, not made up for."""
-        tick_at = self._clock.monotonic()
+        tick_at = self.clock.monotonic()
         while True:
-            self._metrics.ticked(len(self._holdings), self._clock.monotonic(), self._renew_interval_s)
+            self.metrics.ticked(len(self._holdings), self.clock.monotonic(), self.renew_interval_s)
             await self._start_renewals(tasks)
             # A loop may wake its timers a hair early; a negative "late" would make this tick its own next one.
-            late_s = max(0.0, self._clock.monotonic() - tick_at)
-            tick_at += self._renew_interval_s * (late_s // self._renew_interval_s + 1)
-            await self._clock.sleep(max(0.0, tick_at - self._clock.monotonic()))
+            late_s = max(0.0, self.clock.monotonic() - tick_at)
+            tick_at += self.renew_interval_s * (late_s // self.renew_interval_s + 1)
+            await self.clock.sleep(max(0.0, tick_at - self.clock.monotonic()))
 
     async def _start_renewals(self, tasks: asyncio.TaskGroup) -> None:
-        """A task per lease that has none, the most urgent first."""
-        urgent_first = sorted(self._holdings.values(), key=self._validity.until)
+        """Start a task per lease that has none, the most urgent first."""
+        urgent_first = sorted(self._holdings.values(), key=self.validity.until)
         is_late = self._slots.locked() and any(holding.renewing for holding in urgent_first)
-        fresh_since = self._pace.fresh_since(self._clock.monotonic(), len(urgent_first), is_late=is_late)
+        fresh_since = self._fresh_since(len(urgent_first), is_late=is_late)
         for number, holding in enumerate(urgent_first, start=1):
             is_busy = holding.renewing or holding.leaving or holding.confirmed_at > fresh_since
-            if not is_busy and self._validity.is_renewal_due(holding):
+            if not is_busy and self.validity.is_renewal_due(holding):
                 holding.renewing = True
                 tasks.create_task(self._renew(holding))
             if number % STARTS_PER_SLICE == 0:
                 await asyncio.sleep(0)
+
+    def _fresh_since(self, leases: int, *, is_late: bool) -> float:
+        """Return since when a lease must have been confirmed to be passed over at this tick (leases#renewal-rhythm).
+
+        `is_late`: renewals of the tick before have not been sent. The first time that is a warning.
+        """
+        now = self.clock.monotonic()
+        if is_late and now >= self._slow_until:
+            log.warning(
+                "the lease table is too slow to renew %d leases every %.1f s; they are renewed half as often now. "
+                "Give the table more capacity, or set mld.heartbeat=worker: one write for the whole worker",
+                leases,
+                self.renew_interval_s,
+                extra={"action": "renewals_slow", "leases": leases},
+            )
+        if is_late:
+            self._slow_until = now + SLOW_S
+        return now - FRESH_SHARE * self.renew_interval_s if now < self._slow_until else now
 
     async def _renew(self, holding: Holding) -> None:
         """Renew one lease, retrying until it is renewed, lost, or expired. What goes wrong concerns this lease only."""
         key = holding.lease.key
         attempt = 0
         try:
-            kbps = self._validity.kbps_for_renewal(holding)
+            kbps = self.validity.kbps_for_renewal(holding)
             while True:
                 attempt += 1
-                sent_at = self._clock.monotonic()
+                sent_at = self.clock.monotonic()
                 try:
                     async with self._slots:
                         if holding.leaving:
@@ -398,23 +397,23 @@ class LeaseKeeper:
                             lambda seen, resent: writes.renew(
                                 replace(seen, throughput_kbps=kbps),
                                 resent=resent,
-                                heartbeat=self._validity.mark_for_renewal(holding),
+                                heartbeat=self.validity.mark_for_renewal(holding),
                                 failing=seen.lacking(holding.failing),
-                                status=self._status_of(key),
+                                status=self.status_of(key),
                             ),
                         )
-                    return self._metrics.renewed(key, True, sent_at, self._clock.monotonic())
+                    return self.metrics.renewed(key, True, sent_at, self.clock.monotonic())
                 except LeaseLostError:
                     return None
                 except Exception as error:
                     failure = survived(error, "renewing a lease", key)
-                    self._metrics.renewed(key, False, sent_at, self._clock.monotonic())
+                    self.metrics.renewed(key, False, sent_at, self.clock.monotonic())
                     delay_s = self._retry_delay_s(holding, attempt, None)
                     level = logging.WARNING if attempt == 1 or delay_s is None else logging.DEBUG
                     log.log(level, "renewal of %s failed: %s", key, failure, extra=self._about(key, "renew_failed"))
                     if delay_s is None:
                         return None
-                await self._clock.sleep(delay_s)
+                await self.clock.sleep(delay_s)
         except Exception as error:  # nothing was sent; the next tick tries again
             survived(error, "renewing a lease", key)
         finally:
@@ -424,19 +423,19 @@ class LeaseKeeper:
         """End each holding when its time is over, and each handoff at its deadline, whether or not anybody asks."""
         while True:
             self._times_changed.clear()
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             for holding in list(self._holdings.values()):
                 if self.is_current(holding) and self._due_at(holding) <= now:
                     self._force_handoff(holding, tasks)
             for lease in self.resumer.due():
                 tasks.create_task(self.resumer.resume(lease))
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             next_s = min((self._due_at(holding) - now for holding in self._holdings.values()), default=None)
             await wait_for_event(self._times_changed, None if next_s is None else next_s + EXPIRY_MARGIN_S)
 
     def _due_at(self, holding: Holding) -> float:
-        """When something must be done about this holding at the latest."""
-        until = self._validity.until(holding)
+        """Return when something must be done about this holding at the latest."""
+        until = self.validity.until(holding)
         return until if holding.handoff_by is None or holding.leaving else min(until, holding.handoff_by)
 
     def _force_handoff(self, holding: Holding, tasks: asyncio.TaskGroup) -> None:
@@ -445,16 +444,69 @@ class LeaseKeeper:
             "handoff of %s to %s is forced: its processor has not finished within %.1f s",
             key,
             next_owner,
-            self._handoff_timeout_s,
+            self.handoff_timeout_s,
             extra=self._about(key, "handoff_forced"),
         )
         holding.leaving = True
         tasks.create_task(self.transfer(key, holding.token))
 
+    # --- rows covered by the heartbeat, which nobody writes -----------------------------------------------------------
+
+    async def _confirm_forever(self) -> None:
+        """Read the covered rows again and again, except those that something else has confirmed lately."""
+        pause_s = CONFIRM_SHARE * self.validity.lease_duration_s
+        while True:
+            await self.validity.has_heartbeat.wait()
+            await self.clock.sleep(pause_s)
+            before = self.clock.monotonic() - pause_s / 2
+            keys = [key for key, h in self._holdings.items() if h.covered.is_certain and h.confirmed_at < before]
+            await asyncio.gather(*(self._read_in_time(batch) for batch in _batches(keys)))
+
+    async def _read_in_time(self, keys: Sequence[str]) -> None:
+        """Read these rows, again and again until it works or the leases have expired."""
+        attempt = 0
+        while not await self._read(keys):
+            attempt += 1
+            ends = [self.validity.until(h) for key in keys if (h := self._holdings.get(key)) is not None]
+            delay_s = retry_delay_s(attempt, min(ends, default=0.0) - self.clock.monotonic(), self.rng)
+            if delay_s is None:
+                return
+            await self.clock.sleep(delay_s)
+
+    async def _read(self, keys: Sequence[str]) -> bool:
+        """Look at these rows once; False if that failed."""
+        looked_at = {
+            key: (h, h.lease)
+            for key in keys
+            if (h := self._holdings.get(key)) is not None and h.covered.is_certain and h.unknown_since is None
+        }
+        if not looked_at:
+            return True
+        try:
+            async with self._slots:
+                sent_at = self.clock.monotonic()
+                found = await self.table.get_many(list(looked_at))
+        except Exception as error:
+            failure = survived(error, "confirming leases")
+            log.warning("cannot look at %d leases: %s", len(looked_at), failure, extra={"action": "confirm_failed"})
+            return False
+        for key, (holding, before) in looked_at.items():
+            untouched = holding.lease is before and holding.unknown_since is None and not holding.leaving
+            if not (untouched and self.is_current(holding)):
+                continue
+            answer = writes.judge_read(before, found.get(key))
+            if isinstance(answer, Refusal):
+                self.lose(holding, answer)
+                continue
+            holding.lease = answer
+            self.validity.confirm(holding, answer, sent_at)
+            self.note_news(holding, before, answer)
+        return True
+
     # --- the one way to write -----------------------------------------------------------------------------------------
 
     async def _write(self, holding: Holding, make: MakeWrite) -> Lease:
-        """One conditional write of a holding; afterwards the holding has the row as it is now.
+        """Return one conditional write of a holding; afterwards the holding has the row as it is now.
 
         Raises LeaseLostError if the holding is over or the row refused; after any other exception it is unknown.
         """
@@ -464,11 +516,11 @@ class LeaseKeeper:
                 raise LeaseLostError(key, "expired or given up")
             before = holding.lease
             resent = holding.unknown_since is not None
-            valid_from = self._clock.monotonic() if holding.unknown_since is None else holding.unknown_since
+            valid_from = self.clock.monotonic() if holding.unknown_since is None else holding.unknown_since
             holding.unknown_since = valid_from
             self._rows.sent(before)
             try:
-                answer = await self._table.apply(make(before, resent))
+                answer = await self.table.apply(make(before, resent))
             except MldError as error:
                 if not resent and not may_be_applied(error):
                     holding.unknown_since = None
@@ -486,7 +538,7 @@ class LeaseKeeper:
         if row.counter != before.counter:  # else nothing was written: an unknown write stays unknown
             holding.unknown_since = None
             self._rows.settled(row.key)
-            self._validity.accept(holding, row, valid_from)
+            self.validity.accept(holding, row, valid_from)
             wanted = holding.expired and not holding.leaving
             if wanted and row.key not in self._holdings and row.checkpoint_owner is None:
                 self.adopt(row, valid_from)  # the answer came after the expiry, but the row is ours: a new holding
@@ -497,11 +549,11 @@ class LeaseKeeper:
         """Report a handoff that `row` asks for, unless that was done before, and wishes that came or went."""
         if row.handoff_to is not None and holding.handoff_by is None and self.is_current(holding):
             log.info("asked to hand %s to %s", row.key, row.handoff_to, extra=self._about(row.key, "handoff_asked"))
-            holding.handoff_by = self._clock.monotonic() + self._handoff_timeout_s
+            holding.handoff_by = self.clock.monotonic() + self.handoff_timeout_s
             self._times_changed.set()
-            self._on_change()
+            self.on_change()
         elif row.wishes != before.wishes:
-            self._on_change()
+            self.on_change()
 
     def _holding(self, key: str, token: str) -> Holding | None:
         holding = self._holdings.get(key)
@@ -514,10 +566,10 @@ class LeaseKeeper:
         return holding
 
     def is_current(self, holding: Holding) -> bool:
-        """Whether a holding still is one; ends it if its time is over."""
+        """Return whether a holding still is one; ends it if its time is over."""
         if self._holdings.get(holding.lease.key) is not holding:
             return False
-        if self._clock.monotonic() < self._validity.until(holding):
+        if self.clock.monotonic() < self.validity.until(holding):
             return True
         key = holding.lease.key
         holding.expired = True
@@ -536,13 +588,18 @@ class LeaseKeeper:
         if self._holdings.get(holding.lease.key) is holding:
             del self._holdings[holding.lease.key]
             if lost is not None:
-                self._metrics.lost(lost)
-            self._on_change()
+                self.metrics.lost(lost)
+            self.on_change()
 
     def _retry_delay_s(self, holding: Holding, attempt: int, attempts_max: int | None) -> float | None:
         if attempts_max is not None and attempt >= attempts_max:
             return None
-        return retry_delay_s(attempt, self._validity.until(holding) - self._clock.monotonic(), self._rng)
+        return retry_delay_s(attempt, self.validity.until(holding) - self.clock.monotonic(), self.rng)
 
-    def _about(self, key: str, action: str) -> dict[str, str]:
+    @staticmethod
+    def _about(key: str, action: str) -> dict[str, str]:
         return {"action": action, "shard": key}
+
+
+def _batches(keys: Sequence[str]) -> list[Sequence[str]]:
+    return [keys[start : start + READS_PER_BATCH] for start in range(0, len(keys), READS_PER_BATCH)]

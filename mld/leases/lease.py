@@ -8,6 +8,8 @@ the renewal interval, smoothed with an exponential moving average.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 
@@ -29,7 +31,7 @@ class Throughput:
         self._has_records = seed_kbps is not None
 
     def record(self, data_bytes: int) -> None:
-        """A batch with this much payload was delivered."""
+        """Count a delivered batch with this much payload."""
         self._bytes += data_bytes
         self._has_records = True
 
@@ -156,8 +158,21 @@ class Lease:
         return None if self.failing is None or self.failing.checkpoint != self.checkpoint else self.failing
 
     def lacking(self, note: Failing | None) -> Failing | None:
-        """`note` if it is about this row as it is now and not on it yet."""
+        """Return `note` if it is about this row as it is now and not on it yet."""
         if note is None or note.checkpoint != self.checkpoint:
             return None
         is_there = note == self.failing if note.failures else self.failing is None
         return None if is_there else note
+
+
+def loads_of(leases: Iterable[Lease]) -> Counter[str]:
+    """Return how many open leases each worker owns or is promised (leases#load-of-a-worker).
+
+    A finished shard has no reader; its row is kept until its children have begun. If it counted, it would take the
+    place that its own children need. One that is being handed over is load of both workers: the old owner still reads
+    it, and the next one will.
+    """
+    load = [lease for lease in leases if lease.is_load]
+    counts = Counter(lease.owner for lease in load if lease.owner is not None)
+    counts.update(lease.checkpoint_owner for lease in load if lease.checkpoint_owner is not None)
+    return counts

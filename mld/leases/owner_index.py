@@ -82,14 +82,14 @@ class OwnerIndex:
         return IndexStatus.CREATING
 
     async def status(self) -> IndexStatus:
-        """Raises TableError."""
+        """Raise TableError."""
         try:
             return status_in(await self._describe())
         except RefusedError:
             return IndexStatus.FORBIDDEN
 
     async def keys_owned_by(self, worker: str) -> tuple[str, ...]:
-        """Raises TableError."""
+        """Raise TableError."""
         try:
             keys = await self._query(worker)
         except RefusedError as refused:
@@ -139,7 +139,7 @@ class OwnerIndex:
             return self._scanned
 
     async def _scan(self) -> dict[str, tuple[str, ...]]:
-        """The keys of the whole table by owner."""
+        """Return the keys of the whole table by owner."""
         params: dict[str, Any] = dict(_OWNED_KEYS)
         found: dict[str, list[str]] = {}
         while True:
@@ -154,7 +154,7 @@ class OwnerIndex:
 
 
 def creation(table: Mapping[str, Any]) -> dict[str, Any]:
-    """UpdateTable's parameters for the index of a table as DescribeTable shows it, with its present capacity."""
+    """Return UpdateTable's parameters for the index of a table as DescribeTable shows it, with its present capacity."""
     index: dict[str, Any] = {
         "IndexName": INDEX_NAME,
         "KeySchema": [
@@ -176,7 +176,7 @@ def creation(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def status_in(table: Mapping[str, Any]) -> IndexStatus:
-    """The status of the index in a DescribeTable answer. It can be read while its capacity is being changed."""
+    """Return the status of the index in a DescribeTable answer. It can be read while its capacity is being changed."""
     index = _find(table)
     match None if index is None else index.get("IndexStatus", "ACTIVE"):
         case None | "DELETING":

@@ -1,4 +1,4 @@
-"""What a worker tells of its carried leases in one attribute of its report: at most two bytes a shard. Pure.
+"""What a worker tells of its covered leases in one attribute of its report: at most two bytes a shard. Pure.
 
 With `mld.heartbeat=worker` there are no renewals that could carry a `ShardStatus`, but there is the heartbeat, which
 writes the worker's report. The report must cost no more write units than without, so what does not fit stays out: first
@@ -48,7 +48,7 @@ COARSE_LAGS_MS = (0, 1, *(round(COARSE_FIRST_MS * COARSE_STEP**step) for step in
 
 
 def status_of(part: ShardMetrics | None, wall_s: float) -> ShardStatus | None:
-    """What the row of a shard tells people at `wall_s`; None if nobody works on it."""
+    """Return what the row of a shard tells people at `wall_s`; None if nobody works on it."""
     if part is None:
         return None
     return ShardStatus(
@@ -69,7 +69,7 @@ WIDTHS: Mapping[int, int] = {Form.EXACT: STATUS_BYTES, Form.COARSE: 1}
 
 
 def pack(statuses: Mapping[str, ShardStatus | None], at_s: int, room: int) -> Steps[bytes | None]:
-    """The statuses of all carried leases, by key, in at most `room` bytes; None if they do not fit.
+    """Return the statuses of all covered leases, by key, in at most `room` bytes; None if they do not fit.
 
     One that is None is told as unknown.
     """
@@ -91,7 +91,7 @@ def pack(statuses: Mapping[str, ShardStatus | None], at_s: int, room: int) -> St
 
 
 def unpack(packed: bytes, keys: Sequence[str]) -> dict[str, ShardStatus]:
-    """The statuses of the leases `keys`; none if `packed` is about others, or damaged."""
+    """Return the statuses of the leases `keys`; none if `packed` is about others, or damaged."""
     ordered = sorted(keys)
     if len(packed) < HEAD_BYTES or packed[:DIGEST_BYTES] != _digest(ordered):
         return {}
@@ -123,7 +123,7 @@ def _unsqueezed(body: bytes, length: int) -> bytes:
 
 
 def _told(status: ShardStatus | None) -> tuple[int, int | None]:
-    """The activity's number, and the lag."""
+    """Return the activity's number, and the lag."""
     if status is None or status.activity not in ACTIVITIES:
         return NO_ACTIVITY, None
     return ACTIVITIES.index(status.activity), status.behind_ms
@@ -152,7 +152,7 @@ def _read_coarse(word: int) -> tuple[int, int | None]:
 
 
 def _lag(millis: int) -> int:
-    """A floating-point number of milliseconds, rounded down, so that the tip stays the tip."""
+    """Return a floating-point number of milliseconds, rounded down, so that the tip stays the tip."""
     exponent = max(0, millis.bit_length() - MANTISSA_BITS)
     return min(exponent << MANTISSA_BITS | millis >> exponent, UNKNOWN_LAG - 1)
 

@@ -18,18 +18,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from random import Random
 
 from mld.core.clock import Clock
 from mld.core.errors import MldError
 from mld.core.surviving import survived
 from mld.leases import writes
-from mld.leases.holding import Holder, RowsWritten
 from mld.leases.lease import Lease
-from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
-from mld.leases.validity import Validity
+from mld.leases.validity import Holder, RowsWritten, Validity, may_be_applied, retry_delay_s
 from mld.metrics.registry import LeaseMove
 
 log = logging.getLogger(__name__)
@@ -40,32 +38,23 @@ PAUSE_SHARE_MIN = 0.5
 it costs what a held lease does."""
 
 
+@dataclass(eq=False)
 class Resumer:
     """`slots` bounds the keeper's requests, `rows` is the keeper's own."""
 
-    def __init__(
-        self,
-        table: LeaseTable,
-        clock: Clock,
-        rng: Random,
-        holder: Holder,
-        validity: Validity,
-        rows: RowsWritten,
-        *,
-        worker_id: str,
-        renew_interval_s: float,
-        slots: asyncio.Semaphore,
-    ) -> None:
-        self._table = table
-        self._clock = clock
-        self._rng = rng
-        self._holder = holder
-        self._validity = validity
-        self._rows = rows
-        self._worker_id = worker_id
-        self._lease_duration_s = validity.lease_duration_s
-        self._renew_interval_s = renew_interval_s
-        self._slots = slots
+    table: LeaseTable
+    clock: Clock
+    rng: Random
+    holder: Holder
+    validity: Validity
+    rows: RowsWritten
+    _: KW_ONLY
+    worker_id: str
+    renew_interval_s: float
+    slots: asyncio.Semaphore
+
+    def __post_init__(self) -> None:
+        self._lease_duration_s = self.validity.lease_duration_s
         self._under_way: set[str] = set()
         self._lapsed: dict[str, Lease] = {}
         """As we wrote them last."""
@@ -76,37 +65,37 @@ class Resumer:
     # --- what the keeper says -----------------------------------------------------------------------------------------
 
     def lapsed(self, lease: Lease) -> None:
-        """The lease has expired, and this is the row as we wrote it last."""
-        if not self._closed and lease.owner == self._worker_id and lease.checkpoint_owner is None:
+        """Bring back a lease that has expired; this is the row as we wrote it last."""
+        if not self._closed and lease.owner == self.worker_id and lease.checkpoint_owner is None:
             self._lapsed[lease.key] = lease
-            self._holder.lapse_noticed()
+            self.holder.lapse_noticed()
 
     def adopted(self, key: str) -> None:
-        """The lease is held."""
+        """Forget what was remembered of a lease that is held now."""
         self._lapsed.pop(key, None)
         self._contested.pop(key, None)
 
     def note_loss(self, key: str, refusal: Refusal) -> None:
-        """A write of ours was refused."""
+        """Remember that a write of ours was refused."""
         if not refusal.by_twin:
             log.info("lease %s lost: %s", key, refusal.why, extra=_about(key, "lease_lost"))
             return
-        self._contested[key] = (-1, self._clock.monotonic())
+        self._contested[key] = (-1, self.clock.monotonic())
         log.error(
             "lease %s lost to another process with worker id %s (%s); give every process its own workerId",
             key,
-            self._worker_id,
+            self.worker_id,
             refusal.why,
             extra=_about(key, "worker_id_twin"),
         )
 
     def close(self) -> None:
-        """This worker stops: what it does not hold now must not come back to it."""
+        """Bring nothing back that is not held now: this worker stops."""
         self._closed = True
         self._lapsed.clear()
 
     def is_resuming(self, key: str) -> bool:
-        """Whether the lease is about to be brought back."""
+        """Return whether the lease is about to be brought back."""
         return key in self._lapsed or key in self._under_way
 
     # --- found leases -------------------------------------------------------------------------------------------------
@@ -124,20 +113,20 @@ class Resumer:
             held = await asyncio.gather(*(self._reacquire_one(lease) for lease in mine.values()))
         finally:
             self._under_way -= mine.keys()
-            self._holder.lapse_noticed()  # a lapsed one that it has not got is tried again
+            self.holder.lapse_noticed()  # a lapsed one that it has not got is tried again
         return tuple(key for key, is_held in zip(mine, held, strict=True) if is_held)
 
     def _is_resumable(self, lease: Lease) -> bool:
-        is_ours = lease.owner == self._worker_id and lease.checkpoint_owner is None
-        is_free = not self._holder.has(lease.key) and lease.key not in self._under_way
+        is_ours = lease.owner == self.worker_id and lease.checkpoint_owner is None
+        is_free = not self.holder.has(lease.key) and lease.key not in self._under_way
         return is_ours and is_free and not self._is_a_twins(lease)
 
     def _is_a_twins(self, lease: Lease) -> bool:
-        """Else two processes with our worker id would take the lease from each other for ever."""
+        """Return whether a twin renews it: two processes with our worker id would take it from each other for ever."""
         contested = self._contested.get(lease.key)
         if contested is None:
             return False
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         counter, since = contested
         if lease.counter != counter:
             self._contested[lease.key] = (lease.counter, now)
@@ -146,7 +135,7 @@ class Resumer:
 
     async def _reacquire_one(self, lease: Lease) -> bool:
         found: Lease | bool = lease
-        started_at = self._clock.monotonic()
+        started_at = self.clock.monotonic()
         failures = 0
         while isinstance(found, Lease):
             try:
@@ -154,18 +143,20 @@ class Resumer:
             except Exception as error:
                 failure = survived(error, "resuming a lease", lease.key)
                 failures += 1
-                left_s = started_at + self._lease_duration_s - self._clock.monotonic()
-                delay_s = retry_delay_s(failures, left_s, self._rng)
+                left_s = started_at + self._lease_duration_s - self.clock.monotonic()
+                delay_s = retry_delay_s(failures, left_s, self.rng)
                 if delay_s is None or failures == REACQUIRE_ATTEMPTS_MAX:
                     log.warning("cannot resume %s: %s", lease.key, failure, extra=_about(lease.key, "resume_failed"))
                     return False
-                await self._clock.sleep(delay_s)
+                await self.clock.sleep(delay_s)
         return found
 
     # --- lapsed leases ------------------------------------------------------------------------------------------------
 
     def due(self) -> list[Lease]:
-        """The lapsed leases that are not being brought back yet. The caller must pass each of them to `resume`."""
+        """Return the lapsed leases that are not being brought back yet. The caller must pass each of them to
+        `resume`.
+        """
         found = [lease for key, lease in self._lapsed.items() if key not in self._under_way]
         self._under_way.update(lease.key for lease in found)
         return found
@@ -181,7 +172,7 @@ class Resumer:
                 except Exception as error:
                     failure = survived(error, "resuming a lease", key)
                     log.debug("cannot resume %s yet: %s", key, failure, extra=_about(key, "resume_failed"))
-                    await self._clock.sleep(self._renew_interval_s * self._rng.uniform(PAUSE_SHARE_MIN, 1.0))
+                    await self.clock.sleep(self.renew_interval_s * self.rng.uniform(PAUSE_SHARE_MIN, 1.0))
         finally:
             self._under_way.discard(key)
             if self._lapsed.get(key) is lease:
@@ -190,28 +181,28 @@ class Resumer:
     # --- the write ----------------------------------------------------------------------------------------------------
 
     async def _confirm(self, seen: Lease, *, is_lapsed: bool = False) -> Lease | bool:
-        """One guarded renewal of a row that names us and is not held: whether it is held now.
+        """Return one guarded renewal of a row that names us and is not held: whether it is held now.
 
         A lease: what a write of ours with unknown outcome seems to have made of the row. It may as well be the last
         write of our dead predecessor: renew on top of it. Raises TableError if the outcome is unknown, and it is after
         any other exception, too.
         """
         key = seen.key
-        async with self._slots, self._rows.lock_of(key):
-            if self._holder.has(key):
+        async with self.slots, self.rows.lock_of(key):
+            if self.holder.has(key):
                 return False  # somebody adopted it first, or the answer to a write of ours came late
-            resent = self._rows.is_unknown(seen)
-            self._rows.sent(seen)
-            sent_at = self._clock.monotonic()
+            resent = self.rows.is_unknown(seen)
+            self.rows.sent(seen)
+            sent_at = self.clock.monotonic()
             try:
-                answer = await self._table.apply(
-                    writes.renew(replace(seen, throughput_kbps=None), resent=resent, heartbeat=self._validity.mark())
+                answer = await self.table.apply(
+                    writes.renew(replace(seen, throughput_kbps=None), resent=resent, heartbeat=self.validity.mark())
                 )
             except MldError as error:
                 if not resent and not may_be_applied(error):
-                    self._rows.settled(key)
+                    self.rows.settled(key)
                 raise
-            self._rows.settled(key)
+            self.rows.settled(key)
             if isinstance(answer, Refusal):
                 self.note_loss(key, replace(answer, by_twin=False))
                 return False
@@ -219,10 +210,10 @@ class Resumer:
                 return False  # a handoff began meanwhile: nobody reads the shard, so let the lease expire and be taken
             if resent:
                 return answer
-            if self._validity.has_lost_mark(answer):
+            if self.validity.has_lost_mark(answer):
                 return False  # the mark must be replaced first
             how = LeaseMove.RESUMED if is_lapsed else LeaseMove.ASSIGNED
-            return self._holder.adopt(answer, sent_at, how) is not None
+            return self.holder.adopt(answer, sent_at, how) is not None
 
 
 def _about(key: str, action: str) -> dict[str, str]:

@@ -8,23 +8,92 @@ Anybody may have written anything that DynamoDB takes into a row: any type, 38 d
 text. What is not in bounds makes the row corrupt, or is ignored where nothing depends on it.
 
 Also here: how large DynamoDB takes an item to be, from above, and what still fits into the write units that it costs.
+
+Attributes that mld adds to the rows of its tables, each declared by its type, its bounds and what damage stands for.
+
+Rule: leases#attributes-of-mld. Pure. Whoever may write the table may put anything there that DynamoDB takes. So reading
+an attribute of ours never raises, whatever its `meaning` stumbles over. Damage is absence, or what `if_damaged` says.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from typing import Any
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from mld.core.errors import TableError
 from mld.core.positions import SHARD_END, SUB_MAX, TRIM_HORIZON, Position
 from mld.core.stream_ids import parse_stream_id, stream_of_key
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.leases.lease import Failing, Lease, PendingCheckpoint, ShardStatus
-from mld.leases.own_attributes import OwnAttribute, Row, integer, some_text, words
+
+Row: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""A row as DynamoDB gives it: a value by its type, by the name of the attribute."""
+T = TypeVar("T")
+
+ITEM_BYTES_MAX = 400 * 1024  # DynamoDB's; for texts that are compared with what we wrote, and not shown
+INTEGER_DIGITS_MAX = 19  # of a long, in Java
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAttribute(Generic[T]):
+    """One attribute: its name, its type in DynamoDB, what a value of that type says, and one as mld writes it.
+
+    Whatever `meaning` raises is damage.
+    """
+
+    name: str
+    kind: str
+    meaning: Callable[[Any], T]
+    example: Any
+    if_damaged: T | None = None
+
+    def read(self, row: Row) -> T | None:
+        """Return what the row says; None if it says nothing."""
+        value = row.get(self.name)
+        if value is None:
+            return None
+        try:
+            return self.meaning(value[self.kind])
+        except Exception:
+            return self.if_damaged
+
+
+def some_text(characters_max: int = ITEM_BYTES_MAX) -> Callable[[Any], str]:
+    """Return a meaning: the text itself, which is not empty."""
+
+    def read(found: Any) -> str:
+        if not isinstance(found, str) or not 0 < len(found) <= characters_max:
+            raise ValueError("no text, or too long")
+        return found
+
+    return read
+
+
+def words(characters_max: int) -> Callable[[Any], str]:
+    """Return a meaning: what somebody wrote for people, of which the beginning is enough."""
+    return lambda found: some_text()(found)[:characters_max]
+
+
+def integer(high: int, low: int = 0) -> Callable[[Any], int]:
+    """Return a meaning: plain ASCII digits, as mld writes them, from `low` to `high`."""
+
+    def read(found: Any) -> int:
+        if not (found.isascii() and found.isdigit() and len(found) <= INTEGER_DIGITS_MAX and low <= int(found) <= high):
+            raise ValueError("no such integer")
+        return int(found)
+
+    return read
+
+
+def binary(found: Any) -> bytes:
+    """Return a meaning: the bytes themselves."""
+    return bytes(memoryview(found))
+
 
 WRITE_UNIT_BYTES = 1024
 CONTAINER_BYTES = 3
@@ -34,12 +103,14 @@ OTHER_BYTES = 1  # BOOL and NULL
 
 
 def item_bytes(item: Mapping[str, Mapping[str, Any]], without: Collection[str] = ()) -> int:
-    """The size of an item without some attributes: names, and values by AWS's rules of thumb, numbers rounded up."""
+    """Return the size of an item without some attributes: names, and values by AWS's rules of thumb, numbers rounded
+    up.
+    """
     return sum(_bytes(name) + _value_bytes(value) for name, value in item.items() if name not in without)
 
 
 def room_for(item: Mapping[str, Mapping[str, Any]], name: str, reserve: int) -> int:
-    """How long a binary attribute `name` may be, so that writing the item costs no unit more than without it.
+    """Return how long a binary attribute `name` may be, so that writing the item costs no unit more than without it.
 
     `reserve`: bytes by which the rest may grow until it is written again.
     """
@@ -142,12 +213,12 @@ class CorruptRowError(TableError):
 
 
 def is_lease(row: Row) -> bool:
-    """Whether the row is a lease: `entityType` absent or LEASE (leases#row-kinds)."""
+    """Return whether the row is a lease: `entityType` absent or LEASE (leases#row-kinds)."""
     return ENTITY_TYPE not in row or row[ENTITY_TYPE].get("S") == LEASE_ENTITY
 
 
 def parse_row(row: Row) -> Lease | None:
-    """The lease of a row, None if the row is something else.
+    """Return the lease of a row, None if the row is something else.
 
     Raises CorruptRowError. Tolerated: exponents in numbers, missing sub numbers (0), empty texts (absent), a hash range
     of one key, half a hash range (absent), attributes we do not know.
@@ -163,7 +234,7 @@ def parse_row(row: Row) -> Lease | None:
 
 
 def new_row(lease: Lease) -> dict[str, dict[str, Any]]:
-    """The full row to create for `lease` (leases#strict-creation).
+    """Return the full row to create for `lease` (leases#strict-creation).
 
     Raises ValueError for what no row may be born with. A hash range of one key is left out, because Java readers refuse
     such rows and can do without the range.
@@ -202,13 +273,15 @@ def new_row(lease: Lease) -> dict[str, dict[str, Any]]:
 
 
 def reborn(lease: Lease) -> Lease:
-    """What to create for a lease whose row is lost: its position, its place in the stream and its pause, for nobody."""
+    """Return what to create for a lease whose row is lost: its position, its place in the stream and its pause, for
+    nobody.
+    """
     keeps = ("key", "checkpoint", "parents", "children", "hash_range", "paused", "stream")
     return Lease(**{name: getattr(lease, name) for name in keeps})
 
 
 def number_text(value: float) -> str:
-    """A throughput as DynamoDB takes it: at most six decimals, no exponent."""
+    """Return a throughput as DynamoDB takes it: at most six decimals, no exponent."""
     return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
@@ -242,7 +315,7 @@ def _parse(row: Row, key: str | None) -> Lease:
 
 
 def _stream(row: Row, key: str) -> str | None:
-    """The stream of a row; None in a table with one. Raises ValueError if the attributes contradict the key."""
+    """Return the stream of a row; None in a table with one. Raises ValueError if the attributes contradict the key."""
     stream = row[STREAM].get("S") if STREAM in row else None
     if not isinstance(stream, str) or parse_stream_id(stream) is None:
         return None
@@ -255,7 +328,7 @@ def _stream(row: Row, key: str) -> str | None:
 
 
 def _text(row: Row, name: str) -> str | None:
-    """An S attribute; None if it is absent, NULL or empty. Raises ValueError for another type."""
+    """Return an S attribute; None if it is absent, NULL or empty. Raises ValueError for another type."""
     value = row.get(name)
     if value is None or "NULL" in value:
         return None
@@ -334,7 +407,7 @@ def _hash_range(row: Row) -> HashRange | None:
 
 @lru_cache(maxsize=RANGES_KEPT_MAX)
 def _range_of(first: str, last: str) -> HashRange:
-    """A lease keeps its range for life, and every scan and renewal reads it again."""
+    """Return the range of hash keys. A lease keeps its range for life, and every scan and renewal reads it again."""
     if not all(text.isascii() and text.isdigit() for text in (first, last)):
         raise ValueError(f"{HASH_START} and {HASH_END} are not decimal integers")
     start, end = int(first), int(last)
@@ -344,7 +417,7 @@ def _range_of(first: str, last: str) -> HashRange:
 
 
 def _throughput(row: Row) -> float | None:
-    """Informational, so a damaged value is no reason to lose the row."""
+    """Return the throughput. It is informational, so a damaged value is no reason to lose the row."""
     try:
         kbps = float(row[THROUGHPUT]["N"])
     except (KeyError, ValueError):
@@ -353,7 +426,7 @@ def _throughput(row: Row) -> float | None:
 
 
 def failing_value(note: Failing) -> dict[str, Any]:
-    """The attribute of a note, readable in the table."""
+    """Return the attribute of a note, readable in the table."""
     value: dict[str, Any] = {
         "failures": {"N": str(note.failures)},
         "since": {"S": datetime.fromtimestamp(note.since_s, UTC).isoformat()},
@@ -368,7 +441,7 @@ def failing_value(note: Failing) -> dict[str, Any]:
 
 
 def status_values(status: ShardStatus) -> dict[str, dict[str, Any]]:
-    """The attributes of a status, by name; those of what is not known must go from the row."""
+    """Return the attributes of a status, by name; those of what is not known must go from the row."""
     values: dict[str, dict[str, Any]] = {STATE: {"S": status.activity}, BEHIND_AT: {"N": str(status.at_s)}}
     if status.behind_ms is not None:
         values[BEHIND_MS] = {"N": str(status.behind_ms)}
@@ -380,7 +453,7 @@ def status_values(status: ShardStatus) -> dict[str, dict[str, Any]]:
 
 
 def _status(row: Row) -> ShardStatus | None:
-    """Informational, so damage makes it unknown."""
+    """Return the status. It is informational, so damage makes it unknown."""
     activity, at_s = _ACTIVITY.read(row), _AT.read(row)
     if activity is None or at_s is None:
         return None
@@ -417,7 +490,7 @@ def _note(value: Row) -> Failing:
 
 
 def _records(found: Collection[str]) -> frozenset[str]:
-    """What is no record is none to leave out; neither is anything of a set that we would not have written."""
+    """Return what is no record is none to leave out; neither is anything of a set that we would not have written."""
     if len(found) > LEFT_OUT_MAX or not all(map(_RECORD.fullmatch, found)):
         raise ValueError("not all are records")
     return frozenset(found)

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from mld.leases.lease import Lease
-from mld.leases.own_attributes import Row
+from mld.leases.rows import Row
 
 AnswerT = TypeVar("AnswerT")
 
@@ -150,7 +150,7 @@ class LeaseTable(Protocol):
         ...
 
     async def scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> TableScan:
-        """Every row, in one eventually consistent pass of pages, in parallel segments where the table is large.
+        """Return every row, in one eventually consistent pass of pages, in parallel segments where the table is large.
 
         `part` (number, of how many): only the rows of one part of the table. The same row is always in the same part.
         `timeout_s`: how long each page may take, if less than usual.
@@ -158,14 +158,14 @@ class LeaseTable(Protocol):
         ...
 
     async def get(self, key: str, *, consistent: bool = True) -> Lease | None:
-        """One lease, strongly consistent; None if there is no such row or the row is not a lease.
+        """Return one lease, strongly consistent; None if there is no such row or the row is not a lease.
 
         Not `consistent`: the row may be shown as it was a moment ago, for half the price.
         """
         ...
 
     async def get_many(self, keys: Sequence[str]) -> Mapping[str, Lease]:
-        """Many leases, strongly consistent. Rows that are absent, unreadable or no leases are left out."""
+        """Read many leases, strongly consistent. Rows that are absent, unreadable or no leases are left out."""
         ...
 
     async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:
@@ -186,7 +186,7 @@ class LeaseIndex(Protocol):
     async def status(self) -> IndexStatus: ...
 
     async def keys_owned_by(self, worker: str) -> tuple[str, ...]:
-        """Keys of the rows whose owner is `worker`, pending handoffs to it included; eventually consistent.
+        """Return keys of the rows whose owner is `worker`, pending handoffs to it included; eventually consistent.
 
         Read from the owner index, and while that cannot be used from a scan, which is made only every few seconds.
         """

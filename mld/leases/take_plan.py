@@ -89,7 +89,7 @@ class TakePlan:
 
 
 def observe(previous: Mapping[str, SeenRow], leases: Iterable[Lease], now: float) -> dict[str, SeenRow]:
-    """The observations after a scan that ended at `now`. Rows that are gone are forgotten."""
+    """Return the observations after a scan that ended at `now`. Rows that are gone are forgotten."""
     observed = {}
     for lease in leases:  # without a call per row: every worker does this to the whole table, every pass
         key, counter = lease.key, lease.counter
@@ -109,7 +109,7 @@ def decide(
     rng: random.Random,
     rules: TakingRules,
 ) -> TakePlan:
-    """What worker `me` should take. `seen` holds an observation of each lease."""
+    """Return what worker `me` should take. `seen` holds an observation of each lease."""
     if not leases:
         return TakePlan()
     available, ended, loads = _survey(leases, seen, me, now, rules.lease_duration_s)
@@ -143,7 +143,7 @@ def decide(
 def _survey(
     leases: Iterable[Lease], seen: Mapping[str, SeenRow], me: str, now: float, lease_duration_s: float
 ) -> tuple[list[Lease], list[Lease], dict[str, int]]:
-    """(available leases, those of finished shards, the load of each live worker), in one walk over the table.
+    """Return (available leases, those of finished shards, the load of each live worker), in one walk over the table.
 
     Available is a lease without an owner, or whose counter has not moved for more than a lease duration. One of a
     finished shard costs nothing: whoever has it sees to its deletion.
@@ -161,7 +161,7 @@ def _survey(
 
 
 def _target(leases: int, workers: int, leases_max: int) -> tuple[int, int]:
-    """(target, spillover): how many leases each worker should have, and how many of them I must not have."""
+    """Return (target, spillover): how many leases each worker should have, and how many of them I must not have."""
     fair = 1 if workers >= leases else -(-leases // workers)
     target = min(fair, leases_max)
     return target, fair - target
@@ -170,7 +170,7 @@ def _target(leases: int, workers: int, leases_max: int) -> tuple[int, int]:
 def _victim(
     loads: Mapping[str, int], me: str, target: int, rng: random.Random, rules: TakingRules
 ) -> tuple[str | None, int]:
-    """From whom to steal, and how many leases (leases#stealing-of-leases). Every lease has a live owner here."""
+    """Choose from whom to steal, and how many (leases#stealing-of-leases). Every lease has a live owner here."""
     most = max(loads.values())
     needed = target - loads[me]
     if needed <= 0 or most < target:
@@ -189,7 +189,7 @@ def _victim(
 def _victim_by_share(
     loads: Mapping[str, int], me: str, most: int, rng: random.Random, rules: TakingRules
 ) -> tuple[str | None, int]:
-    """One lease of a most loaded worker that is above its own share, if I am below mine; nobody's only lease."""
+    """Return one lease of a most loaded worker that is above its own share, if I am below mine; nobody's only lease."""
     if most <= 1:
         return None, 0
     shares = shares_of(loads)
@@ -200,7 +200,9 @@ def _victim_by_share(
 
 
 def shares_of(loads: Mapping[str, int]) -> dict[str, int]:
-    """How many leases each worker should have, in whole numbers that add up; a lottery decides who has one more."""
+    """Return how many leases each worker should have, in whole numbers that add up; a lottery decides who has one
+    more.
+    """
     share, remainder = divmod(sum(loads.values()), len(loads))
     # Unlike a checksum, a real hash has no memory of a common prefix or of numbers at the end of ids.
     drawn = sorted(loads, key=lambda w: (hashlib.blake2b(w.encode(), digest_size=LOT_BYTES).digest(), w))
@@ -208,7 +210,7 @@ def shares_of(loads: Mapping[str, int]) -> dict[str, int]:
 
 
 def _some(leases: Iterable[Lease], count: int, rng: random.Random) -> list[Lease]:
-    """At most `count` of them, at random: shuffling is what keeps several takers apart."""
+    """Draw at most `count` of them: shuffling is what keeps several takers apart."""
     shuffled = sorted(leases, key=_KEY)  # so that the same random seed gives the same choice
     rng.shuffle(shuffled)
     return shuffled[: max(0, count)]

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import KW_ONLY, dataclass, field
 
 from mld.core.clock import Clock, wait_for_event
 from mld.core.periods import EPSILON_S
@@ -21,10 +22,9 @@ from mld.core.surviving import survived
 from mld.leases import writes
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
-from mld.leases.retries import may_be_applied, retry_delay_s
-from mld.leases.room import RoomWatch
 from mld.leases.table import LeaseTable, Refusal, TableScan
 from mld.leases.take_plan import Choice, SeenRow, TakePlan, TakingRules, decide, observe
+from mld.leases.validity import may_be_applied, retry_delay_s
 from mld.metrics.registry import LeaseMove, Metrics
 
 log = logging.getLogger(__name__)
@@ -37,33 +37,59 @@ REFUSED_IN_A_ROW_MAX = 20
 """A pass ends after that many takes refused in a row: others go through the same leases and are ahead of us, and a
 refused write costs as much as another. Where a tenth is still free, one in eight gives up; then the others find it."""
 
+NO_ROOM_PATIENCE_S = 60.0  # others may have room and take it, or a worker may be starting
+NAMED_MAX = 5  # shards in a line of the log
 
+
+class RoomWatch:
+    """Reports open leases that stay without a worker because this one is full, and nobody else takes them."""
+
+    def __init__(self, leases_max: int, metrics: Metrics) -> None:
+        self._leases_max = leases_max
+        self._table = metrics.worker.table
+        self._since: dict[str, float] = {}
+        self._reported: set[str] = set()
+
+    def saw(self, left: Collection[str], now: float) -> None:
+        """Take note of the leases that a look which ended at `now` left to others, because this worker has no room."""
+        self._since = {key: self._since.get(key, now) for key in left}
+        unread = {key for key, since in self._since.items() if now - since >= NO_ROOM_PATIENCE_S}
+        self._table.without_room = len(unread)
+        self._reported &= unread
+        if unread <= self._reported:
+            return
+        self._reported = unread
+        log.error(
+            "no worker has had room for %d shards for %.0f s, so nobody reads them: %s%s; this worker has %d, all that "
+            "maxLeasesForWorker allows. Start another worker, or raise maxLeasesForWorker",
+            len(unread),
+            NO_ROOM_PATIENCE_S,
+            ", ".join(sorted(unread)[:NAMED_MAX]),
+            ", ..." if len(unread) > NAMED_MAX else "",
+            self._leases_max,
+            extra={"action": "no_room", "shards": len(unread)},
+        )
+
+
+@dataclass(eq=False)
 class LeaseTaker:
     """Takes leases once in two lease durations, earlier when woken."""
 
-    def __init__(
-        self,
-        table: LeaseTable,
-        keeper: LeaseKeeper,
-        clock: Clock,
-        rng: random.Random,
-        *,
-        worker_id: str,
-        rules: TakingRules,
-        metrics: Metrics | None = None,
-    ) -> None:
-        metrics = Metrics() if metrics is None else metrics
-        self._worker = metrics.worker
-        self._takes = metrics.worker.operations.takes
+    table: LeaseTable
+    keeper: LeaseKeeper
+    clock: Clock
+    rng: random.Random
+    _: KW_ONLY
+    worker_id: str
+    rules: TakingRules
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        self._worker = self.metrics.worker
+        self._takes = self.metrics.worker.operations.takes
         self._taken = self._refused = 0
-        self._room = RoomWatch(rules.leases_max, metrics)
-        self._table = table
-        self._keeper = keeper
-        self._clock = clock
-        self._rng = rng
-        self._worker_id = worker_id
-        self._rules = rules
-        self._period_s = (rules.lease_duration_s + EPSILON_S) * 2
+        self._room = RoomWatch(self.rules.leases_max, self.metrics)
+        self._period_s = (self.rules.lease_duration_s + EPSILON_S) * 2
         self._pass_lock = asyncio.Lock()
         self._woken = asyncio.Event()
         self._seen: dict[str, SeenRow] = {}
@@ -77,16 +103,18 @@ class LeaseTaker:
         self._woken.set()
 
     def ended(self, worker: str, until: float) -> None:
-        """The process of that worker is dead, and none of its name runs before `until`: its leases have expired."""
+        """Take the leases of a worker whose process is dead, and none of whose name runs before `until`, for
+        expired.
+        """
         self._ended[worker] = until
         self.wake()
 
     async def run(self) -> None:
         """Take for ever. A failed pass is logged and made up for by the next one."""
         if self._passes:  # the start made a pass already: spread the later ones over the period
-            first_delay_s = self._rng.uniform(self._period_s / 2, self._period_s)
+            first_delay_s = self.rng.uniform(self._period_s / 2, self._period_s)
         else:
-            first_delay_s = self._rng.uniform(0.0, START_JITTER_S)
+            first_delay_s = self.rng.uniform(0.0, START_JITTER_S)
         await wait_for_event(self._woken, first_delay_s)
         failures = 0
         while True:
@@ -101,33 +129,33 @@ class LeaseTaker:
             await wait_for_event(self._woken, min(retry_s, self._period_s) if failures else self._period_s)
 
     async def take_once(self, scan: TableScan | None = None) -> tuple[str, ...]:
-        """One pass; the keys of the leases taken. A `scan` just made elsewhere saves one here.
+        """Return one pass; the keys of the leases taken. A `scan` just made elsewhere saves one here.
 
         Raises TableError if the table cannot be scanned; leases that cannot be taken are logged and left.
         """
         async with self._pass_lock:
-            with self._takes.all.timed(self._clock.monotonic):
+            with self._takes.all.timed(self.clock.monotonic):
                 return await self._pass(scan)
 
     async def _pass(self, scan: TableScan | None) -> tuple[str, ...]:
         if scan is None:
-            with self._takes.list_leases.timed(self._clock.monotonic):
-                scan = await self._table.scan()
-        now = self._clock.monotonic()
+            with self._takes.list_leases.timed(self.clock.monotonic):
+                scan = await self.table.scan()
+        now = self.clock.monotonic()
         self._passes += 1
         self._seen = observe(self._seen, scan.leases, now)
         ended = {worker for worker, until in self._ended.items() if until >= now}
-        expired_at = now - 2 * self._rules.lease_duration_s
+        expired_at = now - 2 * self.rules.lease_duration_s
         self._seen |= {one.key: SeenRow(one.counter, expired_at) for one in scan.leases if one.actual_owner in ended}
         await self._resume_unknown_takes(scan.leases)
-        plan = decide(scan.leases, self._seen, self._worker_id, now, self._rng, self._rules)
+        plan = decide(scan.leases, self._seen, self.worker_id, now, self.rng, self.rules)
         self._count(plan, scan)
         self._room.saw(plan.left, now)
-        held = self._keeper.held()
+        held = self.keeper.held()
         wanted = [
             choice
             for choice in plan.choices
-            if choice.lease.key not in held and not self._keeper.is_resuming(choice.lease.key)
+            if choice.lease.key not in held and not self.keeper.is_resuming(choice.lease.key)
         ]
         self._taken = self._refused = 0
         try:
@@ -155,14 +183,14 @@ class LeaseTaker:
         ours = [
             lease
             for key, lease in by_key.items()
-            if lease.owner == self._worker_id and lease.counter == self._unknown_takes[key] + 1
+            if lease.owner == self.worker_id and lease.counter == self._unknown_takes[key] + 1
         ]
         self._unknown_takes = {
             key: counter
             for key, counter in self._unknown_takes.items()
             if key in by_key and by_key[key].counter == counter
         }
-        await self._keeper.reacquire(ours)
+        await self.keeper.reacquire(ours)
 
     async def _take_all(self, choices: list[Choice]) -> tuple[str, ...]:
         """Take the leases in their order, a few at a time; the keys of those we hold now.
@@ -188,12 +216,12 @@ class LeaseTaker:
         return None if lease is None else await self._take_row(lease, choice.is_steal)
 
     async def _fresh_victim(self, choice: Choice) -> Lease | None:
-        """The row as it is now; None if it is gone or does not belong to the chosen victim any more.
+        """Return the row as it is now; None if it is gone or does not belong to the chosen victim any more.
 
         Its living owner renews it all the time, so a scan that is a little old would make every other steal fail.
         """
         try:
-            fresh = await self._table.get(choice.lease.key)
+            fresh = await self.table.get(choice.lease.key)
         except Exception as error:
             survived(error, "looking at a lease", choice.lease.key)
             return choice.lease  # the take's own condition protects us
@@ -201,27 +229,27 @@ class LeaseTaker:
 
     async def _take_row(self, lease: Lease, is_steal: bool) -> str | None:
         key = lease.key
-        started_at = self._clock.monotonic()
+        started_at = self.clock.monotonic()
         unknown_since: float | None = None
         for attempt in range(1, TAKE_ATTEMPTS_MAX + 1):
-            sent_at = self._clock.monotonic()
+            sent_at = self.clock.monotonic()
             resent = unknown_since is not None
             self._unknown_takes[key] = lease.counter
             try:
-                with self._takes.take_lease.timed(self._clock.monotonic):
-                    answer = await self._table.apply(writes.take(lease, self._worker_id, resent=resent))
+                with self._takes.take_lease.timed(self.clock.monotonic):
+                    answer = await self.table.apply(writes.take(lease, self.worker_id, resent=resent))
             except Exception as error:
                 failure = survived(error, "taking a lease", key)
                 if may_be_applied(failure):
                     unknown_since = sent_at if unknown_since is None else unknown_since
                 elif not resent:
                     del self._unknown_takes[key]
-                remaining_s = started_at + self._rules.lease_duration_s - self._clock.monotonic()
-                delay_s = retry_delay_s(attempt, remaining_s, self._rng)
+                remaining_s = started_at + self.rules.lease_duration_s - self.clock.monotonic()
+                delay_s = retry_delay_s(attempt, remaining_s, self.rng)
                 if delay_s is None or attempt == TAKE_ATTEMPTS_MAX:
                     log.warning("cannot take %s: %s", key, failure, extra={"action": "take_failed", "shard": key})
                     return None
-                await self._clock.sleep(delay_s)
+                await self.clock.sleep(delay_s)
                 continue
             return self._settle(lease, answer, sent_at if unknown_since is None else unknown_since, is_steal)
         return None
@@ -234,14 +262,14 @@ class LeaseTaker:
             return None
         self._refused_in_a_row = 0
         self._taken += 1
-        self._seen[lease.key] = SeenRow(answer.counter, self._clock.monotonic())
+        self._seen[lease.key] = SeenRow(answer.counter, self.clock.monotonic())
         log.info(
             "took lease %s from %s",
             lease.key,
             lease.actual_owner or "nobody",
             extra={"action": "lease_stolen" if is_steal else "lease_taken", "shard": lease.key},
         )
-        if self._keeper.adopt(answer, sent_at, LeaseMove.TAKEN) is None:
+        if self.keeper.adopt(answer, sent_at, LeaseMove.TAKEN) is None:
             return None  # too late to count on it; the next pass resumes the row
         del self._unknown_takes[lease.key]
         return lease.key

@@ -1,193 +1,378 @@
-"""How long a held lease may be believed, and what its writes must say for that. The keeper asks.
+"""How long a held lease may be believed, what its writes must say for that, and when to try them again.
 
-Rules: leases#send-time-validity, leases#local-expiry; with heartbeats `carried`, whose list the numbers below refer to.
-`Validity` is that of leases which are renewed one by one. `HeartbeatValidity` lets the worker's heartbeat stand for the
-renewals of the leases that bear its mark, and is the same for all others. What a holding's belief rests on
-(`confirmed_at`, `carried`) is written here and nowhere else. No requests are sent here.
+Rules: leases#send-time-validity, leases#local-expiry, leases#holding-tokens, leases#retries-inside-the-lease,
+leases#lost-replies. A `Holding` is one uninterrupted possession of a lease. What its belief rests on (`confirmed_at`,
+`covered`) is written by `Validity` and nowhere else; `RowsWritten` knows our writes beyond one holding. No requests are
+sent here: the keeper asks. A lease is valid for its duration from the sending of the last write that confirmed it.
+Back-off is exponential, jittered, and stays inside the lease's remaining life; the SDK's own retries are off, so that a
+re-send is always known to be one.
+
+*Rows covered by a heartbeat* (`mld.heartbeat=worker`) are kept alive by it instead of renewals of their own.
+
+Without it every held lease is written every third of the lease duration. With it one row per worker is, the worker's
+report: `mldHeartbeat` = "epoch.number". An *epoch* is a random name for one unbroken series of heartbeats; each write
+is conditional on the value that the one before has left. A lease row that carries the epoch as its mark
+(`mldHeartbeat`) is *covered*: it lives as long as its actual owner's heartbeat is of that epoch and moves. The mark is
+written and taken away by the holder's renewals only, and goes when the owner changes; a mark of another epoch than the
+actual owner's heartbeat means nothing. So rows that are renewed one by one and covered rows can coexist, even under
+one owner, and workers of both settings can share a table.
+
+Why nobody believes in a lease while somebody else may act on it. D is the lease duration.
+
+1. The holder's belief. A covered lease is valid until D after the *earlier* of: the sending of the last accepted
+   heartbeat; the sending of the last thing that confirmed the row itself, an accepted write or a consistent read. Its
+   own writes alone do not prolong it. When a mark is about to be written, the validity is cut down to the heartbeat's
+   before that is sent; when one is about to be removed, heartbeats cease to prolong it before that is sent.
+2. A dead owner. An observer holds a covered lease for expired when it has seen neither its counter nor the owner's
+   heartbeat move for more than D. Before it touches the lease it *fences*: it overwrites the heartbeat on condition
+   that it still has the value observed. If that works, no heartbeat was accepted since the observation began, more than
+   D ago, and none will be: by 1 nobody believes any more. If it is refused, the owner lives and keeps everything. Only
+   after that is the lease assigned, on condition that its counter stands where it was seen, because the owner may have
+   begun a new epoch and renewed the row.
+3. A fenced owner that lives after all (it was paused or cut off) finds its next heartbeat refused and drops every
+   lease that is or may be covered, at once. A heartbeat without an answer is sent again as it was: a row that has
+   exactly the value sent is our own success, counted from the first sending. What is still ours in the table is found
+   again by discovery and renewed, under a new epoch. An epoch that was replaced (a restart under the same id) is no
+   proof of death: observers wait D from when they see the change.
+4. One lease that is taken from a living holder without a handoff: by the force that ends a stuck handoff, by hand, by a
+   twin. The heartbeat shows nothing of it. By 1 the holder stops at the latest D after its last look at the row, hence
+   D after the change at most, as with renewals; it looks after 0.6 D at the latest, and at once at a lease that the
+   owner index does not name as its own any more (usually a second later). Its checkpoints are refused from the first
+   moment, because the change of owner has raised the counter. A handoff is no such case: until the holder has seen it
+   and given the lease away, it stays the actual owner and its heartbeat counts.
+5. Java knows nothing of all this and would judge the rows by their counters. Hence the mode ends when a Java worker
+   appears (`mld.fleet.heartbeat_writer`): every lease is renewed and its mark removed while the heartbeat still goes
+   on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import random
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from random import Random
 from statistics import fmean
+from typing import Protocol
 
 from mld.core.clock import Clock
-from mld.leases.carried import (
-    CHECKPOINT_KBPS_S,
-    REFRESH_JITTER,
-    SAMPLES_MAX,
-    Beat,
-    is_carried,
-    is_refresh_due,
-    mark_for,
-    refresh_s,
-    valid_until,
-)
-from mld.leases.holding import Holding
-from mld.leases.lease import Lease
+from mld.core.errors import MldError, TableMissingError, TableThrottledError
+from mld.leases.lease import Failing, Lease, Throughput
+from mld.metrics.registry import LeaseMove
 
 
-class Validity:
-    """A lease is valid for its duration from the sending of the last write that confirmed it."""
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """A lease of ours at one moment. `token` names the holding: a later one of the same key has another."""
 
-    def __init__(self, lease_duration_s: float) -> None:
-        self.lease_duration_s = lease_duration_s
-        self.has_heartbeat = asyncio.Event()
-        """Set while leases may be carried, and their rows have to be read."""
+    lease: Lease
+    token: str
 
-    def until(self, holding: Holding) -> float:
-        """When the belief in this lease ends (monotonic)."""
-        return holding.confirmed_at + self.lease_duration_s
 
-    def accept(self, holding: Holding, row: Lease, sent_at: float) -> None:
-        """A write of `holding` sent at `sent_at` has made the row what it is."""
-        holding.confirmed_at = sent_at
+@dataclass(slots=True)
+class Covered:
+    """How the worker's heartbeat stands for the renewals of a holding. `Validity` writes it."""
 
-    def confirm(self, holding: Holding, row: Lease, sent_at: float) -> None:
-        """A consistent read of a carried lease, sent at `sent_at`, shows that the row still is ours."""
+    is_certain: bool = False
+    """The row is known to be marked with our heartbeat's epoch: the lease is covered."""
+    is_possible: bool = False
+    """The lease may be covered: a write of the mark, or of its removal, may be under way."""
+    capped_at: float = math.inf
+    """Send time of the heartbeat that limits the belief while the mark is not certain."""
+    samples: list[float] = field(default_factory=list)
+    """Throughput samples since a figure was written last."""
+    stored_at: float = 0.0
+    """When that was."""
+    storing: bool = False
+    """A write with a figure is under way."""
+    figures: int = 0
+    """How many have been written by this holding."""
+    refresh_s: float = 0.0
+    """How long after the last figure the row is written for the next one."""
 
-    def is_renewal_due(self, holding: Holding) -> bool:
-        """Whether the lease is to be renewed now. Asked at every tick."""
+
+@dataclass(eq=False, slots=True)
+class Holding:
+    lease: Lease
+    token: str
+    throughput: Throughput
+    lock: asyncio.Lock
+    """Held during each write of the row by this worker."""
+    confirmed_at: float = -math.inf
+    """Send time of what last confirmed the row itself: an accepted write, or a read. `Validity` writes it."""
+    covered: Covered = field(default_factory=Covered)
+    failing: Failing | None = None
+    """What the next renewal notes on the row, if that lacks it."""
+    unknown_since: float | None = None
+    """Send time of the first write with the current counter whose outcome is unknown."""
+    expired: bool = False
+    renewing: bool = False
+    leaving: bool = False
+    """Being given away."""
+    handoff_by: float | None = None
+    """When a pending handoff is completed, whether or not the consumer has finished."""
+
+
+class Holder(Protocol):
+    """What the keeper's `Resumer` needs of it."""
+
+    def has(self, key: str) -> bool: ...
+
+    def adopt(self, lease: Lease, sent_at: float, how: LeaseMove) -> object | None: ...
+
+    def lapse_noticed(self) -> None: ...
+
+
+class RowsWritten:
+    """Our writes of each row, which may outlive the holding that sent them."""
+
+    def __init__(self) -> None:
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._unknown: dict[str, int] = {}
+        """The counter over which the last write was sent, until its outcome is known."""
+
+    def lock_of(self, key: str) -> asyncio.Lock:
+        """Make each write wait for the one before. Kept while somebody holds it, or the lease."""
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    def sent(self, over: Lease) -> None:
+        """Note that a write is sent which raises the counter of the row as seen."""
+        self._unknown[over.key] = over.counter
+
+    def is_unknown(self, seen: Lease) -> bool:
+        """Return whether a write of ours may have raised the counter of the row since it was seen so."""
+        return self._unknown.get(seen.key) == seen.counter
+
+    def settled(self, key: str) -> None:
+        """Note that no write of unknown outcome can be in the row any more."""
+        self._unknown.pop(key, None)
+
+    def confirmed(self, row: Lease) -> None:
+        """Note that the row is known to be so by a write of ours: those over lower counters are history."""
+        if self._unknown.get(row.key, row.counter) < row.counter:
+            self.settled(row.key)
+
+
+FRESH_SHARE = 0.5
+"""Rows are marked only while this share of the heartbeat's validity has not passed: a mark gives the lease no more."""
+REFRESH_S = 600.0
+"""How often a covered lease is written to store its throughput, by which leaders balance; checkpoints do that too."""
+FIRST_REFRESH_DURATIONS = 2
+SECOND_REFRESH_S = 90.0
+"""The same for a lease just acquired, the first in lease durations: before a leader can move it on by the figure of its
+former holder, as it would again and again."""
+REFRESH_JITTER = 0.2
+CHECKPOINT_KBPS_S = 60.0
+"""The least time between two stored figures: one sample, taken in a burst, would otherwise stay there for minutes."""
+CHANGED_S = 120.0
+"""The same if the throughput has changed by a factor of `CHANGE`: leaders balance by the stored figure."""
+CHANGE = 2.0
+SAMPLES_MAX = 36
+"""Two minutes of samples by default: the mean covers that time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """An accepted heartbeat: its epoch, and when (monotonic) the first request that covered it was sent."""
+
+    epoch: str
+    sent_at: float
+
+
+def refresh_s(figures: int, lease_duration_s: float) -> float:
+    """Return how long after its last figure a covered lease gets the next one; `figures` were written so far."""
+    first_s = FIRST_REFRESH_DURATIONS * lease_duration_s
+    return (first_s, max(first_s, SECOND_REFRESH_S), REFRESH_S)[min(figures, 2)]
+
+
+def is_refresh_due(stored_kbps: float | None, samples: Sequence[float], stored_s: float, refresh_s: float) -> bool:
+    """Return whether to write a covered lease for its throughput, `stored_s` after the last figure."""
+    if not samples or stored_s < min(refresh_s, CHANGED_S):
+        return False
+    if stored_s >= refresh_s or stored_kbps is None:
         return True
+    kbps = fmean(samples)
+    return max(kbps, stored_kbps) > CHANGE * min(kbps, stored_kbps)
 
-    def mark(self) -> str | None:
-        """The heartbeat's mark for a row that is written now; None if no heartbeat may stand for it."""
+
+FIRST_DELAY_S = 0.05  # most throttling and network trouble is over by then
+DELAY_S_MAX = 2.0  # well below any sensible lease duration, so that several attempts fit into one
+DOUBLINGS_MAX = 10  # keeps the power of two small
+RENEWAL_TRIES_PER_LEASE = 5  # a renewal begins with two thirds of the lease left: three tries, two of them in vain
+RENEWAL_TIMEOUT_S_MIN = 1.0  # a shorter one would take a slow answer for none
+
+
+def retry_delay_s(attempt: int, remaining_s: float, rng: random.Random) -> float | None:
+    """Return seconds to wait after failed attempt number `attempt` (from 1), at most half of what remains.
+
+    None if hardly anything remains.
+    """
+    assert attempt >= 1
+    if remaining_s < FIRST_DELAY_S:
         return None
-
-    def mark_for_renewal(self, holding: Holding) -> str | None:
-        """The mark for a renewal that is sent now. The belief is cut down to what either outcome allows."""
-        return None
-
-    def kbps_for_renewal(self, holding: Holding) -> float | None:
-        """The throughput to write."""
-        return holding.throughput.sample_kbps()
-
-    def kbps_for_checkpoint(self, holding: Holding) -> float | None:
-        """The throughput to write, if renewals do not tell it often enough."""
-        return None
-
-    def has_lost_mark(self, row: Lease) -> bool:
-        """Whether a row of ours bears a mark that means nothing any more: written, and overtaken by a new epoch."""
-        return row.heartbeat is not None
+    ceiling_s = min(DELAY_S_MAX, FIRST_DELAY_S * 2 ** min(attempt - 1, DOUBLINGS_MAX))
+    return min(rng.uniform(ceiling_s / 2, ceiling_s), remaining_s / 2)
 
 
-class HeartbeatValidity(Validity):
-    """Owner of the fact which heartbeat of this worker was accepted last; `Heartbeat` tells."""
+def renewal_timeout_s(lease_duration_s: float) -> float:
+    """Return how long one write that keeps a lease may wait for its answer.
 
-    def __init__(self, clock: Clock, rng: Random, lease_duration_s: float) -> None:
-        super().__init__(lease_duration_s)
-        self._clock = clock
-        self._rng = rng
-        self._beat: Beat | None = None
+    A connection may lead nowhere without anybody knowing; the next try, on a new one, must fit into the lease.
+    """
+    return max(RENEWAL_TIMEOUT_S_MIN, lease_duration_s / RENEWAL_TRIES_PER_LEASE)
+
+
+def may_be_applied(error: MldError) -> bool:
+    """Return whether a failed write may be in the row all the same. Throttling and a missing table are plain
+    answers.
+    """
+    return not isinstance(error, TableThrottledError | TableMissingError)
+
+
+@dataclass(eq=False)
+class Validity:
+    """How long this worker may believe in its leases; owner of the fact which heartbeat of it was accepted last.
+
+    Without a heartbeat all leases are renewed one by one. The numbers are those of the page's list.
+    """
+
+    clock: Clock
+    rng: Random
+    lease_duration_s: float
+
+    def __post_init__(self) -> None:
+        self.has_heartbeat = asyncio.Event()
+        """Set while leases may be covered, and their rows have to be read."""
+        self._heartbeat: Heartbeat | None = None
         self._marks = True
 
     # --- the heartbeat ------------------------------------------------------------------------------------------------
 
-    def carry(self, beat: Beat) -> None:
-        """Our heartbeat was accepted: it stands for the renewals of the leases marked with its epoch.
+    def cover(self, heartbeat: Heartbeat) -> None:
+        """Let our heartbeat, just accepted, stand for the renewals of the leases marked with its epoch.
 
-        A new epoch may begin only when nothing is held under the old one: after `end_epoch` and `drop_carried`.
+        A new epoch may begin only when nothing is held under the old one: after `end_epoch` and `drop_covered`.
         """
-        assert self._beat is None or (beat.epoch == self._beat.epoch and beat.sent_at >= self._beat.sent_at)
-        self._beat = beat
+        before = self._heartbeat
+        assert before is None or (heartbeat.epoch == before.epoch and heartbeat.sent_at >= before.sent_at)
+        self._heartbeat = heartbeat
         self.has_heartbeat.set()
 
     def end_epoch(self) -> None:
-        """The heartbeat is over (3): the keeper must drop every lease that it may stand for, at once."""
-        self._beat = None
+        """End the heartbeat (3): the keeper must drop every lease that it may stand for, at once."""
+        self._heartbeat = None
         self.has_heartbeat.clear()
 
     def stop_marking(self) -> None:
-        """Leases are renewed one by one from now on (5)."""
+        """Have leases renewed one by one from now on (5)."""
         self._marks = False
+
+    def covers(self, row: Lease) -> bool:
+        """Return whether our heartbeat stands for this row of ours."""
+        return self._heartbeat is not None and row.heartbeat == self._heartbeat.epoch
 
     # --- belief (1) ---------------------------------------------------------------------------------------------------
 
     def until(self, holding: Holding) -> float:
-        if holding.carried.is_certain:
-            return valid_until(holding.confirmed_at, self._beat, self.lease_duration_s)
-        return min(holding.confirmed_at, holding.carried.capped_at) + self.lease_duration_s
+        """Return when the belief in this lease ends (monotonic)."""
+        limit = holding.covered.capped_at
+        if holding.covered.is_certain:
+            limit = math.inf if self._heartbeat is None else self._heartbeat.sent_at
+        return min(holding.confirmed_at, limit) + self.lease_duration_s
 
     def accept(self, holding: Holding, row: Lease, sent_at: float) -> None:
-        was_carried = holding.carried.is_certain
+        """Note that a write of `holding` sent at `sent_at` has made the row what it is."""
+        was_covered = holding.covered.is_certain
         self._believe(holding, row, sent_at)
-        carried = holding.carried
-        if not carried.is_certain or (was_carried and not carried.telling):
+        covered = holding.covered
+        if not covered.is_certain or (was_covered and not covered.storing):
             return
-        carried.figures = carried.figures + 1 if was_carried else 0
-        carried.telling = False
-        carried.samples.clear()
-        carried.told_at = self._clock.monotonic()
-        jitter = self._rng.uniform(1 - REFRESH_JITTER, 1 + REFRESH_JITTER)
-        carried.refresh_s = jitter * refresh_s(carried.figures, self.lease_duration_s)
+        covered.figures = covered.figures + 1 if was_covered else 0
+        covered.storing = False
+        covered.samples.clear()
+        covered.stored_at = self.clock.monotonic()
+        jitter = self.rng.uniform(1 - REFRESH_JITTER, 1 + REFRESH_JITTER)
+        covered.refresh_s = jitter * refresh_s(covered.figures, self.lease_duration_s)
 
     def confirm(self, holding: Holding, row: Lease, sent_at: float) -> None:
-        if is_carried(row, self._beat):
+        """Note that a consistent read of a covered lease, sent at `sent_at`, shows that the row still is ours."""
+        if self.covers(row):
             self._believe(holding, row, max(sent_at, holding.confirmed_at))
         else:  # somebody has taken the mark away; others judge it by its counter, which a read does not move
             self._let_go(holding)
-            holding.carried.is_possible = False
+            holding.covered.is_possible = False
 
     def mark(self) -> str | None:
-        return mark_for(self._beat, self._clock.monotonic(), self.lease_duration_s) if self._marks else None
+        """Return the heartbeat's mark for a row that is written now; None if no heartbeat may stand for it."""
+        heartbeat = self._heartbeat if self._marks else None
+        if heartbeat is None or self.clock.monotonic() - heartbeat.sent_at > FRESH_SHARE * self.lease_duration_s:
+            return None
+        return heartbeat.epoch
 
     def mark_for_renewal(self, holding: Holding) -> str | None:
+        """Return the mark for a renewal that is sent now, and cut the belief down to what either outcome allows."""
         mark = self.mark()
         if mark is None:
             self._let_go(holding)
         else:
-            assert self._beat is not None
-            holding.carried.is_possible = True
-            holding.carried.capped_at = min(holding.carried.capped_at, self._beat.sent_at)
+            assert self._heartbeat is not None
+            holding.covered.is_possible = True
+            holding.covered.capped_at = min(holding.covered.capped_at, self._heartbeat.sent_at)
         return mark
 
     def has_lost_mark(self, row: Lease) -> bool:
-        return row.heartbeat is not None and not is_carried(row, self._beat)
+        """Return whether a row of ours bears a mark that means nothing any more: written, and overtaken by a new
+        epoch.
+        """
+        return row.heartbeat is not None and not self.covers(row)
 
     def _believe(self, holding: Holding, row: Lease, sent_at: float) -> None:
         holding.confirmed_at = sent_at
-        carried = holding.carried
-        carried.is_certain = carried.is_possible = is_carried(row, self._beat)
-        carried.capped_at = math.inf
+        covered = holding.covered
+        covered.is_certain = covered.is_possible = self.covers(row)
+        covered.capped_at = math.inf
 
     def _let_go(self, holding: Holding) -> None:
-        """Later heartbeats do not prolong the belief any more."""
-        carried = holding.carried
-        if carried.is_certain and self._beat is not None:
-            carried.capped_at = self._beat.sent_at
-        carried.is_certain = False
+        """Let later heartbeats not prolong the belief any more."""
+        covered = holding.covered
+        if covered.is_certain and self._heartbeat is not None:
+            covered.capped_at = self._heartbeat.sent_at
+        covered.is_certain = False
 
     # --- what is written, and when ------------------------------------------------------------------------------------
 
     def is_renewal_due(self, holding: Holding) -> bool:
-        """Also samples the throughput of a lease that the heartbeat keeps."""
-        carried = holding.carried
-        if not carried.is_certain or not self._marks:
+        """Return whether the lease is to be renewed now. Asked at every tick, it samples the throughput of a covered
+        lease.
+        """
+        covered = holding.covered
+        if not covered.is_certain or not self._marks:
             return True
         kbps = holding.throughput.sample_kbps()
         if kbps is not None:
-            carried.samples.append(kbps)
-            del carried.samples[:-SAMPLES_MAX]
+            covered.samples.append(kbps)
+            del covered.samples[:-SAMPLES_MAX]
         if self.mark() is None:
             return False  # the heartbeat has trouble: nothing is gained by giving it up for this lease
-        told_s = self._clock.monotonic() - carried.told_at
-        is_due = is_refresh_due(holding.lease.throughput_kbps, carried.samples, told_s, carried.refresh_s)
+        stored_s = self.clock.monotonic() - covered.stored_at
+        is_due = is_refresh_due(holding.lease.throughput_kbps, covered.samples, stored_s, covered.refresh_s)
         return holding.unknown_since is not None or is_due or holding.lease.lacking(holding.failing) is not None
 
     def kbps_for_renewal(self, holding: Holding) -> float | None:
-        """Of a carried lease the mean since the last figure, for it has to last for minutes."""
-        carried = holding.carried
-        if not carried.is_certain:
-            return super().kbps_for_renewal(holding)
-        if not carried.samples:
+        """Return the throughput to write: for a covered lease, for minutes, the mean since the last figure."""
+        covered = holding.covered
+        if not covered.is_certain:
+            return holding.throughput.sample_kbps()
+        if not covered.samples:
             return None
-        carried.telling = True
-        return round(fmean(carried.samples) if carried.figures else carried.samples[-1], 6)
+        covered.storing = True
+        return round(fmean(covered.samples) if covered.figures else covered.samples[-1], 6)
 
     def kbps_for_checkpoint(self, holding: Holding) -> float | None:
-        carried = holding.carried
-        told_s = self._clock.monotonic() - carried.told_at
-        is_due = carried.is_certain and told_s >= min(carried.refresh_s, CHECKPOINT_KBPS_S)
+        """Return the throughput to write, if renewals do not store it often enough."""
+        covered = holding.covered
+        stored_s = self.clock.monotonic() - covered.stored_at
+        is_due = covered.is_certain and stored_s >= min(covered.refresh_s, CHECKPOINT_KBPS_S)
         return self.kbps_for_renewal(holding) if is_due else None

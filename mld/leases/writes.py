@@ -19,20 +19,26 @@ names one worker twice, which nobody may renew. When it is refused, the old row 
 
 At most one of our attempts with counter n can have been applied, and only a process with our worker id could have
 written (n + 1, us) otherwise. Never accept n + 1 without an unknown attempt: that is how twins go unnoticed.
+
+A `LeaseWrite` as a request of DynamoDB, without TableName. Pure.
+
+Each attribute stands in the expressions under its own name with a `#`, as KCL writes it.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from mld.core.errors import TableUnavailableError
 from mld.core.positions import SHARD_END_NAME, Position
 from mld.core.streams import HashRange
 from mld.leases import rows
 from mld.leases.lease import Failing, Lease, ShardStatus
-from mld.leases.own_attributes import Row
+from mld.leases.rows import Row
 from mld.leases.table import (
     Absent,
     AnswerT,
@@ -207,13 +213,15 @@ def assign(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
 
 
 def assign_expired(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
-    """`assign`, only if the counter stands where it was seen: for workers that judge expiry without leading."""
+    """Make an `assign` only if the counter stands where it was seen: for workers that judge expiry without leading."""
     write = assign(lease, owner, resent=resent)
     return replace(write, verb="assign_expired", conditions=(*write.conditions, _seen(lease)))
 
 
 def pinned(write: RowWrite, until_s: int) -> RowWrite:
-    """The same change of owner, after which our leaders leave the lease where it is until `until_s` (epoch seconds)."""
+    """Return the same change of owner, after which our leaders leave the lease where it is until `until_s` (epoch
+    seconds).
+    """
     return replace(write, sets=((rows.PINNED_UNTIL, _number(":pinnedUntil", until_s)), *write.sets))
 
 
@@ -293,7 +301,7 @@ def delete_unchanged(lease: Lease) -> YesOrNo:
 
 
 def of_stream(write: LeaseWrite[AnswerT], stream: str) -> LeaseWrite[AnswerT]:
-    """The same write of a shard's row in a table of several streams."""
+    """Return the same write of a shard's row in a table of several streams."""
     key, lease, item = f"{stream}:{write.key}", write.creates, write.item
     names = {rows.KEY: {"S": key}, rows.STREAM: {"S": stream}, rows.SHARD: {"S": write.key}}
     return replace(
@@ -312,7 +320,7 @@ def _of_row(verb: str, key: str, *conditions: Condition, sets: tuple[tuple[str, 
 
 
 def the_row(row: Row) -> Lease:
-    """The row that was written. Raises TableUnavailableError, or CorruptRowError."""
+    """Return the row that was written. Raises TableUnavailableError, or CorruptRowError."""
     lease = rows.parse_row(row)
     if lease is None:
         raise TableUnavailableError(f"row {row.get(rows.KEY)} has stopped being a lease")
@@ -330,7 +338,7 @@ def _no(_row: Lease | None) -> bool:
 def judge_refused(
     lease: Lease, row: Lease | None, *, resent: bool, position: Position | None = None
 ) -> Lease | Refusal:
-    """What a refused renew (or, with `position`, checkpoint) of our `lease` means, given the row as it is.
+    """Return what a refused renew (or, with `position`, checkpoint) of our `lease` means, given the row as it is.
 
     A lease: the row is still ours and this is its state; the module's page says when. Otherwise why it is lost.
     """
@@ -353,7 +361,7 @@ def judge_refused(
 
 
 def judge_read(lease: Lease, row: Lease | None) -> Lease | Refusal:
-    """Whether our `lease`, of which no write is under way or unknown, still is what a consistent read shows.
+    """Return whether our `lease`, of which no write is under way or unknown, still is what a consistent read shows.
 
     A handoff that somebody else began shows on the returned lease.
     """
@@ -368,7 +376,7 @@ def judge_read(lease: Lease, row: Lease | None) -> Lease | Refusal:
 
 
 def judge_refused_take(lease: Lease, owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
-    """Whether a refused take was in truth our own earlier attempt; else why it was refused."""
+    """Return whether a refused take was in truth our own earlier attempt; else why it was refused."""
     if row is None:
         return Refusal("the row was deleted")
     ours = row.owner == owner and row.checkpoint_owner is None and row.counter == lease.counter + 1
@@ -378,7 +386,7 @@ def judge_refused_take(lease: Lease, owner: str, row: Lease | None, *, resent: b
 
 
 def judge_refused_handoff(lease: Lease, next_owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
-    """Whether a refused beginning of a handoff was in truth our own earlier attempt; else why it was refused."""
+    """Return whether a refused beginning of a handoff was in truth our own earlier attempt; else why it was refused."""
     if row is None:
         return Refusal("the row was deleted")
     if resent and (row.owner, row.checkpoint_owner) == (next_owner, lease.owner):
@@ -387,7 +395,9 @@ def judge_refused_handoff(lease: Lease, next_owner: str, row: Lease | None, *, r
 
 
 def judge_refused_assign(lease: Lease, owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
-    """Whether the row belongs to `owner` all the same, after an attempt of unknown outcome; else why it was refused."""
+    """Return whether the row belongs to `owner` all the same, after an attempt of unknown outcome; else why it was
+    refused.
+    """
     if row is None:
         return Refusal("the row was deleted")
     if resent and (row.owner, row.checkpoint_owner) == (owner, None) and row.counter > lease.counter:
@@ -398,7 +408,9 @@ def judge_refused_assign(lease: Lease, owner: str, row: Lease | None, *, resent:
 
 
 def judge_refused_release(lease: Lease, row: Lease | None) -> Lease | None:
-    """The lease to release instead: ours, but a handoff began or ended since it was seen. None: nothing to release."""
+    """Return the lease to release instead: ours, but a handoff began or ended since it was seen. None: nothing to
+    release.
+    """
     if row is None or row.actual_owner != lease.actual_owner:
         return None
     same_owners = (row.owner, row.checkpoint_owner) == (lease.owner, lease.checkpoint_owner)
@@ -406,7 +418,7 @@ def judge_refused_release(lease: Lease, row: Lease | None) -> Lease | None:
 
 
 def is_owner_switch(seen: Lease, owner: str) -> bool:
-    """Whether making `owner` the owner counts in `ownerSwitchesSinceCheckpoint` (leases#owner-switches)."""
+    """Return whether making `owner` the owner counts in `ownerSwitchesSinceCheckpoint` (leases#owner-switches)."""
     return (seen.owner is not None and seen.owner != owner) or seen.checkpoint_owner == owner
 
 
@@ -414,7 +426,7 @@ def is_owner_switch(seen: Lease, owner: str) -> bool:
 
 
 def _guard(lease: Lease) -> tuple[Condition, ...]:
-    """The holder's guard: see the page."""
+    """Return the holder's guard: see the page."""
     assert lease.actual_owner is not None, "only a held lease can be written"
     me = _text(":me", lease.actual_owner)
     holds = (Is(rows.OWNER, me), NOT_HANDED)
@@ -442,7 +454,7 @@ def _next(lease: Lease) -> tuple[str, Value]:
 
 
 def _mark(lease: Lease) -> tuple[str, ...]:
-    """The mark of a worker heartbeat goes with the owner, where there is one."""
+    """Remove the mark of a worker heartbeat with the owner, where there is one."""
     return () if lease.heartbeat is None else (rows.HEARTBEAT,)
 
 
@@ -466,3 +478,76 @@ def _text(name: str, text: str) -> Value:
 
 def _number(name: str, number: int) -> Value:
     return Value(name, {"N": str(number)})
+
+
+_PLACEHOLDER = re.compile(r"#(\w+)")
+
+
+def request_of(write: LeaseWrite[Any], key_name: str = rows.KEY) -> tuple[str, dict[str, Any]]:
+    """Return the operation and its parameters. Raises ValueError for a row that must not be born (`rows.new_row`)."""
+    condition, update = _all_of(write.conditions), _update(write)
+    if write.item is not None:
+        request: dict[str, Any] = {"Item": write.item}
+    elif write.creates is not None:
+        request = {"Item": rows.new_row(write.creates)}
+    else:
+        request = {"Key": {key_name: {"S": write.key}}}
+    request["ConditionExpression"] = condition
+    if update:
+        request["UpdateExpression"] = update
+    request["ExpressionAttributeNames"] = {f"#{name}": name for name in _PLACEHOLDER.findall(condition + update)}
+    if values := dict(_values(write)):
+        request["ExpressionAttributeValues"] = values
+    if write.puts:
+        return "PutItem", request
+    if write.deletes:
+        return "DeleteItem", request
+    if write.wants_row:
+        request["ReturnValues"] = "ALL_NEW"
+    return "UpdateItem", request | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+
+
+def _all_of(conditions: Iterable[Condition]) -> str:
+    return " AND ".join(map(_condition, conditions))
+
+
+def _condition(condition: Condition) -> str:
+    match condition:
+        case Exists():
+            return f"#{rows.KEY} = :key"
+        case Is(attribute, value):
+            return f"#{attribute} = {value.name}"
+        case IsNot(attribute, value):
+            return f"#{attribute} <> {value.name}"
+        case Absent(attribute):
+            return f"attribute_not_exists(#{attribute})"
+        case Present(attribute):
+            return f"attribute_exists(#{attribute})"
+        case AnyOf(lists):
+            return "(" + " OR ".join(f"({_all_of(one)})" if len(one) > 1 else _all_of(one) for one in lists) + ")"
+
+
+def _update(write: LeaseWrite[Any]) -> str:
+    clauses = (
+        ("SET", [f"#{attribute} = {value.name}" for attribute, value in write.sets]),
+        ("REMOVE", [f"#{attribute}" for attribute in write.removes]),
+        ("ADD", [f"#{attribute} {value.name}" for attribute, value in write.adds]),
+    )
+    return " ".join(f"{word} {', '.join(parts)}" for word, parts in clauses if parts)
+
+
+def _values(write: LeaseWrite[Any]) -> Iterator[tuple[str, Any]]:
+    for condition in write.conditions:
+        yield from ((value.name, value.typed) for value in _values_in(condition, write.key))
+    yield from ((value.name, value.typed) for _, value in (*write.sets, *write.adds))
+
+
+def _values_in(condition: Condition, key: str) -> Iterator[Value]:
+    match condition:
+        case Exists():
+            yield Value(":key", {"S": key})
+        case Is(_, value) | IsNot(_, value):
+            yield value
+        case AnyOf(lists):
+            for one in (condition for some in lists for condition in some):
+                yield from _values_in(one, key)

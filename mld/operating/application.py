@@ -219,7 +219,7 @@ class Application:
         return listing.shards
 
     async def stream_exists(self) -> bool:
-        """Return whether there is such a stream. Raises StreamError if that cannot be told."""
+        """Return whether there is such a stream. Raises StreamError if nobody knows."""
         listing = await self._detector().list_all(None)
         return not (isinstance(listing, NotListed) and listing.is_missing)
 

@@ -45,7 +45,7 @@ class BackupHeader:
 
 
 def backup_name(application: str, now_s: float) -> str:
-    """Return the file that an act writes in the working directory unless it is told another."""
+    """Return the file that an act writes in the working directory unless it is given another."""
     stamp = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%dT%H%M%SZ")
     plain = "".join(one if one.isalnum() or one in "-_." else "_" for one in application)
     return f"mld-{plain}-{stamp}.jsonl"

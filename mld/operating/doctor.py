@@ -162,7 +162,7 @@ class Doctor:
         shards: list[Shard] = []
         for one in settings.streams:
             alone = Doctor(settings_of_one(settings, one), self._file)
-            found += [replace(said, about=f"{one.name}: {said.about}") for said in await alone._kinesis()]
+            found += [replace(finding, about=f"{one.name}: {finding.about}") for finding in await alone._kinesis()]
             shards += alone._shards or ()
             if alone._shards is not None:
                 self._shards_of[one.name] = alone._shards
@@ -415,19 +415,19 @@ class Doctor:
             process.kill()
             await process.wait()
             return fail("Spark", f"no answer of mld-spark --check within {SPARK_CHECK_TIMEOUT_S:g} s", "run it by hand")
-        said = (out if process.returncode == 0 else errors).decode(errors="replace").strip().splitlines()
-        last = said[-1] if said else f"exit code {process.returncode}"
+        lines = (out if process.returncode == 0 else errors).decode(errors="replace").strip().splitlines()
+        last = lines[-1] if lines else f"exit code {process.returncode}"
         if process.returncode == 0:
             return ok("Spark", last)
         return fail("Spark", last, "see docs/use/spark.md")
 
     def _dead_letter(self) -> list[Diagnosis]:
-        about, letters = "dead letter", self._settings.child.dead_letter
-        if letters is None:
+        about, place = "dead letter", self._settings.child.dead_letter
+        if place is None:
             return []
-        if letters.kind is not DeadLetterKind.DIRECTORY:
-            return [ok(about, f"{letters.text} (a {letters.kind.value}; writing there was not tried)")]
-        path = Path(letters.name).absolute()
+        if place.kind is not DeadLetterKind.DIRECTORY:
+            return [ok(about, f"{place.text} (a {place.kind.value}; writing there was not tried)")]
+        path = Path(place.name).absolute()
         first = next(one for one in (path, *path.parents) if one.exists())
         if not first.is_dir() or not os.access(first, os.W_OK | os.X_OK):
             return [fail(about, f"{first} cannot be written to", "let the daemon's user write there (mld.deadLetter)")]

@@ -18,7 +18,7 @@ from mld.core.steps import Steps
 from mld.core.stream_ids import keys_meant
 from mld.core.turns import in_turns
 from mld.fleet.leader.lock import LOCK_KEY, SeenLock, parse_lock
-from mld.fleet.leader.lock_table import LockTable
+from mld.fleet.leader.lock_election import LockTable
 from mld.fleet.migrate.states import CLIENT_VERSION
 from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.report.reports import ReportRules, parse_rows
@@ -35,7 +35,7 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.rows import UNKNOWN_KEY
 from mld.leases.table import LeaseTable, TableScan
-from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ViewRules, fleet_status_steps, told_by_heartbeats
+from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ViewRules, fleet_status_steps, reported_by_heartbeats
 from mld.operating.naming import full_key
 from mld.operating.plan import Change
 from mld.properties.settings import Settings
@@ -171,7 +171,7 @@ class FleetReader:
             self.clock.wall(),
             rules or self._rules,
             corrupt=scan.corrupt,
-            carried=told_by_heartbeats(scan.leases, found.reports),
+            by_heartbeat=reported_by_heartbeats(scan.leases, found.reports),
             labels=_labels(scan),
         )
 

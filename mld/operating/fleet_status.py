@@ -17,7 +17,7 @@ from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.steps import SLICE, Steps, at_once, in_order
 from mld.core.stream_ids import stream_of_key
 from mld.core.streams import HASH_KEY_MAX, HashRange
-from mld.fleet.heartbeat.beats import epoch_of
+from mld.fleet.heartbeats import epoch_of
 from mld.fleet.leader.lock import LockRow, SeenLock
 from mld.fleet.report.reports import ReportRules, average, is_default, is_expired, newest_of_each
 from mld.fleet.values import WorkerReport
@@ -73,7 +73,7 @@ class ShardView:
     age_s: float | None
     """How old what the row tells is; None if it tells nothing."""
     is_probed: bool = False
-    """Kinesis was asked how far behind it is (`probing`)."""
+    """Kinesis was asked how far behind it is (`stream_access.probed`)."""
     label: str | None = None
     """What people call its stream, among several."""
     why: str | None = None
@@ -127,7 +127,7 @@ class WorkerView:
     is_alive: bool | None
     is_leader: bool
     heard_s: float | None
-    """How long ago it wrote its report or told of a lease, by its clock; None if it never did."""
+    """How long ago it wrote its report or the status of a lease, by its clock; None if it never did."""
     cpu_percent: float | None
     behind_s: float | None
     """Of its shard that is furthest behind; None if none of them tells."""
@@ -184,16 +184,16 @@ def fleet_status_steps(
     rules: ViewRules,
     *,
     corrupt: Iterable[tuple[str, str]] = (),
-    carried: Mapping[str, ShardStatus] | None = None,
+    by_heartbeat: Mapping[str, ShardStatus] | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Steps[FleetStatus]:
     """Return the fleet of these rows at `now_s`, in epoch seconds of whoever looks.
 
-    `carried` has what workers tell of carried leases, by key; it replaces what is in their rows. `labels` are what
-    people call streams, by identifier; a stream without one is called by its identifier.
+    `by_heartbeat` has what workers report of leases that heartbeats cover, by key; it replaces what is in their rows.
+    `labels` are what people call streams, by identifier; a stream without one is called by its identifier.
     """
     newest = {report.worker: report for report in newest_of_each(reports)}
-    told = carried or {}
+    reported = by_heartbeat or {}
     known = labels or {}
 
     def label_of(lease: Lease) -> str | None:
@@ -204,7 +204,7 @@ def fleet_status_steps(
     for number, lease in enumerate(rows):
         if number % SLICE == 0:
             yield
-        status, owner = told.get(lease.key, lease.status), lease.actual_owner
+        status, owner = reported.get(lease.key, lease.status), lease.actual_owner
         if status is not None and owner is not None:
             heard[owner] = max(heard.get(owner) or 0, status.at_s)
     silent = frozenset(
@@ -217,7 +217,7 @@ def fleet_status_steps(
     for number, lease in enumerate(rows):
         if number % SLICE == 0:
             yield
-        view = _view_shard(lease, told.get(lease.key, lease.status), dead, now_s, rules)
+        view = _view_shard(lease, reported.get(lease.key, lease.status), dead, now_s, rules)
         shards.append(view if lease.stream is None else replace(view, label=label_of(lease)))
     workers = yield from _workers(shards, newest, heard, silent, _leader(lock), now_s, rules)
     unreadable = tuple(corrupt)
@@ -271,32 +271,32 @@ def chosen(status: FleetStatus, name: str | None) -> FleetStatus:
     return found
 
 
-def told_by_heartbeats(leases: Iterable[Lease], reports: Iterable[WorkerReport]) -> dict[str, ShardStatus]:
+def reported_by_heartbeats(leases: Iterable[Lease], reports: Iterable[WorkerReport]) -> dict[str, ShardStatus]:
     """Return what workers tell of the leases that bear the mark of their heartbeats, by key."""
     epochs = {
         (report.worker, epoch): report.shards
         for report in newest_of_each(reports)
         if report.shards is not None and (epoch := epoch_of(report.mld.get("heartbeat"))) is not None
     }
-    carried: dict[tuple[str, str], list[str]] = {}
+    covered: dict[tuple[str, str], list[str]] = {}
     for lease in leases:
         if lease.actual_owner is not None and lease.heartbeat is not None:
-            carried.setdefault((lease.actual_owner, lease.heartbeat), []).append(lease.key)
-    told: dict[str, ShardStatus] = {}
+            covered.setdefault((lease.actual_owner, lease.heartbeat), []).append(lease.key)
+    reported: dict[str, ShardStatus] = {}
     for epoch_of_worker, shards in epochs.items():
-        told |= unpack(shards, carried.get(epoch_of_worker, ()))
-    return told
+        reported |= unpack(shards, covered.get(epoch_of_worker, ()))
+    return reported
 
 
 def _view_shard(
     lease: Lease,
-    told: ShardStatus | None,
+    reported: ShardStatus | None,
     dead: Collection[str],
     now_s: float,
     rules: ViewRules,
 ) -> ShardView:
-    age_s = None if told is None else max(0.0, now_s - told.at_s)
-    fresh = told if age_s is not None and age_s <= rules.fresh_s else None
+    age_s = None if reported is None else max(0.0, now_s - reported.at_s)
+    fresh = reported if age_s is not None and age_s <= rules.fresh_s else None
     verdict = judge(lease, fresh, rules.lag_max_s, is_owner_dead=lease.actual_owner in dead)
     return ShardView(lease, verdict, fresh, age_s, why=_why(lease, verdict, fresh, age_s, rules.is_throttled))
 

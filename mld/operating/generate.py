@@ -120,7 +120,7 @@ def unseen(settings: Settings, *, by_cloudwatch: bool) -> str:
 
 
 def cloudformation_alarms(settings: Settings, retention_s: int) -> str:
-    """Return a template of CloudFormation with the alarms. Its parameter names the topic that is told.
+    """Return a template of CloudFormation with the alarms. Its parameter names the topic to notify.
 
     A metric of one worker has the worker's id as a dimension if `workerId` is set, and so has its alarm: each worker's
     file makes one of its own.
@@ -212,7 +212,7 @@ def dashboard(asked: Asked) -> None:
 def systemd_unit(asked: Asked, user: str | None, group: str | None) -> None:
     """Print a hardened unit of systemd that runs the daemon as it is installed here, from the directory you are in.
 
-    What has to be done beside it is said on stderr. Variables that the file refers to must be set; secret files and
+    What else has to be done is printed on stderr. Variables that the file refers to must be set; secret files and
     $CREDENTIALS_DIRECTORY need not be there.
     """
     from mld.operating.service_unit import Surroundings, UnitRefused, loaded_for_unit, service_of, unit

@@ -138,21 +138,21 @@ def _tables(settings: Settings, *, create: bool, operate: bool) -> Iterator[Stat
 
 
 def _dead_letter(settings: Settings) -> Iterator[Statement]:
-    letters = settings.child.dead_letter
-    if letters is None:
+    place = settings.child.dead_letter
+    if place is None:
         return
     partition = _whereabouts(settings)[0]
-    match letters.kind:
+    match place.kind:
         case DeadLetterKind.DIRECTORY:
             return
         case DeadLetterKind.S3:
-            under = f"{letters.prefix}/" if letters.prefix else ""
-            yield Statement("DeadLetters", ("s3:PutObject",), (f"arn:{partition}:s3:::{letters.name}/{under}*",))
+            under = f"{place.prefix}/" if place.prefix else ""
+            yield Statement("DeadLetters", ("s3:PutObject",), (f"arn:{partition}:s3:::{place.name}/{under}*",))
         case DeadLetterKind.KINESIS:
-            yield Statement("DeadLetters", ("kinesis:PutRecord",), (letters.name,))
+            yield Statement("DeadLetters", ("kinesis:PutRecord",), (place.name,))
         case DeadLetterKind.SQS:
-            account, queue = letters.name.rstrip("/").split("/")[-2:]
-            arn = f"arn:{partition}:sqs:{letters.region or ANY}:{account}:{queue}"
+            account, queue = place.name.rstrip("/").split("/")[-2:]
+            arn = f"arn:{partition}:sqs:{place.region or ANY}:{account}:{queue}"
             yield Statement("DeadLetters", ("sqs:SendMessage",), (arn,))
 
 

@@ -96,8 +96,9 @@ def file_and_words(words: Sequence[str], option_file: str | None, *names: str) -
 
     Raises click.UsageError.
     """
-    if len(words) < len(names):
-        raise click.UsageError(f"missing argument: {' '.join(names[len(words) :])}")
+    is_file_alone = option_file is None and len(words) == len(names) and bool(names) and words[0].endswith(FILE_SUFFIX)
+    if len(words) < len(names) or is_file_alone:
+        raise click.UsageError(f"missing argument: {' '.join(names[len(words) - is_file_alone :])}")
     if len(words) > len(names) + 1:
         raise click.UsageError(f"too many arguments: {' '.join(words)}")
     rest, file = tuple(words), None

@@ -1,7 +1,7 @@
 """What an operator's command would change, row by row: one value for all of them. Pure.
 
 Each change is one conditional write of one row, made from the row as the plan saw it. So two operators, or an operator
-and a worker, never overwrite each other: whoever comes second is refused, and is told. A plan that is carried out in
+and a worker, never overwrite each other: whoever comes second is refused, and learns so. A plan that is carried out in
 part, because a row moved or the network failed, leaves every row either as it was or as planned; asking again plans
 what is left.
 
@@ -66,7 +66,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A change and its fate; `why` says more unless it is done. `row` is what the table has then, if it told."""
+    """A change and its fate; `why` says more unless it is done. `row` is what the table has then, if it answered so."""
 
     change: Change
     fate: Fate

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import click
 
@@ -27,14 +27,16 @@ from mld.leases.checkpoints import CheckpointRange, Illegal, NoWrite, Write
 from mld.leases.lease import Lease
 from mld.operating.naming import ChosenShard
 from mld.operating.points import Point, PointKind
-from mld.operating.stream_access import SpanError, SpanReader, SpanStart, initial_of, span_start, streams_of
+from mld.operating.stream_access import SpanError, SpanReader, SpanStart, span_start, streams_of
 from mld.properties.redaction import printable
+from mld.properties.settings import Settings
 from mld.properties.spark import PREFIX
 from mld.protocol.command import split_command
 from mld.protocol.conversation import ProcessorError
 from mld.protocol.messages import CheckpointErrorName, CheckpointRequest, Dialect, Initialize, StreamLabel
 from mld.retrieval.placement import Placement
 from mld.retrieval.rawpage import RawPage
+from mld.retrieval.starting_points import initial_position
 from mld.tracking.stream_list import account_and_name
 
 WARN_AFTER_S = 86_400.0 * 365  # never: a debugger holds the child
@@ -46,135 +48,112 @@ UNKNOWN_EPOCH = 1
 CHILD_STDERR, CHILD_STDOUT = "child_stderr", "child_stdout"
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """`until` is inclusive for a sequence number; a time ends before the first record that arrived then or later. The
-    tip of the shard ends any span."""
+@dataclass(slots=True)
+class Replayer:
+    """One replay, and how far it has come.
 
+    `until` is inclusive for a sequence number; a time ends before the first record that arrived then or later. The tip
+    of the shard ends any span.
+    """
+
+    settings: Settings
     shard_id: str
     start: SpanStart
     until: Point
-    max_records: int | None = None
+    streams: Streams
+    host: ProcessorHost
+    clock: Clock
     hash_range: HashRange | None = None
-    dialect: Dialect = Dialect.KCL_2
-    on_empty: bool = False
-    """Also batches without records are delivered."""
     stream: StreamLabel | None = None
     """The shard's, if the application reads several."""
-
-    @property
-    def address(self) -> ShardAddress:
-        """For whom the child is started."""
-        key = self.shard_id if self.stream is None else f"{self.stream.id}:{self.shard_id}"
-        return ShardAddress(key, self.shard_id, self.stream)
-
-
-@dataclass(slots=True)
-class Replayed:
-    """What happened so far. `failure` None: the processor has done all that was asked of it."""
 
     records: int = 0
     batches: int = 0
     last: Position | None = None
     checkpoint: Position | None = None
-    refused: int = 0
-    is_over: bool = False
-    """The shard has ended within the span."""
     in_hand: str = ""
     """What the processor was doing last."""
     failure: str | None = None
+    """None: it has done all that was asked of it."""
     ended: str = ""
     """How the child's process ended."""
+    _range: CheckpointRange = field(init=False)
+    _processor: Processor | None = None
 
+    def __post_init__(self) -> None:
+        self._range = CheckpointRange.starting_at(self.start.after)
 
-class Replayer:
-    """One replay; `tell` is given a line for each checkpoint."""
-
-    def __init__(
-        self, replay: Replay, streams: Streams, host: ProcessorHost, clock: Clock, tell: Callable[[str], None]
-    ) -> None:
-        self._replay = replay
-        self._streams = streams
-        self._host = host
-        self._clock = clock
-        self._tell = tell
-        self._range = CheckpointRange.starting_at(replay.start.after)
-        self._done = Replayed()
-        self._processor: Processor | None = None
-
-    async def run(self) -> Replayed:
+    async def run(self) -> None:
         """Drive the processor from the start of the span to its end. Raises StreamError and ChildStartError; the child
         is gone then."""
         try:
             await self._drive()
         except ProcessorError as error:
-            self._done.failure = str(error)
+            self.failure = str(error)
         finally:
             processor, self._processor = self._processor, None
             if processor is not None:
-                self._done.ended = await processor.kill()
-        return self._done
+                self.ended = await processor.kill()
 
     async def _drive(self) -> None:
-        replay = self._replay
-        reader = SpanReader(self._streams, self._clock, replay.shard_id, replay.start.start)
-        page = await reader.page(replay.max_records)  # what cannot be read needs no child
-        child = await self._host.start(replay.address)
+        key = self.shard_id if self.stream is None else f"{self.stream.id}:{self.shard_id}"
+        most, speaks = self.settings.reader.records_max, Dialect(self.settings.child.protocol_version)
+        reader = SpanReader(self.streams, self.clock, self.shard_id, self.start.start)
+        page = await reader.page(most)  # what cannot be read needs no child
+        child = await self.host.start(ShardAddress(key, self.shard_id, self.stream))
         self._processor = processor = Processor(
             child,
-            replay.shard_id,
-            replay.dialect,
-            self._clock,
+            self.shard_id,
+            speaks,
+            self.clock,
             on_checkpoint=self._checkpoint,
             reply_timeout_s=None,
             warn_after_s=WARN_AFTER_S,
             logs_fields=False,
         )
-        name = replay.start.name
-        self._done.in_hand = "initialize"
-        await processor.initialize(Initialize(replay.shard_id, name.sequence, name.sub, replay.stream))
+        name = self.start.name
+        self.in_hand = "initialize"
+        await processor.initialize(Initialize(self.shard_id, name.sequence, name.sub, self.stream))
         while True:
             batch, is_last = await self._cut(page)
-            if batch.largest is not None or replay.on_empty:
+            if batch.largest is not None or self.settings.child.deliver_empty_batches:
                 await self._deliver(processor, batch)
             if is_last or reader.is_over or page.millis_behind_latest == 0:
                 break
-            page = await reader.page(replay.max_records)
+            page = await reader.page(most)
         if reader.is_over and not is_last:
             await self._end_shard(processor)
         else:
-            self._done.in_hand = "shutdownRequested"
+            self.in_hand = "shutdownRequested"
             await processor.shutdown_requested(self._range.last.sequence)
             await processor.lease_lost()
         self._processor = None
-        self._done.ended = await processor.end()
+        self.ended = await processor.end()
 
     async def _deliver(self, processor: Processor, batch: ChildBatch) -> None:
         def written() -> None:
             if batch.largest is not None:
                 self._range = self._range.deliver(batch.largest)
 
-        self._done.in_hand = f"the batch up to {batch.largest}"
+        self.in_hand = f"the batch up to {batch.largest}"
         await processor.process_records(batch.line(), written=written)
-        self._done.batches += 1
-        self._done.records += batch.count
-        self._done.last = batch.largest or self._done.last
+        self.batches += 1
+        self.records += batch.count
+        self.last = batch.largest or self.last
 
     async def _end_shard(self, processor: Processor) -> None:
-        self._done.is_over = True
-
         def written() -> None:
             self._range = self._range.at_shard_end()
 
-        self._done.in_hand = "shardEnded"
+        self.in_hand = "shardEnded"
         await processor.shard_ended(written)
         if not self._range.is_complete:
             raise ProcessorError("answered shardEnded without a successful checkpoint")
 
     async def _cut(self, page: RawPage) -> tuple[ChildBatch, bool]:
         """Return (what of the page lies in the span, whether the span ends in it)."""
-        batch = page.after(self._replay.start.after, self._replay.hash_range)
-        until = self._replay.until
+        batch = page.after(self.start.after, self.hash_range)
+        until = self.until
         if until.kind not in (PointKind.TIME, PointKind.SEQUENCE) or batch.largest is None:
             return batch, False
         records = await records_of(batch)
@@ -188,15 +167,14 @@ class Replayer:
         """Judge it as a consumer does; what would be stored is shown instead."""
         match self._range.resolve(request.sequence_number, request.sub_sequence_number):
             case Illegal(reason):
-                self._done.refused += 1
-                self._tell(f"checkpoint refused: {reason}")
+                say(f"checkpoint refused: {reason}")
                 return CheckpointErrorName.ILLEGAL_ARGUMENT
             case Write(position):
                 self._range = self._range.written(position)
-                self._done.checkpoint = position
-                self._tell(f"checkpoint {position} (not stored)")
+                self.checkpoint = position
+                say(f"checkpoint {position} (not stored)")
             case NoWrite():
-                self._tell(f"checkpoint {self._range.last} again (not stored)")
+                say(f"checkpoint {self._range.last} again (not stored)")
         return None
 
 
@@ -242,22 +220,23 @@ async def run_replay(
     )
     with _ChildWords():
         async with streams_of(settings) as streams:
-            replay = Replay(
+            replay = Replayer(
+                settings,
                 shard_id,
-                span_start(start, shard_id, lease, initial_of(settings)),
+                span_start(start, shard_id, lease, initial_position(settings.initial_position)),
                 until,
-                settings.reader.records_max,
-                await Placement(streams, LoopClock()).range_of(await _hash_range(streams, shard_id)),
-                Dialect(settings.child.protocol_version),
-                settings.child.deliver_empty_batches,
-                stream=None if shard.stream is None else await _label(streams, shard, lease),
+                streams,
+                host,
+                clock,
+                await Placement(streams, clock).range_of(await _hash_range(streams, shard_id)),
+                None if shard.stream is None else await _label(streams, shard, lease),
             )
-            done = await Replayer(replay, streams, host, clock, say).run()
-    return _tell(shard_id, done)
+            await replay.run()
+    return _tell(replay)
 
 
 async def _label(streams: Streams, shard: ChosenShard, lease: Lease | None) -> StreamLabel:
-    """Return what the processor is told of its stream: as the lease table has it, else as the service says."""
+    """Return the label of the stream that the processor gets: as the lease table has it, else by the service."""
     summary = await streams.describe()
     if lease is not None and lease.stream is not None:
         return StreamLabel(shard.settings.stream_name, summary.arn, lease.stream)
@@ -279,9 +258,9 @@ async def _hash_range(streams: Streams, shard_id: str) -> HashRange:
             raise SpanError(f"the stream has no shard {shard_id}; `mld leases` shows the shards")
 
 
-def _tell(shard_id: str, done: Replayed) -> int:
+def _tell(done: Replayer) -> int:
     last = f", the last one {done.last}" if done.last is not None else ""
-    say(f"{done.records} records in {done.batches} batches of {shard_id} were processed{last}")
+    say(f"{done.records} records in {done.batches} batches of {done.shard_id} were processed{last}")
     if done.failure is None:
         say(f"the last checkpoint would have been {done.checkpoint or 'none'}; {done.ended}")
         return EXIT_OK

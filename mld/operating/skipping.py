@@ -30,10 +30,10 @@ from mld.operating.operator_hold import Observed
 from mld.operating.options import Asked, show
 from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, Outcome, advance
 from mld.operating.steering import plan_leave_out
-from mld.operating.stream_access import SpanReader, framed_records, initial_of
+from mld.operating.stream_access import SpanReader, framed_records
 from mld.protocol.framed import FramedRecord
 from mld.retrieval.placement import Placement
-from mld.retrieval.starting_points import lacks_timestamp, starting_point
+from mld.retrieval.starting_points import initial_position, lacks_timestamp, starting_point
 
 RECORDS_SHOWN = 20
 _PAST = re.compile(r"(?P<sequence>[0-9]{1,129})(?:/(?P<sub>[0-9]{1,19}))?", re.ASCII)
@@ -197,7 +197,7 @@ async def skip_in(app: Application, asked: Asked, wanted: SkipRange, stream: str
     leases = {lease.key: lease for lease in seen.table.scan.leases}
     lease = leases[full_key(leases, shard)]
     await app.shards(seen.table)
-    initial = initial_of(app.settings)
+    initial = initial_position(app.settings.initial_position)
     require_new(path)
     await app.require_no_operators(seen)
     found: list[str] = []

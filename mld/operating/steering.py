@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mld.core.positions import SUB_MAX, Position
+from mld.fleet.membership import spread
 from mld.fleet.report import reports
-from mld.fleet.roster import spread
 from mld.fleet.values import LEASE_TABLE_KEY, Place
 from mld.leases import writes
-from mld.leases.lease import Lease
-from mld.leases.room import loads_of
+from mld.leases.lease import Lease, loads_of
 from mld.leases.rows import LEFT_OUT_MAX
 from mld.leases.table import Absent, Condition, Present, Value
 from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ShardView, WorkerView

@@ -187,7 +187,7 @@ class Work:
 
 
 def user_records(data: Payload, hash_range: HashRange | None, work: Work) -> Steps[UserRecords | None]:
-    """Yield the user records in a record's payload; None if it is no aggregate, and is to be delivered as it came.
+    """Return the user records in a record's payload; None if it is no aggregate, and is to be delivered as it came.
 
     Raises MisroutedAggregateError if one of them does not belong into `hash_range` (None: unknown): nothing of it may
     be delivered then, as the producer, who built it for another shard, sends them all again. Raises

@@ -216,7 +216,7 @@ class RawBatch:
         return sum([piece.data_bytes for piece in self.pieces])
 
     def opening(self) -> Steps[None]:
-        """Yield nothing: nothing has to be opened."""
+        """Return nothing: nothing has to be opened."""
         yield from ()
 
     def around_frames(self) -> list[tuple[RawBatch, bool]]:

@@ -13,12 +13,18 @@ from dataclasses import dataclass, replace
 
 from mld.core.positions import AT_TIMESTAMP_NAME, LATEST_NAME, TRIM_HORIZON_NAME, InitialPosition, Position
 from mld.core.streams import IteratorType, Page, StartingPoint
+from mld.properties.values import InitialPositionSetting
 
 LATEST_MARGIN_S = 10.0
 """How far our clock may be ahead of Kinesis's before a restart of a LATEST reader, which goes by time, skips records.
 
 The price: such a restart may deliver records up to this much older than LATEST was.
 """
+
+
+def initial_position(configured: InitialPositionSetting) -> InitialPosition:
+    """Return where leases without a number begin, by the settings."""
+    return InitialPosition(Position(configured.kind.value), configured.timestamp_s)
 
 
 def starting_point(checkpoint: Position, initial: InitialPosition, anchor_s: float | None = None) -> StartingPoint:

@@ -113,7 +113,7 @@ class StatusView:
 
 
 def document(view: StatusView) -> Steps[Document]:
-    """Yield the page's data as plain values."""
+    """Return the page's data as plain values."""
     value = view.head()
     for name, ones in view.lists().items():
         value[name] = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from mld.core.clock import Clock
 from mld.core.periods import AUDIT_PERIOD_S
@@ -22,9 +22,8 @@ from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.metrics.registry import Metrics
-from mld.shards.detector import ShardDetector, ShardsListed
+from mld.shards.detector import ShardDetector, ShardRows, ShardsListed
 from mld.shards.holes import Findings, abandoned, examine, is_urgent, ranges_to_fill, sightings
-from mld.shards.ports import ShardRows
 from mld.shards.sync import ShardSync, SyncResult
 
 _log = logging.getLogger(__name__)
@@ -44,6 +43,7 @@ class _Memory:
     finished: Mapping[str, int] = field(default_factory=dict)  # completed rows and their counters
 
 
+@dataclass(eq=False)
 class Auditor:
     """Audits the leases of one stream while `is_leader` says so. `run` ends only by cancellation.
 
@@ -51,36 +51,27 @@ class Auditor:
     stream's identifier among several.
     """
 
-    def __init__(
-        self,
-        table: ShardRows,
-        detector: ShardDetector,
-        sync: ShardSync,
-        clock: Clock,
-        is_leader: Callable[[], Awaitable[bool]],
-        *,
-        on_created: Callable[[], None],
-        on_abandoned: Callable[[Lease], None],
-        metrics: Metrics | None = None,
-        stream: str | None = None,
-    ) -> None:
-        self._stream = stream
-        self._worker = (Metrics() if metrics is None else metrics).worker
-        self._table = table
-        self._detector = detector
-        self._sync = sync
-        self._clock = clock
-        self._is_leader = is_leader
-        self._on_created = on_created
-        self._on_abandoned = on_abandoned
+    table: ShardRows
+    detector: ShardDetector
+    sync: ShardSync
+    clock: Clock
+    is_leader: Callable[[], Awaitable[bool]]
+    _: KW_ONLY
+    on_created: Callable[[], None]
+    on_abandoned: Callable[[Lease], None]
+    metrics: Metrics = field(default_factory=Metrics)
+    stream: str | None = None
+
+    def __post_init__(self) -> None:
+        self._worker = self.metrics.worker
         self._memory = _Memory()
         self._next_at_s: float | None = None  # None: does not lead
 
     async def run(self) -> None:
         """Audit at once when leadership is won, then every `AUDIT_PERIOD_S` while it lasts."""
         while True:
-            await self.step(await self._is_leader())
-            await self._clock.sleep(LEADERSHIP_POLL_S)
+            await self.step(await self.is_leader())
+            await self.clock.sleep(LEADERSHIP_POLL_S)
 
     async def step(self, leads: bool) -> None:
         """Audit if this worker `leads` and it is time."""
@@ -89,17 +80,17 @@ class Auditor:
             self._memory = _Memory()
         elif self.is_due(leads):
             completed = await self._audit_or_log()
-            self._next_at_s = self._clock.monotonic() + (AUDIT_PERIOD_S if completed else RETRY_S)
+            self._next_at_s = self.clock.monotonic() + (AUDIT_PERIOD_S if completed else RETRY_S)
 
     def is_due(self, leads: bool) -> bool:
-        """Whether `step` has something to do."""
+        """Return whether `step` has something to do."""
         if not leads:
             return self._next_at_s is not None
-        return self._next_at_s is None or self._clock.monotonic() >= self._next_at_s
+        return self._next_at_s is None or self.clock.monotonic() >= self._next_at_s
 
     async def _audit_or_log(self) -> bool:
         try:
-            with self._worker.operations.audits.all.timed(self._clock.monotonic):
+            with self._worker.operations.audits.all.timed(self.clock.monotonic):
                 return await self.audit()
         except Exception as error:
             failure = survived(error, "auditing the leases")
@@ -107,26 +98,27 @@ class Auditor:
             return False
 
     async def audit(self) -> bool:
-        """One audit, whoever leads. False if the stream or its list of shards was not fit for it: it is tried again.
+        """Return one audit, whoever leads. False if the stream or its list of shards was not fit for it: it is tried
+        again.
 
         A hole that the list of shards does not explain is watched. Raises `errors.TableError` and `errors.StreamError`.
         """
-        scan = await self._table.scan()
+        scan = await self.table.scan()
         rows, self._memory.finished = abandoned(self._memory.finished, scan.leases)
         for lease in rows:
-            self._on_abandoned(lease)
-        if not self._detector.kind.has_hash_keys and not scan.is_empty:
-            return self._is_done(await self._sync.sync(scan))  # no hole would show a shard that lacks its lease
+            self.on_abandoned(lease)
+        if not self.detector.kind.has_hash_keys and not scan.is_empty:
+            return self._is_done(await self.sync.sync(scan))  # no hole would show a shard that lacks its lease
         findings = await self._examine(scan)
         if findings.is_empty or findings.is_clean:
             self._note(findings)
         if findings.is_empty:
             _log.info("the table has no leases", extra={"action": "audit_no_leases"})
-            return self._is_done(await self._sync.bootstrap(scan))
+            return self._is_done(await self.sync.bootstrap(scan))
         if findings.is_clean:
             self._memory.sightings = {}
             return True
-        listing = await self._detector.list_all()
+        listing = await self.detector.list_all()
         if not isinstance(listing, ShardsListed) or not listing.shards:
             reason = "ListShards names no shard" if isinstance(listing, ShardsListed) else listing.reason
             _log.warning("audit without a list of shards: %s", reason, extra={"action": "audit_not_done"})
@@ -145,12 +137,12 @@ class Auditor:
         return findings.without(self._memory.hopeless)
 
     def _note(self, findings: Findings) -> None:
-        """What is missing. KCL counts streams: here there is one."""
+        """Count what is missing. KCL counts streams: here there is one."""
         audits = self._worker.operations.audits
         audits.partial.note(bool(findings.holes))
         audits.to_sync.note(bool(findings.is_empty or findings.holes or findings.missing_children))
         audits.skipped.note(0)  # one loop audits and syncs, so that none is skipped
-        self._worker.table.holes_of[self._stream] = len(findings.holes)
+        self._worker.table.holes_of[self.stream] = len(findings.holes)
 
     def _learn(self, findings: Findings, shards: tuple[Shard, ...]) -> None:
         """Remember what only the list of shards can tell, so that it is not listed again for the same rows."""
@@ -163,7 +155,7 @@ class Auditor:
         filled = 0
         for key, hash_range in list(ranges_to_fill(scan.leases, shards).items())[:FILLS_MAX]:
             try:
-                filled += await self._table.apply(writes.fill_hash_range(key, hash_range))
+                filled += await self.table.apply(writes.fill_hash_range(key, hash_range))
             except Exception as error:
                 failure = survived(error, "filling in a hash range", key)
                 _log.warning("hash range not filled in: %s", failure, extra={"action": "fill_failed", "shard": key})
@@ -183,10 +175,10 @@ class Auditor:
             extra={"action": "audit_findings", "sightings": max(counts.values(), default=1)},
         )
         if urgent:
-            return self._is_done(await self._sync.sync(scan))
-        return self._is_done(await self._sync.sync_with(scan, shards))
+            return self._is_done(await self.sync.sync(scan))
+        return self._is_done(await self.sync.sync_with(scan, shards))
 
     def _is_done(self, result: SyncResult) -> bool:
         if result.created:
-            self._on_created()
+            self.on_created()
         return result.is_done and not result.postponed

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from mld.core.clock import Clock
 from mld.core.errors import StreamError, TableMissingError, TableThrottledError
@@ -24,10 +24,9 @@ from mld.core.turns import in_turns
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.metrics.registry import DELETED, Metrics
-from mld.shards.detector import ShardDetector, ShardsListed
+from mld.shards.detector import ShardDetector, ShardRows, ShardsListed
 from mld.shards.graph import id_order
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
-from mld.shards.ports import ShardRows
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ Decision = Delete | Keep | Forget
 
 
 def judge_cleanup(row: Lease | None, family: Mapping[str, Lease | None], *, completed_due: bool) -> Decision | None:
-    """What the rows alone say about an entry: its own `row`, and those of its parents and recorded children.
+    """Return what the rows alone say about an entry: its own `row`, and those of its parents and recorded children.
 
     None: they do not decide; the list of shards may. A child counts as started at LATEST, at any sequence number and at
     SHARD_END.
@@ -92,7 +91,7 @@ def judge_cleanup(row: Lease | None, family: Mapping[str, Lease | None], *, comp
 
 
 def judge_garbage(row: Lease, survey: Survey) -> Delete | Keep:
-    """Whether the shard of a completed `row` has left retention, so that the row is of no more use."""
+    """Return whether the shard of a completed `row` has left retention, so that the row is of no more use."""
     match survey.judge(row):
         case Park(reason):
             return Keep(reason)
@@ -105,6 +104,7 @@ def judge_garbage(row: Lease, survey: Survey) -> Delete | Keep:
             return Delete(evidence)
 
 
+@dataclass(eq=False)
 class LeaseCleanup:
     """The queue of finished leases of one worker and one stream. `run` ends only by cancellation.
 
@@ -114,26 +114,19 @@ class LeaseCleanup:
     of it. `on_missing_child` is told of a child without a row, which a shard sync restores.
     """
 
-    def __init__(
-        self,
-        table: ShardRows,
-        detector: ShardDetector,
-        clock: Clock,
-        *,
-        enabled: bool = True,
-        completed_interval_s: float = COMPLETED_INTERVAL_S,
-        on_missing_child: Callable[[str], None],
-        metrics: Metrics | None = None,
-    ) -> None:
-        self._worker = (Metrics() if metrics is None else metrics).worker
-        self._table = table
-        self._detector = detector
-        self._clock = clock
-        self._enabled = enabled
-        self._completed_interval_s = completed_interval_s
-        self._on_missing_child = on_missing_child
+    table: ShardRows
+    detector: ShardDetector
+    clock: Clock
+    _: KW_ONLY
+    enabled: bool = True
+    completed_interval_s: float = COMPLETED_INTERVAL_S
+    on_missing_child: Callable[[str], None]
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        self._worker = self.metrics.worker
         self._queue: dict[str, LookTime] = {}
-        self._garbage_round = _Round(clock.monotonic())
+        self._garbage_round = _Round(self.clock.monotonic())
 
     @property
     def queued(self) -> tuple[str, ...]:
@@ -145,22 +138,22 @@ class LeaseCleanup:
         if lease.key not in self._queue and len(self._queue) >= ENTRIES_MAX:
             _log.warning("lease cleanup queue is full", extra={"action": "cleanup_queue_full", "shard": lease.key})
             return
-        now_s = self._clock.monotonic()
-        self._queue.setdefault(lease.key, LookTime(now_s + self._completed_interval_s, self._completed_interval_s))
+        now_s = self.clock.monotonic()
+        self._queue.setdefault(lease.key, LookTime(now_s + self.completed_interval_s, self.completed_interval_s))
 
     async def run(self) -> None:
         """Tick for ever, the first time at once; a slow tick delays the next instead of doubling it."""
         while True:
-            started_s = self._clock.monotonic()
+            started_s = self.clock.monotonic()
             await self.tick()
-            await self._clock.sleep(max(0.0, started_s + TICK_S - self._clock.monotonic()))
+            await self.clock.sleep(max(0.0, started_s + TICK_S - self.clock.monotonic()))
 
     async def tick(self) -> None:
         """Look at the entries that are due, at most `ENTRIES_PER_TICK_MAX`; an entry's error concerns it alone."""
-        now_s = self._clock.monotonic()
+        now_s = self.clock.monotonic()
         self._garbage_round.start_if_due(now_s, GARBAGE_INTERVAL_S, self._queue)
         due = self._due(now_s)
-        survey = _TickSurvey(self._table, self._detector, self._clock)
+        survey = _TickSurvey(self.table, self.detector, self.clock)
         for _ in range(ENTRIES_PER_TICK_MAX):
             key = heapq.heappop(due)[1] if due else self._garbage_round.next_key()
             if key is None:
@@ -171,7 +164,7 @@ class LeaseCleanup:
             garbage_due = self._garbage_round.take(key)
             self._queue[key] = self._queue[key].after(now_s)
             try:
-                row = await self._table.get(key)
+                row = await self.table.get(key)
                 await self._carry_out(key, await self._decide(row, survey, garbage_due))
             except Exception as error:
                 failure = survived(error, "cleaning up a lease", key)
@@ -183,12 +176,12 @@ class LeaseCleanup:
                     return  # the table is in trouble: the rest waits
                 continue
             for child in row.children if row is not None and key not in self._queue else ():
-                if self._enabled and child in self._queue:  # it may have waited for nothing but its parent's row
+                if self.enabled and child in self._queue:  # it may have waited for nothing but its parent's row
                     heapq.heappush(due, id_order(child))
 
     def _due(self, now_s: float) -> list[tuple[int, str]]:
-        """A heap of the entries to look at, parents first, so that a chain of generations goes in one tick."""
-        if not self._enabled:
+        """Return a heap of the entries to look at, parents first, so that a chain of generations goes in one tick."""
+        if not self.enabled:
             return []
         keys = (key for key, look in self._queue.items() if look.at_s <= now_s)
         return heapq.nsmallest(ENTRIES_PER_TICK_MAX, map(id_order, keys))
@@ -198,13 +191,13 @@ class LeaseCleanup:
         if isinstance(decision, (Delete, Forget)):
             return decision
         assert row is not None, "an entry without a row is forgotten"
-        if decision is None and self._enabled:
+        if decision is None and self.enabled:
             known = await survey.get()
             children = known.children_of(row.key)
             if children and known.is_listed(row.key):
                 # Rows written by KCL before 2.3 lack their children; from now on the rows decide.
-                await self._table.apply(writes.record_children(row.key, children))
-                decision = await self._judge_rows(await self._table.get(row.key))
+                await self.table.apply(writes.record_children(row.key, children))
+                decision = await self._judge_rows(await self.table.get(row.key))
                 return decision or Keep("its children are not known")
             return judge_garbage(row, known)
         if garbage_due:
@@ -212,14 +205,14 @@ class LeaseCleanup:
         return decision or Keep("the service is not asked now")
 
     async def _judge_rows(self, row: Lease | None) -> Decision | None:
-        relatives = sorted(row.children | row.parents) if row is not None and row.is_complete and self._enabled else []
-        family = {relative: await self._table.get(relative) for relative in relatives}
-        return judge_cleanup(row, family, completed_due=self._enabled)
+        relatives = sorted(row.children | row.parents) if row is not None and row.is_complete and self.enabled else []
+        family = {relative: await self.table.get(relative) for relative in relatives}
+        return judge_cleanup(row, family, completed_due=self.enabled)
 
     async def _carry_out(self, key: str, decision: Decision) -> None:
         match decision:
             case Delete(reason):
-                deleted = await self._table.apply(writes.delete_completed(key))
+                deleted = await self.table.apply(writes.delete_completed(key))
                 # Refused: somebody else deleted it, or it is in use again; either way it is not ours to delete.
                 self._queue.pop(key, None)
                 if deleted:
@@ -233,7 +226,7 @@ class LeaseCleanup:
             case Keep(reason, missing_child):
                 _log.debug("lease kept", extra={"action": "cleanup_kept", "shard": key, "why": reason})
                 if missing_child is not None:
-                    self._on_missing_child(missing_child)
+                    self.on_missing_child(missing_child)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +237,7 @@ class LookTime:
     then_s: float
 
     def after(self, now_s: float) -> LookTime:
-        """The next look after one at `now_s` that came to nothing: twice as long each time, within bounds."""
+        """Return the next look after one at `now_s` that came to nothing: twice as long each time, within bounds."""
         return LookTime(now_s + self.then_s, max(self.then_s, min(2 * self.then_s, BACKOFF_S_MAX)))
 
 
@@ -268,27 +261,29 @@ class _Round:
         return key in self._todo and self._todo.pop(key) is None
 
 
+@dataclass(eq=False)
 class _TickSurvey:
     """At most one scan and one listing a tick, made when the first entry needs them; the rows are read first."""
 
-    def __init__(self, table: ShardRows, detector: ShardDetector, clock: Clock) -> None:
-        self._table = table
-        self._detector = detector
-        self._clock = clock
+    table: ShardRows
+    detector: ShardDetector
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self._survey: Survey | None = None
 
     async def get(self) -> Survey:
         if self._survey is None:
-            leases = (await self._table.scan()).leases
+            leases = (await self.table.scan()).leases
             self._survey = await in_turns(
-                Survey.steps(leases, await self._shards(), self._detector.kind, self._clock.wall())
+                Survey.steps(leases, await self._shards(), self.detector.kind, self.clock.wall())
             )
         return self._survey
 
     async def _shards(self) -> tuple[Shard, ...] | None:
-        """None if the stream is missing, not ready, or cannot be listed now."""
+        """Return none if the stream is missing, not ready, or cannot be listed now."""
         try:
-            listing = await self._detector.list_all()
+            listing = await self.detector.list_all()
         except StreamError as error:
             _log.warning("cleanup cannot list shards", extra={"action": "cleanup_listing", "error": str(error)})
             return None

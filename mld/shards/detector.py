@@ -4,13 +4,16 @@ Rules: shards#listing-pages, shards#listing-retries (transient errors and time-o
 page token restarts the listing) and shards#complete-listings ("not ready" is an answer of its own).
 
 Never returns part of a listing, and never takes an error for an empty list.
+
+`ShardRows`: what this room needs of the lease table, for one stream. A `LeaseTable` of one stream is one.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from typing import Protocol
 
 from mld.core.clock import Clock
 from mld.core.errors import (
@@ -23,6 +26,19 @@ from mld.core.errors import (
 )
 from mld.core.streams import STREAM_DISABLED, Shard, ShardFilter, ShardsPage, StreamKind, Streams
 from mld.core.surviving import ours
+from mld.leases.lease import Lease
+from mld.leases.table import AnswerT, LeaseWrite, TableScan
+
+
+class ShardRows(Protocol):
+    """The rows of one stream. Their keys are shard ids; each method is that of `leases.table.LeaseTable`."""
+
+    async def scan(self) -> TableScan: ...
+
+    async def get(self, key: str) -> Lease | None: ...
+
+    async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT: ...
+
 
 _log = logging.getLogger(__name__)
 
@@ -54,28 +70,23 @@ class NotListed:
 Listing = ShardsListed | NotListed
 
 
+@dataclass(eq=False)
 class ShardDetector:
     """Lists the shards of one stream. `backoff_s` and `attempts_max` are the two listShards settings of the daemon."""
 
-    def __init__(
-        self,
-        streams: Streams,
-        clock: Clock,
-        rng: random.Random,
-        *,
-        backoff_s: float = BACKOFF_S,
-        attempts_max: int = ATTEMPTS_MAX,
-        kind: StreamKind = StreamKind.KINESIS,
-    ) -> None:
-        self.kind = kind
-        self._streams = streams
-        self._clock = clock
-        self._rng = rng
-        self._backoff_s = backoff_s
-        self._attempts_max = max(1, attempts_max)
+    streams: Streams
+    clock: Clock
+    rng: random.Random
+    _: KW_ONLY
+    backoff_s: float = BACKOFF_S
+    attempts_max: int = ATTEMPTS_MAX
+    kind: StreamKind = StreamKind.KINESIS
+
+    def __post_init__(self) -> None:
+        self._attempts_max = max(1, self.attempts_max)
 
     async def list_all(self, shard_filter: ShardFilter | None = None) -> Listing:
-        """Every shard the filter selects; without one, every shard inside retention.
+        """Return every shard the filter selects; without one, every shard inside retention.
 
         Raises StreamThrottledError, StreamUnavailableError, IteratorExpiredError or InvalidStreamResponseError once the
         retries are used up, and any other `errors.StreamError` at once.
@@ -99,11 +110,12 @@ class ShardDetector:
             return NotListed(reason, is_missing=True)
 
     async def takes_records(self) -> bool:
-        """Whether new records, and with them new shards, may still come: not to a stream of a table that was switched
-        off. Raises `errors.StreamError`."""
+        """Return whether new records, and with them new shards, may still come: not to a stream of a table that was
+        switched off. Raises `errors.StreamError`.
+        """
         if self.kind is StreamKind.KINESIS:
             return True
-        return (await ours(self._streams.describe(), "describing the stream")).status != STREAM_DISABLED
+        return (await ours(self.streams.describe(), "describing the stream")).status != STREAM_DISABLED
 
     async def _complete_listing(self, shard_filter: ShardFilter | None) -> tuple[Shard, ...]:
         for restart in range(RESTARTS_MAX + 1):
@@ -131,22 +143,22 @@ class ShardDetector:
         throttled = transient = 0
         while True:
             try:
-                return await ours(self._streams.list_shards(shard_filter, token), "listing shards")
+                return await ours(self.streams.list_shards(shard_filter, token), "listing shards")
             except StreamThrottledError as error:
                 throttled += 1
                 if throttled >= self._attempts_max:
                     raise
                 # Java waits the same time in every worker; up to half of it more spreads them.
-                delay_s = self._backoff_s * self._rng.uniform(1.0, 1.5)
+                delay_s = self.backoff_s * self.rng.uniform(1.0, 1.5)
                 self._log_retry(error, delay_s)
             except (StreamUnavailableError, InvalidStreamResponseError) as error:
                 transient += 1
                 if transient >= min(TRANSIENT_ATTEMPTS_MAX, self._attempts_max):
                     raise
-                ceiling_s = min(self._backoff_s, TRANSIENT_BACKOFF_FIRST_S * 2 ** (transient - 1))
-                delay_s = ceiling_s * self._rng.uniform(0.5, 1.0)
+                ceiling_s = min(self.backoff_s, TRANSIENT_BACKOFF_FIRST_S * 2 ** (transient - 1))
+                delay_s = ceiling_s * self.rng.uniform(0.5, 1.0)
                 self._log_retry(error, delay_s)
-            await self._clock.sleep(delay_s)
+            await self.clock.sleep(delay_s)
 
     @staticmethod
     def _log_retry(error: Exception, delay_s: float) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mld.core.clock import Clock
 from mld.core.errors import LeaseLostError
@@ -21,10 +21,9 @@ from mld.core.turns import in_turns
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.metrics.registry import CREATED, Metrics
-from mld.shards.detector import ShardDetector, ShardsListed
+from mld.shards.detector import ShardDetector, ShardRows, ShardsListed
 from mld.shards.graph import children_in, new_lease
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
-from mld.shards.ports import ShardRows
 from mld.shards.sync import ShardSync, SyncResult
 
 _log = logging.getLogger(__name__)
@@ -81,7 +80,7 @@ def plan_shard_end(
     trimmed: Collection[str] = (),
     merges: bool = True,
 ) -> Create | BlockedOnMergeParent | Invalid:
-    """The rows to create when the shard of `lease` ends with `children`, which is not empty.
+    """Return the rows to create when the shard of `lease` ends with `children`, which is not empty.
 
     `parent_rows_present` are those of a merge child's parents that have a row, whatever its checkpoint. One of two
     missing blocks, unless nothing is left to wait for: the child has its row (`child_row_present`), or the parent left
@@ -107,23 +106,19 @@ def plan_shard_end(
     return Create(tuple(new_lease(child, TRIM_HORIZON) for child in in_order))
 
 
+@dataclass(eq=False)
 class ShardEnding:
     """Prepares the table for the end of any shard of one stream; one object serves all of this worker's shards."""
 
-    def __init__(
-        self,
-        table: ShardRows,
-        sync: ShardSync,
-        detector: ShardDetector,
-        clock: Clock,
-        metrics: Metrics | None = None,
-    ) -> None:
-        worker = (Metrics() if metrics is None else metrics).worker
+    table: ShardRows
+    sync: ShardSync
+    detector: ShardDetector
+    clock: Clock
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        worker = self.metrics.worker
         self._operation, self._rows = worker.operations.shard_end, worker.rows
-        self._table = table
-        self._sync = sync
-        self._detector = detector
-        self._clock = clock
         self._last_sync_at_s: float | None = None
 
     async def prepare(self, lease: Lease, children: Sequence[ChildShard]) -> Preparation:
@@ -141,11 +136,13 @@ class ShardEnding:
         return await self._look_up(lease)
 
     async def _look_up(self, lease: Lease) -> Preparation:
-        """An end without children: is the shard over, and which shards follow it? Rows are read before the listing."""
-        scan = await self._table.scan()
-        listing = await self._detector.list_all()
+        """Return an end without children: is the shard over, and which shards follow it? Rows are read before the
+        listing.
+        """
+        scan = await self.table.scan()
+        listing = await self.detector.list_all()
         shards = listing.shards if isinstance(listing, ShardsListed) else None
-        survey = await in_turns(Survey.steps(scan.leases, shards, self._detector.kind, self._clock.wall()))
+        survey = await in_turns(Survey.steps(scan.leases, shards, self.detector.kind, self.clock.wall()))
         match survey.judge(lease):
             case Park(reason):
                 return Blocked(reason if isinstance(listing, ShardsListed) else f"{reason} ({listing.reason})")
@@ -158,14 +155,14 @@ class ShardEnding:
                     "shard has left retention",
                     extra={"action": "shard_expired", "shard": lease.key, "evidence": evidence},
                 )
-                return await self._prepare_expired(lease, await self._sync.sync_with(scan, shards))
+                return await self._prepare_expired(lease, await self.sync.sync_with(scan, shards))
 
     async def _prepare_listed(self, lease: Lease, shards: Sequence[Shard]) -> Preparation:
         children = children_in(shards, lease.key)
         is_open = any(shard.shard_id == lease.key and shard.is_open for shard in shards)
-        if is_open and (self._detector.kind.has_hash_keys or await self._detector.takes_records()):
+        if is_open and (self.detector.kind.has_hash_keys or await self.detector.takes_records()):
             return Invalid(f"shard {lease.key} seemed to end, but ListShards shows it open")
-        if not children and not await self._detector.takes_records():
+        if not children and not await self.detector.takes_records():
             _log.info(
                 "the last shard of a stream that was switched off", extra={"action": "shard_last", "shard": lease.key}
             )
@@ -175,7 +172,7 @@ class ShardEnding:
         return await self._prepare_with(lease, children)
 
     async def _prepare_expired(self, lease: Lease, result: SyncResult) -> Preparation:
-        """The sync made the rows of the listed children (shards#children-of-ended-parents).
+        """Return the sync made the rows of the listed children (shards#children-of-ended-parents).
 
         It left out a merge child that waits for a parent without a row.
         """
@@ -191,10 +188,10 @@ class ShardEnding:
     async def _prepare_with(self, lease: Lease, children: Sequence[ChildShard]) -> Preparation:
         child_row_present, trimmed = False, frozenset[str]()
         present: frozenset[str] = frozenset()
-        merges = self._detector.kind.has_hash_keys
+        merges = self.detector.kind.has_hash_keys
         if len(children) == 1 and merges:
             present = await self._rows_of(children[0].parents)
-            child_row_present = await self._table.get(children[0].shard_id) is not None
+            child_row_present = await self.table.get(children[0].shard_id) is not None
             if len(children[0].parents) != MERGE_PARENTS:
                 self._operation.missing_parent.note(1)
         plan = plan_shard_end(lease, children, present, child_row_present=child_row_present, merges=merges)
@@ -221,21 +218,21 @@ class ShardEnding:
                 return Prepared(synced + created)
 
     async def _sync_for_parent(self, parent: str) -> SyncResult | Blocked:
-        """A sync at once may give the missing merge parent its row; Java waits for its auditor."""
-        now_s = self._clock.monotonic()
+        """Return a sync at once may give the missing merge parent its row; Java waits for its auditor."""
+        now_s = self.clock.monotonic()
         if self._last_sync_at_s is not None and now_s - self._last_sync_at_s < SYNC_SPACING_S:
             return Blocked(f"merge parent {parent} has no lease yet; a sync was made a moment ago")
         self._last_sync_at_s = now_s
         _log.info("merge parent without a lease", extra={"action": "shard_sync_for_merge_parent", "shard": parent})
-        result = await self._sync.sync(await self._table.scan())
+        result = await self.sync.sync(await self.table.scan())
         return result if result.is_done else Blocked(f"merge parent {parent} has no lease; {result.sentence}")
 
     async def _rows_of(self, shard_ids: Collection[str]) -> frozenset[str]:
-        return frozenset([s for s in sorted(shard_ids) if await self._table.get(s) is not None])
+        return frozenset([s for s in sorted(shard_ids) if await self.table.get(s) is not None])
 
     async def _create(self, child: Lease) -> bool:
-        with self._operation.create_lease.timed(self._clock.monotonic):
-            created = await self._table.apply(writes.create(child))
+        with self._operation.create_lease.timed(self.clock.monotonic):
+            created = await self.table.apply(writes.create(child))
         if created:
             self._operation.created(child.checkpoint)
             self._rows.add(CREATED)
@@ -243,5 +240,5 @@ class ShardEnding:
         return created
 
     async def _record(self, lease: Lease, children: frozenset[str]) -> None:
-        if not await self._table.apply(writes.record_children(lease.key, children)):
+        if not await self.table.apply(writes.record_children(lease.key, children)):
             raise LeaseLostError(lease.key, "its row is gone")

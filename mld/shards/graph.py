@@ -17,6 +17,7 @@ Never done here: a lease for a shard whose listed parent is still open, or a lea
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 from mld.core.errors import InvalidStreamResponseError
 from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
@@ -37,7 +38,7 @@ class ShardGraph:
 
     @classmethod
     def steps(cls, shards: Iterable[Shard]) -> Steps[ShardGraph]:
-        """`ShardGraph(shards)`, in slices."""
+        """Make `ShardGraph(shards)`, in slices."""
         graph = cls()
         for number, shard in enumerate(shards):
             if number % SLICE == 0:
@@ -57,21 +58,23 @@ class ShardGraph:
         return [parent for parent in self.parents[shard_id] if parent in self.shards]
 
     def inconsistent(self) -> frozenset[str]:
-        """Children of a listed parent that is still open, amid a reshard (shards#inconsistent-listing)."""
+        """Return children of a listed parent that is still open, amid a reshard (shards#inconsistent-listing)."""
         # Few open shards have children, so those with children are walked through.
         parents = (parent for parent in self.children if parent in self.shards and self.shards[parent].is_open)
         return frozenset(child for parent in parents for child in self.children[parent])
 
     def above(self, shard_ids: Iterable[str]) -> Steps[set[str]]:
-        """Every listed proper ancestor of any of `shard_ids`."""
+        """Return every listed proper ancestor of any of `shard_ids`."""
         return _closure(shard_ids, lambda s: self.listed_parents(s) if s in self.shards else ())
 
     def below(self, shard_ids: Iterable[str]) -> Steps[set[str]]:
-        """Every proper descendant of any of `shard_ids`, which may be trimmed ones."""
+        """Return every proper descendant of any of `shard_ids`, which may be trimmed ones."""
         return _closure(shard_ids, lambda s: self.children.get(s, ()))
 
     def kin(self, shard_ids: Iterable[str]) -> Steps[set[str]]:
-        """Every listed shard that any line of parents and children connects with one of `shard_ids`, these included."""
+        """Return every listed shard that any line of parents and children connects with one of `shard_ids`, these
+        included.
+        """
         ids = [shard_id for shard_id in shard_ids if shard_id in self.shards]
         found = yield from _closure(ids, lambda s: [*self.listed_parents(s), *self.children.get(s, ())])
         return found.union(ids)
@@ -93,28 +96,30 @@ def _closure(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> Step
 
 
 def id_order(shard_id: str) -> tuple[int, str]:
-    """Sorts shard ids from old to young: they count up."""
+    """Sort shard ids from old to young: they count up."""
     return (len(shard_id), shard_id)
 
 
 def shares_keys(one: HashRange, other: HashRange | None) -> bool:
-    """Whether the ranges have a hash key in common; False for an unknown range."""
+    """Return whether the ranges have a hash key in common; False for an unknown range."""
     return other is not None and one.start <= other.end and other.start <= one.end
 
 
 def new_lease(shard: Shard | ChildShard, checkpoint: Position) -> Lease:
-    """The lease to create for `shard`; it names all parents, even ones no longer listed."""
+    """Return the lease to create for `shard`; it names all parents, even ones no longer listed."""
     return Lease(shard.shard_id, checkpoint, parents=shard.parents, hash_range=shard.hash_range)
 
 
 def children_in(shards: Iterable[Shard], shard_id: str) -> tuple[ChildShard, ...]:
-    """The listed children of `shard_id`, for when the service does not name them (shards#ends-without-children)."""
+    """Return the listed children of `shard_id`, for when the service does not name them
+    (shards#ends-without-children).
+    """
     found = sorted((s for s in shards if shard_id in s.parents), key=lambda s: s.shard_id)
     return tuple(ChildShard(s.shard_id, s.parents, s.hash_range) for s in found)
 
 
 def partition_fault(shards: Iterable[Shard]) -> str | None:
-    """Why `shards` do not cover the hash key space exactly once, or None if they do."""
+    """Return why `shards` do not cover the hash key space exactly once, or None if they do."""
     next_key = 0
     for shard in sorted(shards, key=lambda s: (s.hash_range.start, s.hash_range.end)):
         if shard.hash_range.start > next_key:
@@ -128,7 +133,7 @@ def partition_fault(shards: Iterable[Shard]) -> str | None:
 
 
 def oldest_generation(shards: Sequence[Shard]) -> Steps[tuple[Shard, ...]]:
-    """`shards` without those that descend from another of them.
+    """Return `shards` without those that descend from another of them.
 
     A snapshot taken at the instant of a reshard holds parent and children. The children are then read after their
     parent, from their start, as always; Java fails on the overlap, for ever if the timestamp is that instant.
@@ -139,7 +144,7 @@ def oldest_generation(shards: Sequence[Shard]) -> Steps[tuple[Shard, ...]]:
 
 
 def leases_for_empty_table(shards: Sequence[Shard], initial: InitialPosition) -> Steps[tuple[Lease, ...]]:
-    """One lease for every shard of the filtered listing, open or closed, at the configured position."""
+    """Return one lease for every shard of the filtered listing, open or closed, at the configured position."""
     graph = yield from ShardGraph.steps(shards)
     return (yield from in_order(graph, dict.fromkeys(graph.shards, initial.sentinel)))
 
@@ -153,7 +158,7 @@ def missing_leases(
     unreadable: Collection[str] = (),
     snapshot: Collection[str] = (),
 ) -> Steps[tuple[Lease, ...]]:
-    """The leases to create for a table with rows, ancestors first: by starting sequence number, then by shard id.
+    """Return the leases to create for a table with rows, ancestors first: by starting sequence number, then shard id.
 
     `unreadable` names rows that exist but cannot be parsed; they count as leased. `snapshot` names the shards that were
     open at the configured timestamp, if that is known. Four additions to Java's rules, which `Walk` follows:
@@ -183,7 +188,7 @@ def missing_leases(
 
 
 def _accepted_inconsistency(graph: ShardGraph, ignore_unexpected_children: bool) -> frozenset[str]:
-    """The inconsistent shards, to be left out; raises if there are any and they are not to be ignored."""
+    """Return the inconsistent shards, to be left out; raises if there are any and they are not to be ignored."""
     inconsistent = graph.inconsistent()
     if inconsistent and not ignore_unexpected_children:
         names = ", ".join(sorted(inconsistent)[:5])
@@ -197,7 +202,7 @@ def _accepted_inconsistency(graph: ShardGraph, ignore_unexpected_children: bool)
 def _missing_children(
     graph: ShardGraph, rows: Mapping[str, Lease | None], skipped: frozenset[str]
 ) -> Steps[frozenset[str]]:
-    """Children without a row that nobody else will create, because a parent *with* a row is over.
+    """Return children without a row that nobody else will create, because a parent *with* a row is over.
 
     Over means: its row is at SHARD_END, or it is trimmed, so that its consumer will end without learning its children.
     Such a child was never processed and deleted (shards#deletion-order-of-rows), so TRIM_HORIZON repeats nothing; an
@@ -231,7 +236,7 @@ def _missing_children(
 
 
 def _settled(graph: ShardGraph, leased: frozenset[str], snapshot: Collection[str]) -> Steps[frozenset[str]]:
-    """Shards without a row that need not be read: nothing above them has a row, and something below was begun.
+    """Return shards without a row that need not be read: nothing above them has a row, and something below was begun.
 
     A row below exists because this shard ended, or because the application began after it; a `snapshot` of a timestamp
     says that the application begins after it. With a row above it, the way down from there is still to come,
@@ -243,45 +248,40 @@ def _settled(graph: ShardGraph, leased: frozenset[str], snapshot: Collection[str
     return frozenset(passed - leased - still_to_come)
 
 
+@dataclass(eq=False)
 class Walk:
     """The recursion upwards with an explicit stack: a chain of reshards may be longer than Python's."""
 
-    def __init__(
-        self,
-        graph: ShardGraph,
-        leased: frozenset[str],
-        sentinel: Position,
-        *,
-        settled: frozenset[str],
-        outside: frozenset[str],
-    ) -> None:
-        self._graph = graph
-        self._leased = leased
-        self._sentinel = sentinel
-        self._settled = settled
-        self._outside = outside
+    graph: ShardGraph
+    leased: frozenset[str]
+    sentinel: Position
+    _: KW_ONLY
+    settled: frozenset[str]
+    outside: frozenset[str]
+
+    def __post_init__(self) -> None:
         self._descends: dict[str, bool] = {}
         self._wanted: set[str] = set()
         self._new: dict[str, Position] = {}
         self._work = 0
 
     def over_open_shards(self, skipped: frozenset[str]) -> Steps[dict[str, Position]]:
-        """Shard id -> checkpoint of every lease to create."""
-        for number, (shard_id, shard) in enumerate(self._graph.shards.items()):
+        """Return shard id -> checkpoint of every lease to create."""
+        for number, (shard_id, shard) in enumerate(self.graph.shards.items()):
             if number % SLICE == 0:
                 yield
-            if not shard.is_open or shard_id in self._leased or shard_id in skipped:
+            if not shard.is_open or shard_id in self.leased or shard_id in skipped:
                 continue
             descends = yield from self._visit(shard_id)
             if not descends:
-                self._new[shard_id] = self._sentinel
+                self._new[shard_id] = self.sentinel
         return self._new
 
     def _parents(self, shard_id: str) -> list[str]:
-        return [p for p in self._graph.listed_parents(shard_id) if p not in self._settled]
+        return [p for p in self.graph.listed_parents(shard_id) if p not in self.settled]
 
     def _visit(self, start: str) -> Steps[bool]:
-        """Whether `start` descends from a shard that has a lease or gets one; memoised."""
+        """Return whether `start` descends from a shard that has a lease or gets one; memoised."""
         entered: set[str] = set()
         stack = [start]
         while stack:
@@ -289,37 +289,37 @@ class Walk:
             if self._work % SLICE == 0:
                 yield
             shard_id = stack[-1]
-            if shard_id not in self._descends and shard_id not in entered and shard_id not in self._leased:
+            if shard_id not in self._descends and shard_id not in entered and shard_id not in self.leased:
                 entered.add(shard_id)
                 stack.extend(p for p in self._parents(shard_id) if p not in self._descends and p not in entered)
                 continue
             stack.pop()
             if shard_id not in self._descends:
-                self._descends[shard_id] = shard_id in self._leased or self._conclude(shard_id)
+                self._descends[shard_id] = shard_id in self.leased or self._conclude(shard_id)
         return self._descends[start]
 
     def _conclude(self, shard_id: str) -> bool:
         parents = self._parents(shard_id)
         covered = {p for p in parents if self._descends.get(p, False) or p in self._wanted}
-        if not covered and not self._outside.intersection(self._graph.parents[shard_id]):
-            if self._sentinel != LATEST:
+        if not covered and not self.outside.intersection(self.graph.parents[shard_id]):
+            if self.sentinel != LATEST:
                 self._wanted.add(shard_id)
             return False
         if not parents:  # its only row is that of a trimmed parent, which will not create it
             self._new[shard_id] = TRIM_HORIZON
         for parent in parents:
-            if parent in self._leased:
+            if parent in self.leased:
                 continue
             if parent in self._wanted or parent not in covered:
-                self._new.setdefault(parent, self._sentinel)
+                self._new.setdefault(parent, self.sentinel)
             if parent in self._new:
-                from_start = parent in covered and self._sentinel != AT_TIMESTAMP
-                self._new[parent] = TRIM_HORIZON if from_start else self._sentinel
+                from_start = parent in covered and self.sentinel != AT_TIMESTAMP
+                self._new[parent] = TRIM_HORIZON if from_start else self.sentinel
         return True
 
 
 def in_order(graph: ShardGraph, checkpoints: Mapping[str, Position]) -> Steps[tuple[Lease, ...]]:
-    """Ancestors first, so that a run that breaks off leaves a table from which the next run goes on."""
+    """Return ancestors first, so that a run that breaks off leaves a table from which the next run goes on."""
     keyed = []
     for number, shard_id in enumerate(checkpoints):
         if number % SLICE == 0:

@@ -46,11 +46,11 @@ class Findings:
         return not (self.is_empty or self.holes or self.missing_children or self.rangeless)
 
     def without(self, children: Collection[str]) -> Findings:
-        """The same without these missing children."""
+        """Return the same without these missing children."""
         return replace(self, missing_children=self.missing_children.difference(children))
 
     def sentence(self) -> str:
-        """What is missing, for the log."""
+        """Return what is missing, for the log."""
         parts = []
         if self.holes:
             hole = self.holes[0]
@@ -65,7 +65,7 @@ class Findings:
 def examine(
     leases: Sequence[Lease], unreadable: Collection[str] = (), known: Mapping[str, HashRange | None] | None = None
 ) -> Steps[Findings]:
-    """The findings of one scan. `known`: ranges that rows lack, None for trimmed shards."""
+    """Return the findings of one scan. `known`: ranges that rows lack, None for trimmed shards."""
     if not leases and not unreadable:
         return Findings(is_empty=True)
     learnt = known or {}
@@ -93,12 +93,12 @@ def examine(
 
 
 def holes_in(ranges: Iterable[HashRange]) -> tuple[HashRange, ...]:
-    """The keys of 0 .. 2^128-1 that none of `ranges` has; ranges may overlap, repeat and hold a single key."""
+    """Return the keys of 0 .. 2^128-1 that none of `ranges` has; ranges may overlap, repeat and hold a single key."""
     return finish(hole_steps(ranges))
 
 
 def hole_steps(ranges: Iterable[HashRange]) -> Steps[tuple[HashRange, ...]]:
-    """`holes_in` for many ranges."""
+    """Find `holes_in` many ranges, in slices."""
     holes = []
     next_key = 0
     ordered = yield from in_order(ranges, key=lambda one: (one.start, one.end))
@@ -114,13 +114,13 @@ def hole_steps(ranges: Iterable[HashRange]) -> Steps[tuple[HashRange, ...]]:
 
 
 def missing_children(leases: Sequence[Lease], unreadable: Collection[str] = ()) -> frozenset[str]:
-    """Children named on a completed row that have no row: somebody deleted them, or a write was lost."""
+    """Return children named on a completed row that have no row: somebody deleted them, or a write was lost."""
     rows = {lease.key for lease in leases}.union(unreadable)
     return frozenset(child for lease in leases if lease.is_complete for child in lease.children if child not in rows)
 
 
 def sightings(before: Mapping[HashRange, int], holes: Sequence[HashRange]) -> dict[HashRange, int]:
-    """How many audits in a row have seen each hole, this one included.
+    """Return how many audits in a row have seen each hole, this one included.
 
     A hole continues every earlier one with which it shares keys: those keys were missing then and are missing now.
     """
@@ -139,7 +139,7 @@ def sightings(before: Mapping[HashRange, int], holes: Sequence[HashRange]) -> di
 
 
 def is_urgent(counts: Mapping[HashRange, int]) -> bool:
-    """Whether some hole was seen often enough for a sync with a listing of its own."""
+    """Return whether some hole was seen often enough for a sync with a listing of its own."""
     return any(count >= SIGHTINGS_MIN for count in counts.values())
 
 
@@ -154,7 +154,7 @@ def ranges_to_fill(leases: Sequence[Lease], shards: Iterable[Shard]) -> dict[str
 
 
 def abandoned(before: Mapping[str, int], leases: Sequence[Lease]) -> tuple[tuple[Lease, ...], dict[str, int]]:
-    """The completed rows that nobody renewed since the previous audit, and the counters for the next one.
+    """Return the completed rows that nobody renewed since the previous audit, and the counters for the next one.
 
     Whoever completed such a row has forgotten that it waits for its deletion. `before` is what the previous call gave.
     """

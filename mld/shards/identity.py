@@ -51,7 +51,8 @@ ShardVerdict = ShardIsOver | ShardIsListed | Park
 
 
 def foreign_evidence(shards: Sequence[Shard], leases: Sequence[Lease]) -> Steps[str | None]:
-    """Why the rows certainly belong to another stream, as a sentence with the remedy; None if that is not certain.
+    """Return why the rows certainly belong to another stream, as a sentence with the remedy; None if that is not
+    certain.
 
     Certain are a shard id with another hash range, and a checkpoint outside its shard's sequence numbers: below the
     first, or above the last of a closed shard. An open shard has no last number, so nothing is too high for it.
@@ -109,7 +110,9 @@ class Survey:
         kind: StreamKind = StreamKind.KINESIS,
         now_s: float = 0.0,
     ) -> Steps[Survey]:
-        """The survey of these rows and, unless they could not be listed, these shards. `now_s` is for DynamoDB."""
+        """Return the survey of these rows and, unless they could not be listed, these shards. `now_s` is for
+        DynamoDB.
+        """
         rows = {lease.key: lease for lease in leases}
         if shards is None:
             return cls(rows, kind=kind, now_s=now_s)
@@ -119,14 +122,14 @@ class Survey:
         return cls(rows, graph, foreign, witness, kind, now_s)
 
     def children_of(self, shard_id: str) -> frozenset[str]:
-        """The listed children of a shard, which need not be listed itself."""
+        """Return the listed children of a shard, which need not be listed itself."""
         return frozenset(self.graph.children.get(shard_id, ())) if self.graph is not None else frozenset()
 
     def is_listed(self, shard_id: str) -> bool:
         return self.graph is not None and shard_id in self.graph.shards
 
     def judge(self, lease: Lease) -> ShardVerdict:
-        """What ResourceNotFound for the shard of `lease` means, or the refusal of a position in it.
+        """Return what ResourceNotFound for the shard of `lease` means, or the refusal of a position in it.
 
         `lease.checkpoint` may be any later position that was read in the shard. Whatever is listed, a table that is
         certainly another stream's is parked. A shard is over only if
@@ -166,7 +169,7 @@ class Survey:
         return _park(lease, "nothing in the list proves that it ever was a shard of this stream")
 
     def _judge_by_age(self, lease: Lease) -> ShardVerdict:
-        """Of a shard of DynamoDB, which is not listed: its id tells when it was made, and its records last a day.
+        """Judge a shard of DynamoDB that is not listed: its id tells when it was made, and its records last a day.
 
         A new shard may not be listed yet, so that a missing one that is not old proves nothing.
         """
@@ -184,8 +187,9 @@ class Survey:
 
 
 def created_s_of(shard_id: str) -> float | None:
-    """When a shard of DynamoDB was made, in epoch seconds, by its id ``shardId-<milliseconds>-<hash>``; None if it has
-    another form."""
+    """Return when a shard of DynamoDB was made, in epoch seconds, by its id ``shardId-<milliseconds>-<hash>``; None
+    if it has another form.
+    """
     found = _DYNAMODB_SHARD.fullmatch(shard_id)
     return None if found is None else int(found[1]) / 1000
 
@@ -206,12 +210,12 @@ def _park_of_table(lease: Lease, why: str) -> Park:
 
 
 def _shares_keys(shard: Shard, lease: Lease) -> bool:
-    """Whether the hash ranges meet. A row without a range (KCL before 2.3) is known by its child only."""
+    """Return whether the hash ranges meet. A row without a range (KCL before 2.3) is known by its child only."""
     return lease.key in shard.parents if lease.hash_range is None else shares_keys(shard.hash_range, lease.hash_range)
 
 
 def _known_shard(leases: Sequence[Lease], shards: Sequence[Shard], kind: StreamKind) -> Steps[str | None]:
-    """A listed shard that one of our rows describes, or None.
+    """Return a listed shard that one of our rows describes, or None.
 
     Streams of equal size share shard ids and hash ranges, so a row must also have a checkpoint among that shard's
     sequence numbers. Only a table without any such checkpoint, which has none to lose, is taken by id and range alone.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import Enum
 
 from mld.core.clock import Clock
@@ -24,7 +24,7 @@ from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.metrics.registry import CREATED, Metrics
-from mld.shards.detector import NotListed, ShardDetector
+from mld.shards.detector import NotListed, ShardDetector, ShardRows
 from mld.shards.graph import (
     ShardGraph,
     id_order,
@@ -34,7 +34,6 @@ from mld.shards.graph import (
     partition_fault,
 )
 from mld.shards.identity import foreign_evidence
-from mld.shards.ports import ShardRows
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +73,7 @@ class SyncResult:
 
 
 def bootstrap_filter(initial: InitialPosition) -> ShardFilter:
-    """The ListShards filter for an empty table (shards#listing-filter)."""
+    """Return the ListShards filter for an empty table (shards#listing-filter)."""
     if initial.sentinel == LATEST:
         return ShardFilter(ShardFilterType.AT_LATEST)
     if initial.sentinel == AT_TIMESTAMP:
@@ -82,26 +81,21 @@ def bootstrap_filter(initial: InitialPosition) -> ShardFilter:
     return ShardFilter(ShardFilterType.AT_TRIM_HORIZON)
 
 
+@dataclass(eq=False)
 class ShardSync:
     """Creates the missing leases of one stream. Every method raises `errors.TableError` and `errors.StreamError`."""
 
-    def __init__(
-        self,
-        table: ShardRows,
-        detector: ShardDetector,
-        clock: Clock,
-        *,
-        initial: InitialPosition,
-        ignore_unexpected_children: bool = False,
-        metrics: Metrics | None = None,
-    ) -> None:
-        worker = (Metrics() if metrics is None else metrics).worker
+    table: ShardRows
+    detector: ShardDetector
+    clock: Clock
+    _: KW_ONLY
+    initial: InitialPosition
+    ignore_unexpected_children: bool = False
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        worker = self.metrics.worker
         self._operation, self._rows = worker.operations.shard_syncs, worker.rows
-        self._table = table
-        self._detector = detector
-        self._clock = clock
-        self._initial = initial
-        self._ignore_unexpected_children = ignore_unexpected_children
 
     async def bootstrap(self, scan: TableScan) -> SyncResult:
         """Fill an empty table from the filtered listing; a table with any row, even an unreadable one, is synced."""
@@ -112,12 +106,12 @@ class ShardSync:
         return await self._counted(self._sync(scan))
 
     async def sync_with(self, scan: TableScan, shards: Sequence[Shard]) -> SyncResult:
-        """As `sync`, for a complete, unfiltered, non-empty listing made after `scan`."""
+        """Sync as `sync` does, for a complete, unfiltered, non-empty listing made after `scan`."""
         return await self._counted(self._sync_with(scan, shards))
 
     async def _counted(self, syncing: Awaitable[SyncResult]) -> SyncResult:
-        """What it returns. One that is refused counts as a failure, as one that raises does."""
-        began_at = self._clock.monotonic()
+        """Return what it returns. One that is refused counts as a failure, as one that raises does."""
+        began_at = self.clock.monotonic()
         try:
             result = await syncing
         except Exception:
@@ -127,7 +121,7 @@ class ShardSync:
         return result
 
     def _note(self, ok: bool, began_at: float) -> None:
-        self._operation.all.note(ok, self._clock.monotonic() - began_at)
+        self._operation.all.note(ok, self.clock.monotonic() - began_at)
         self._operation.sync_shards.note(ok)
 
     async def _bootstrap(self, scan: TableScan) -> SyncResult:
@@ -136,7 +130,7 @@ class ShardSync:
         listed = await self._snapshot()
         if not listed.is_done:
             return listed
-        wanted = await in_turns(leases_for_empty_table(listed.shards, self._initial))
+        wanted = await in_turns(leases_for_empty_table(listed.shards, self.initial))
         return await self._create(listed, wanted, frozenset())
 
     async def _sync(self, scan: TableScan) -> SyncResult:
@@ -164,14 +158,15 @@ class ShardSync:
         return await self._create(sound, wanted, frozenset(lease.key for lease in leases))
 
     async def _snapshot(self) -> SyncResult:
-        """The shards that were open at the configured position, as an exact partition; its `shards` are empty if not.
+        """Return the shards that were open at the configured position, as an exact partition; its `shards` are empty
+        if not.
 
         Also taken of a table with rows: a snapshot of a timestamp whose creation broke off is then finished as one
         (shards#interrupted-timestamp-snapshot). Without it the oldest listed ancestors are read, and with them what is
         older than the timestamp.
         """
-        fault_in = _partition_fault_in if self._detector.kind.has_hash_keys else _no_fault
-        listed = await self._list_until_sound(bootstrap_filter(self._initial), fault_in)
+        fault_in = _partition_fault_in if self.detector.kind.has_hash_keys else _no_fault
+        listed = await self._list_until_sound(bootstrap_filter(self.initial), fault_in)
         if not listed.is_done:
             return listed
         return replace(listed, shards=await in_turns(oldest_generation(listed.shards)))
@@ -182,8 +177,8 @@ class ShardSync:
         fault: str | None = None
         for attempt in range(LISTINGS_MAX):
             if attempt:
-                await self._clock.sleep(LISTING_SPACING_S)
-            listing = await self._detector.list_all(shard_filter)
+                await self.clock.sleep(LISTING_SPACING_S)
+            listing = await self.detector.list_all(shard_filter)
             if isinstance(listing, NotListed):
                 status = SyncStatus.STREAM_MISSING if listing.is_missing else SyncStatus.STREAM_NOT_READY
                 return self._refused(status, listing.reason)
@@ -212,8 +207,8 @@ class ShardSync:
             missing_leases(
                 graph,
                 leases,
-                self._initial,
-                ignore_unexpected_children=self._ignore_unexpected_children,
+                self.initial,
+                ignore_unexpected_children=self.ignore_unexpected_children,
                 unreadable=unreadable,
                 snapshot=snapshot,
             )
@@ -224,7 +219,7 @@ class ShardSync:
         return self._inconsistency(graph)
 
     def _inconsistency(self, graph: ShardGraph) -> str | None:
-        if self._ignore_unexpected_children or not self._detector.kind.has_hash_keys:
+        if self.ignore_unexpected_children or not self.detector.kind.has_hash_keys:
             return None
         unexpected = sorted(graph.inconsistent())
         if not unexpected:
@@ -235,7 +230,8 @@ class ShardSync:
         )
 
     async def _rows_seen_now(self, graph: ShardGraph, scan: TableScan, wanted: Sequence[Lease]) -> list[Lease]:
-        """The rows, read consistently, that shards akin to the `wanted` ones have although the scan does not show them.
+        """Return the rows, read consistently, that shards akin to the `wanted` ones have although the scan does not
+        show them.
 
         A scan is no snapshot: it may miss a child row and, pages later, the parent row that was cleaned up meanwhile.
         Deciding from that would read the parent's whole shard again, or skip what the child is being read for. The rows
@@ -243,7 +239,7 @@ class ShardSync:
         """
         known = {lease.key for lease in scan.leases} | scan.unreadable
         akin = await in_turns(graph.kin(lease.key for lease in wanted))
-        rows = [await self._table.get(shard_id) for shard_id in sorted(akin - known, key=id_order)]
+        rows = [await self.table.get(shard_id) for shard_id in sorted(akin - known, key=id_order)]
         return [row for row in rows if row is not None]
 
     async def _create(self, listed: SyncResult, wanted: Sequence[Lease], rows: frozenset[str]) -> SyncResult:
@@ -261,15 +257,15 @@ class ShardSync:
         return replace(listed, created=tuple(created), postponed=tuple(postponed))
 
     async def _create_row(self, lease: Lease) -> bool:
-        with self._operation.create_lease.timed(self._clock.monotonic):
-            created = await self._table.apply(writes.create(lease))
+        with self._operation.create_lease.timed(self.clock.monotonic):
+            created = await self.table.apply(writes.create(lease))
         if created:
             self._operation.created(lease.checkpoint)
             self._rows.add(CREATED)
         return created
 
     async def _still_wanted(self, lease: Lease, rows: frozenset[str]) -> bool:
-        """Whether a lease that is wanted for its parents' rows still has one of them.
+        """Return whether a lease that is wanted for its parents' rows still has one of them.
 
         While a parent row exists, nobody deletes its children's rows (shards#deletion-order-of-rows), so a missing one
         was never there.
@@ -278,7 +274,7 @@ class ShardSync:
         if not witnesses:
             return True
         for parent in witnesses:
-            if await self._table.get(parent) is not None:
+            if await self.table.get(parent) is not None:
                 return True
         return False
 

@@ -10,22 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from mld.core.errors import StartupError, StreamError, StreamNotFoundError
 from mld.core.stream_ids import working_for
 from mld.core.surviving import survived
 from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseTable, TableScan
-from mld.properties.settings import Settings
+from mld.leases.table import TableScan
 from mld.properties.values import FormerStreams
 from mld.shards.auditor import LEADERSHIP_POLL_S
 from mld.shards.cleanup import TICK_S
 from mld.tracking.follower import ListFollower
 from mld.tracking.stream_list import ListedStream, TrackedList, due_for_deletion, labels_of
-from mld.tracking.stream_rows import ConsumedStreams, sorted_by_stream
-from mld.tracking.stream_set import Loop, OpenStream, Standing, TrackedStreams
-from mld.tracking.tracked_stream import TrackingNeeds
+from mld.tracking.stream_rows import sorted_by_stream
+from mld.tracking.stream_set import Loop, Standing, TrackedStreams
 
 log = logging.getLogger(__name__)
 
@@ -36,23 +35,15 @@ LIST_VALID_S = 10.0  # leases of former streams are deleted by a list that was r
 DELETIONS_PER_PASS_MAX = 1_000
 
 
+@dataclass(eq=False)
 class FollowedStreams(TrackedStreams):
     """See `TrackedStreams`. `on_change` is told when other streams are consumed than before."""
 
-    def __init__(
-        self,
-        needs: TrackingNeeds,
-        table: LeaseTable,
-        open_stream: OpenStream,
-        settings: Settings,
-        consumed: ConsumedStreams,
-        follower: ListFollower,
-        *,
-        on_change: Callable[[], None],
-    ) -> None:
-        super().__init__(needs, table, open_stream, settings, consumed)
-        self._follower = follower
-        self._on_change = on_change
+    follower: ListFollower
+    on_change: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._auditing: dict[str | None, asyncio.Task[None]] = {}
         self._still: dict[str, tuple[int, float]] = {}  # counters of leases to be deleted, and since when
         self._unknown: dict[str, int] = {}  # streams of held leases that the list lacked when it was read that often
@@ -70,72 +61,67 @@ class FollowedStreams(TrackedStreams):
     async def make_leases(self, scan: TableScan, *, leads: Callable[[], Awaitable[bool]]) -> bool:
         """See `TrackedStreams.make_leases`. Raises StreamNotFoundError if none of the streams can be looked up."""
         may_create = await leads()
-        is_leader = await self._needs.fleet.leader.is_leader()
+        is_leader = await self.needs.fleet.leader.is_leader()
         in_table = (await sorted_by_stream(scan)).streams
-        streams = await self._follower.step(in_table, leads=is_leader, may_begin=may_create)
+        streams = await self.follower.step(in_table, leads=is_leader, may_begin=may_create)
         await self._apply(streams)
         if not streams.version and not streams.streams and not may_create:
             return False  # the leader is about to write the first list; this worker hears of it later
-        if not self._consumed.ids:
-            raise StreamNotFoundError(self._follower.sentence or "the list of streams is empty; see mld.streams")
+        if not self.consumed.ids:
+            raise StreamNotFoundError(self.follower.sentence or "the list of streams is empty; see mld.streams")
         if not may_create:
             return scan.is_empty
         return await self._fill_empty(scan)
 
     def loops(self) -> Sequence[Loop]:
-        return (
-            (self._follow, "following the list of streams"),
-            (self._audit, "auditing"),
-            (self._clean_up, "cleaning up"),
-            (self._sync_when_due, "syncing shards"),
-        )
+        return (self._follow, "following the list of streams"), *super().loops()
 
     def standing(self, lease: Lease) -> Standing:
         stream = lease.stream
-        if self._consumed.has(stream):
+        if self.consumed.has(stream):
             return Standing.CONSUMED
-        if stream is None or self._follower.streams.is_former(stream):
+        if stream is None or self.follower.streams.is_former(stream):
             return Standing.FORMER
-        if self._follower.reads > self._unknown.setdefault(stream, self._follower.reads):
+        if self.follower.reads > self._unknown.setdefault(stream, self.follower.reads):
             log.warning(
                 "the lease is given back: neither the list of streams nor mld.streams here has its stream",
                 extra={"action": "stream_not_listed", "shard": lease.key},
             )
             return Standing.FORMER
-        self._follower.wake()
+        self.follower.wake()
         return Standing.UNKNOWN
 
     # --- the list -----------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
         while True:
-            await self._follower.pause()
+            await self.follower.pause()
             try:
-                leads = await self._needs.fleet.leader.is_leader()
-                is_asked = leads or self._unknown or not self._follower.is_complete
+                leads = await self.needs.fleet.leader.is_leader()
+                is_asked = leads or self._unknown or not self.follower.is_complete
                 in_table = (await self._scans.rows()).streams if is_asked else frozenset()
-                streams = await self._follower.step(in_table, leads=leads)
+                streams = await self.follower.step(in_table, leads=leads)
                 await self._apply(streams)
                 if leads:
                     self._count(streams)
-                if leads and self._settings.shards.former_streams is FormerStreams.DELETE:
+                if leads and self.needs.shards.former_streams is FormerStreams.DELETE:
                     await self._delete_former()
             except Exception as error:
                 failure = survived(error, "following the list of streams")
                 log.warning("the list of streams is as before: %s", failure, extra={"action": "stream_list_failed"})
-            self._on_change()  # leases of unknown streams wait for this
+            self.on_change()  # leases of unknown streams wait for this
 
     def _count(self, streams: TrackedList) -> None:
-        """As KCL's leader counts them."""
-        counts = self._needs.metrics.worker.operations.stream_tracking
+        """Count as KCL's leader does."""
+        counts = self.needs.metrics.worker.operations.stream_tracking
         active = len(streams.current())
         counts.active.note(active)
         counts.pending_deletion.note(len(streams.streams) - active)
 
     async def _apply(self, streams: TrackedList) -> None:
         """Consume what the list says."""
-        self._needs.metrics.stream_labels = labels_of(streams)
-        keeps = self._settings.shards.former_streams is FormerStreams.KEEP
+        self.needs.metrics.stream_labels = labels_of(streams)
+        keeps = self.needs.shards.former_streams is FormerStreams.KEEP
         wanted = {
             one.stream: one
             for one in streams.streams
@@ -149,28 +135,28 @@ class FollowedStreams(TrackedStreams):
                 log.error("stream %s: %s", listed.label, error, extra={"action": "stream_not_opened", "stream": stream})
                 del wanted[stream]
         self._unknown = {stream: reads for stream, reads in self._unknown.items() if stream not in wanted}
-        if self._consumed.ids == wanted.keys():
+        if self.consumed.ids == wanted.keys():
             return
-        for stream in sorted(wanted.keys() - self._consumed.ids):
+        for stream in sorted(wanted.keys() - self.consumed.ids):
             log.info("stream %s is consumed", stream, extra={"action": "stream_tracked", "stream": stream})
         for left in self._in_order():
             if left not in wanted:
                 log.info("stream %s is not consumed any more", left, extra={"action": "stream_left", "stream": left})
-                self._needs.metrics.worker.table.holes_of.pop(left, None)
-        self._consumed.ids = frozenset(wanted)
-        self._on_change()
+                self.needs.metrics.worker.table.holes_of.pop(left, None)
+        self.consumed.ids = frozenset(wanted)
+        self.on_change()
 
     async def _delete_former(self) -> None:
         """Delete the leases of former streams whose time has come, unless a worker still renews them."""
-        now, wait_s = self._clock.monotonic(), self._settings.shards.former_streams_wait_s
+        now, wait_s = self.needs.clock.monotonic(), self.needs.shards.former_streams_wait_s
         due = frozenset(
             stream
-            for stream in due_for_deletion(self._follower.streams, wait_s, self._clock.wall())
-            if self._follower.seen_former_s(stream) >= min(wait_s, SEEN_FORMER_S)
+            for stream in due_for_deletion(self.follower.streams, wait_s, self.needs.clock.wall())
+            if self.follower.seen_former_s(stream) >= min(wait_s, SEEN_FORMER_S)
         )
         if not due:
             return
-        scan = await self._table.scan()
+        scan = await self.table.scan()
         doomed = [lease for lease in scan.leases if lease.stream in due][:DELETIONS_PER_PASS_MAX]
         self._still = {
             lease.key: self._still.get(lease.key, (lease.counter, now))
@@ -179,14 +165,14 @@ class FollowedStreams(TrackedStreams):
             for lease in doomed
         }
         for lease in doomed:
-            if self._clock.monotonic() - now > LIST_VALID_S:
+            if self.needs.clock.monotonic() - now > LIST_VALID_S:
                 return
-            is_still = now - self._still[lease.key][1] > self._settings.leases.duration_s
-            if (lease.actual_owner is None or is_still) and await self._table.apply(writes.delete_unchanged(lease)):
+            is_still = now - self._still[lease.key][1] > self.needs.lease_duration_s
+            if (lease.actual_owner is None or is_still) and await self.table.apply(writes.delete_unchanged(lease)):
                 log.info("lease of a former stream deleted", extra={"action": "lease_deleted", "shard": lease.key})
         if gone := due - {lease.stream for lease in scan.leases}:
-            await self._follower.forget(gone)
-            self._needs.metrics.worker.operations.stream_tracking.deleted.note(len(gone))
+            await self.follower.forget(gone)
+            self.needs.metrics.worker.operations.stream_tracking.deleted.note(len(gone))
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
@@ -198,18 +184,18 @@ class FollowedStreams(TrackedStreams):
 
         async def fill(stream: str | None) -> bool:
             async with at_once:
-                pause = asyncio.create_task(self._clock.sleep(SYNC_S_MIN))
+                pause = asyncio.create_task(self.needs.clock.sleep(SYNC_S_MIN))
                 made = await self._fill(stream, TableScan())
                 await pause
                 return made
 
         made = await asyncio.gather(*(fill(stream) for stream in empty))
         if any(made):
-            self._needs.fleet.wake_leases()
+            self.needs.fleet.wake_leases()
         return any(made)
 
     async def _audit(self) -> None:
-        """Each stream by itself, so that one whose shards cannot be listed holds up none of the others."""
+        """Audit each stream by itself, so that one whose shards cannot be listed holds up none of the others."""
         at_once = asyncio.Semaphore(SYNCS_AT_ONCE_MAX)
 
         async def audit(stream: str | None, leads: bool) -> None:
@@ -222,11 +208,11 @@ class FollowedStreams(TrackedStreams):
 
         try:
             while True:
-                leads = await self._needs.fleet.leader.is_leader()
+                leads = await self.needs.fleet.leader.is_leader()
                 for stream in self._in_order():
                     if stream not in self._auditing and self._tracked[stream].auditor.is_due(leads):
                         self._auditing[stream] = asyncio.create_task(audit(stream, leads))
-                await self._clock.sleep(LEADERSHIP_POLL_S)
+                await self.needs.clock.sleep(LEADERSHIP_POLL_S)
         finally:
             for task in tuple(self._auditing.values()):
                 task.cancel()
@@ -237,11 +223,13 @@ class FollowedStreams(TrackedStreams):
                 if self._tracked[stream].cleanup.queued:
                     with working_for(stream):
                         await self._tracked[stream].cleanup.tick()
-            await self._clock.sleep(TICK_S)
+            await self.needs.clock.sleep(TICK_S)
 
 
 def _is_remade(former: ListedStream, streams: Iterable[ListedStream]) -> bool:
-    """Whether a later incarnation of this stream is listed: then there is nothing left to read under this one."""
+    """Return whether a later incarnation of this stream is listed: then there is nothing left to read under this
+    one.
+    """
     return any(
         (one.id.account, one.id.name) == (former.id.account, former.id.name)
         and (one.former_since_s is None or one.id.epoch > former.id.epoch)

@@ -1,6 +1,8 @@
 """`ListFollower`: keeps this worker's copy of the list of streams, and writes the row when it leads.
 
 Rules: shards#list-of-streams. What fails leaves the list as it was.
+
+The row of `stream_list` in the lease table: read and written under a condition, one request a call, no retries.
 """
 
 from __future__ import annotations
@@ -10,13 +12,17 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from mld.aws.boundary import raises_only
+from mld.aws.service import Service
+from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.core.clock import Clock, wait_for_event
-from mld.core.errors import StreamError
+from mld.core.errors import StreamError, TableUnavailableError
 from mld.core.stream_ids import StreamId
 from mld.core.streams import StreamSummary
 from mld.core.surviving import ours
-from mld.leases.own_attributes import Row
-from mld.tracking.list_table import ListTable
+from mld.leases import rows
+from mld.leases.rows import Row
+from mld.tracking import stream_list
 from mld.tracking.stream_list import (
     KEY,
     Contradiction,
@@ -27,6 +33,39 @@ from mld.tracking.stream_list import (
     next_list,
     without,
 )
+
+REQUEST_TIMEOUT_S = 10.0
+
+
+@raises_only(TableUnavailableError)
+class ListTable:
+    """The list of streams in the lease table `table_name`."""
+
+    def __init__(self, service: Service, table_name: str) -> None:
+        self._calls = TableCalls(service, table_name, REQUEST_TIMEOUT_S)
+
+    async def read(self) -> TrackedList:
+        """Return the list as it is now; version 0 if there is none yet, or a damaged one. Raises TableError."""
+        key = {rows.KEY: {"S": stream_list.KEY}}
+        answer = await self._calls.send("GetItem", {"Key": key, "ConsistentRead": True})
+        return stream_list.parse(answer.get("Item") or {})
+
+    async def write(self, streams: TrackedList) -> TrackedList | None:
+        """Put the list, if the row still is as it was read; None if it is not.
+
+        Raises TableError, also for a list that is too long for a row.
+        """
+        try:
+            values = stream_list.values_of(streams)
+        except ValueError as error:
+            raise TableUnavailableError(str(error)) from error
+        params = {"Item": {rows.KEY: {"S": stream_list.KEY}, **values}, **stream_list.unchanged(streams.seen)}
+        try:
+            await self._calls.send("PutItem", params, refusals=(REFUSED_CODE,))
+        except RefusedError:
+            return None
+        return replace(streams, seen=values)
+
 
 log = logging.getLogger(__name__)
 
@@ -45,21 +84,17 @@ class WantedStream:
     epoch: int | None = None
 
 
+@dataclass(eq=False)
 class ListFollower:
     """`read_wanted` reads the settings, again each time, and keeps what it had if they are damaged. `describe` asks
     the service about a stream, and raises `errors.StreamError`."""
 
-    def __init__(
-        self,
-        table: ListTable,
-        clock: Clock,
-        read_wanted: Callable[[], Awaitable[Sequence[WantedStream]]],
-        describe: Callable[[WantedStream], Awaitable[StreamSummary]],
-    ) -> None:
-        self._table = table
-        self._clock = clock
-        self._read_wanted = read_wanted
-        self._describe = describe
+    table: ListTable
+    clock: Clock
+    read_wanted: Callable[[], Awaitable[Sequence[WantedStream]]]
+    describe: Callable[[WantedStream], Awaitable[StreamSummary]]
+
+    def __post_init__(self) -> None:
         self._woken = asyncio.Event()
         self._turn = 0
         self._complaints: dict[str, str] = {}
@@ -100,13 +135,13 @@ class ListFollower:
 
         Raises `errors.TableError`.
         """
-        found = await self._table.read()
+        found = await self.table.read()
         if not found.version:  # deleted or damaged, unless there never was one: a leader puts back what it remembers
             self._note_damage(found)
             found = replace(found, streams=self._published)
         self.streams = found
         if leads or (may_begin and not found.version):
-            await self._write(await self._read_wanted(), in_table)
+            await self._write(await self.read_wanted(), in_table)
         self._published = self.streams.streams
         if not leads:
             self._own = await self._unpublished(in_table)
@@ -116,8 +151,8 @@ class ListFollower:
         return self.streams
 
     def seen_former_s(self, stream: str) -> float:
-        """For how long this worker has seen a stream as a former one, whatever wall clocks say."""
-        now = self._clock.monotonic()
+        """Return for how long this worker has seen a stream as a former one, whatever wall clocks say."""
+        now = self.clock.monotonic()
         return now - self._former_seen.get(stream, now)
 
     def _note_damage(self, found: TrackedList) -> None:
@@ -131,16 +166,16 @@ class ListFollower:
         self._damaged = found.seen
 
     def _note_former(self) -> None:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         former = (one.stream for one in self.streams.streams if one.former_since_s is not None)
         self._former_seen = {stream: self._former_seen.get(stream, now) for stream in former}
 
     async def forget(self, gone: Collection[str]) -> None:
         """Take former streams off the list. Raises `errors.TableError`."""
-        self.streams = await self._table.write(without(self.streams, gone)) or self.streams
+        self.streams = await self.table.write(without(self.streams, gone)) or self.streams
 
     async def _unpublished(self, in_table: Collection[StreamId]) -> tuple[ListedStream, ...]:
-        """Streams with leases that the list does not have at all, as our own settings name them.
+        """Return streams with leases that the list does not have at all, as our own settings name them.
 
         A leader of ours lists every stream before it makes its leases, and lists as former what only the table has. So
         nobody publishes these: a Java leader made their leases, and will assign some to us.
@@ -148,7 +183,7 @@ class ListFollower:
         unlisted = frozenset(map(str, in_table)) - {one.stream for one in self._published}
         if not unlisted:
             return ()
-        wanted = await self._read_wanted()
+        wanted = await self.read_wanted()
         if (unlisted, wanted) == self._own_for:
             return self._own
         self._own_for = unlisted, wanted
@@ -166,19 +201,21 @@ class ListFollower:
 
     async def _write(self, wanted: Sequence[WantedStream], in_table: Collection[StreamId]) -> None:
         listed = await self._listed(wanted, in_table)
-        after = next_list(self.streams, listed, in_table, self._clock.wall())
+        after = next_list(self.streams, listed, in_table, self.clock.wall())
         if after is None and not self.streams.version:
             after = self.streams.followed_by(self.streams.streams)
         if after is None or not after.streams:
             return
-        if (written := await self._table.write(after)) is not None:
+        if (written := await self.table.write(after)) is not None:
             self.streams = written
             log.info("list of streams written", extra={"action": "stream_list_written", "streams": len(listed)})
         else:
-            self.streams = await self._table.read()
+            self.streams = await self.table.read()
 
     async def _listed(self, wanted: Sequence[WantedStream], in_table: Collection[StreamId]) -> list[ListedStream]:
-        """The streams of the settings as the list is to have them; one that cannot be told stays as it was listed."""
+        """Return the streams of the settings as the list is to have them; one that cannot be told stays as it was
+        listed.
+        """
         before = self.streams.current()
         answers = await self._ask(self._to_ask(wanted, before))
         newest, there = self.streams.newest(), _by_name(in_table)  # thousands: nothing is looked through for each
@@ -202,7 +239,7 @@ class ListFollower:
         return list(listed.values())
 
     def _to_ask(self, wanted: Sequence[WantedStream], before: Mapping[str, ListedStream]) -> list[WantedStream]:
-        """Those to ask the service about now: what is new or changed, and of the others some in turn."""
+        """Return those to ask the service about now: what is new or changed, and of the others some in turn."""
         begin = self._turn if self._turn < len(wanted) else 0
         self._turn = begin + ASKED_IN_TURN
         return [
@@ -214,13 +251,13 @@ class ListFollower:
         ]
 
     async def _ask(self, asked: Sequence[WantedStream]) -> dict[str, StreamSummary | StreamError]:
-        """What the service says, by label."""
+        """Return what the service says, by label."""
         answers: dict[str, StreamSummary | StreamError] = {}
         for number, one in enumerate(asked, 1):
             if number % ASKED_PER_SECOND == 0:
-                await self._clock.sleep(1.0)
+                await self.clock.sleep(1.0)
             try:
-                answers[one.label] = await ours(self._describe(one), "describing a stream", one.label)
+                answers[one.label] = await ours(self.describe(one), "describing a stream", one.label)
             except StreamError as error:
                 answers[one.label] = error
         return answers
@@ -249,7 +286,7 @@ def _identified(
     newest: _ByName,
     there: Mapping[tuple[str, str], Sequence[StreamId]],
 ) -> ListedStream | str:
-    """The stream as it is to be listed, or why it is not, or not yet."""
+    """Return the stream as it is to be listed, or why it is not, or not yet."""
     if isinstance(answer, StreamError):
         return str(answer)
     name = account_and_name(answer.arn)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 from mld.consumer.ports import EndVerdict, MissingVerdict, Signal
 from mld.core.clock import Clock
@@ -23,14 +24,13 @@ from mld.core.streams import ChildShard
 from mld.core.turns import in_turns
 from mld.leases.lease import Lease
 from mld.shards.cleanup import LeaseCleanup
-from mld.shards.detector import ShardDetector, ShardsListed
+from mld.shards.detector import ShardDetector, ShardRows, ShardsListed
 from mld.shards.ending import Blocked, Invalid, Prepared, ShardEnding
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
-from mld.shards.ports import ShardRows
 
 
 def blocking_parent(lease: Lease, rows: Mapping[str, Lease | None]) -> str | None:
-    """The first parent of `lease` that still has to end, by name; None if the shard may start.
+    """Return the first parent of `lease` that still has to end, by name; None if the shard may start.
 
     `rows` holds what was read of the parents; None or no entry means that there is no row. SHARD_END is tested by
     equality as in Java, where a row at SHARD_END with a sub-sequence number still blocks.
@@ -56,27 +56,20 @@ log = logging.getLogger(__name__)
 SURVEY_VALID_S = 5.0  # a stream that vanishes parks all its shards at once; one scan and one listing do for all of them
 
 
+@dataclass(eq=False)
 class ShardCoordinator:
     """Implements `consumer.ports.ShardCare`."""
 
-    def __init__(
-        self,
-        table: ShardRows,
-        detector: ShardDetector,
-        ending: ShardEnding,
-        cleanup: LeaseCleanup,
-        clock: Clock,
-        *,
-        parents_changed: Signal,
-        on_created: Callable[[tuple[str, ...]], None],
-    ) -> None:
-        self._table = table
-        self._detector = detector
-        self._ending = ending
-        self._cleanup = cleanup
-        self._clock = clock
-        self._parents_changed = parents_changed
-        self._on_created = on_created
+    table: ShardRows
+    detector: ShardDetector
+    ending: ShardEnding
+    cleanup: LeaseCleanup
+    clock: Clock
+    _: KW_ONLY
+    parents_changed: Signal
+    on_created: Callable[[tuple[str, ...]], None]
+
+    def __post_init__(self) -> None:
         self._waiting_for: dict[str, str] = {}  # so that each wait is logged once, not at every look
         self._parked_because: dict[str, str] = {}
         self._survey_lock = asyncio.Lock()
@@ -84,7 +77,7 @@ class ShardCoordinator:
         self._surveyed_at = 0.0
 
     async def parents_complete(self, lease: Lease) -> bool:
-        blocking = await parents_complete(self._table, lease)
+        blocking = await parents_complete(self.table, lease)
         if blocking is None:
             self._waiting_for.pop(lease.key, None)
             return True
@@ -97,10 +90,10 @@ class ShardCoordinator:
         return False
 
     async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
-        match await self._ending.prepare(lease, children):
+        match await self.ending.prepare(lease, children):
             case Prepared(created):
                 if created:
-                    self._on_created(created)
+                    self.on_created(created)
                 return EndVerdict.READY
             case Blocked(reason):
                 log.warning("%s", reason, extra={"action": "shard_end_blocked", "shard": lease.key})
@@ -128,22 +121,22 @@ class ShardCoordinator:
                 return MissingVerdict.UNKNOWN
 
     async def _survey(self) -> Survey:
-        """Rows and shards (None: no such stream), shared by all who ask at about the same time.
+        """Return rows and shards (None: no such stream), shared by all who ask at about the same time.
 
         The rows are read before the shards are listed: the other way round a new shard's row could look foreign.
         """
         async with self._survey_lock:
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             if self._surveyed is None or now - self._surveyed_at > SURVEY_VALID_S:
-                leases = (await self._table.scan()).leases
-                listing = await self._detector.list_all()
+                leases = (await self.table.scan()).leases
+                listing = await self.detector.list_all()
                 shards = listing.shards if isinstance(listing, ShardsListed) else None
-                self._surveyed = await in_turns(Survey.steps(leases, shards, self._detector.kind, self._clock.wall()))
+                self._surveyed = await in_turns(Survey.steps(leases, shards, self.detector.kind, self.clock.wall()))
                 self._surveyed_at = now
             return self._surveyed
 
     def ended(self, lease: Lease) -> None:
         self._waiting_for.pop(lease.key, None)
         self._parked_because.pop(lease.key, None)
-        self._parents_changed.notify()
-        self._cleanup.enqueue(lease)
+        self.parents_changed.notify()
+        self.cleanup.enqueue(lease)

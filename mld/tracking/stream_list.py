@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mld.core.stream_ids import StreamId, parse_stream_id
-from mld.leases.own_attributes import OwnAttribute, Row, integer
+from mld.leases.rows import OwnAttribute, Row, integer
 
 KEY = "mldStreams"
 ENTITY = "MLD_STREAMS"
@@ -61,20 +61,22 @@ class TrackedList:
     seen: Row = field(default_factory=dict, compare=False, repr=False)
 
     def followed_by(self, streams: Iterable[ListedStream]) -> TrackedList:
-        """The list to write over this one."""
+        """Return the list to write over this one."""
         return replace(self, version=self.version + 1, streams=tuple(streams))
 
     def current(self) -> Mapping[str, ListedStream]:
-        """The streams of the settings, by label."""
+        """Return the streams of the settings, by label."""
         return {one.label: one for one in self.streams if one.former_since_s is None}
 
     def newest(self) -> Mapping[tuple[str, str], ListedStream]:
-        """The newest incarnation of each stream by account and name, under whatever label, former ones included."""
+        """Return the newest incarnation of each stream by account and name, under whatever label, former ones
+        included.
+        """
         found = sorted(((one.id, one) for one in self.streams), key=lambda pair: pair[0].epoch)
         return {(stream.account, stream.name): one for stream, one in found}
 
     def is_former(self, stream: str) -> bool:
-        """Whether the list has this identifier, and not for consumption."""
+        """Return whether the list has this identifier, and not for consumption."""
         return any(one.stream == stream and one.former_since_s is not None for one in self.streams)
 
 
@@ -94,7 +96,7 @@ def identify(
     listed: ListedStream | None,
     in_table: Collection[StreamId],
 ) -> StreamId | Contradiction:
-    """Which identifier the rows of a stream have (shards#epoch-of-a-stream).
+    """Return which identifier the rows of a stream have (shards#epoch-of-a-stream).
 
     `arn` and `created_ms` are what the service says, `epoch` what the settings say, `listed` how the list knows the
     label, `in_table` the identifiers of all leases.
@@ -131,8 +133,8 @@ def identify(
 
 
 def account_and_name(arn: str) -> tuple[str, str]:
-    """The account and the name of the stream with this ARN, in the form that lease keys have: that of a stream of
-    DynamoDB is ``REGION$ACCOUNT$TABLE$LABEL``, with an underscore for each colon of the label.
+    """Return the account and the name of the stream with this ARN, in the form that lease keys have: that of a
+    stream of DynamoDB is ``REGION$ACCOUNT$TABLE$LABEL``, with an underscore for each colon of the label.
 
     Raises ValueError for what is no ARN of a stream.
     """
@@ -148,7 +150,7 @@ def account_and_name(arn: str) -> tuple[str, str]:
 def next_list(
     before: TrackedList, wanted: Sequence[ListedStream], in_table: Iterable[StreamId], now_s: float
 ) -> TrackedList | None:
-    """The list to write when the settings name `wanted`; None if nothing changes.
+    """Return the list to write when the settings name `wanted`; None if nothing changes.
 
     What was listed, or has leases, and is not wanted is a former stream from now on, or still.
     """
@@ -169,13 +171,14 @@ def next_list(
 
 
 def without(before: TrackedList, gone: Collection[str]) -> TrackedList:
-    """The list without former streams whose last lease is deleted."""
+    """Return the list without former streams whose last lease is deleted."""
     return before.followed_by(one for one in before.streams if one.stream not in gone)
 
 
 def labels_of(streams: TrackedList) -> dict[str, str]:
-    """What people call each stream of the list, by identifier, and each differently: its label, or its identifier if
-    it is a former one and another one has that label, too."""
+    """Return what people call each stream of the list, by identifier, and each differently: its label, or its
+    identifier if it is a former one and another one has that label, too.
+    """
     count = Counter(one.label for one in streams.streams)
     return {
         one.stream: one.stream if one.former_since_s is not None and count[one.label] > 1 else one.label
@@ -184,7 +187,7 @@ def labels_of(streams: TrackedList) -> dict[str, str]:
 
 
 def due_for_deletion(streams: TrackedList, wait_s: float, now_s: float) -> tuple[str, ...]:
-    """Identifiers of the former streams whose leases may be deleted now."""
+    """Return identifiers of the former streams whose leases may be deleted now."""
     return tuple(
         one.stream for one in streams.streams if one.former_since_s is not None and now_s - one.former_since_s >= wait_s
     )
@@ -194,7 +197,7 @@ def due_for_deletion(streams: TrackedList, wait_s: float, now_s: float) -> tuple
 
 
 def parse(row: Row) -> TrackedList:
-    """The list of a row. Never raises: a damaged row counts as none, until a leader writes over it."""
+    """Return the list of a row. Never raises: a damaged row counts as none, until a leader writes over it."""
     seen = {name: row[name] for name in FIELDS if name in row}
     entity, version, streams = _ENTITY.read(row), _VERSION.read(row), _STREAMS.read(row)
     if entity is None or version is None or streams is None:
@@ -217,7 +220,7 @@ def _streams(text: str) -> tuple[ListedStream, ...]:
 
 
 def _is_sound(one: ListedStream) -> bool:
-    """Whether each member is what it is declared to be, and the identifier is that of the ARN."""
+    """Return whether each member is what it is declared to be, and the identifier is that of the ARN."""
     texts, numbers = (one.stream, one.label, one.arn), (one.created_ms, one.former_since_s)
     if not all(isinstance(text, str) for text in texts):
         return False
@@ -233,7 +236,7 @@ def _is_sound(one: ListedStream) -> bool:
 
 
 def unchanged(seen: Row) -> dict[str, Any]:
-    """The condition of a request that the row still is as it was read, or still is not there."""
+    """Return the condition of a request that the row still is as it was read, or still is not there."""
     terms = (f"#{name} = :{name}" if name in seen else f"attribute_not_exists(#{name})" for name in FIELDS)
     values = {f":{name}": value for name, value in seen.items()}
     return {
@@ -244,7 +247,7 @@ def unchanged(seen: Row) -> dict[str, Any]:
 
 
 def values_of(streams: TrackedList) -> dict[str, dict[str, Any]]:
-    """The attributes of the row besides its key. Raises ValueError if the list is too long for a row."""
+    """Return the attributes of the row besides its key. Raises ValueError if the list is too long for a row."""
     text = json.dumps([_item(one) for one in streams.streams], separators=(",", ":"))
     if len(text) > ROW_BYTES_MAX:
         raise ValueError(

@@ -35,12 +35,12 @@ class SortedRows:
         return frozenset(stream for stream in found if stream is not None)
 
     def of_stream(self, stream: str | None) -> TableScan:
-        """The rows of one stream, with the shards' own names as keys."""
+        """Return the rows of one stream, with the shards' own names as keys."""
         return self.of.get(stream, TableScan())
 
 
 async def sorted_by_stream(scan: TableScan) -> SortedRows:
-    """The leases of `scan` by stream, in the form of `StreamRows`; with a turn of the loop every few hundred."""
+    """Return the leases of `scan` by stream, in the form of `StreamRows`; with a turn of the loop every few hundred."""
     leases: dict[str | None, list[Lease]] = {}
     corrupt: dict[str | None, list[tuple[str, str]]] = {}
     for number, lease in enumerate(scan.leases, 1):
@@ -59,8 +59,13 @@ async def sorted_by_stream(scan: TableScan) -> SortedRows:
     )
 
 
+def key_of(stream: str | None, shard_id: str) -> str:
+    """Return the key of a shard's lease. `stream` is the stream's identifier among several, else None."""
+    return shard_id if stream is None else f"{stream}:{shard_id}"
+
+
 def within_stream(lease: Lease) -> Lease:
-    """The lease as its stream's rooms know it."""
+    """Return the lease as its stream's rooms know it."""
     return lease if lease.stream is None else replace(lease, key=lease.shard_id, stream=None)
 
 
@@ -75,7 +80,7 @@ class SharedScan:
         self._scanned_at = 0.0
 
     async def rows(self) -> SortedRows:
-        """At most `SCAN_VALID_S` old. Raises `errors.TableError`."""
+        """Return rows that are at most `SCAN_VALID_S` old. Raises `errors.TableError`."""
         async with self._lock:
             if self._rows is None or self._clock.monotonic() - self._scanned_at > SCAN_VALID_S:
                 scanned_at = self._clock.monotonic()
@@ -84,26 +89,23 @@ class SharedScan:
             return self._rows
 
 
+@dataclass(eq=False)
 class StreamRows:
-    """Implements `shards.ports.ShardRows` for the stream with this identifier."""
+    """Implements `shards.detector.ShardRows` for the stream with this identifier."""
 
-    def __init__(self, table: LeaseTable, stream: str, scans: SharedScan) -> None:
-        self._table = table
-        self._stream = stream
-        self._scans = scans
+    table: LeaseTable
+    stream: str
+    scans: SharedScan
 
     async def scan(self) -> TableScan:
-        return (await self._scans.rows()).of_stream(self._stream)
+        return (await self.scans.rows()).of_stream(self.stream)
 
     async def get(self, key: str) -> Lease | None:
-        lease = await self._table.get(self._key(key))
+        lease = await self.table.get(key_of(self.stream, key))
         return None if lease is None else within_stream(lease)
 
     async def apply(self, write: LeaseWrite[AnswerT]) -> AnswerT:
-        return await self._table.apply(writes.of_stream(write, self._stream))
-
-    def _key(self, shard_id: str) -> str:
-        return f"{self._stream}:{shard_id}"
+        return await self.table.apply(writes.of_stream(write, self.stream))
 
 
 IsVisible = Callable[[str | None], bool]
@@ -117,12 +119,12 @@ class ConsumedStreams:
         self.ids: frozenset[str | None] = frozenset(ids)
 
     def has(self, stream: str | None) -> bool:
-        """An `IsVisible`."""
+        """Return an `IsVisible`."""
         return stream in self.ids
 
 
 def visible(scan: TableScan, is_visible: IsVisible) -> TableScan:
-    """The scan without the leases of other streams."""
+    """Return the scan without the leases of other streams."""
     return replace(scan, leases=tuple(lease for lease in scan.leases if is_visible(lease.stream)))
 
 

@@ -2,6 +2,8 @@
 
 Rules: shards#bootstrap-decision, shards#several-streams. Streams go by their identifiers; None is the stream of a table
 that has one, whose rows name none. As it stands here the set never changes; `followed_streams` follows a list.
+
+`TrackedStream`: everything a worker does for one stream besides holding leases.
 """
 
 from __future__ import annotations
@@ -11,20 +13,59 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from random import Random
 
-from mld.consumer.ports import EndVerdict, MissingVerdict, ShardSource
-from mld.core.errors import StartupError, StreamError, StreamThrottledError, StreamUnavailableError
+from mld.consumer.ports import EndVerdict, MissingVerdict, ShardSource, Signal
+from mld.core.clock import Clock
+from mld.core.errors import StartupError, StreamError, StreamNotFoundError, StreamThrottledError, StreamUnavailableError
 from mld.core.positions import InitialPosition
 from mld.core.stream_ids import working_for
 from mld.core.streams import ChildShard, StreamKind, Streams
 from mld.core.surviving import survived
+from mld.fleet.fleet import Fleet
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
-from mld.properties.settings import Settings
-from mld.shards.ports import ShardRows
+from mld.metrics.registry import Metrics
+from mld.properties.settings import ShardSettings
+from mld.shards.auditor import Auditor
+from mld.shards.cleanup import LeaseCleanup
+from mld.shards.detector import ShardDetector, ShardRows, ShardsListed
+from mld.shards.ending import ShardEnding
+from mld.shards.sync import ShardSync, SyncResult, SyncStatus
+from mld.tracking.shard_coordinator import ShardCoordinator
 from mld.tracking.stream_list import ListedStream
-from mld.tracking.stream_rows import ConsumedStreams, SharedScan, StreamRows, visible, within_stream
-from mld.tracking.tracked_stream import TrackedStream, TrackingNeeds, require_rows, track
+from mld.tracking.stream_rows import ConsumedStreams, SharedScan, StreamRows, key_of, visible, within_stream
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingNeeds:
+    """What all streams of a worker share."""
+
+    fleet: Fleet
+    clock: Clock
+    rng: Random
+    shards: ShardSettings
+    lease_duration_s: float
+    metrics: Metrics
+    parents_changed: Signal
+
+
+def require_rows(result: SyncResult, scan: TableScan) -> bool:
+    """Return whether a sync at the start may have made rows which `scan` lacks.
+
+    Raises StartupError for a foreign table, `errors.StreamError` for a stream that is not there, or not yet.
+    """
+    match result.status:
+        case SyncStatus.DONE:
+            # Nothing created for an empty table means that somebody else was quicker, not that there is nothing.
+            return bool(result.created) or not scan.leases
+        case SyncStatus.FOREIGN_TABLE:
+            raise StartupError(result.sentence)
+        case SyncStatus.STREAM_MISSING | SyncStatus.NO_SHARDS:
+            raise StreamNotFoundError(result.sentence)
+        case SyncStatus.STREAM_NOT_READY | SyncStatus.INCONSISTENT_LISTING:
+            raise StreamUnavailableError(result.sentence)
+
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +85,10 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OpenedStream:
-    """What records and shards of a stream come from. `take_down`: what the last worker of a fleet removes of it."""
+    """What records and shards of a stream come from. `name` is how people know it.
+
+    `take_down` removes what the last worker of a fleet removes of it; None: nothing.
+    """
 
     name: str
     streams: Streams
@@ -54,29 +98,42 @@ class OpenedStream:
     kind: StreamKind = StreamKind.KINESIS
 
 
+@dataclass(frozen=True, slots=True)
+class TrackedStream:
+    """The parts of one stream. `stream` is its identifier among several, else None."""
+
+    opened: OpenedStream
+    stream: str | None
+    detector: ShardDetector
+    sync: ShardSync
+    auditor: Auditor
+    cleanup: LeaseCleanup
+    coordinator: ShardCoordinator
+
+    async def closed_shards(self) -> frozenset[str]:
+        """Return keys of the shards that take no more records. Raises StreamError."""
+        listing = await self.detector.list_all()
+        if not isinstance(listing, ShardsListed):
+            raise StreamUnavailableError(listing.reason)
+        return frozenset(key_of(self.stream, shard.shard_id) for shard in listing.shards if not shard.is_open)
+
+
 OpenStream = Callable[[ListedStream | None], Awaitable[OpenedStream]]
 """Gives the ports of a stream of the list; None: of the one that the settings name."""
 
 
+@dataclass(eq=False)
 class TrackedStreams:
     """Implements `consumer.ports.ShardCare`. What asks AWS raises `errors.TableError` and `errors.StreamError`."""
 
-    def __init__(
-        self,
-        needs: TrackingNeeds,
-        table: LeaseTable,
-        open_stream: OpenStream,
-        settings: Settings,
-        consumed: ConsumedStreams,
-    ) -> None:
-        self._needs = needs
-        self._table = table
-        self._clock = needs.clock
-        self._open_stream = open_stream
-        self._settings = settings
-        self._scans = SharedScan(table, needs.clock)
+    needs: TrackingNeeds
+    table: LeaseTable
+    open_stream: OpenStream
+    consumed: ConsumedStreams
+
+    def __post_init__(self) -> None:
+        self._scans = SharedScan(self.table, self.needs.clock)
         self._tracked: dict[str | None, TrackedStream] = {}  # former ones, too: their consumers may still be ending
-        self._consumed = consumed
         self._sync_due: set[str | None] = set()
         self._has_sync_due = asyncio.Event()
         self._is_syncing = False
@@ -89,7 +146,7 @@ class TrackedStreams:
         return not (self._sync_due or self._is_syncing)
 
     def check(self, scan: TableScan) -> None:
-        """Raises StartupError if the table is of the other form: of one stream, or of several."""
+        """Raise StartupError if the table is of the other form: of one stream, or of several."""
         other = next((lease for lease in scan.leases if lease.stream is not None), None)
         if other is not None:
             raise StartupError(
@@ -112,18 +169,21 @@ class TrackedStreams:
             return self._do_without_sync(scan, error)
 
     async def _may_sync(self, scan: TableScan, leads: Callable[[], Awaitable[bool]]) -> bool:
-        """Whether to sync now (shards#bootstrap-decision). Nobody waits for rows: others find them once there are some.
+        """Return whether to sync now (shards#bootstrap-decision). Nobody waits for rows: others find them once there
+        are some.
 
         An empty table is the leader's business in 3.x, and its auditor's if that one dies; in 2.x nobody can prove to
         lead before leases have owners. Where leases exist every worker compares them with the stream, so that none
         works on a foreign table.
         """
         if not scan.is_empty:
-            return not self._settings.shards.skips_sync_if_leases_exist
+            return not self.needs.shards.skips_sync_if_leases_exist
         return await leads()
 
     def _do_without_sync(self, scan: TableScan, error: StreamError) -> bool:
-        """The leases there are enough to work with; what is missing can come later. Without any there is no start."""
+        """Do without a sync: the leases there are enough to work with; what is missing can come later. Without any
+        there is no start.
+        """
         if not scan.leases:
             raise error
         log.warning("shard sync failed, it is tried again: %s", error, extra={"action": "sync_failed"})
@@ -131,21 +191,25 @@ class TrackedStreams:
         return False
 
     def loops(self) -> Sequence[Loop]:
-        """Return what runs while the worker does."""
-        audits = [(tracked.auditor.run, "auditing") for tracked in self._tracked.values()]
-        cleanups = [(tracked.cleanup.run, "cleaning up") for tracked in self._tracked.values()]
-        return (*audits, *cleanups, (self._sync_when_due, "syncing shards"))
+        """Return what runs while the worker does, once there are leases."""
+        return (self._audit, "auditing"), (self._clean_up, "cleaning up"), (self._sync_when_due, "syncing shards")
+
+    async def _audit(self) -> None:
+        await self._tracked[None].auditor.run()
+
+    async def _clean_up(self) -> None:
+        await self._tracked[None].cleanup.run()
 
     def visible(self, scan: TableScan) -> TableScan:
         """Leave out the leases that are not to be taken."""
-        return visible(scan, self._consumed.has)
+        return visible(scan, self.consumed.has)
 
     def standing(self, lease: Lease) -> Standing:
-        return Standing.CONSUMED if self._consumed.has(lease.stream) else Standing.FORMER
+        return Standing.CONSUMED if self.consumed.has(lease.stream) else Standing.FORMER
 
     def source_of(self, lease: Lease) -> ShardSource:
         """Return where the records of a lease that is consumed come from."""
-        return self._of(lease).source
+        return self._of(lease).opened.source
 
     async def closed_shards(self) -> frozenset[str]:
         """Return the keys of the shards that take no more records, as the streams list them now."""
@@ -158,8 +222,8 @@ class TrackedStreams:
     async def take_down(self) -> None:
         """Remove what the last worker of a fleet removes."""
         for tracked in self._tracked.values():
-            if tracked.take_down is not None:
-                await tracked.take_down()
+            if tracked.opened.take_down is not None:
+                await tracked.opened.take_down()
 
     # --- for the consumers --------------------------------------------------------------------------------------------
 
@@ -186,31 +250,62 @@ class TrackedStreams:
     # --- streams ------------------------------------------------------------------------------------------------------
 
     def _in_order(self) -> list[str | None]:
-        """The streams that are consumed."""
-        return sorted(self._consumed.ids, key=lambda stream: stream or "")
+        """Return the streams that are consumed."""
+        return sorted(self.consumed.ids, key=lambda stream: stream or "")
 
     async def _track(self, listed: ListedStream | None) -> TrackedStream:
-        opened = await self._open_stream(listed)
+        needs, clock, metrics, fleet = self.needs, self.needs.clock, self.needs.metrics, self.needs.fleet
+        opened = await self.open_stream(listed)
         stream = None if listed is None else listed.stream
-
-        def missing_child(_shard: str) -> None:
-            self._note_sync_due(stream)
-
-        return track(
-            self._needs,
-            self._rows_of(stream),
+        rows = self._rows_of(stream)
+        detector = ShardDetector(
             opened.streams,
-            opened.source,
-            name=opened.name,
-            stream=stream,
+            clock,
+            needs.rng,
+            backoff_s=needs.shards.list_backoff_s,
+            attempts_max=needs.shards.list_attempts_max,
             kind=opened.kind,
-            initial=opened.initial,
-            on_missing_child=missing_child,
-            take_down=opened.take_down,
         )
+        sync = ShardSync(
+            rows,
+            detector,
+            clock,
+            initial=opened.initial,
+            ignore_unexpected_children=needs.shards.ignores_unexpected_children,
+            metrics=metrics,
+        )
+        cleanup = LeaseCleanup(
+            rows,
+            detector,
+            clock,
+            enabled=needs.shards.cleans_up,
+            on_missing_child=lambda _: self._note_sync_due(stream),
+            metrics=metrics,
+        )
+        coordinator = ShardCoordinator(
+            rows,
+            detector,
+            ShardEnding(rows, sync, detector, clock, metrics),
+            cleanup,
+            clock,
+            parents_changed=needs.parents_changed,
+            on_created=lambda ids: fleet.adopt_children(tuple(key_of(stream, shard_id) for shard_id in ids)),
+        )
+        auditor = Auditor(
+            rows,
+            detector,
+            sync,
+            clock,
+            fleet.leader.is_leader,
+            on_created=fleet.wake_leases,
+            on_abandoned=cleanup.enqueue,
+            metrics=metrics,
+            stream=stream,
+        )
+        return TrackedStream(opened, stream, detector, sync, auditor, cleanup, coordinator)
 
     def _rows_of(self, stream: str | None) -> ShardRows:
-        return self._table if stream is None else StreamRows(self._table, stream, self._scans)
+        return self.table if stream is None else StreamRows(self.table, stream, self._scans)
 
     # --- rows that are missing ----------------------------------------------------------------------------------------
 
@@ -221,7 +316,7 @@ class TrackedStreams:
     async def _sync_when_due(self) -> None:
         while True:
             await self._has_sync_due.wait()
-            await self._clock.sleep(self._settings.shards.sync_interval_s)
+            await self.needs.clock.sleep(self.needs.shards.sync_interval_s)
             self._has_sync_due.clear()
             self._is_syncing = True
             for stream in [one for one in self._in_order() if one in self._sync_due]:
@@ -233,8 +328,8 @@ class TrackedStreams:
                     break
                 self._sync_due.discard(stream)
                 if await self._fill(stream, rows):
-                    self._needs.fleet.wake_leases()
-            self._sync_due &= self._consumed.ids
+                    self.needs.fleet.wake_leases()
+            self._sync_due &= self.consumed.ids
             self._is_syncing = False
 
     async def _fill(self, stream: str | None, rows: TableScan) -> bool:
@@ -246,6 +341,6 @@ class TrackedStreams:
             failure = survived(error, "syncing shards")
             level = logging.ERROR if isinstance(failure, StartupError) else logging.WARNING
             about = {"action": "sync_failed"} | ({} if stream is None else {"stream": stream})
-            log.log(level, "shard sync of %s failed: %s", self._tracked[stream].name, failure, extra=about)
+            log.log(level, "shard sync of %s failed: %s", self._tracked[stream].opened.name, failure, extra=about)
             self._note_sync_due(stream)
             return False

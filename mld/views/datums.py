@@ -99,7 +99,7 @@ class Wanted:
 
 
 def take_datums(metrics: Metrics, wanted: Wanted, wall_s: float | None = None) -> Steps[list[Datum]]:
-    """Yield everything noted since the last time that is wanted, one datum for each series.
+    """Return everything noted since the last time that is wanted, one datum for each series.
 
     Of a shard whose child has answered nothing since, its lag at `wall_s` is noted: silence must not look like health.
     It is taken shard by shard; what is noted in between belongs to this time or to the next.
@@ -235,7 +235,7 @@ def packed(datums: Iterable[Stamped]) -> Iterator[list[Stamped]]:
 
 
 def request_of(namespace: str, datums: Iterable[Stamped]) -> Steps[dict[str, object]]:
-    """Yield parameters of PutMetricData."""
+    """Return parameters of PutMetricData."""
     data = []
     for number, one in enumerate(datums, start=1):
         data.append(

@@ -48,7 +48,7 @@ def exposition(
 def exposition_steps(
     metrics: Metrics, me: Identity, at: Instant, accept: str, process: ProcessCollector | None = None
 ) -> Steps[tuple[str, tuple[bytes, ...]]]:
-    """Yield the `exposition` for many shards, in pieces: a family is written for a few shards at a time, and begun
+    """Return the `exposition` for many shards, in pieces: a family is written for a few shards at a time, and begun
     once.
     """
     encoder, content_type = choose_encoder(accept)

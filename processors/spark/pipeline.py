@@ -44,8 +44,8 @@ class PipelineFailed(Exception):
 class Batch:
     """What a pipeline may want to know of the micro-batch whose records it gets.
 
-    `spans` says which part of which shard it holds; `attempt` counts from 1. The same records may come in other
-    batches on another attempt, so nothing should depend on `id` but logs."""
+    `spans` says which part of which shard it holds; `attempt` counts from 1. No other batch of any host has its `id`;
+    after a crash the same records may come in another batch, so what is written by `id` is there at least once."""
 
     id: str
     spans: Mapping[StreamShard, ShardSpan] = field(default_factory=dict)

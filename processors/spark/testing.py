@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -36,6 +37,8 @@ def session(cores: int = 1, **conf: str) -> SparkSession:
     """Return a small local session, shared by all tests of a process. Raises SessionError if there is no fit Java."""
     from pyspark.sql import SparkSession as Session
 
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        os.environ.setdefault(name, sys.executable)  # PySpark's own default is whatever python3 is on PATH
     archive = ""
     if Session.getActiveSession() is None:
         archive = class_archive.options(java_home(None, os.environ), conf.get(DRIVER_OPTIONS, ""))

@@ -54,7 +54,7 @@ INSTEAD = {
 }
 """What the page puts in place of the sink's path."""
 PROPERTIES = file_of({**keys(ON_S3), **keys(LOCAL)})
-RECIPES = re.findall(r"```properties\n(.*?)```", (USE / "spark-recipes.md").read_text("utf-8"), re.DOTALL)
+RECIPES = re.findall(r"```properties\n(.*?)```", (USE / "spark-clusters.md").read_text("utf-8"), re.DOTALL)
 SAMPLE = (ROOT / "properties" / "samples" / "spark.properties").read_text("utf-8")
 SESSION_S = 400.0
 """A JVM that shares its cores takes its time; on a quiet machine it is seconds."""

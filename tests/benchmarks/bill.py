@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mld.fleet.assign.failover_watcher import TIMEOUT_S
 from mld.fleet.report.reports import UPDATED_AT
-from mld.fleet.watch.lookout import TIMEOUT_S
 from mld.tracking import stream_list
 from tests.support.fleet import TABLE, Fleet
 from tests.support.many import ManyFleet

@@ -206,11 +206,11 @@ def probes(base: str) -> None:
             while not stop.wait(0.5):
                 fetch(f"{base}/status.json", zipped=True)
 
-        looker = threading.Thread(target=look)
-        looker.start()
+        watcher = threading.Thread(target=look)
+        watcher.start()
         yield
         stop.set()
-        looker.join()
+        watcher.join()
 
     rows = [("nobody", *latencies(base))]
     with looking():

@@ -1,4 +1,4 @@
-"""What a `HeartbeatTable` must do on any DynamoDB (`mld.fleet.heartbeat.beats`). Subclasses supply `service`.
+"""What a `HeartbeatTable` must do on any DynamoDB (`mld.fleet.heartbeats`). Subclasses supply `service`.
 
 `heartbeats` is over an existing lease table, and fences as `me`; `rows` plants and reads raw rows.
 """
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mld.aws.service import Service
-from mld.fleet.heartbeat.beats import HeartbeatRow
-from mld.fleet.heartbeat.heartbeat_table import BeatRefusal, HeartbeatTable
+from mld.fleet.heartbeat_writer import HeartbeatRefusal, HeartbeatTable
+from mld.fleet.heartbeats import HeartbeatRow
 from tests.contract.lease_table import RACERS, REQUEST_TIMEOUT_S
 from tests.support.tables import RawRows, make_table, unique_table
 
@@ -50,7 +50,7 @@ class HeartbeatTableContract:
     async def test_an_epoch_is_claimed_moves_and_ends(self, heartbeats: HeartbeatTable, rows: RawRows) -> None:
         await rows.put(report(mldStranger={"S": "java"}))
         assert await heartbeats.claim("w", None, f"{E1}.1") == HeartbeatRow(f"{E1}.1")
-        assert await heartbeats.beat("w", f"{E1}.1", f"{E1}.2") == HeartbeatRow(f"{E1}.2")
+        assert await heartbeats.send("w", f"{E1}.1", f"{E1}.2") == HeartbeatRow(f"{E1}.2")
         assert await heartbeats.clear("w", f"{E1}.2")
         assert await rows.get("w") == report()
 
@@ -59,27 +59,27 @@ class HeartbeatTableContract:
     ) -> None:
         await rows.put(report(f"{E1}.1"))
         told = bytes(range(256))
-        answer = await heartbeats.beat("w", f"{E1}.1", f"{E1}.2", told)
+        answer = await heartbeats.send("w", f"{E1}.1", f"{E1}.2", told)
         assert isinstance(answer, HeartbeatRow)
         assert answer.room > 256, "the value is not counted against itself"
         assert await rows.get("w") == report(f"{E1}.2", mldShards={"B": told})
-        assert await heartbeats.beat("w", f"{E1}.2", f"{E1}.3") == HeartbeatRow(f"{E1}.3")
+        assert await heartbeats.send("w", f"{E1}.2", f"{E1}.3") == HeartbeatRow(f"{E1}.3")
         assert await rows.get("w") == report(f"{E1}.3")
-        await heartbeats.beat("w", f"{E1}.3", f"{E1}.4", told)
+        await heartbeats.send("w", f"{E1}.3", f"{E1}.4", told)
         assert await heartbeats.clear("w", f"{E1}.4")
         assert await rows.get("w") == report()
 
     async def test_it_is_claimed_only_over_what_was_seen(self, heartbeats: HeartbeatTable, rows: RawRows) -> None:
         await rows.put(report(f"{E1}.4"))
-        assert await heartbeats.claim("w", None, f"{E2}.1") == BeatRefusal(HeartbeatRow(f"{E1}.4"))
-        assert await heartbeats.claim("w", f"{E1}.3", f"{E2}.1") == BeatRefusal(HeartbeatRow(f"{E1}.4"))
+        assert await heartbeats.claim("w", None, f"{E2}.1") == HeartbeatRefusal(HeartbeatRow(f"{E1}.4"))
+        assert await heartbeats.claim("w", f"{E1}.3", f"{E2}.1") == HeartbeatRefusal(HeartbeatRow(f"{E1}.4"))
         assert await heartbeats.claim("w", f"{E1}.4", f"{E2}.1") == HeartbeatRow(f"{E2}.1")
 
     async def test_a_refused_heartbeat_shows_the_row(self, heartbeats: HeartbeatTable, rows: RawRows) -> None:
-        assert await heartbeats.beat("w", f"{E1}.1", f"{E1}.2") == BeatRefusal(None)
+        assert await heartbeats.send("w", f"{E1}.1", f"{E1}.2") == HeartbeatRefusal(None)
         assert await rows.get("w") is None
         await rows.put(report(f"{E1}.2"))
-        assert await heartbeats.beat("w", f"{E1}.1", f"{E1}.2") == BeatRefusal(HeartbeatRow(f"{E1}.2"))
+        assert await heartbeats.send("w", f"{E1}.1", f"{E1}.2") == HeartbeatRefusal(HeartbeatRow(f"{E1}.2"))
 
     async def test_a_fence_ends_the_epoch_that_was_observed(self, heartbeats: HeartbeatTable, rows: RawRows) -> None:
         await rows.put(report(f"{E1}.2"))
@@ -87,7 +87,7 @@ class HeartbeatTableContract:
         assert await heartbeats.fence("w", f"{E1}.2", {E1})
         assert await rows.get("w") == report("fenced by me")
         assert await heartbeats.fence("w", f"{E1}.2", {E1}), "somebody else has done it"
-        assert await heartbeats.beat("w", f"{E1}.2", f"{E1}.3") == BeatRefusal(HeartbeatRow("fenced by me"))
+        assert await heartbeats.send("w", f"{E1}.2", f"{E1}.3") == HeartbeatRefusal(HeartbeatRow("fenced by me"))
 
     async def test_the_java_peer_is_told_to_those_with_heartbeats(
         self, heartbeats: HeartbeatTable, rows: RawRows
@@ -97,7 +97,7 @@ class HeartbeatTableContract:
         assert not await heartbeats.tell("w", "java")
         await rows.put(report(f"{E1}.2"))
         assert await heartbeats.tell("w", "java")
-        assert await heartbeats.beat("w", f"{E1}.2", f"{E1}.3") == HeartbeatRow(f"{E1}.3", "java")
+        assert await heartbeats.send("w", f"{E1}.2", f"{E1}.3") == HeartbeatRow(f"{E1}.3", "java")
 
     @pytest.mark.parametrize("what", [{"entityType": {"S": "LEADER"}}, {"mldVersion": None}])
     async def test_rows_of_others_are_left_alone(
@@ -105,14 +105,14 @@ class HeartbeatTableContract:
     ) -> None:
         row = {name: value for name, value in {**REPORT, **what}.items() if value is not None}
         await rows.put(row)
-        assert isinstance(await heartbeats.claim("w", None, f"{E1}.1"), BeatRefusal)
+        assert isinstance(await heartbeats.claim("w", None, f"{E1}.1"), HeartbeatRefusal)
         assert not await heartbeats.tell("w", "java")
         assert await rows.get("w") == row
 
     async def test_of_a_heartbeat_and_many_fences_one_wins(self, heartbeats: HeartbeatTable, rows: RawRows) -> None:
         await rows.put(report(f"{E1}.1"))
-        beat, *fences = await asyncio.gather(
-            heartbeats.beat("w", f"{E1}.1", f"{E1}.2"),
+        sent, *fences = await asyncio.gather(
+            heartbeats.send("w", f"{E1}.1", f"{E1}.2"),
             *(heartbeats.fence("w", f"{E1}.1", {E1}) for _ in range(RACERS)),
         )
-        assert any(fences) is isinstance(beat, BeatRefusal)
+        assert any(fences) is isinstance(sent, HeartbeatRefusal)

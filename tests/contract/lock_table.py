@@ -12,8 +12,9 @@ import pytest
 
 from mld.aws.service import Service
 from mld.core.errors import TableMissingError
+from mld.fleet.leader.candidate import Refused
 from mld.fleet.leader.lock import LEASE_S, DamagedLock, LockRow
-from mld.fleet.leader.lock_table import LockRefusal, LockTable
+from mld.fleet.leader.lock_election import LockTable
 from mld.fleet.values import Place
 from tests.contract.lease_table import RACERS, REQUEST_TIMEOUT_S
 from tests.support.tables import RawRows, make_table, unique_table
@@ -61,7 +62,7 @@ class LockTableContract:
     async def test_an_absent_lock_is_claimed_once(self, lock_table: LockTable) -> None:
         await lock_table.claim(None, "w-1", "v1", lease_s=LEASE_S)
         refusal = await lock_table.claim(None, "w-2", "v2", lease_s=LEASE_S)
-        assert refusal == LockRefusal(LockRow("w-1", 120.0, "v1"))
+        assert refusal == Refused(LockRow("w-1", 120.0, "v1"))
 
     async def test_a_stale_lock_is_replaced_whole(self, lock_table: LockTable, rows: RawRows, key: str) -> None:
         await rows.put(self.raw(key, data={"B": b"old"}))
@@ -75,9 +76,9 @@ class LockTableContract:
         seen = await lock_table.read()
         await lock_table.heartbeat("w-1", "v1", "v2", lease_s=LEASE_S)
         moved = LockRow("w-1", 120.0, "v2")
-        assert await lock_table.claim(seen, "w-2", "v3", lease_s=LEASE_S) == LockRefusal(moved)
+        assert await lock_table.claim(seen, "w-2", "v3", lease_s=LEASE_S) == Refused(moved)
         await lock_table.release("w-1", "v2")
-        assert await lock_table.claim(moved, "w-2", "v3", lease_s=LEASE_S) == LockRefusal(None)
+        assert await lock_table.claim(moved, "w-2", "v3", lease_s=LEASE_S) == Refused(None)
         assert await lock_table.read() is None
 
     async def test_a_released_lock_is_claimed_while_it_is_released(
@@ -100,17 +101,17 @@ class LockTableContract:
     @pytest.mark.parametrize(("owner", "version"), [("w-2", "v1"), ("w-1", "v0")])
     async def test_only_the_holder_renews_and_releases(self, lock_table: LockTable, owner: str, version: str) -> None:
         await lock_table.claim(None, "w-1", "v1", lease_s=LEASE_S)
-        standing = LockRefusal(LockRow("w-1", 120.0, "v1"))
+        standing = Refused(LockRow("w-1", 120.0, "v1"))
         assert await lock_table.heartbeat(owner, version, "v9", lease_s=LEASE_S) == standing
         assert await lock_table.release(owner, version) == standing
-        assert await lock_table.read() == standing.seen
+        assert await lock_table.read() == standing.lock
 
     async def test_a_released_lock_is_gone(self, lock_table: LockTable) -> None:
         await lock_table.claim(None, "w-1", "v1", lease_s=LEASE_S)
         assert await lock_table.release("w-1", "v1") is None
         assert await lock_table.read() is None
-        assert await lock_table.release("w-1", "v1") == LockRefusal(None)
-        assert await lock_table.heartbeat("w-1", "v1", "v2", lease_s=LEASE_S) == LockRefusal(None)
+        assert await lock_table.release("w-1", "v1") == Refused(None)
+        assert await lock_table.heartbeat("w-1", "v1", "v2", lease_s=LEASE_S) == Refused(None)
         assert await lock_table.read() is None
 
     @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ class LockTableContract:
         assert isinstance(damaged, DamagedLock)
         touched = DamagedLock(dict(damaged.attributes) | {"leaseDuration": {"S": "touched"}}, "")
         refusal = await lock_table.claim(touched, "w-2", "v2", lease_s=LEASE_S)
-        assert refusal == LockRefusal(damaged)
+        assert refusal == Refused(damaged)
         assert await lock_table.claim(damaged, "w-2", "v2", lease_s=LEASE_S) is None
         assert await lock_table.read() == LockRow("w-2", 120.0, "v2")
 

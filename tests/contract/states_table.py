@@ -6,6 +6,7 @@ Subclasses supply `service`; `tables` are a lease table and a legacy coordinator
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,11 +14,12 @@ import pytest
 from mld.aws.service import Service
 from mld.core.clock import LoopClock
 from mld.core.errors import TableMissingError
-from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
 from mld.fleet.migrate.states import CLIENT_VERSION, TABLE_MIGRATION, UnreadableStateError, advanced, first_row, item_of
 from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.migrate.table_migration import RowMover
 from mld.fleet.values import ClientVersion, Place, TableStatus
+from mld.leases.table_maker import LegacyTable, on_demand
+from mld.properties.values import BillingMode
 from tests.contract.lease_table import RACERS, REQUEST_TIMEOUT_S
 from tests.support.tables import unique_table
 
@@ -38,9 +40,10 @@ class Tables:
         self.legacy = Place(f"{prefix}-CoordinatorState", "key")
 
     async def create(self) -> None:
-        tables = LegacyTables(self._service, LoopClock(), request_timeout_s=REQUEST_TIMEOUT_S)
         for place in (self.leases, self.legacy):
-            await tables.ensure(LegacyTable(place.table, place.key))
+            await LegacyTable(
+                self._service, LoopClock(), on_demand(place.table), place.key, request_timeout_s=REQUEST_TIMEOUT_S
+            ).ensure()
 
     async def put(self, place: Place, item: dict[str, Any]) -> None:
         await self._service.call("PutItem", {"TableName": place.table, "Item": item})
@@ -241,22 +244,21 @@ class StatesTableContract:
     # --- the legacy tables themselves
 
     async def test_a_legacy_table_is_found_created_and_created_once(self, service: Service, tables: Tables) -> None:
-        legacy = LegacyTables(service, LoopClock(), request_timeout_s=REQUEST_TIMEOUT_S)
         name = f"{tables.leases.table}-WorkerMetricStats"
-        table = LegacyTable(
-            name,
-            "wid",
-            billing_mode="PROVISIONED",
+        options = replace(
+            on_demand(name),
+            billing_mode=BillingMode.PROVISIONED,
             read_capacity=7,
             write_capacity=8,
             point_in_time_recovery=True,
             deletion_protection=True,
-            tags={"team": "clicks"},
+            tags=(("team", "clicks"),),
         )
-        assert not await legacy.exists(name)
-        assert await legacy.ensure(table)
-        assert await legacy.exists(name)
-        assert not await legacy.ensure(table)
+        table = LegacyTable(service, LoopClock(), options, "wid", request_timeout_s=REQUEST_TIMEOUT_S)
+        assert not await table.exists()
+        assert await table.ensure()
+        assert await table.exists()
+        assert not await table.ensure()
         described = (await service.call("DescribeTable", {"TableName": name}))["Table"]
         assert described["KeySchema"] == [{"AttributeName": "wid", "KeyType": "HASH"}]
         assert described["DeletionProtectionEnabled"] is True

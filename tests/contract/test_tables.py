@@ -6,6 +6,7 @@ The same contracts prove the adapters (on the servers) and the twin (in memory).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -20,10 +21,12 @@ from mld.core.errors import (
     TableThrottledError,
     TableUnavailableError,
 )
-from mld.fleet.leader.lock_table import LockTable
+from mld.fleet.leader.lock_election import LockTable
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import Place, WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.table_maker import on_demand
+from mld.properties.values import BillingMode
 from tests.contract.dynamo import DynamoContract
 from tests.contract.heartbeat_table import HeartbeatTableContract
 from tests.contract.lease_table import LeaseTableContract, adapter
@@ -102,12 +105,15 @@ class TestLeaseTable(LeaseTableContract):
         table = adapter(
             service,
             table_name,
-            billing_mode="PROVISIONED",
-            read_capacity=7,
-            write_capacity=8,
-            deletion_protection=True,
-            point_in_time_recovery=True,
-            tags={"team": "clicks"},
+            settings=replace(
+                on_demand(table_name),
+                billing_mode=BillingMode.PROVISIONED,
+                read_capacity=7,
+                write_capacity=8,
+                deletion_protection=True,
+                point_in_time_recovery=True,
+                tags=(("team", "clicks"),),
+            ),
         )
         assert await table.ensure()
         assert not await table.ensure()

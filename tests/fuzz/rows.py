@@ -31,7 +31,7 @@ from mld.core.errors import StartupError
 from mld.core.positions import SHARD_END
 from mld.core.steps import at_once
 from mld.core.stream_ids import StreamId
-from mld.fleet.heartbeat import beats
+from mld.fleet import heartbeats
 from mld.fleet.leader import lock
 from mld.fleet.migrate import states
 from mld.fleet.migrate.states import CLIENT_VERSION, TABLE_MIGRATION, Kind, UnreadableStateError
@@ -40,9 +40,9 @@ from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
 from mld.leases import rows, writes
 from mld.leases.checkpoints import CheckpointRange
-from mld.leases.expressions import request_of
 from mld.leases.lease import Throughput
-from mld.leases.own_attributes import OwnAttribute
+from mld.leases.rows import OwnAttribute
+from mld.leases.writes import request_of
 from mld.operating import listings
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.plan import raw_table
@@ -263,10 +263,10 @@ def check_report(row: Row) -> None:
         for report in found.reports:
             for samples in report.samples.values():
                 reports.average(samples, RULES.ema_alpha)
-            beats.epoch_of(report.mld.get("heartbeat"))
-        beats.java_workers(found.reports, NOW_S, RULES)
-    beats.parse(row)
-    beats.beats_among([row])
+            heartbeats.epoch_of(report.mld.get("heartbeat"))
+        heartbeats.java_workers(found.reports, NOW_S, RULES)
+    heartbeats.parse(row)
+    heartbeats.heartbeats_among([row])
 
 
 def check_lock(row: Row) -> None:

@@ -20,8 +20,7 @@ from mld.core.positions import TRIM_HORIZON
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
-from mld.leases.retries import renewal_timeout_s
-from mld.leases.validity import Validity
+from mld.leases.validity import renewal_timeout_s
 from tests.support.blackhole import BlackHole
 from tests.support.servers import ACCOUNT, EmbeddedAws, make_client
 
@@ -88,7 +87,7 @@ async def test_no_lease_is_lost_when_all_connections_are_forgotten(service: AwsS
             LoopClock(),
             Random(1),
             worker_id="w",
-            validity=Validity(LEASE_S),
+            lease_duration_s=LEASE_S,
             renew_interval_s=RENEW_S,
             new_token=lambda: str(uuid.uuid4()),
             on_change=lambda: changes.append(None),

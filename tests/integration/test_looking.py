@@ -116,7 +116,7 @@ def test_peek_at_the_checkpoint_shows_what_comes_next(world: World) -> None:
         (["0", "--at", "checkpoint"], 1, "has no row in the lease table: name another place"),
         (["0", "--at", "9" * 56], 1, "has no such place"),
         (["0", "--at", "yesterday"], 2, "names no place in a stream"),
-        ([], 2, "give a properties file and a shard"),
+        ([], 2, "missing argument: SHARD"),
     ],
 )
 def test_peek_says_what_it_cannot_do(world: World, arguments: list[str], code: int, words: str) -> None:

@@ -13,7 +13,6 @@ from mld.processors.spark.commit.ledger import ENTRIES_SWEPT_FROM
 from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import Fenced, JobFailed, SinkRefused, SinkSpec
 from mld.processors.spark.sinks import files
-from mld.processors.spark.sinks.dictionaries import KEY, ROWS_MIN, chunks_of
 from mld.processors.spark.sinks.factory import make_sink
 
 pytestmark = [
@@ -61,24 +60,6 @@ def test_a_plain_read_of_the_directory_gives_the_rows_and_nothing_else(format, m
         *(("000000000001", n) for n in (1, 2, 3)),
         *(("000000000002", n) for n in (2, 3, 4)),
     }
-
-
-def test_columns_without_repetitions_lose_their_dictionary_and_no_row(make, spark, tmp_path):
-    sink = make()
-    sink.open()
-    rows = 2 * ROWS_MIN
-    for number in (1, 2, 3):
-        text = "repeat(md5(cast(id AS STRING)), 3)"
-        frame = spark.range(rows).selectExpr("id % 7 AS day", f"struct({text} AS note) AS payload").coalesce(1)
-        assert sink.publish(frame, step(number), "b").rows == rows
-    used = []
-    for file in sorted((tmp_path / "out").glob("*.parquet")):
-        chunks = chunks_of(spark, file.as_uri())
-        used.append({chunk.path for chunk in chunks if chunk.uses_dictionary})
-    assert used == [{"day"}] * 3
-    assert sink._dictionaries.options() == {f"{KEY}#payload.note": "false"}
-    back = spark.read.parquet(str(tmp_path / "out"))
-    assert (back.count(), back.select("payload.note").distinct().count()) == (3 * rows, rows)
 
 
 def test_a_sink_in_directories_goes_on_in_directories(make, spark, tmp_path, monkeypatch):

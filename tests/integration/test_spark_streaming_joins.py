@@ -53,7 +53,7 @@ def transform(records, batch):
         .select("click", "purchase")
     )
 """
-PAGE = Path(__file__).parents[2] / "docs" / "use" / "spark-streaming.md"
+PAGE = Path(__file__).parents[2] / "docs" / "use" / "spark-pipeline.md"
 WITH_STATE = "records.groupBy('shardId').applyInPandasWithState(print, 'n INT', 'n INT', 'append', 'NoTimeout')"
 OVER_PANDAS = "records.mapInPandas(print, 'n INT')"
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from mld.metrics.instruments import Tally
 from mld.metrics.registry import LeaseMove
-from tests.simulation.beats import Beats
+from tests.simulation.heartbeats import Beats
 from tests.simulation.world.plan import DRIFT_MAX
 from tests.twins.dynamo import Applied
 from tests.twins.dynamo_expressions import Item
@@ -478,8 +478,8 @@ class Ledger:
             self.trace(f"{write.sender} takes {key} from {before or 'nobody'}")
             self._owner_lost_at.pop((key, after), None)
 
-    def _check_disbelief(self, key: str, owner: str, taker: str, carried_at: float) -> None:
-        age = self._now() - max(self._sent.get(key, self._now()), carried_at)
+    def _check_disbelief(self, key: str, owner: str, taker: str, covered_at: float) -> None:
+        age = self._now() - max(self._sent.get(key, self._now()), covered_at)
         if age <= self._failover_s * (1 + 4 * DRIFT_MAX):
             return  # a steal from a live owner, or a release: the next write of the owner is refused
         for worker, process in self._believers(key):

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from mld.core.periods import LOOK_PERIOD_S
 from mld.daemon.worker import Worker
-from mld.fleet.watch.lookout import TIMEOUT_S, Lookout
-from mld.fleet.watch.takeover import SECOND_CHANCE_S
+from mld.fleet.assign.failover_watcher import TIMEOUT_S, FailoverWatcher
+from mld.fleet.assign.takeover import SECOND_CHANCE_S
 from tests.simulation.checkers import SHARD_END, Violation
 from tests.simulation.world.fleet3x import is_lease
 from tests.support.fleet import TABLE
@@ -130,21 +130,21 @@ class Liveness:
         now = self._world.now()
         found = []
         for machine in self._world.machines:
-            lookout = self._lookout_of(machine)
-            if lookout is None:
+            failover_watcher = self._failover_watcher_of(machine)
+            if failover_watcher is None:
                 self._sound.pop(machine.number, None)
                 continue
             sound = self._sound.get(machine.number)
             if sound is None or sound.process is not machine.process:
                 sound = self._sound[machine.number] = _Sound(machine.process, now + HANGING_S)
-            bound_s = self._bound_s(machine, lookout)
+            bound_s = self._bound_s(machine, failover_watcher)
             sound.bounds.append((now, bound_s))
             while sound.bounds[0][0] < now - 3 * self._world.plan.failover_s:
                 sound.bounds.popleft()
             found.append((machine, now - sound.since, max(bound for _, bound in sound.bounds)))
         return found
 
-    def _lookout_of(self, machine: Machine) -> Lookout | None:
+    def _failover_watcher_of(self, machine: Machine) -> FailoverWatcher | None:
         """Of a worker that can see and act now."""
         rates, door, worker = machine.rates, machine.dynamo, machine.worker
         faulty = rates.dynamo_error or rates.dynamo_lost_reply or rates.dynamo_throttled or rates.dynamo_slow
@@ -155,12 +155,16 @@ class Liveness:
         if len((worker.held() & self._open) | self._late) > self._world.settings.leases.held_max:
             return None  # it need not have room for all that has no reader now
         fleet = worker.fleet
-        return fleet.lookout if "lookout" in fleet.running() and fleet.lookout.has_looked else None
+        return (
+            fleet.failover_watcher
+            if "failover watcher" in fleet.running() and fleet.failover_watcher.has_looked
+            else None
+        )
 
-    def _bound_s(self, machine: Machine, lookout: Lookout) -> float:
-        failover_s, takeover = self._world.plan.failover_s, lookout.takeover
+    def _bound_s(self, machine: Machine, failover_watcher: FailoverWatcher) -> float:
+        failover_s, takeover = self._world.plan.failover_s, failover_watcher.takeover
         slack_s = REQUESTS * 2 * machine.spec.latency_s + self._world.plan.stale_reads_s
-        if takeover.my_parts() or lookout.roster.is_alone:
+        if takeover.my_parts() or failover_watcher.membership.is_alone:
             assert LOOK_PERIOD_S + SECOND_CHANCE_S < BOUND_S
             return failover_s + BOUND_S + slack_s
         return takeover.bound_s() + slack_s + BOUND_S - LOOK_PERIOD_S

@@ -5,7 +5,7 @@ are a thousand of them: each reports its load every 30 s, finds what is assigned
 and renews what it holds. Renewals are not written but worked out when a row is read, so an hour of 10,000 leases costs
 no more than its moves. `JavaAssigner` is the same leader with Java's decider and Java's rhythm.
 
-Lost workers are noticed as the daemon does it, by those who look at the table (`mld.fleet.watch.takeover`), and by the
+Lost workers are noticed as the daemon does it, by those who look at the table (`mld.fleet.assign.takeover`), and by the
 leader's runs.
 """
 
@@ -22,16 +22,16 @@ from random import Random
 from typing import Any
 
 from mld.core.clock import LoopClock
-from mld.core.periods import LOOK_PERIOD_S, LOOKERS, part_count
+from mld.core.periods import LOOK_PERIOD_S, WATCHERS, part_count
 from mld.core.positions import TRIM_HORIZON
 from mld.core.turns import a_few_at_a_time
-from mld.fleet.assign.assigner import Assigner, AssignerParts, AssignerSettings
+from mld.fleet.assign.assigner import Assigner, AssignerSettings
 from mld.fleet.assign.assignment import Plan
 from mld.fleet.assign.loads import Move, Why
+from mld.fleet.assign.takeover import SECOND_CHANCE_S
+from mld.fleet.membership import FleetMembership, spread
 from mld.fleet.report import reports
-from mld.fleet.roster import Roster, spread
 from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
-from mld.fleet.watch.takeover import SECOND_CHANCE_S
 from mld.leases import writes
 from mld.leases.lease import Lease
 from tests.simulation.scale_table import Bill, LeanLeaseTable
@@ -173,7 +173,7 @@ class Fleet3x:
         for worker_id in dead:
             self.workers[worker_id].died_at = self.now()
         if not self.java:
-            parts = part_count(len(self.table.leases), is_carried=False)
+            parts = part_count(len(self.table.leases), is_covered=False)
             for part in range(parts):
                 self._do(self._take_over(frozenset(dead), part, parts))
 
@@ -184,17 +184,21 @@ class Fleet3x:
         self._leader_id = worker_id
         kind = JavaAssigner if self.java else Assigner
         settings = AssignerSettings(lease_duration_s=LEASE_DURATION_S)
-        parts = AssignerParts(
+        self.leader = kind(
+            self.table,
+            worker_id,
+            self.clock,
+            Random("leader"),
+            settings,
             leader=_Leads(),
-            roster=Roster(worker_id, lease_duration_s=LEASE_DURATION_S, rules=settings.reports),
-            reports=_NoOthers(),
-            lookout=_NoOthers(),
+            membership=FleetMembership(worker_id, lease_duration_s=LEASE_DURATION_S, rules=settings.reports),
+            stored_reports=_NoOthers(),
+            on_gave=lambda: None,
             fence=_NoOthers().fence,
             on_assigned=lambda _keys: None,
             due=asyncio.Event(),
-            listeners=(self,),
+            listeners=(self.on_loaded,),
         )
-        self.leader = kind(self.table, worker_id, self.clock, Random("leader"), settings, parts)
         self._do(self.leader.run())
 
     def on_loaded(self, _seen: object) -> None:
@@ -275,12 +279,12 @@ class Fleet3x:
     # --- taking over --------------------------------------------------------------------------------------------------
 
     async def _take_over(self, dead: frozenset[str], part: int, parts: int) -> None:
-        """What the lookers of one part do about dead workers' leases (`fleet.watch.lookout`)."""
-        lookers = self.rng.sample(sorted(self.living()), min(LOOKERS, len(self.living())))
+        """What the watchers of one part do about dead workers' leases (`fleet.assign.failover_watcher`)."""
+        watchers = self.rng.sample(sorted(self.living()), min(WATCHERS, len(self.living())))
         in_part = [key for key in self.table.leases if zlib.crc32(key.encode()) % parts == part]
         theirs = [row for key in in_part if (row := self.table.row(key)) and row.actual_owner in dead]
         held = Counter(lease.actual_owner for lease in self.table.leases.values())
-        takers = spread(theirs, {looker: held[looker] for looker in lookers})
+        takers = spread(theirs, {watcher: held[watcher] for watcher in watchers})
 
         async def take(row: Lease) -> None:
             await self.table.apply(writes.assign_expired(row, takers[row.key]))
@@ -431,15 +435,12 @@ class _Leads:
 
 
 class _NoOthers:
-    """Nothing but the table and its leader is in this world: no legacy reports, no lookout, no heartbeats."""
+    """Nothing but the table and its leader is in this world: no legacy reports, no failover watcher, no heartbeats."""
 
     async def legacy(self) -> Sequence[WorkerReport]:
         return ()
 
     async def delete_stale(self, stale: Iterable[WorkerReport]) -> None:
-        return None
-
-    def gave(self) -> None:
         return None
 
     async def fence(self, _owner: str, _seen: str | None, _marks: Collection[str]) -> bool:

@@ -21,7 +21,6 @@ from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
-from mld.leases.validity import Validity
 from tests.simulation.scale_table import Bill, LeanLeaseTable
 from tests.simulation.world.loop import Process
 
@@ -71,7 +70,7 @@ class FleetWorker:
             clock,
             rng,
             worker_id=worker_id,
-            validity=Validity(LEASE_DURATION_S),
+            lease_duration_s=LEASE_DURATION_S,
             renew_interval_s=LEASE_DURATION_S / RENEWALS_PER_LEASE - EPSILON_S,
             new_token=lambda: f"{worker_id}/{next(tokens)}",
             on_change=lambda: None,

@@ -22,7 +22,7 @@ BROKEN = {
         Patch("mld.fleet.fleet", "await self._reporter.leave()", "pass"),
         Patch(
             "mld.fleet.departure",
-            'return await ours(self._reports.may_receive(receiver), "looking for a receiver")',
+            'return await ours(self.reports.may_receive(receiver), "looking for a receiver")',
             "return True",
         ),
     ),
@@ -41,7 +41,7 @@ BROKEN = {
         ),
     ),
     "who has ended is taken for dead for ever": (
-        Patch("mld.fleet.watch.takeover", "self._ended.get(worker, -math.inf) >= now", "worker in self._ended"),
+        Patch("mld.fleet.assign.takeover", "self._ended.get(worker, -math.inf) >= now", "worker in self._ended"),
     ),
 }
 CATCHES = [

@@ -53,7 +53,7 @@ def test_a_patch_that_does_not_fit_fails_loudly() -> None:
 
 
 def test_a_patch_is_undone() -> None:
-    from mld.leases.retries import retry_delay_s
+    from mld.leases.validity import retry_delay_s
 
     before = retry_delay_s.__code__
     with patched(BY_NAME["retries_without_delay"].patches):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mld.leases import rows
-from mld.leases.expressions import request_of
+from mld.leases.writes import request_of
 from mld.operating.plan import Change
 
 

@@ -6,7 +6,7 @@ import gc
 import importlib
 from functools import lru_cache
 
-from mld.leases.own_attributes import OwnAttribute
+from mld.leases.rows import OwnAttribute
 from tests.support.servers import ROOT
 
 
@@ -14,7 +14,7 @@ from tests.support.servers import ROOT
 def own_attributes() -> tuple[OwnAttribute[object], ...]:
     """All of them, by name and kind of row."""
     for path in sorted((ROOT / "mld").rglob("*.py")):
-        if "own_attributes" in path.read_text(encoding="utf-8"):
+        if "OwnAttribute" in path.read_text(encoding="utf-8"):
             importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
     found = [one for one in gc.get_objects() if isinstance(one, OwnAttribute)]
     return tuple(sorted(found, key=lambda one: (one.name, str(one.example))))

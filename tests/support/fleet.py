@@ -14,7 +14,7 @@ from mld.aws.counted import CountedService
 from mld.core.streams import ChildBatch
 from mld.daemon.assembly import SourcePorts, StreamPorts, assemble, initial_position
 from mld.daemon.until_tip import CatchUpRules, RunUntilTip, UntilTip
-from mld.fleet.wiring import DetectLoad, no_load
+from mld.fleet.parts import DetectLoad, no_load
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import parse_row
 from mld.local.kinesis import Kinesis, PutEntry
@@ -72,7 +72,7 @@ class Running:
 
     def tell_nothing(self) -> None:
         """Write no status of any shard, on lease rows or beside heartbeats; for the price of telling it."""
-        self.worker._parts.keeper._status_of = lambda _key: None
+        self.worker._parts.keeper.status_of = lambda _key: None
         heartbeat = self.worker.fleet._parts.heartbeat
         heartbeat._shards = _nothing
 

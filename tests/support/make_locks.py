@@ -28,7 +28,7 @@ _COMPILE = (
     *("--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"),
 )
 COMPILE_TIMEOUT_S = 600
-_OURSELVES = re.compile(r"mld\[(.+)\]")
+_OURSELVES = re.compile(r"mld-kinesis\[(.+)\]")
 _PINNED = re.compile(r"([A-Za-z0-9._-]+)==")
 
 

@@ -10,7 +10,7 @@ import pytest
 from mld.core.clock import LoopClock
 from mld.core.errors import StartupError, StreamError, TableError, TableThrottledError, UnexpectedError
 from mld.core.surviving import counts, kept_running, ours, survived
-from mld.leases.retries import may_be_applied
+from mld.leases.validity import may_be_applied
 from tests.virtual_time import run_virtual, virtual
 
 

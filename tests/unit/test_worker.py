@@ -57,7 +57,8 @@ async def test_the_last_one_out_takes_down_only_what_nobody_may_use():
             worker = world.start()
             await world.until(lambda world=world: len(world.recorder.actions) == 1)
             sources = worker.worker._parts.sources
-            sources._tracked[None] = replace(sources._tracked[None], take_down=take_down)
+            one = sources._tracked[None]
+            sources._tracked[None] = replace(one, opened=replace(one.opened, take_down=take_down))
             worker.worker._parts = replace(worker.worker._parts, takes_down=True)
             if broken_rows:
                 world.dynamo.put_row(TABLE, {"leaseKey": {"S": "broken"}, "leaseCounter": {"N": "1"}})

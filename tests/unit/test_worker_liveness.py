@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mld.core.errors import StreamUnavailableError
-from mld.fleet.heartbeat.heart import HEARTBEATS
+from mld.fleet.heartbeat_writer import HEARTBEATS
 from mld.metrics.liveness import PERIODS
 from mld.metrics.registry import RENEWALS
 from mld.retrieval.polling import CALL_TIMEOUT_S

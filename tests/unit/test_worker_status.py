@@ -18,7 +18,7 @@ from tests.virtual_time import run_virtual
 V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
 BY_HEARTBEAT = {**V3X, "mld__heartbeat": "worker"}
 MODES = pytest.mark.parametrize(
-    "keys", [{}, V3X, BY_HEARTBEAT], ids=["2.x", "renewed one by one", "carried by heartbeats"]
+    "keys", [{}, V3X, BY_HEARTBEAT], ids=["2.x", "renewed one by one", "covered by heartbeats"]
 )
 TWO_RENEWALS_S = 20 / 3
 USUAL_ID_LENGTH = 36
@@ -81,7 +81,7 @@ def test_one_scan_tells_the_lag_of_a_fleet_and_never_makes_one_up(keys: dict[str
     run_virtual(story())
 
 
-@pytest.mark.parametrize("keys", [V3X, BY_HEARTBEAT], ids=["renewed one by one", "carried by heartbeats"])
+@pytest.mark.parametrize("keys", [V3X, BY_HEARTBEAT], ids=["renewed one by one", "covered by heartbeats"])
 @pytest.mark.parametrize("leases", [3, pytest.param(40, marks=pytest.mark.full)])
 def test_telling_it_costs_no_write_unit_and_no_request(keys: dict[str, str], leases: int) -> None:
     async def bill(tells: bool) -> tuple[float, int, list[int]]:

@@ -130,7 +130,7 @@ class Incoming:
         return self._whole(body, is_exact=True)
 
     def end(self) -> Answer:
-        """Return the connection has ended in order: the answer, if it was to last until then. Raises
+        """Note that the connection has ended in order: the answer, if it was to last until then. Raises
         NothingSentBackError.
         """
         if not self.status or self.length is not None or self._chunks is not None:

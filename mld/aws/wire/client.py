@@ -197,7 +197,7 @@ class WireService:
         return value
 
     async def _placed(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], limit: TimeLimit) -> T:
-        """Return the place goes back in any case, by the job if there is one; with a connection only if all was
+        """Give the place back in any case, by the job if there is one; with a connection only if all was
         well.
         """
         usual = self._requests.usual(operation, params)

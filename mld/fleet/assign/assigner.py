@@ -1,16 +1,16 @@
 """`Assigner`, the lease assignment manager: the leader's loop of load, decide, write (coordination#assignment-runs).
 
-What goes where is decided in `assignment`, from what `observations` knows of each lease and the `Roster` of each
-worker; what a leadership remembers from run to run is its `Term`. Every worker of a fleet in 3.x mode runs an assigner;
-only the leader's does anything. It makes the fleet fair; that no lease is left alone is everybody's business
-(`takeover`). Differences from Java:
+What goes where is decided in `assignment`, from what `observations` knows of each lease and the `FleetMembership` of
+each worker; what a leadership remembers from run to run is its `Leadership`. Every worker of a fleet in 3.x mode runs
+an assigner; only the leader's does anything. It makes the fleet fair; that no lease is left alone is everybody's
+business (`takeover`). Differences from Java:
 
 * A lease is expired (coordination#expired-leases) only if it stood still from the end of one scan to the beginning of
   another, so that runs may follow one another at any distance.
 * A worker that came or went is a reason to balance in the next run, not only in every third.
 * After three failed runs the leader stays away for longer than the others need to notice (coordination#stepping-down).
-* A worker found dead (`Roster.exclude_dead`) gets no leases until it has sent a newer report. Who found it has taken
-  its own.
+* A worker found dead (`FleetMembership.exclude_dead`) gets no leases until it has sent a newer report. Who found it has
+  taken its own.
 * A worker that seems to be alone while the table shows that others were there lately gets few of the free leases until
   those that start with it can have reported: the first of a fleet that is deployed anew would get every lease, start a
   child for each, and keep many for good. On a table where nobody else has left a trace it gets many more at once.
@@ -18,6 +18,10 @@ only the leader's does anything. It makes the fleet fair; that no lease is left 
 
 It never writes without a condition, and reads leadership again before it writes. A refused write means that somebody
 was quicker; the next run sees what became of the row.
+
+`Leadership`: what one leadership of the assigner remembers from run to run, and what it decides by that. Pure.
+
+Rules: coordination#assignment-runs, coordination#restraint-while-alone, coordination#stepping-down.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from mld.core.clock import Clock, millis_since, wait_for_event
@@ -38,15 +42,69 @@ from mld.fleet.assign.assignment import Plan, decide, shuffling
 from mld.fleet.assign.loads import AssignmentRules, Why, live_workers, reports_among
 from mld.fleet.assign.move_writer import Fence, MoveWriter, OnAssigned
 from mld.fleet.assign.observations import Observations, expired_keys
-from mld.fleet.assign.term import FAILED_RUNS_MAX, Term
-from mld.fleet.heartbeat.beats import beats_among
+from mld.fleet.heartbeats import heartbeats_among
+from mld.fleet.membership import TRACE_S, FleetMembership
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
-from mld.fleet.roster import Roster
 from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.metrics.registry import Metrics
+
+FAILED_RUNS_MAX = 3
+ALONE_S = 5.0  # two captures before a first report, and the start of a worker
+ALONE_LEASES_MAX = 32  # so that a small application begins at once
+FIRST_LEASES_MAX = 256  # where nobody else has left a trace; a child for each, and a fleet may be starting all the same
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """A leadership that began at `since` (monotonic). Early runs, those between two scheduled ones, do not count."""
+
+    since: float
+    runs: int = 0
+    failures: int = 0
+    """Runs that failed in a row."""
+    balanced_among: frozenset[str] = frozenset()
+    """The workers among which the load was evened out last."""
+
+    def balances(self, workers: Iterable[str], every: int, *, early: bool) -> bool:
+        """Return whether a run evens the load out: the first does, every `every`th, and one after a worker came or
+        went.
+        """
+        if early and self.runs > 0:
+            return False
+        return self.runs % every == 0 or frozenset(workers) != self.balanced_among
+
+    def after_run(self, workers: Iterable[str], *, balanced: bool, early: bool) -> Leadership:
+        """Return the leadership after a run that has decided; its writes may still fail."""
+        runs = self.runs + (self.runs == 0 or not early)
+        return replace(self, runs=runs, balanced_among=frozenset(workers) if balanced else self.balanced_among)
+
+    def after_success(self) -> Leadership:
+        return replace(self, failures=0)
+
+    def after_failure(self) -> Leadership | None:
+        """Return none if another worker should lead."""
+        failures = self.failures + 1
+        return replace(self, failures=failures) if failures < FAILED_RUNS_MAX else None
+
+    def held_back(self, plan: Plan, alone: str, seen: FleetSnapshot, *, now: float, wall_s: float) -> Plan:
+        """Return the part of the plan that `alone`, the only worker known, may get by now."""
+        if now - self.since >= ALONE_S:
+            return plan
+        most = ALONE_LEASES_MAX if _others_were_here(alone, seen, wall_s) else FIRST_LEASES_MAX
+        room = max(0, most - sum(lease.owner == alone for lease in seen.leases))
+        return plan if len(plan.moves) <= room else replace(plan, moves=plan.moves[:room])
+
+
+def _others_were_here(alone: str, seen: FleetSnapshot, wall_s: float) -> bool:
+    """Return whether another worker owns something or has reported within `TRACE_S`, alive or not."""
+    if any(lease.actual_owner not in (None, alone) for lease in seen.leases):
+        return True
+    since = wall_s - TRACE_S
+    return any(report.worker != alone and (report.updated_at_s or 0) > since for report in seen.reports)
+
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -84,109 +142,88 @@ class Reports(Protocol):
     """`StoredReports`."""
 
     async def legacy(self) -> Sequence[WorkerReport]:
-        """Reports of the legacy table, while that one is read at all."""
+        """Return the reports of the legacy table, while that one is read at all."""
         ...
 
     async def delete_stale(self, stale: Iterable[WorkerReport]) -> None: ...
 
 
-class Listener(Protocol):
-    """Who wants to know what each run reads."""
+@dataclass(eq=False)
+class Assigner:
+    """Gives leases to workers while this worker leads."""
 
-    def on_loaded(self, seen: FleetSnapshot) -> None: ...
-
-
-class Giver(Protocol):
-    """Who must know that this worker gives leases to others: `Lookout`."""
-
-    def gave(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class AssignerParts:
-    """The collaborators."""
-
+    table: LeaseTable
+    worker_id: str
+    clock: Clock
+    rng: random.Random
+    settings: AssignerSettings
+    _: KW_ONLY
     leader: LeaderDecider
-    roster: Roster
-    reports: Reports
-    lookout: Giver
+    membership: FleetMembership
+    stored_reports: Reports
+    on_gave: Callable[[], None]
+    """Hears that this worker gives leases to others."""
     fence: Fence
     on_assigned: OnAssigned
     due: asyncio.Event
     """Set by whoever wants a run now."""
-    listeners: Sequence[Listener] = ()
+    listeners: Sequence[Callable[[FleetSnapshot], None]] = ()
+    """Hear what each run has read."""
     metrics: Metrics = field(default_factory=Metrics)
 
-
-class Assigner:
-    """Gives leases to workers while this worker leads."""
-
-    def __init__(
-        self,
-        table: LeaseTable,
-        worker_id: str,
-        clock: Clock,
-        rng: random.Random,
-        settings: AssignerSettings,
-        parts: AssignerParts,
-    ) -> None:
-        self._table = table
-        self._worker_id = worker_id
-        self._clock = clock
-        self._rng = rng
-        self._settings = settings
-        self._parts = parts
-        self._leader = parts.leader
-        self._roster = parts.roster
-        self._due = parts.due
+    def __post_init__(self) -> None:
         self._observations = Observations(
-            lease_duration_s=self._settings.lease_duration_s, handoff_timeout_s=self._settings.handoff_timeout_s
+            lease_duration_s=self.settings.lease_duration_s, handoff_timeout_s=self.settings.handoff_timeout_s
         )
-        self._writer = MoveWriter(table, self._observations, clock, worker_id, parts.on_assigned, parts.fence)
-        self._table_seen = parts.metrics.worker.table
-        self._counts = parts.metrics.worker.operations.assignments
+        self._writer = MoveWriter(
+            self.table, self._observations, self.clock, self.worker_id, self.on_assigned, self.fence
+        )
+        self._table_seen = self.metrics.worker.table
+        self._counts = self.metrics.worker.operations.assignments
         self._one_run = asyncio.Lock()
-        self._term: Term | None = None
+        self._leadership: Leadership | None = None
         self._known_corrupt: frozenset[tuple[str, str]] = frozenset()
 
     def wake(self) -> None:
         """Run now."""
-        self._due.set()
+        self.due.set()
 
     async def run(self) -> None:
         """Assign for ever: at once, then every interval and when woken. Only runs on schedule count for balancing."""
         # After `run_once` at the start the next one balances: whoever was given something has not even begun with it.
-        early = self._term is not None and self._term.runs > 0
-        if self._term is not None and early:
-            self._term = replace(self._term, runs=self._term.runs + 1)  # it stands for the scheduled one
-        due_at = self._clock.monotonic() + self._settings.interval_s
+        early = self._leadership is not None and self._leadership.runs > 0
+        if self._leadership is not None and early:
+            self._leadership = replace(
+                self._leadership, runs=self._leadership.runs + 1
+            )  # it stands for the scheduled one
+        due_at = self.clock.monotonic() + self.settings.interval_s
         while True:
-            self._due.clear()
-            started_at = self._clock.monotonic()
+            self.due.clear()
+            started_at = self.clock.monotonic()
             await self.run_once(early=early)
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             if not early:
-                due_at = now + self._settings.interval_s
-            early = await wait_for_event(self._due, max(0.0, due_at - now))
+                due_at = now + self.settings.interval_s
+            early = await wait_for_event(self.due, max(0.0, due_at - now))
             if early:
-                await self._clock.sleep(max(0.0, started_at + WAKE_GAP_S - self._clock.monotonic()))
+                await self.clock.sleep(max(0.0, started_at + WAKE_GAP_S - self.clock.monotonic()))
 
     async def run_once(self, *, early: bool = False) -> RunReport | None:
-        """One run; None if we do not lead or the run failed. Failures are logged and counted, never raised."""
+        """Return one run; None if we do not lead or the run failed. Failures are logged and counted, never raised."""
         async with self._one_run:
-            if not await self._leader.is_leader():
-                self._term = None
+            if not await self.leader.is_leader():
+                self._leadership = None
                 self._counts.all.note(True, 0.0)  # a run in which somebody else leads
                 return None
-            term = self._term or self._take_over()
+            leadership = self._leadership or self._take_over()
             try:
-                with self._counts.all.timed(self._clock.monotonic):
-                    report = await self._run(term, early=early)
+                with self._counts.all.timed(self.clock.monotonic):
+                    report = await self._run(leadership, early=early)
             except Exception as error:  # whatever it is, another worker may have better luck
                 failure = survived(error, "assigning leases")
                 log.warning("assignment run failed: %s", failure, extra={"action": "assignment_failed"})
             else:
-                self._term = None if self._term is None else self._term.after_success()
+                self._leadership = None if self._leadership is None else self._leadership.after_success()
                 return report
             await self._count_failure()
             return None
@@ -212,69 +249,69 @@ class Assigner:
             self._counts.reassigned.note(plan.count(Why.BALANCE))
         self._table_seen.workers, self._table_seen.unassigned = plan.workers, plan.waiting
 
-    def _take_over(self) -> Term:
-        self._term = Term(self._clock.monotonic())
+    def _take_over(self) -> Leadership:
+        self._leadership = Leadership(self.clock.monotonic())
         self._observations.forget()
-        self._roster.begin_term()
+        self.membership.begin_leadership()
         log.info("this worker assigns the leases now", extra={"action": "assignment_taken_over"})
-        return self._term
+        return self._leadership
 
     async def _count_failure(self) -> None:
-        self._term = None if self._term is None else self._term.after_failure()
-        if self._term is not None:
+        self._leadership = None if self._leadership is None else self._leadership.after_failure()
+        if self._leadership is not None:
             return
         self._counts.leader_released.note(1)
-        hold_off_s = HOLD_OFF_S + self._rng.uniform(0.0, HOLD_OFF_JITTER_S)
+        hold_off_s = HOLD_OFF_S + self.rng.uniform(0.0, HOLD_OFF_JITTER_S)
         log.error(
             "%d assignment runs failed in a row; another worker should lead, this one stays away for %.0f s",
             FAILED_RUNS_MAX,
             hold_off_s,
             extra={"action": "leader_stepped_down"},
         )
-        await self._leader.step_down(hold_off_s)
+        await self.leader.step_down(hold_off_s)
 
     # --- one run -----------------------------------------------------------------------------------------------------
 
-    async def _run(self, term: Term, *, early: bool) -> RunReport | None:
-        started_at = self._clock.monotonic()
-        with self._counts.load.timed(self._clock.monotonic):
+    async def _run(self, leadership: Leadership, *, early: bool) -> RunReport | None:
+        started_at = self.clock.monotonic()
+        with self._counts.load.timed(self.clock.monotonic):
             read_from, scan = await self._load(self._scan)
-            _, legacy = await self._load(self._parts.reports.legacy)
-        self._observations.heard(beats_among(scan.others), self._clock.monotonic())
-        await in_turns(self._observations.scanned(scan.leases, self._clock.monotonic()), self._clock)
-        found = await in_turns(reports_among(scan.others), self._clock)
+            _, legacy = await self._load(self.stored_reports.legacy)
+        self._observations.heard(heartbeats_among(scan.others), self.clock.monotonic())
+        await in_turns(self._observations.scanned(scan.leases, self.clock.monotonic()), self.clock)
+        found = await in_turns(reports_among(scan.others), self.clock)
         everything = (*found.reports, *legacy)
-        sorted_out = reports.sort_out(everything, self._clock.wall(), self._settings.reports)
+        sorted_out = reports.sort_out(everything, self.clock.wall(), self.settings.reports)
         self._report_corrupt(found.corrupt)
         self._count_seen(len(scan.corrupt) + len(found.corrupt), sorted_out)
-        expired = await in_turns(expired_keys(self._observations, scan.leases, read_from), self._clock)
+        expired = await in_turns(expired_keys(self._observations, scan.leases, read_from), self.clock)
         seen = FleetSnapshot(scan.leases, everything, expired)
-        for listener in self._parts.listeners:
-            listener.on_loaded(seen)
+        for listener in self.listeners:
+            listener(seen)
         active = self._assignable(sorted_out.active, everything)
-        if all(report.worker != self._worker_id for report in everything) or not active:
+        if all(report.worker != self.worker_id for report in everything) or not active:
             # That we live is known before our first report is seen.
-            active = (*active, WorkerReport(self._worker_id, int(self._clock.wall())))
+            active = (*active, WorkerReport(self.worker_id, int(self.clock.wall())))
 
         present = [report.worker for report in active]
-        balance = term.balances(present, self._settings.balance_every, early=early)
-        balancing = self._counts.balance.timed(self._clock.monotonic) if balance else nullcontext()
-        with self._counts.assign.timed(self._clock.monotonic), balancing:  # it does both in one
+        balance = leadership.balances(present, self.settings.balance_every, early=early)
+        balancing = self._counts.balance.timed(self.clock.monotonic) if balance else nullcontext()
+        with self._counts.assign.timed(self.clock.monotonic), balancing:  # it does both in one
             plan = await self._decide(scan.leases, active, read_from, balance=balance)
         if len(active) == 1:
-            plan = self._held_back(term, plan, active[0].worker, seen)
-        if not await self._leader.is_leader():
-            self._term = None
+            plan = self._held_back(leadership, plan, active[0].worker, seen)
+        if not await self.leader.is_leader():
+            self._leadership = None
             return None
-        self._term = term.after_run(present, balanced=balance, early=early)
+        self._leadership = leadership.after_run(present, balanced=balance, early=early)
 
         self._count_plan(plan, balance=balance)
-        began_at = self._clock.monotonic()
+        began_at = self.clock.monotonic()
         written = await self._writer.write(plan.moves)
-        self._counts.write.note(not written.errors, self._clock.monotonic() - began_at)
+        self._counts.write.note(not written.errors, self.clock.monotonic() - began_at)
         self._counts.failed.note(written.refused)
-        if any(lease.owner != self._worker_id for lease in written.done.values()):
-            self._parts.lookout.gave()
+        if any(lease.owner != self.worker_id for lease in written.done.values()):
+            self.on_gave()
         await self._delete(sorted_out.stale)
         report = RunReport(
             plan=plan,
@@ -282,38 +319,38 @@ class Assigner:
             moved=len(written.done),
             refused=written.refused,
         )
-        self._log_run(report, millis_since(self._clock, started_at))
+        self._log_run(report, millis_since(self.clock, started_at))
         if written.errors:
             raise written.errors[0]
         return report
 
     async def _scan(self) -> TableScan:
-        return await self._table.scan()
+        return await self.table.scan()
 
     async def _load(self, read: Callable[[], Awaitable[T]]) -> tuple[float, T]:
-        """(when the successful read began, what it read). The second failure in a row is raised."""
+        """Return (when the successful read began, what it read). The second failure in a row is raised."""
         for attempt in range(1, LOAD_ATTEMPTS + 1):
-            began_at = self._clock.monotonic()
+            began_at = self.clock.monotonic()
             try:
                 return began_at, await ours(read(), "loading what is assigned")
             except MldError as error:
                 if attempt == LOAD_ATTEMPTS:
                     raise
                 log.info("load failed, once more: %s", error, extra={"action": "assignment_load_retry"})
-            await self._clock.sleep(LOAD_RETRY_S)
+            await self.clock.sleep(LOAD_RETRY_S)
         raise AssertionError("unreachable")
 
     def _assignable(
         self, active: Iterable[WorkerReport], everything: Iterable[WorkerReport]
     ) -> tuple[WorkerReport, ...]:
-        assignable, standing_still = self._roster.assignable(active, everything, self._clock.monotonic())
+        assignable, standing_still = self.membership.assignable(active, everything, self.clock.monotonic())
         for report in standing_still:
             log.warning(
                 "worker %s is dead: its report stands still, though by this host's clock it is fresh (%d, now %d); "
                 "the clocks of this fleet disagree",
                 report.worker,
                 report.updated_at_s or 0,
-                self._clock.wall(),
+                self.clock.wall(),
                 extra={"action": "clocks_disagree", "worker": report.worker},
             )
         return assignable
@@ -321,9 +358,9 @@ class Assigner:
     async def _decide(
         self, leases: Sequence[Lease], active: Iterable[WorkerReport], now: float, *, balance: bool
     ) -> Plan:
-        settings = self._settings
-        workers = await in_turns(live_workers(active, settings.reports.ema_alpha), self._clock)
-        order = shuffling(self._rng)
+        settings = self.settings
+        workers = await in_turns(live_workers(active, settings.reports.ema_alpha), self.clock)
+        order = shuffling(self.rng)
         return await in_turns(
             decide(
                 leases,
@@ -332,18 +369,18 @@ class Assigner:
                 now,
                 settings.rules,
                 order,
-                wall_s=self._clock.wall(),
-                leader=self._worker_id,
+                wall_s=self.clock.wall(),
+                leader=self.worker_id,
                 balance=balance,
                 by_count=settings.by_count,
             ),
-            self._clock,
+            self.clock,
         )
 
-    def _held_back(self, term: Term, plan: Plan, alone: str, seen: FleetSnapshot) -> Plan:
-        """What the only worker known may get by now; the next run comes soon if that is not everything."""
-        now, wall_s = self._clock.monotonic(), self._clock.wall()
-        allowed = term.held_back(plan, alone, seen, now=now, wall_s=wall_s)
+    def _held_back(self, leadership: Leadership, plan: Plan, alone: str, seen: FleetSnapshot) -> Plan:
+        """Return what the only worker known may get by now; the next run comes soon if that is not everything."""
+        now, wall_s = self.clock.monotonic(), self.clock.wall()
+        allowed = leadership.held_back(plan, alone, seen, now=now, wall_s=wall_s)
         if allowed is not plan:
             self.wake()
         return allowed
@@ -354,7 +391,7 @@ class Assigner:
         if not stale:
             return
         try:
-            await self._parts.reports.delete_stale(stale)
+            await self.stored_reports.delete_stale(stale)
         except Exception as error:
             failure = survived(error, "deleting reports")
             log.info("stale reports stay: %s", failure, extra={"action": "stale_reports_kept"})

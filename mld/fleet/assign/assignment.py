@@ -65,7 +65,7 @@ class Plan:
 
 
 def shuffling(rng: random.Random) -> Order:
-    """A random order, drawn as far as it is asked for."""
+    """Return a random order, drawn as far as it is asked for."""
 
     def order(leases: list[Lease]) -> Iterator[Lease]:
         rest = list(leases)
@@ -90,7 +90,7 @@ def decide(
     balance: bool,
     by_count: bool,
 ) -> Steps[Plan]:
-    """The moves: by utilization and throughput, or `by_count`, to the worker with the fewest leases.
+    """Return the moves: by utilization and throughput, or `by_count`, to the worker with the fewest leases.
 
     `observations` know the scan already; `workers` are the active.
     """
@@ -169,7 +169,7 @@ def _force_stuck(view: View, queue: Queue) -> None:
 
 
 def _requeue(queue: Queue, source: Load | None) -> None:
-    """The worker lost a lease, so it may have room, or be preferred among its equals."""
+    """Queue a worker that lost a lease again: it may have room, or be preferred among its equals."""
     if source is not None:
         queue.push(source)
 
@@ -187,7 +187,7 @@ def _balance_variance(view: View, queue: Queue, order: Order) -> Steps[None]:
 
 
 def _sources(view: View) -> list[tuple[float, Load]]:
-    """(weight to take, worker) by the metric with the most to take, the most loaded first."""
+    """Return (weight to take, worker) by the metric with the most to take, the most loaded first."""
     best: list[tuple[float, Load]] = []
     best_total = -1.0
     for metric in view.averages:
@@ -216,7 +216,9 @@ def _is_over_limit(load: Load, metric: str) -> bool:
 
 
 def _take(view: View, load: Load, metric: str) -> float | None:
-    """How much weight the worker should lose besides what is leaving it already; None if it should not lose any."""
+    """Return how much weight the worker should lose besides what is leaving it already; None if it should not lose
+    any.
+    """
     value, average = load.values[metric], view.averages[metric]
     if value <= average:
         return None
@@ -267,7 +269,7 @@ def _place(view: View, queue: Queue, source: Load, lease: Lease) -> bool:
 
 
 def _recipient(view: View, queue: Queue, source: Load, weight: float) -> Load | None:
-    """The best worker that stays at or below the averages with so much more; the others stay in the queue."""
+    """Return the best worker that stays at or below the averages with so much more; the others stay in the queue."""
     passed: list[Load] = []
     found = None
     while found is None and len(passed) < RECIPIENTS_TRIED_MAX:
@@ -298,7 +300,7 @@ def _fits(view: View, load: Load, weight: float) -> bool:
 
 
 def _balance_count(view: View, order: Order) -> Steps[None]:
-    """From the worker with the most leases to the one with the fewest, until they differ by at most one.
+    """Move from the worker with the most leases to the one with the fewest, until they differ by at most one.
 
     Both are compared by what they will have when the handoffs under way are over.
     """

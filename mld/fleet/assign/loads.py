@@ -29,7 +29,7 @@ from mld.fleet.assign.observations import STEP_LEASES, Observations
 from mld.fleet.report import reports
 from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, WorkerReport
 from mld.leases.lease import Lease
-from mld.leases.own_attributes import Row
+from mld.leases.rows import Row
 
 SHARE = "T"
 """Metric name of the share, Java's name of its throughput metric."""
@@ -62,7 +62,7 @@ class AssignmentRules:
 
 
 def live_worker(report: WorkerReport, ema_alpha: float) -> LiveWorker:
-    """An active worker as its report describes it (coordination#report-judgement)."""
+    """Return an active worker as its report describes it (coordination#report-judgement)."""
     is_drained = reports.is_drained(report)
     if reports.is_default(report):
         return LiveWorker(report.worker, is_drained=is_drained)
@@ -84,7 +84,7 @@ def live_workers(active: Iterable[WorkerReport], ema_alpha: float) -> Steps[list
 
 
 def reports_among(rows: Sequence[Row]) -> Steps[reports.ReportScan]:
-    """The worker reports among the rows of the lease table that are no leases."""
+    """Return the worker reports among the rows of the lease table that are no leases."""
     found: list[WorkerReport] = []
     corrupt: list[tuple[str, str]] = []
     for start in range(0, len(rows), STEP_REPORTS):
@@ -167,7 +167,7 @@ class View:
         return kbps if kbps is not None and is_amount(kbps) else self.mean_weight
 
     def is_full(self, load: Load) -> bool:
-        """At a limit of the settings. The limit of throughput may be overshot by one lease."""
+        """Return whether a limit of the settings is reached. The limit of throughput may be overshot by one lease."""
         if load.count >= self.rules.leases_max:
             return True
         return self.has_throughput and load.weight > self.rules.throughput_max_kbps
@@ -191,7 +191,7 @@ class View:
             load.values[metric] += weight * self.per_weight[metric]
 
     def headroom(self, load: Load) -> float:
-        """How far below the fleet's average the worker is, by its worst metric."""
+        """Return how far below the fleet's average the worker is, by its worst metric."""
         return min((self._headroom(metric, value) for metric, value in load.values.items()), default=0.0)
 
     def _headroom(self, metric: str, value: float) -> float:
@@ -222,7 +222,7 @@ class Queue:
         heappush(self._heap, (load.is_drained, rank, load.count, load.worker, load.ticket))
 
     def pop(self) -> Load | None:
-        """The best worker, out of the queue; None if there is none."""
+        """Return the best worker, out of the queue; None if there is none."""
         while self._heap:
             *_, worker, ticket = heappop(self._heap)
             load = self._view.loads[worker]
@@ -233,7 +233,7 @@ class Queue:
 
 
 def is_amount(number: float) -> bool:
-    """A number as it should be: neither negative nor NaN nor infinite."""
+    """Return a number as it should be: neither negative nor NaN nor infinite."""
     return 0 <= number < math.inf
 
 
@@ -246,7 +246,7 @@ def survey(
     *,
     wall_s: float,
 ) -> Steps[View]:
-    """The view of the leases as scanned and observed. Of several entries of one worker the last counts."""
+    """Return the view of the leases as scanned and observed. Of several entries of one worker the last counts."""
     by_id = {worker.worker: worker for worker in workers}
     loads = {name: Load(name, is_drained=by_id[name].is_drained) for name in sorted(by_id)}
     view = View(rules, loads, leases=len(leases))
@@ -328,7 +328,7 @@ def _leave_out_the_silent(view: View) -> None:
 
 
 def _measure(view: View, workers: Mapping[str, LiveWorker], total: float) -> None:
-    """Averages of the metrics over the live workers, each worker's values, and what a unit of weight adds to them."""
+    """Compute averages over the live workers, each worker's values, and what a unit of weight adds to them."""
     target = total / max(1, len(view.loads))
     view.share_per_weight = FULL_SHARE / target if target else 0.0
     measured = {worker: workers[worker].utilization for worker in view.loads}

@@ -3,7 +3,7 @@
 Rules: coordination#assignment-writes, coordination#take-over-writes. No retries: a refused move was overtaken, one with
 an unknown outcome is seen by the next run. An expired lease is moved only as it was seen (Java asks for its owner
 alone, and may take a lease that has just been renewed after all); one that a heartbeat stood for also only after its
-owner was fenced (`leases.carried`).
+owner was fenced (`leases.validity`).
 """
 
 from __future__ import annotations
@@ -39,24 +39,16 @@ class Written:
     errors: list[Exception] = field(default_factory=list)
 
 
+@dataclass(eq=False)
 class MoveWriter:
     """Writes moves and tells `observations` of them. `on_assigned` hears of the leases that come to ourselves."""
 
-    def __init__(
-        self,
-        table: LeaseTable,
-        observations: Observations,
-        clock: Clock,
-        worker_id: str,
-        on_assigned: OnAssigned,
-        fence: Fence,
-    ) -> None:
-        self._table = table
-        self._observations = observations
-        self._clock = clock
-        self._worker_id = worker_id
-        self._on_assigned = on_assigned
-        self._fence = fence
+    table: LeaseTable
+    observations: Observations
+    clock: Clock
+    worker_id: str
+    on_assigned: OnAssigned
+    fence: Fence
 
     async def write(self, moves: Sequence[Move], *, counter_matters: bool = False) -> Written:
         """Write all of them; errors are collected, so that one lease does not cost the others.
@@ -68,7 +60,7 @@ class MoveWriter:
 
         async def write_one(move: Move) -> None:
             try:
-                answer = await self._table.apply(_write_of(move, counter_matters=counter_matters))
+                answer = await self.table.apply(_write_of(move, counter_matters=counter_matters))
             except Exception as error:  # whoever asked fails with it when all writes have ended
                 failure = survived(error, "moving a lease", move.lease.key)
                 written.errors.append(failure)
@@ -77,13 +69,13 @@ class MoveWriter:
                 self._settle(move, answer, written)
 
         await a_few_at_a_time(write_one, moves)
-        mine = tuple(sorted(key for key, lease in written.done.items() if lease.owner == self._worker_id))
+        mine = tuple(sorted(key for key, lease in written.done.items() if lease.owner == self.worker_id))
         if mine:
-            self._on_assigned(mine)
+            self.on_assigned(mine)
         return written
 
     async def _without_living(self, moves: Sequence[Move], written: Written) -> Sequence[Move]:
-        """The moves that may be made: of expired leases with marks only those whose owners could be fenced."""
+        """Return the moves that may be made: of expired leases with marks only those whose owners could be fenced."""
         marks: dict[str, set[str]] = {}
         for move in moves:
             if _needs_fence(move):
@@ -92,7 +84,7 @@ class MoveWriter:
 
         async def fence(owner: str) -> None:
             try:
-                if not await self._fence(owner, self._observations.heartbeat_of(owner), marks[owner]):
+                if not await self.fence(owner, self.observations.heartbeat_of(owner), marks[owner]):
                     living.add(owner)
             except Exception as error:
                 living.add(owner)
@@ -110,11 +102,11 @@ class MoveWriter:
             written.refused += 1
             log.debug("%s not moved: %s", move.lease.key, answer.why, extra=_fields("lease_move_refused", move))
             return
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if move.graceful:
-            self._observations.handoff_begun(answer, now)
+            self.observations.handoff_begun(answer, now)
         else:
-            self._observations.assigned(answer, now)
+            self.observations.assigned(answer, now)
         written.done[move.lease.key] = answer
         log.debug(
             "lease %s goes from %s to %s (%s)",
@@ -135,7 +127,7 @@ def _write_of(move: Move, *, counter_matters: bool) -> writes.RowWrite:
 
 
 def _is_from_silent(move: Move) -> bool:
-    """Whether the lease has an owner, who may have renewed it since it was read and then keeps it."""
+    """Return whether the lease has an owner, who may have renewed it since it was read and then keeps it."""
     return move.why is Why.EXPIRED and move.lease.actual_owner is not None
 
 

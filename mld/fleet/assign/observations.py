@@ -9,9 +9,9 @@ observation.
     counter greater than before                 now
     counter equal or smaller                    as before: reads are eventually consistent, an older row is no news
     assigned by ourselves                       now, counter as in the answer
-    carried by its owner's heartbeat            as the heartbeat, if that is later (`leases.carried`)
-    carried until now, epoch replaced or gone   now: the owner may believe in its last heartbeat, which we have not seen
-    carried until now, fenced                   as before: whoever fenced it has waited
+    covered by its owner's heartbeat            as the heartbeat, if that is later (`leases.validity`)
+    covered until now, epoch replaced or gone   now: the owner may believe in its last heartbeat, which we have not seen
+    covered until now, fenced                   as before: whoever fenced it has waited
 
     seen                                        handoff deadline
     no `checkpointOwner`                        none
@@ -31,7 +31,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from mld.core.steps import Steps
-from mld.fleet.heartbeat.beats import epoch_of, is_fenced, is_news
+from mld.fleet.heartbeats import epoch_of, is_fenced, is_news
 from mld.leases.lease import Lease
 
 STEP_LEASES = 200  # a fraction of a millisecond of work between two yields
@@ -51,7 +51,7 @@ class Seen(NamedTuple):
     counter: int
     moved_at: float | None
     handoff: Handoff | None = None
-    carried: bool = False
+    covered: bool = False
     """The owner's heartbeat stood for it."""
 
 
@@ -78,14 +78,14 @@ class Observations:
         return self._seen
 
     def forget(self) -> None:
-        """Leadership is new: what was seen before it does not count."""
+        """Forget what was seen before leadership was won."""
         self._seen.clear()
         self._pulses.clear()
 
-    def heard(self, beats: Mapping[str, str], now: float) -> None:
-        """A scan that ended at `now` showed these heartbeats, by worker, and no others. Told before its leases."""
+    def heard(self, heartbeats: Mapping[str, str], now: float) -> None:
+        """Take note of the heartbeats, by worker, that a scan showed which ended at `now`, before its leases."""
         pulses = {}
-        for worker, value in beats.items():
+        for worker, value in heartbeats.items():
             before = self._pulses.get(worker)
             if before is None or (is_news(before.value, value) and not is_fenced(value)):
                 pulses[worker] = Pulse(value, now)
@@ -96,12 +96,12 @@ class Observations:
         self._pulses = pulses
 
     def heartbeat_of(self, worker: str) -> str | None:
-        """The heartbeat that the worker was last seen with."""
+        """Return the heartbeat that the worker was last seen with."""
         pulse = self._pulses.get(worker)
         return None if pulse is None else pulse.value
 
     def scanned(self, leases: Sequence[Lease], now: float) -> Steps[None]:
-        """A scan that ended at `now` showed these leases and no others."""
+        """Return a scan that ended at `now` showed these leases and no others."""
         for number, lease in enumerate(leases):
             self.saw(lease, now)
             if number % STEP_LEASES == STEP_LEASES - 1:
@@ -112,54 +112,60 @@ class Observations:
                 del self._seen[key]
 
     def saw(self, lease: Lease, now: float) -> None:
-        """One row was read at `now`."""
+        """Take note of one row, read at `now`."""
         before = self._seen.get(lease.key)
         if before is None:
             moved_at = None if lease.actual_owner is None else now
-            carried = self._carrying(lease) is not None
-            self._seen[lease.key] = Seen(lease.counter, moved_at, self._handoff(None, lease, now), carried)
+            covered = self._covering(lease) is not None
+            self._seen[lease.key] = Seen(lease.counter, moved_at, self._handoff(None, lease, now), covered)
             return
-        counter, moved_at, handoff, carried = before
+        counter, moved_at, handoff, covered = before
         if lease.counter > counter:
             counter, moved_at = lease.counter, now
-        if carried or lease.heartbeat is not None:
-            moved_at, carried = self._carried(lease, carried, moved_at, now)
+        if covered or lease.heartbeat is not None:
+            moved_at, covered = self._covered(lease, covered, moved_at, now)
         if handoff is not None or lease.checkpoint_owner is not None:
             handoff = self._handoff(handoff, lease, now)
-        self._seen[lease.key] = Seen(counter, moved_at, handoff, carried)
+        self._seen[lease.key] = Seen(counter, moved_at, handoff, covered)
 
-    def _carrying(self, lease: Lease) -> Pulse | None:
-        """The heartbeat that stands for the lease."""
+    def _covering(self, lease: Lease) -> Pulse | None:
+        """Return the heartbeat that stands for the lease."""
         if lease.heartbeat is None:
             return None
         pulse = self._pulses.get(lease.actual_owner or "")
         return pulse if pulse is not None and epoch_of(pulse.value) == lease.heartbeat else None
 
-    def _carried(self, lease: Lease, before: bool, moved_at: float | None, now: float) -> tuple[float | None, bool]:
-        """(when it moved, whether it is carried)."""
-        if (pulse := self._carrying(lease)) is not None:
+    def _covered(self, lease: Lease, before: bool, moved_at: float | None, now: float) -> tuple[float | None, bool]:
+        """Return (when it moved, whether it is covered)."""
+        if (pulse := self._covering(lease)) is not None:
             return pulse.moved_at if moved_at is None else max(moved_at, pulse.moved_at), True
         if before and not is_fenced(self.heartbeat_of(lease.actual_owner or "")):
             return now, False
         return moved_at, False
 
     def assigned(self, lease: Lease, now: float) -> None:
-        """Our own assignment was confirmed with this row; its new owner has a whole lease duration to start."""
+        """Note that our own assignment was confirmed with this row; its new owner has a whole lease duration to
+        start.
+        """
         self._seen[lease.key] = Seen(lease.counter, now)
 
     def handoff_begun(self, lease: Lease, now: float) -> None:
-        """Our own handoff was confirmed with this row, whose counter it left alone."""
+        """Note that our own handoff was confirmed with this row, whose counter it left alone."""
         before = self._seen.get(lease.key)
         seen = before if before is not None else Seen(lease.counter, now)
         self._seen[lease.key] = seen._replace(handoff=self._handoff(None, lease, now))
 
     def moved_at(self, lease: Lease) -> float | None:
-        """When the lease was last seen to move; None means never, as for a lease that was nobody's from the start."""
+        """Return when the lease was last seen to move; None means never, as for a lease that was nobody's from the
+        start.
+        """
         seen = self._seen.get(lease.key)
         return None if seen is None else seen.moved_at
 
     def is_expired(self, lease: Lease, now: float) -> bool:
-        """Nobody's, or standing still for longer than a lease duration. A lease never observed is not expired yet."""
+        """Return whether it is nobody's, or has stood still for longer than a lease duration; False if it was never
+        observed.
+        """
         if lease.owner is None and lease.checkpoint_owner is None:
             return True
         seen = self._seen.get(lease.key)
@@ -168,13 +174,13 @@ class Observations:
         return seen.moved_at is None or now - seen.moved_at > self._lease_duration_s
 
     def is_blocked(self, lease: Lease, now: float) -> bool:
-        """Whether a pending handoff has to be left alone: alive, not complete, deadline not passed."""
+        """Return whether a pending handoff has to be left alone: alive, not complete, deadline not passed."""
         if lease.checkpoint_owner is None or lease.is_complete or self.is_expired(lease, now):
             return False
         return not self._is_overdue(lease, now)
 
     def is_stuck(self, lease: Lease, now: float) -> bool:
-        """A handoff past its deadline whose old owner keeps renewing: to be completed by force."""
+        """Return a handoff past its deadline whose old owner keeps renewing: to be completed by force."""
         return lease.checkpoint_owner is not None and self._is_overdue(lease, now) and not self.is_expired(lease, now)
 
     def _is_overdue(self, lease: Lease, now: float) -> bool:
@@ -190,7 +196,7 @@ class Observations:
 
 
 def expired_keys(observations: Observations, leases: Iterable[Lease], now: float) -> Steps[frozenset[str]]:
-    """The leases that are nobody's or expired."""
+    """Return the leases that are nobody's or expired."""
     expired = []
     for number, lease in enumerate(leases):
         if observations.is_expired(lease, now):

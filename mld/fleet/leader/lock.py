@@ -92,7 +92,7 @@ class Observation:
         return self.since + self.duration_s
 
     def is_same(self, lock: LockRow | DamagedLock) -> bool:
-        """Whether nobody has written between the observed row and `lock`."""
+        """Return whether nobody has written between the observed row and `lock`."""
         if isinstance(self.lock, LockRow) and isinstance(lock, LockRow):
             return self.lock.version == lock.version
         return self.lock == lock
@@ -146,20 +146,22 @@ class Versions:
     sent_at: Mapping[str, float] = field(default_factory=dict)
 
     def sending(self, version: str, sent_at: float) -> Versions:
-        """With one more version, without the oldest if there are too many."""
+        """Return these with one more version, without the oldest if there are too many."""
         newest = [*(dict(self.sent_at) | {version: sent_at}).items()][-VERSIONS_MAX:]
         return Versions(self.owner, dict(newest))
 
     def without(self, version: str) -> Versions:
-        """A write with this version was certainly not applied."""
+        """Return the belief after a write with this version was certainly not applied."""
         return Versions(self.owner, {known: at for known, at in self.sent_at.items() if known != version})
 
     def giving_up(self, version: str) -> Versions:
-        """A release of this version is sent. From now on a row showing it may vanish at any time."""
+        """Return the belief once a release of this version is sent. From now on a row showing it may vanish at any
+        time.
+        """
         return self.sending(version, GIVEN_UP)
 
     def find(self, lock: SeenLock) -> HeldLock | None:
-        """The holding that the row proves, over or not; None if the row is not of our writing."""
+        """Return the holding that the row proves, over or not; None if the row is not of our writing."""
         if not isinstance(lock, LockRow) or lock.owner != self.owner or lock.version not in self.sent_at:
             return None
         return HeldLock(lock.version, self.sent_at[lock.version], lock.duration_s)
@@ -169,7 +171,7 @@ class Versions:
 
 
 def judge(lock: SeenLock, before: Observation | None, ours: Versions, now: float, *, lease_s: float) -> Step:
-    """What to do about the lock just read. `now`: monotonic, after the read."""
+    """Return what to do about the lock just read. `now`: monotonic, after the read."""
     if lock is None or (isinstance(lock, LockRow) and lock.is_released):
         return Claim(lock)
     if (holding := ours.find(lock)) is not None:
@@ -179,14 +181,14 @@ def judge(lock: SeenLock, before: Observation | None, ours: Versions, now: float
 
 
 def observe(lock: LockRow | DamagedLock, before: Observation | None, now: float, *, lease_s: float) -> Observation:
-    """The observation to go on with: the one there was, if nobody has written since, else a new one."""
+    """Return the observation to go on with: the one there was, if nobody has written since, else a new one."""
     if before is not None and before.is_same(lock):
         return before
     return Observation(lock, now, lock.duration_s if isinstance(lock, LockRow) else lease_s)
 
 
 def judge_refused_heartbeat(lock: SeenLock, ours: Versions) -> HeldLock | None:
-    """What is held after the row refused a heartbeat: an earlier one without an answer may have been applied."""
+    """Return what is held after the row refused a heartbeat: an earlier one without an answer may have been applied."""
     holding = ours.find(lock)
     return holding if holding is not None and holding.sent_at != GIVEN_UP else None
 
@@ -225,7 +227,7 @@ def _bytes(value: object) -> bytes | None:
 
 
 def duration_text(lease_s: float) -> str:
-    """`leaseDuration` as written: milliseconds, as a string."""
+    """Return `leaseDuration` as written: milliseconds, as a string."""
     return str(round(lease_s * 1000))
 
 
@@ -237,7 +239,7 @@ def read(place: Place) -> Request:
 
 
 def claim(place: Place, over: SeenLock, owner: str, version: str, *, lease_s: float) -> Request:
-    """PutItem of the whole row, if what was seen still stands."""
+    """Return a PutItem of the whole row, if what was seen still stands."""
     condition, names, values = _unchanged(place, over)
     return {
         "Item": _key(place)
@@ -255,7 +257,7 @@ def claim(place: Place, over: SeenLock, owner: str, version: str, *, lease_s: fl
 
 
 def heartbeat(place: Place, owner: str, version: str, next_version: str, *, lease_s: float) -> Request:
-    """UpdateItem, if the lock is still `owner`'s under `version`."""
+    """Return an UpdateItem, if the lock is still `owner`'s under `version`."""
     request = _held(place, owner, version)
     request["UpdateExpression"] = "SET #duration = :duration, #rvn = :next"
     request["ExpressionAttributeNames"] |= {"#duration": DURATION}
@@ -264,7 +266,7 @@ def heartbeat(place: Place, owner: str, version: str, next_version: str, *, leas
 
 
 def release(place: Place, owner: str, version: str) -> Request:
-    """DeleteItem, if the lock is still `owner`'s under `version`."""
+    """Return a DeleteItem, if the lock is still `owner`'s under `version`."""
     return _held(place, owner, version)
 
 
@@ -279,7 +281,7 @@ def _held(place: Place, owner: str, version: str) -> Request:
 
 
 def _unchanged(place: Place, seen: SeenLock) -> tuple[str, dict[str, str], dict[str, Any]]:
-    """Condition, names and values that say: the row is as it was seen."""
+    """Return condition, names and values that say: the row is as it was seen."""
     names = {"#pk": place.key}
     match seen:
         case None:

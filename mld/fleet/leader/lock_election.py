@@ -1,23 +1,76 @@
-"""`LockElection`: who leads a 3.x fleet. What it does about the lock is decided in `candidacy`.
+"""`LockElection`: who leads a 3.x fleet. What it does about the lock is decided in `candidate`.
 
 Rules: coordination#leadership-checks, coordination#lost-lock-replies, coordination#stepping-down. `is_leader` is cheap
 both ways: True costs no request while the lock is held, False is believed for one heartbeat, or until the row that we
 wait for may be taken. In between there is one check at a time; whoever asks meanwhile waits for it. A task renews the
 lock while it is held.
+
+The leader lock in DynamoDB: carries out the requests of `lock`, one per call, no retries (coordination#leader-lock).
+
+What is not a definite answer leaves as a `TableError`: the write may or may not have been applied.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
+from mld.aws.boundary import raises_only
+from mld.aws.service import Service
+from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.core.clock import Clock
+from mld.core.errors import TableUnavailableError
 from mld.core.surviving import survived
-from mld.fleet.leader import candidacy
-from mld.fleet.leader.lock import LEASE_S, LOCK_KEY, Claim, LockRow, Versions
-from mld.fleet.leader.lock_table import LockRefusal, LockTable
-from mld.leases.retries import may_be_applied
+from mld.fleet.leader import candidate, lock
+from mld.fleet.leader.lock import LEASE_S, LOCK_KEY, Claim, LockRow, SeenLock, Versions
+from mld.fleet.values import Place
+from mld.leases.validity import may_be_applied
+
+REQUEST_TIMEOUT_S = 3.0  # a tenth of a heartbeat: a hanging request leaves time for others before the lock expires
+
+
+@raises_only(TableUnavailableError)
+class LockTable:
+    """The lock row of one table. Its writes return None when they were applied."""
+
+    def __init__(self, service: Service, place: Place, *, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        self._calls = TableCalls(service, place.table, request_timeout_s)
+        self._place = place
+
+    @property
+    def place(self) -> Place:
+        return self._place
+
+    async def read(self) -> SeenLock:
+        """Return the lock as it is now. Raises TableError; a damaged row is a value."""
+        answer = await self._calls.send("GetItem", lock.read(self._place))
+        return lock.parse_lock(answer.get("Item"))
+
+    async def claim(self, over: SeenLock, owner: str, version: str, *, lease_s: float) -> candidate.Refused | None:
+        """Write a new lock over the one seen. Raises TableError."""
+        return await self._write("PutItem", lock.claim(self._place, over, owner, version, lease_s=lease_s))
+
+    async def heartbeat(
+        self, owner: str, version: str, next_version: str, *, lease_s: float
+    ) -> candidate.Refused | None:
+        """Give the lock held under `version` its next version. Raises TableError."""
+        request = lock.heartbeat(self._place, owner, version, next_version, lease_s=lease_s)
+        return await self._write("UpdateItem", request)
+
+    async def release(self, owner: str, version: str) -> candidate.Refused | None:
+        """Delete the lock held under `version`. Raises TableError."""
+        return await self._write("DeleteItem", lock.release(self._place, owner, version))
+
+    async def _write(self, operation: str, params: Mapping[str, Any]) -> candidate.Refused | None:
+        try:
+            await self._calls.send(operation, params, refusals=(REFUSED_CODE,))
+        except RefusedError as refused:
+            return candidate.Refused(lock.parse_lock(refused.row) if refused.row else await self.read())
+        return None
+
 
 log = logging.getLogger(__name__)
 
@@ -27,23 +80,24 @@ CLOSE_TIMEOUT_S = 10.0  # a check under way, and a release; afterwards the row i
 CheckHook = Callable[[bool], Awaitable[None]]
 
 _DOING = {
-    candidacy.Reading.LOOK: "reading the leader lock",
-    candidacy.Reading.FIND: "releasing the leader lock",
+    candidate.Reading.LOOK: "reading the leader lock",
+    candidate.Reading.FIND: "releasing the leader lock",
     Claim: "claiming the leader lock",
-    candidacy.Renew: "renewing the leader lock",
-    candidacy.Release: "releasing the leader lock",
+    candidate.Renew: "renewing the leader lock",
+    candidate.Release: "releasing the leader lock",
 }
 _FAILURES = {
-    candidacy.Reading.LOOK: ("cannot read the leader lock", "leader_read_failed"),
+    candidate.Reading.LOOK: ("cannot read the leader lock", "leader_read_failed"),
     Claim: ("cannot claim the leader lock", "leader_claim_failed"),
-    candidacy.Renew: ("the leader's heartbeat failed", "leader_heartbeat_failed"),
+    candidate.Renew: ("the leader's heartbeat failed", "leader_heartbeat_failed"),
 }
 
 
 async def _nothing(_: bool) -> None:
-    """The hook of an election that has none."""
+    """Do nothing: the hook of an election that has none."""
 
 
+@dataclass(eq=False)
 class LockElection:
     """Leads while it holds the lock row.
 
@@ -53,23 +107,16 @@ class LockElection:
     the answer is False. It must not ask this election. `on_change` is told when leadership was won or lost.
     """
 
-    def __init__(
-        self,
-        table: Callable[[], LockTable],
-        clock: Clock,
-        *,
-        worker_id: str,
-        new_version: Callable[[], str],
-        on_check: CheckHook = _nothing,
-        on_change: Callable[[bool], None] = lambda _: None,
-    ) -> None:
-        self._table = table
-        self._clock = clock
-        self._worker_id = worker_id
-        self._new_version = new_version
-        self._on_check = on_check
-        self._on_change = on_change
-        self._state = candidacy.Candidacy(Versions(worker_id))
+    table: Callable[[], LockTable]
+    clock: Clock
+    _: KW_ONLY
+    worker_id: str
+    new_version: Callable[[], str]
+    on_check: CheckHook = _nothing
+    on_change: Callable[[bool], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        self._state = candidate.LeaderCandidate(Versions(self.worker_id))
         self._used: LockTable | None = None
         self._requests = asyncio.Lock()
         self._check: asyncio.Task[bool] | None = None
@@ -90,11 +137,11 @@ class LockElection:
     @property
     def holds_lock(self) -> bool:
         """Whether the lock is held at this moment, as far as this process can know. Asks nobody."""
-        return not self._state.is_closed and self._state.holds(self._clock.monotonic()) and self._is_in_place()
+        return not self._state.is_closed and self._state.holds(self.clock.monotonic()) and self._is_in_place()
 
     async def is_leader(self) -> bool:
         """See `LeaderDecider`. At most one read, one claim and, if the hook says so, one release; no pauses."""
-        if self._state.is_closed or (self._clock.monotonic() < self._state.no_until and self._is_in_place()):
+        if self._state.is_closed or (self.clock.monotonic() < self._state.no_until and self._is_in_place()):
             return False
         if self._check is None or self._check.done():
             self._check = asyncio.create_task(self._check_once())
@@ -104,24 +151,24 @@ class LockElection:
         return not check.cancelled() and check.result() and self.holds_lock
 
     def ended(self, worker: str, until: float) -> None:
-        """A worker is known to have ended, and none of its name runs before `until`: its lock may be claimed."""
-        self._step(candidacy.Ended(worker, until))
+        """Claim the lock of a worker that is known to have ended, and none of whose name runs before `until`."""
+        self._step(candidate.Ended(worker, until))
 
     async def step_down(self, hold_off_s: float) -> None:
         """See `LeaderDecider`. To let another worker win, `hold_off_s` exceeds a heartbeat, their polling period."""
-        self._step(candidacy.StepDown(hold_off_s))
+        self._step(candidate.StepDown(hold_off_s))
         async with self._requests:
-            await self._converse(candidacy.GiveUp(f"stepping down for {hold_off_s:.0f} s"))
+            await self._converse(candidate.GiveUp(f"stepping down for {hold_off_s:.0f} s"))
 
     async def close(self) -> None:
         """See `LeaderDecider`. Deletes the row; takes at most `CLOSE_TIMEOUT_S`."""
-        self._step(candidacy.News.CLOSE)
+        self._step(candidate.News.CLOSE)
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S), self._requests:
-                await self._converse(candidacy.GiveUp("closing"))
+                await self._converse(candidate.GiveUp("closing"))
         except TimeoutError:
             log.warning("the leader lock could not be released in time", extra={"action": "leader_release_failed"})
-        self._step(candidacy.Drop("closing"))
+        self._step(candidate.Drop("closing"))
         tasks = [task for task in (self._check, self._heartbeats) if task is not None and not task.done()]
         for task in tasks:
             task.cancel()
@@ -129,93 +176,93 @@ class LockElection:
 
     def abandon(self) -> None:
         """End without a request: the row stays until it expires, as after a crash."""
-        self._step(candidacy.News.CLOSE)
-        self._step(candidacy.Drop("abandoned"))
+        self._step(candidate.News.CLOSE)
+        self._step(candidate.Drop("abandoned"))
         if self._check is not None:
             self._check.cancel()
 
     # --- the check ----------------------------------------------------------------------------------------------------
 
     def _is_in_place(self) -> bool:
-        return self._used is not None and self._used.place == self._table().place
+        return self._used is not None and self._used.place == self.table().place
 
     async def _check_once(self) -> bool:
-        table = self._table()
+        table = self.table()
         if self._used is None:
             self._used = table
         if self._used.place != table.place:
             await self._move(self._used, table)
             return False
-        if not self._state.holds(self._clock.monotonic()):
+        if not self._state.holds(self.clock.monotonic()):
             async with self._requests:
-                await self._converse(candidacy.News.ASK)
+                await self._converse(candidate.News.ASK)
         try:
             async with asyncio.timeout(HOOK_TIMEOUT_S):
-                await self._on_check(self.holds_lock)
+                await self.on_check(self.holds_lock)
         except Exception as error:
             await self._fail_check(error if isinstance(error, TimeoutError) else survived(error, "checking the leader"))
             return False
         if self.holds_lock:
-            self._step(candidacy.News.CHECK_PASSED)
+            self._step(candidate.News.CHECK_PASSED)
         return self.holds_lock
 
     async def _fail_check(self, error: Exception) -> None:
-        """The hook says that the result must not be used."""
+        """Give the lock up, because the hook says that the result must not be used."""
         log.warning("not leading: %s", error or type(error).__name__, extra={"action": "leader_check_failed"})
-        table = self._table()
+        table = self.table()
         if self._used is not None and self._used.place != table.place:
             await self._move(self._used, table)
             return
         async with self._requests:
-            await self._converse(candidacy.GiveUp("a check failed"))
-            self._step(candidacy.News.CHECK_FAILED)
+            await self._converse(candidate.GiveUp("a check failed"))
+            self._step(candidate.News.CHECK_FAILED)
 
     async def _move(self, old: LockTable, new: LockTable) -> None:
         """Leave the table that the lock lived in."""
         async with self._requests:
-            await self._converse(candidacy.GiveUp(f"the lock moved from table {old.place.table} to {new.place.table}"))
+            await self._converse(candidate.GiveUp(f"the lock moved from table {old.place.table} to {new.place.table}"))
             self._used = new
-            self._step(candidacy.News.MOVED)
+            self._step(candidate.News.MOVED)
 
     # --- carrying out -------------------------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
         """Renew the lock until it is dropped."""
         while self._state.holding is not None:
-            await self._clock.sleep(max(0.0, self._state.beat_at - self._clock.monotonic()))
+            await self.clock.sleep(max(0.0, self._state.heartbeat_at - self.clock.monotonic()))
             async with self._requests:
-                await self._converse(candidacy.News.BEAT_DUE)
+                await self._converse(candidate.News.HEARTBEAT_DUE)
 
-    async def _converse(self, event: candidacy.Event) -> None:
+    async def _converse(self, event: candidate.Event) -> None:
         """Carry out what an event asks for, request after request. `_requests` is held."""
         request = self._step(event)
         while request is not None:
             request = self._step(await self._send(request))
 
-    def _step(self, event: candidacy.Event) -> candidacy.Request | None:
+    def _step(self, event: candidate.Event) -> candidate.Request | None:
         """Go on with an event; the request that it leads to."""
-        self._state, actions = candidacy.step(self._state, event, self._clock.monotonic())
+        self._state, actions = candidate.step(self._state, event, self.clock.monotonic())
         self._mind_heartbeats()
         for action in actions:
             match action:
-                case candidacy.Notice.WON:
-                    log.info("%s leads now", self._worker_id, extra={"action": "leader_won"})
-                    self._on_change(True)
-                case candidacy.Lost(reason):
+                case candidate.Notice.WON:
+                    log.info("%s leads now", self.worker_id, extra={"action": "leader_won"})
+                    self.on_change(True)
+                case candidate.Lost(reason):
                     fields = {"action": "leader_lost"}
-                    log.info("%s does not lead any more: %s", self._worker_id, reason, extra=fields)
-                    self._on_change(False)
-                case candidacy.ReportDamage(damaged, after_s):
+                    log.info("%s does not lead any more: %s", self.worker_id, reason, extra=fields)
+                    self.on_change(False)
+                case candidate.ReportDamage(damaged, after_s):
                     log.error(
                         "the row %s of table %s is damaged (%s): no Java worker can lead; it is replaced after %.0f s"
                         " unless somebody writes it",
                         LOCK_KEY,
-                        self._table().place.table,
+                        self.table().place.table,
                         damaged.reason,
                         after_s,
                         extra={"action": "leader_row_damaged"},
                     )
-                case candidacy.Notice.UNRELEASED:
+                case candidate.Notice.UNRELEASED:
                     fields = {"action": "leader_release_failed"}
                     log.warning("cannot release the leader lock: %s", self._failure, extra=fields)
                 case _:
@@ -223,7 +270,7 @@ class LockElection:
         return None
 
     def _mind_heartbeats(self) -> None:
-        """A task renews the lock exactly while it is held."""
+        """Have a task renew the lock exactly while it is held."""
         if self._state.holding is None:
             heartbeats, self._heartbeats = self._heartbeats, None
             if heartbeats is not None and heartbeats is not asyncio.current_task():
@@ -231,33 +278,33 @@ class LockElection:
         elif self._heartbeats is None:
             self._heartbeats = asyncio.create_task(self._keep())
 
-    async def _send(self, request: candidacy.Request) -> candidacy.Event:
-        """The answer to one request."""
+    async def _send(self, request: candidate.Request) -> candidate.Event:
+        """Return the answer to one request."""
         version = ""
-        if isinstance(request, Claim | candidacy.Renew):
-            version = self._new_version()
-            self._step(candidacy.Sending(version))
+        if isinstance(request, Claim | candidate.Renew):
+            version = self.new_version()
+            self._step(candidate.Sending(version))
         try:
             return await self._answer(request, version)
         except Exception as error:
-            kind = request if isinstance(request, candidacy.Reading) else type(request)
+            kind = request if isinstance(request, candidate.Reading) else type(request)
             self._failure = survived(error, _DOING[kind])
             if kind in _FAILURES:
                 what, action = _FAILURES[kind]
                 log.warning("%s: %s", what, self._failure, extra={"action": action})
-            return candidacy.Failed(may_be_applied(self._failure))
+            return candidate.Failed(may_be_applied(self._failure))
 
-    async def _answer(self, request: candidacy.Request, version: str) -> candidacy.Event:
+    async def _answer(self, request: candidate.Request, version: str) -> candidate.Event:
         table = self._used
         assert table is not None
-        refusal: LockRefusal | None
+        refusal: candidate.Refused | None
         match request:
-            case candidacy.Reading():
-                return candidacy.Read(await table.read())
+            case candidate.Reading():
+                return candidate.Read(await table.read())
             case Claim(over):
-                refusal = await table.claim(over, self._worker_id, version, lease_s=LEASE_S)
-            case candidacy.Renew(held):
-                refusal = await table.heartbeat(self._worker_id, held, version, lease_s=LEASE_S)
-            case candidacy.Release(held):
-                refusal = await table.release(self._worker_id, held)
-        return candidacy.News.APPLIED if refusal is None else candidacy.Refused(refusal.seen)
+                refusal = await table.claim(over, self.worker_id, version, lease_s=LEASE_S)
+            case candidate.Renew(held):
+                refusal = await table.heartbeat(self.worker_id, held, version, lease_s=LEASE_S)
+            case candidate.Release(held):
+                refusal = await table.release(self.worker_id, held)
+        return refusal or candidate.News.APPLIED

@@ -29,7 +29,7 @@ class JavaRandom:
         self._state = (seed ^ _MULTIPLIER) & _STATE_MASK
 
     def next_int(self, bound: int) -> int:
-        """`nextInt(bound)`: 0 <= result < bound, for 1 <= bound < 2**31."""
+        """Return what `nextInt(bound)` gives: 0 <= result < bound, for 1 <= bound < 2**31."""
         assert 0 < bound < 1 << _INT_BITS
         if bound & (bound - 1) == 0:
             return (bound * self._next_31()) >> _INT_BITS
@@ -45,24 +45,24 @@ class JavaRandom:
 
 
 def shuffle(items: list[T], random: JavaRandom) -> None:
-    """`Collections.shuffle(items, random)`, in place."""
+    """Shuffle in place as `Collections.shuffle(items, random)`."""
     for size in range(len(items), 1, -1):
         chosen = random.next_int(size)
         items[size - 1], items[chosen] = items[chosen], items[size - 1]
 
 
 def java_order(text: str) -> bytes:
-    """A sort key that orders strings as Java does, by UTF-16 code units."""
+    """Return a sort key that orders strings as Java does, by UTF-16 code units."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
 def leaders(owners: Iterable[str]) -> frozenset[str]:
-    """The workers that lead, given who owns leases; empty if nobody does."""
+    """Return the workers that lead, given who owns leases; empty if nobody does."""
     order = sorted(set(owners), key=java_order)
     shuffle(order, JavaRandom(SEED))
     return frozenset(order[:LEADERS])
 
 
 def leads(worker: str, elected: frozenset[str]) -> bool:
-    """Whether `worker` is a leader. While nobody owns a lease everybody is."""
+    """Return whether `worker` is a leader. While nobody owns a lease everybody is."""
     return not elected or worker in elected

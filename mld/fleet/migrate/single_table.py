@@ -17,6 +17,7 @@ from enum import Enum, auto
 from typing import TypeVar
 
 from mld.core.errors import StartupError
+from mld.fleet.leader.lock import LOCK_KEY
 from mld.fleet.migrate.states import TABLE_MIGRATION, TableRow
 from mld.fleet.values import (
     COORDINATOR_TABLE_KEY,
@@ -31,8 +32,7 @@ from mld.leases.lease import Lease
 
 T = TypeVar("T")
 
-LEADER_KEY = "Leader"
-STAYING = frozenset({LEADER_KEY, TABLE_MIGRATION.key})
+STAYING = frozenset({LOCK_KEY, TABLE_MIGRATION.key})
 """Rows that never leave the legacy coordinator table."""
 
 DEPLOYED_BAKE_S = 3600.0  # Java's
@@ -48,8 +48,8 @@ MOVED_TOGETHER_MAX = 25  # Java's; with the fence 51 of the 100 actions DynamoDB
 def initial_status(
     stored: TableStatus | None, *, coordinator_table: str | None, migrate: bool, lease_table: str = "the lease table"
 ) -> TableStatus:
-    """The status a worker starts in. `coordinator_table` is None if there is no legacy table; `migrate` is the key
-    migrateAllEntitiesToLeaseTable.
+    """Return the status a worker starts in. `coordinator_table` is None if there is no legacy table; `migrate` is
+    the key migrateAllEntitiesToLeaseTable.
 
     Raises StartupError if the fleet is not ready for migrate=true.
     """
@@ -67,7 +67,7 @@ def initial_status(
 
 
 def refreshed_status(current: TableStatus, stored: TableStatus | None, *, migrate: bool) -> TableStatus:
-    """The status of a running worker after it has read the row again. COMPLETE is final.
+    """Return the status of a running worker after it has read the row again. COMPLETE is final.
 
     A worker with migrate=true and no row stays what it is: its leader writes the row again.
     """
@@ -86,12 +86,17 @@ def refreshed_status(current: TableStatus, stored: TableStatus | None, *, migrat
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """The tables of an application. A legacy table is None if it did not exist when the worker started."""
+class Routes:
+    """Where the rows of an application live. A legacy table is None if it did not exist when the worker started.
+
+    What a worker writes stays where it was `at_start`; what it reads, and the lock, goes by the status that is `live`.
+    """
 
     lease_table: str
     coordinator_table: str | None = None
     reports_table: str | None = None
+    at_start: TableStatus = TableStatus.COMPLETE
+    live: TableStatus = TableStatus.COMPLETE
 
     @property
     def leases(self) -> Place:
@@ -105,48 +110,45 @@ class Layout:
     def reports(self) -> Place | None:
         return None if self.reports_table is None else Place(self.reports_table, REPORTS_TABLE_KEY)
 
+    @property
+    def lock_place(self) -> Place:
+        """Where the leader's lock is now."""
+        return self.read_places[0]
 
-def state_read_places(live: TableStatus, layout: Layout) -> tuple[Place, ...]:
-    """Where to look for a coordinator row, in this order. Also where to list them."""
-    return _with_legacy(live, layout.coordinator, layout.leases)
+    @property
+    def read_places(self) -> tuple[Place, ...]:
+        """Where to look for a coordinator row now, in this order. Also where to list them."""
+        return self._with_legacy(self.coordinator)
 
+    @property
+    def report_read_places(self) -> tuple[Place, ...]:
+        """Where to list worker reports now."""
+        return self._with_legacy(self.reports)
 
-def report_read_places(live: TableStatus, layout: Layout) -> tuple[Place, ...]:
-    """Where to list worker reports."""
-    return _with_legacy(live, layout.reports, layout.leases)
+    @property
+    def write_place(self) -> Place:
+        """Where to write and delete coordinator rows, for as long as the worker runs."""
+        return self.leases if self._writes_leases or self.coordinator is None else self.coordinator
 
+    @property
+    def report_place(self) -> Place | None:
+        """Where to write the own report, for as long as the worker runs. None: it belongs into a missing table."""
+        return self.leases if self._writes_leases else self.reports
 
-def state_write_place(at_start: TableStatus, layout: Layout) -> Place:
-    """Where to write and delete coordinator rows: it does not change while a worker runs."""
-    return layout.leases if _in_lease_table(at_start) or layout.coordinator is None else layout.coordinator
+    @property
+    def _writes_leases(self) -> bool:
+        return self.at_start in (TableStatus.COMPLETE, TableStatus.PENDING)
 
-
-def report_write_place(at_start: TableStatus, layout: Layout) -> Place | None:
-    """Where to write the own report, for as long as the worker runs. None: it belongs into a table that is missing."""
-    return layout.leases if _in_lease_table(at_start) else layout.reports
-
-
-def lock_place(live: TableStatus, layout: Layout) -> Place:
-    """Where the leader's lock is."""
-    if live is TableStatus.COMPLETE or layout.coordinator is None:
-        return layout.leases
-    return layout.coordinator
-
-
-def _with_legacy(live: TableStatus, legacy: Place | None, leases: Place) -> tuple[Place, ...]:
-    return (leases,) if live is TableStatus.COMPLETE or legacy is None else (legacy, leases)
-
-
-def _in_lease_table(at_start: TableStatus) -> bool:
-    return at_start in (TableStatus.COMPLETE, TableStatus.PENDING)
+    def _with_legacy(self, legacy: Place | None) -> tuple[Place, ...]:
+        return (self.leases,) if self.live is TableStatus.COMPLETE or legacy is None else (legacy, self.leases)
 
 
-def missing_reports_warning(at_start: TableStatus, layout: Layout, reports_name: str) -> str | None:
-    """What to tell the operator of a legacy coordinator table without its worker-metrics table."""
-    if report_write_place(at_start, layout) is not None:
+def missing_reports_warning(routes: Routes, reports_name: str) -> str | None:
+    """Return what to tell the operator of a legacy coordinator table without its worker-metrics table."""
+    if routes.report_place is not None:
         return None
     return (
-        f"the coordinator table {layout.coordinator_table} exists and the worker-metrics table {reports_name} does "
+        f"the coordinator table {routes.coordinator_table} exists and the worker-metrics table {reports_name} does "
         "not: this worker cannot report and is given no leases. Set mld.metadataLayout=legacy to have the table "
         "created, or correct workerMetricsTableName"
     )
@@ -188,7 +190,7 @@ def summarise(
     unproven: Collection[str] = (),
     report_period_s: float = REPORT_PERIOD_S,
 ) -> FleetSummary | None:
-    """The summary of one load; None if it is not known yet who is alive.
+    """Return the summary of one load; None if it is not known yet who is alive.
 
     `expired`: keys of leases whose counter has stood still for a lease duration; their owners are dead and do not
     count. `unproven`: keys watched for less than that and not seen to move. Who owns no other leases and does not
@@ -214,7 +216,7 @@ def _is_active(report: WorkerReport, wall_s: float, report_period_s: float) -> b
 
 
 def _support_codes(reports: Sequence[WorkerReport], wall_s: float) -> dict[str, int]:
-    """What each worker said last about itself, unless that is too old."""
+    """Return what each worker said last about itself, unless that is too old."""
     newest: dict[str, tuple[int, int]] = {}
     for report in reports:
         if report.support_at_s is None or report.support_code is None:
@@ -256,8 +258,8 @@ def leader_step(
     complete_bake_s: float,
     legacy_keys: Collection[str] | None = None,
 ) -> Step:
-    """The leader's next step. `local` is its status after reading `stored`; `legacy_keys` are the keys of the legacy
-    coordinator table if it was listed just now.
+    """Return the leader's next step. `local` is its status after reading `stored`; `legacy_keys` are the keys of the
+    legacy coordinator table if it was listed just now.
 
     Without a fresh summary only what needs none is done.
     """
@@ -313,10 +315,10 @@ def _baked(stored: TableRow, wall_ms: int, bake_s: float) -> bool:
 
 
 def rows_to_move(keys: Iterable[str]) -> tuple[str, ...]:
-    """The keys of the legacy coordinator table that belong into the lease table."""
+    """Return the keys of the legacy coordinator table that belong into the lease table."""
     return tuple(key for key in keys if key not in STAYING)
 
 
 def chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    """What is moved in one transaction each."""
+    """Return what is moved in one transaction each."""
     return (rows[start : start + MOVED_TOGETHER_MAX] for start in range(0, len(rows), MOVED_TOGETHER_MAX))

@@ -3,6 +3,12 @@
 Rules: coordination#migration-rows. A row is an immutable value: the next state is a new row, so
 that a write that failed leaves nothing behind. Attributes we do not know are kept, in the row and in each history
 entry.
+
+What is sent to DynamoDB for the rows of both migrations: parameters of each request. Pure.
+
+Rules: coordination#state-writes, coordination#moving-rows. Every write has a condition. Unlike Java's, a delete asks
+for the state that was read, and a row is moved only as it was read: whoever changes it in between wins, and the move is
+tried again.
 """
 
 from __future__ import annotations
@@ -12,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from mld.core.errors import MldError
+from mld.fleet.leader.lock import LOCK_KEY
 from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, EntityType, Place, TableStatus
 
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -77,18 +84,18 @@ TableRow: TypeAlias = StateRow[TableStatus]
 
 
 def first_row(kind: Kind[StateT], state: StateT, by: str, at_ms: int) -> StateRow[StateT]:
-    """The row to create: it says already that the fleet came from INIT."""
+    """Return the row to create: it says already that the fleet came from INIT."""
     return StateRow(kind, state, by, at_ms, (HistoryEntry(kind.first.value, by, at_ms),))
 
 
 def advanced(row: StateRow[StateT], state: StateT, by: str, at_ms: int) -> StateRow[StateT]:
-    """The row after `row`: what it said becomes the newest entry of its history."""
+    """Return the row after `row`: what it said becomes the newest entry of its history."""
     past = HistoryEntry(row.state.value, row.by, row.at_ms)
     return StateRow(row.kind, state, by, at_ms, (past, *row.history)[:HISTORY_MAX], row.others)
 
 
 def parse_state(kind: Kind[StateT], item: Row, place: Place) -> StateRow[StateT]:
-    """The row as read from `place`. Raises UnreadableStateError if it does not say a state that we know.
+    """Return the row as read from `place`. Raises UnreadableStateError if it does not say a state that we know.
 
     `mb`, `mts` and `h` inform and are not needed to go on, so a damaged one is taken for absent.
     """
@@ -112,13 +119,13 @@ def parse_state(kind: Kind[StateT], item: Row, place: Place) -> StateRow[StateT]
 
 
 def item_of(row: StateRow[StateT], place: Place) -> dict[str, dict[str, Any]]:
-    """The whole item, to be put into `place`."""
+    """Return the whole item, to be put into `place`."""
     identity = {place.key: {"S": row.kind.key}, ENTITY_TYPE: {"S": row.kind.entity.value}}
     return {**{name: dict(value) for name, value in row.others.items()}, **identity, **changes_of(row)}
 
 
 def changes_of(row: StateRow[StateT]) -> dict[str, dict[str, Any]]:
-    """The attributes that an update of the row sets; it leaves all others as they are."""
+    """Return the attributes that an update of the row sets; it leaves all others as they are."""
     changes: dict[str, dict[str, Any]] = {row.kind.attribute: {"S": row.state.value}}
     if row.by is not None:
         changes[MODIFIED_BY] = {"S": row.by}
@@ -130,7 +137,8 @@ def changes_of(row: StateRow[StateT]) -> dict[str, dict[str, Any]]:
 
 
 def moved(item: Row, legacy: Place) -> dict[str, dict[str, Any]] | None:
-    """A row of the legacy coordinator table as it is to stand in the lease table; None if it must not stand there.
+    """Return a row of the legacy coordinator table as it is to stand in the lease table; None if it must not stand
+    there.
 
     There every row that is not a lease needs an `entityType` that all readers know. Rows of workers before 3.5 have
     none; theirs follows from the key, or from what only a stream-info row has. Anything else would be a broken lease.
@@ -174,3 +182,106 @@ def _text(item: Row, name: str) -> str | None:
 def _integer(item: Row, name: str) -> int | None:
     text = str(item.get(name, {}).get("N", ""))
     return int(text) if text.removeprefix("-").isascii() and text.removeprefix("-").isdigit() else None
+
+
+Params: TypeAlias = dict[str, Any]
+
+OWNER_NAME = "ownerName"
+
+
+def get(place: Place, key: str) -> Params:
+    return {"TableName": place.table, "Key": _key(place, key), "ConsistentRead": True}
+
+
+def create(row: StateRow[StateT], place: Place) -> Params:
+    return {"TableName": place.table, "Item": item_of(row, place), **_absent(place)}
+
+
+def update(row: StateRow[StateT], previous: StateT, place: Place) -> Params:
+    """Set the state, who and when, and the history. Attributes that are not ours stay."""
+    names = {"#pk": place.key}
+    values: dict[str, Any] = {":pk": {"S": row.kind.key}, ":previous": {"S": previous.value}}
+    sets = []
+    for number, (name, value) in enumerate(changes_of(row).items()):
+        names[f"#a{number}"] = name
+        values[f":a{number}"] = value
+        sets.append(f"#a{number} = :a{number}")
+    return {
+        "TableName": place.table,
+        "Key": _key(place, row.kind.key),
+        "UpdateExpression": "SET " + ", ".join(sets),
+        "ConditionExpression": "#pk = :pk AND #a0 = :previous",
+        "ExpressionAttributeNames": names,
+        "ExpressionAttributeValues": values,
+    }
+
+
+def delete(row: StateRow[StateT], place: Place) -> Params:
+    """Delete the row if it still holds the state that was read."""
+    return {"TableName": place.table, "Key": _key(place, row.kind.key), **_in_state(row.kind, row.state)}
+
+
+def move(rows: list[tuple[Row, Row, Row | None]], legacy: Place, leases: Place, leader: str) -> Params:
+    """Move rows to the lease table, while `leader` holds the lock in the legacy table.
+
+    Each is (row as read in the legacy table, row to put, row with its key as read in the lease table or None).
+    """
+    actions: list[Params] = [_fence(legacy, leader)]
+    for read, wanted, replaced in rows:
+        condition = _absent(leases) if replaced is None else _unchanged(replaced)
+        actions.append({"Put": {"TableName": leases.table, "Item": dict(wanted), **condition}})
+        key = {legacy.key: read[legacy.key]}
+        actions.append({"Delete": {"TableName": legacy.table, "Key": key, **_unchanged(read)}})
+    return {"TransactItems": actions}
+
+
+def finalise(
+    row: StateRow[StateT], previous: StateT, legacy: Place, leases: Place, leader: str, *, copy_exists: bool
+) -> Params:
+    """Write `row` over `previous` in the legacy table and leave a copy in the lease table, while `leader` leads."""
+    actions: list[Params] = [_fence(legacy, leader)]
+    if not copy_exists:
+        actions.append({"Put": create(row, leases)})
+    condition = _in_state(row.kind, previous)
+    actions.append({"Put": {"TableName": legacy.table, "Item": item_of(row, legacy), **condition}})
+    return {"TransactItems": actions}
+
+
+def _key(place: Place, key: str) -> Params:
+    return {place.key: {"S": key}}
+
+
+def _absent(place: Place) -> Params:
+    return {"ConditionExpression": "attribute_not_exists(#pk)", "ExpressionAttributeNames": {"#pk": place.key}}
+
+
+def _in_state(kind: Kind[StateT], state: StateT) -> Params:
+    return {
+        "ConditionExpression": "#state = :state",
+        "ExpressionAttributeNames": {"#state": kind.attribute},
+        "ExpressionAttributeValues": {":state": {"S": state.value}},
+    }
+
+
+def _unchanged(item: Row) -> Params:
+    """Return the condition that every attribute is as it was read. One that was added since goes unnoticed: nobody
+    adds any to such rows.
+    """
+    numbered = list(enumerate(item.items()))
+    return {
+        "ConditionExpression": " AND ".join(f"#a{number} = :a{number}" for number, _ in numbered),
+        "ExpressionAttributeNames": {f"#a{number}": name for number, (name, _) in numbered},
+        "ExpressionAttributeValues": {f":a{number}": dict(value) for number, (_, value) in numbered},
+    }
+
+
+def _fence(legacy: Place, leader: str) -> Params:
+    return {
+        "ConditionCheck": {
+            "TableName": legacy.table,
+            "Key": _key(legacy, LOCK_KEY),
+            "ConditionExpression": "#owner = :me",
+            "ExpressionAttributeNames": {"#owner": OWNER_NAME},
+            "ExpressionAttributeValues": {":me": {"S": leader}},
+        }
+    }

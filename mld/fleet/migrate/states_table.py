@@ -12,7 +12,7 @@ from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_calls import REFUSED_CODE, table_error
 from mld.core.errors import AwsError, AwsUnreachableError, TableUnavailableError
-from mld.fleet.migrate import state_requests as requests
+from mld.fleet.migrate import states as requests
 from mld.fleet.migrate.states import Kind, Row, StateRow, StateT, parse_state
 from mld.fleet.values import Place
 
@@ -31,17 +31,19 @@ class StatesTable:
         self._request_timeout_s = request_timeout_s
 
     async def get(self, kind: Kind[StateT], place: Place) -> StateRow[StateT] | None:
-        """The row, strongly consistent. Raises TableError, and UnreadableStateError if it cannot be understood."""
+        """Return the row, strongly consistent. Raises TableError, and UnreadableStateError if it cannot be
+        understood.
+        """
         item = await self.get_item(kind.key, place)
         return None if item is None else parse_state(kind, item, place)
 
     async def get_item(self, key: str, place: Place) -> Row | None:
-        """Any row as it is. Raises TableError."""
+        """Return any row as it is. Raises TableError."""
         item: Row | None = (await self._call("GetItem", requests.get(place, key))).get("Item")
         return item
 
     async def items(self, place: Place) -> tuple[Row, ...]:
-        """All rows, strongly consistent. Raises TableError, also if they are too many to be sure of all."""
+        """Return all rows, strongly consistent. Raises TableError, also if they are too many to be sure of all."""
         params: dict[str, Any] = {"TableName": place.table, "ConsistentRead": True}
         found: list[Row] = []
         for _ in range(PAGES_MAX):
@@ -53,7 +55,7 @@ class StatesTable:
         raise TableUnavailableError(f"{place.table} has more than {PAGES_MAX} pages: not all of its rows are known")
 
     async def rows_without_type(self, place: Place) -> int:
-        """How many rows of the table's first page have no `entityType`. Raises TableError."""
+        """Return how many rows of the table's first page have no `entityType`. Raises TableError."""
         params = {
             "TableName": place.table,
             "FilterExpression": "attribute_not_exists(#type)",
@@ -104,5 +106,5 @@ class StatesTable:
 
 
 def _is_cancelled_by_condition(error: AwsError) -> bool:
-    """The reasons stand in the message; conflicts and throttling cancel too, and are no answer."""
+    """Return the reasons stand in the message; conflicts and throttling cancel too, and are no answer."""
     return error.code == CANCELLED_CODE and CONDITION_REASON in str(error)

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from mld.core.clock import Clock
 from mld.core.errors import MldError, StartupError, TableError
 from mld.core.surviving import survived
+from mld.fleet.leader.lock import LOCK_KEY
 from mld.fleet.migrate import single_table
-from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
-from mld.fleet.migrate.single_table import FleetSummary, Layout, Step, chunks, rows_to_move
+from mld.fleet.migrate.single_table import FleetSummary, Routes, Step, chunks, rows_to_move
 from mld.fleet.migrate.states import (
     CLIENT_VERSION,
     ENTITY_TYPE,
@@ -33,17 +33,22 @@ from mld.fleet.migrate.states import (
     moved,
 )
 from mld.fleet.migrate.states_table import StatesTable
-from mld.fleet.values import EntityType, Place, TableStatus
+from mld.fleet.values import EntityType, FleetSnapshot, Place, TableStatus
+from mld.leases.lease import Lease
+from mld.leases.table_maker import LegacyTable
 from mld.metrics.registry import Metrics
 
 
+@dataclass(eq=False)
 class RowMover:
     """`on_moved` is told of each transaction that moved rows."""
 
-    def __init__(self, states: StatesTable, *, worker_id: str, on_moved: Callable[[], None] = lambda: None) -> None:
-        self._on_moved = on_moved
-        self._states = states
-        self._worker_id = worker_id
+    states: StatesTable
+    _: KW_ONLY
+    worker_id: str
+    on_moved: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
         self._named: set[str] = set()
 
     async def move(self, legacy: Place, leases: Place) -> bool:
@@ -51,24 +56,26 @@ class RowMover:
 
         Raises TableError; what was moved before stays moved.
         """
-        by_key = {str(item[legacy.key].get("S")): item for item in await self._states.items(legacy)}
+        by_key = {str(item[legacy.key].get("S")): item for item in await self.states.items(legacy)}
         items = [by_key[key] for key in rows_to_move(by_key)]
         for chunk in chunks(items):
             plans = [plan for item in chunk if (plan := await self._plan(item, legacy, leases)) is not None]
-            if plans and not await self._states.move(plans, legacy, leases, self._worker_id):
+            if plans and not await self.states.move(plans, legacy, leases, self.worker_id):
                 log.info("rows not moved: the lock is lost, or a row has changed", extra={"action": "move_refused"})
                 return False
             self._report(plans)
         return True
 
     async def _plan(self, item: Row, legacy: Place, leases: Place) -> tuple[Row, Row, Row | None] | None:
-        """What the transaction needs. A copy in the lease table is replaced: everybody reads the legacy row first."""
+        """Return what the transaction needs. A copy in the lease table is replaced: everybody reads the legacy row
+        first.
+        """
         key = str(item[legacy.key].get("S"))
         wanted = moved(item, legacy)
         if wanted is None:
             self._name(key, legacy, "readers of the lease table would not know what it is")
             return None
-        existing = await self._states.get_item(key, leases)
+        existing = await self.states.get_item(key, leases)
         if existing is not None and existing.get(ENTITY_TYPE, {}).get("S", "LEASE") == EntityType.LEASE.value:
             self._name(key, legacy, f"the lease table {leases.table} has a lease of that name")
             return None
@@ -88,7 +95,7 @@ class RowMover:
 
     def _report(self, plans: Sequence[tuple[Row, Row, Row | None]]) -> None:
         if plans:
-            self._on_moved()
+            self.on_moved()
             log.info("%d rows moved to the lease table", len(plans), extra={"action": "rows_moved"})
 
 
@@ -98,7 +105,7 @@ LEADER_CHECK_S = 5.0  # leadership is asked about once a second; nothing here is
 UNREAD_S_MAX = 30.0  # Java followers look that often: for so long a leader goes on without having read the row
 MOVE_RETRY_S = 30.0  # a move that left rows behind needs somebody's help
 LATE_TABLE_PERIOD_S = 300.0  # a coordinator table that appears beside us is an accident to report, not to race with
-SINGLE_TABLE_KEYS = (single_table.LEADER_KEY, CLIENT_VERSION.key, TABLE_MIGRATION.key)
+SINGLE_TABLE_KEYS = (LOCK_KEY, CLIENT_VERSION.key, TABLE_MIGRATION.key)
 
 ORDINALS = {
     TableStatus.INIT: 1,
@@ -114,6 +121,7 @@ class MigrationCompletedError(MldError):
     """Everything lives in the lease table from now on: the lock in the legacy table is to be given up."""
 
 
+@dataclass(eq=False)
 class TableMigration:
     """Where the fleet's rows live, and the leader's work to bring them into one table. `migrate` is the key
     migrateAllEntitiesToLeaseTable, `create_legacy` says mld.metadataLayout=legacy.
@@ -121,39 +129,28 @@ class TableMigration:
     `on_check` is the hook of the lock election. What is not known changes nothing.
     """
 
-    def __init__(
-        self,
-        states: StatesTable,
-        legacy: LegacyTables,
-        clock: Clock,
-        *,
-        worker_id: str,
-        lease_table: str,
-        coordinator: LegacyTable,
-        reports: LegacyTable,
-        migrate: bool,
-        complete_bake_s: float,
-        create_legacy: bool = False,
-        metrics: Metrics | None = None,
-    ) -> None:
-        operations = (Metrics() if metrics is None else metrics).worker.operations
-        self._counts, self._moves, self._starts = (
-            operations.table_migration,
-            operations.row_moves,
-            operations.table_migration_start,
-        )
-        self._states = states
-        self._legacy = legacy
-        self._clock = clock
-        self._worker_id = worker_id
-        self._coordinator = coordinator
-        self._reports = reports
-        self._migrate = migrate
-        self._complete_bake_s = complete_bake_s
-        self._create_legacy = create_legacy
-        self._layout = Layout(lease_table)
-        self._at_start = self._status = TableStatus.COMPLETE
-        self._mover = RowMover(states, worker_id=worker_id, on_moved=lambda: self._moves.batches.note(1))
+    states: StatesTable
+    clock: Clock
+    _: KW_ONLY
+    worker_id: str
+    lease_table: str
+    coordinator: LegacyTable
+    reports: LegacyTable
+    migrate: bool
+    complete_bake_s: float
+    create_legacy: bool = False
+    lease_duration_s: float = 10.0
+    report_period_s: float = single_table.REPORT_PERIOD_S
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        operations = self.metrics.worker.operations
+        self._counts, self._moves = operations.table_migration, operations.row_moves
+        self._starts, self._versions = operations.table_migration_start, operations.fleet_versions
+        self._first_seen: dict[str, tuple[int, float]] = {}
+        self.routes = Routes(self.lease_table)
+        """Where the fleet's rows live now."""
+        self._mover = RowMover(self.states, worker_id=self.worker_id, on_moved=lambda: self._moves.batches.note(1))
         self._move: asyncio.Task[None] | None = None
         self._move_after = float("-inf")
         self._summary: FleetSummary | None = None
@@ -166,44 +163,39 @@ class TableMigration:
         Raises StartupError with the remedy if configuration and tables do not fit, or we may not ask; TableError or
         UnreadableStateError if it cannot be known now.
         """
-        with self._starts.read_fault.faults(), self._starts.all.timed(self._clock.monotonic):
+        with self._starts.read_fault.faults(), self._starts.all.timed(self.clock.monotonic):
             return await self._start()
 
     async def _start(self) -> TableStatus:
-        if self._create_legacy:
+        if self.create_legacy:
             await self._ensure_legacy()
-        layout = Layout(self._layout.lease_table)
-        if await self._legacy.exists(self._coordinator.name):
-            has_reports = await self._legacy.exists(self._reports.name)
-            layout = replace(
-                layout,
-                coordinator_table=self._coordinator.name,
-                reports_table=self._reports.name if has_reports else None,
-            )
-        place = layout.coordinator
-        row = None if place is None else await self._states.get(TABLE_MIGRATION, place)
+        routes = Routes(self.routes.lease_table)
+        if await self.coordinator.exists():
+            reports = self.reports.name if await self.reports.exists() else None
+            routes = replace(routes, coordinator_table=self.coordinator.name, reports_table=reports)
+        place = routes.coordinator
+        row = None if place is None else await self.states.get(TABLE_MIGRATION, place)
         status = single_table.initial_status(
-            None if row is None else row.state, coordinator_table=layout.coordinator_table, migrate=self._migrate
+            None if row is None else row.state, coordinator_table=routes.coordinator_table, migrate=self.migrate
         )
-        self._layout = layout
-        self._at_start = self._status = status
+        self.routes = replace(routes, at_start=status, live=status)
         log.info("rows of the fleet: %s", status.value, extra={"action": "table_status"})
-        warning = single_table.missing_reports_warning(status, layout, self._reports.name)
+        warning = single_table.missing_reports_warning(self.routes, self.reports.name)
         if warning is not None:
             log.error(warning, extra={"action": "reports_table_missing"})
         return status
 
     async def _ensure_legacy(self) -> None:
-        if not await self._legacy.exists(self._coordinator.name):
-            leases = self._layout.leases
+        if not await self.coordinator.exists():
+            leases = self.routes.leases
             for key in SINGLE_TABLE_KEYS:
-                if await self._states.get_item(key, leases) is not None:
+                if await self.states.get_item(key, leases) is not None:
                     raise StartupError(
                         f"mld.metadataLayout=legacy, but the fleet uses a single table: {leases.table} has the row "
-                        f"{key}, and there is no table {self._coordinator.name}. Remove mld.metadataLayout"
+                        f"{key}, and there is no table {self.coordinator.name}. Remove mld.metadataLayout"
                     )
-        for table in (self._coordinator, self._reports):
-            await self._legacy.ensure(table)
+        for table in (self.coordinator, self.reports):
+            await table.ensure()
 
     async def restore_reports_table(self) -> None:
         """Make the legacy worker-metrics table again if a migration tool has deleted it since the start.
@@ -212,53 +204,56 @@ class TableMigration:
         fleet goes forward again. Without it nobody could report, and only the leader would be given leases. Errors are
         logged: a worker that cannot report goes on.
         """
-        had = self._layout.reports
-        if had is None or self.report_place != had or self._status is TableStatus.COMPLETE:
+        had = self.routes.reports
+        if had is None or self.routes.report_place != had or self.status is TableStatus.COMPLETE:
             return
         try:
-            if await self._legacy.ensure(self._reports):
-                log.warning("table %s made again", self._reports.name, extra={"action": "reports_table_restored"})
+            if await self.reports.ensure():
+                log.warning("table %s made again", self.reports.name, extra={"action": "reports_table_restored"})
         except Exception as error:
             failure = survived(error, "restoring the reports table")
             log.error("%s", failure, extra={"action": "reports_table_missing"})
 
-    # --- routing ------------------------------------------------------------------------------------------------------
-
     @property
     def status(self) -> TableStatus:
-        return self._status
-
-    @property
-    def layout(self) -> Layout:
-        return self._layout
-
-    def lock_place(self) -> Place:
-        """Where the leader's lock is now."""
-        return single_table.lock_place(self._status, self._layout)
-
-    def read_places(self) -> tuple[Place, ...]:
-        """Where coordinator rows are to be read now, in this order."""
-        return single_table.state_read_places(self._status, self._layout)
-
-    def report_read_places(self) -> tuple[Place, ...]:
-        """Where worker reports are to be listed now."""
-        return single_table.report_read_places(self._status, self._layout)
-
-    @property
-    def write_place(self) -> Place:
-        """Where coordinator rows are created, as long as this worker runs."""
-        return single_table.state_write_place(self._at_start, self._layout)
-
-    @property
-    def report_place(self) -> Place | None:
-        """Where this worker reports as long as it runs; None if that table is missing."""
-        return single_table.report_write_place(self._at_start, self._layout)
+        """The status that is live."""
+        return self.routes.live
 
     # --- the leader's check -------------------------------------------------------------------------------------------
 
+    def forget(self) -> None:
+        """Forget what was seen before leadership was won or lost."""
+        self._first_seen = {}
+
+    def on_loaded(self, seen: FleetSnapshot) -> None:
+        """Take note of what the leader's assigner has just seen."""
+        summary = single_table.summarise(
+            seen.leases,
+            seen.reports,
+            wall_s=self.clock.wall(),
+            at=self.clock.monotonic(),
+            expired=seen.expired,
+            unproven=self._unproven(seen.leases),
+            report_period_s=self.report_period_s,
+        )
+        if summary is not None:
+            self._versions.lowest_code.note(summary.lowest_code)
+        self.push(summary)
+
     def push(self, summary: FleetSummary | None) -> None:
-        """What the leader's assigner has just seen; None if it cannot tell yet."""
+        """Go by this summary of the fleet; None if it cannot be told yet."""
         self._summary = summary
+
+    def _unproven(self, leases: Iterable[Lease]) -> set[str]:
+        """Return the leases that this leader has neither seen move nor watched for a lease duration."""
+        now = self.clock.monotonic()
+        self._first_seen = {lease.key: self._first_seen.get(lease.key, (lease.counter, now)) for lease in leases}
+        return {
+            lease.key
+            for lease in leases
+            if self._first_seen[lease.key][0] == lease.counter
+            and now - self._first_seen[lease.key][1] <= self.lease_duration_s
+        }
 
     async def on_check(self, is_leader: bool) -> None:
         """Read the row and follow it; as leader, move the migration on.
@@ -266,12 +261,12 @@ class TableMigration:
         Raises MigrationCompletedError once, when the lock has moved to the lease table. Raises TableError if the row
         cannot be read: a new leader must not lead before it has seen that the lock still belongs here.
         """
-        place = self._layout.coordinator
-        if self._status is TableStatus.COMPLETE or place is None:
+        place = self.routes.coordinator
+        if self.status is TableStatus.COMPLETE or place is None:
             if is_leader:
                 self._counts.status.note(ORDINALS[TableStatus.COMPLETE])
             return
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if not is_leader:
             self._read_at = None
             self._summary = None
@@ -280,7 +275,7 @@ class TableMigration:
             return
         try:
             with self._counts.read_fault.faults():
-                row = await self._states.get(TABLE_MIGRATION, place)
+                row = await self.states.get(TABLE_MIGRATION, place)
         except UnreadableStateError as error:
             log.error("%s", error, extra={"action": "table_status_unreadable"})
             return
@@ -294,11 +289,11 @@ class TableMigration:
             self._counts.status.note(UNKNOWN if row is None else ORDINALS[row.state])
             self._count_fleet(self._summary)
         self._enter(
-            single_table.refreshed_status(self._status, None if row is None else row.state, migrate=self._migrate)
+            single_table.refreshed_status(self.status, None if row is None else row.state, migrate=self.migrate)
         )
         if is_leader:
             await self._lead(row, place)
-            self._counts.check.note(self._clock.monotonic() - now)
+            self._counts.check.note(self.clock.monotonic() - now)
 
     def _count_fleet(self, summary: FleetSummary | None) -> None:
         if summary is not None:
@@ -308,10 +303,10 @@ class TableMigration:
             self._counts.in_phase_2.note(moved)
 
     def _enter(self, status: TableStatus) -> None:
-        """Raises MigrationCompletedError on COMPLETE."""
-        if status is not self._status:
+        """Raise MigrationCompletedError on COMPLETE."""
+        if status is not self.status:
             log.info("rows of the fleet: %s", status.value, extra={"action": "table_status"})
-        self._status = status
+        self.routes = replace(self.routes, live=status)
         if status is TableStatus.COMPLETE:
             self._stop_move()
             raise MigrationCompletedError("the leader's lock lives in the lease table now")
@@ -320,7 +315,7 @@ class TableMigration:
         try:
             step = self._next_step(row, None)
             if step is Step.LIST_LEGACY:
-                items = await self._states.items(place)
+                items = await self.states.items(place)
                 step = self._next_step(row, tuple(str(item[place.key].get("S")) for item in items))
             await self._carry_out(step, row, place)
         except MigrationCompletedError:
@@ -331,77 +326,66 @@ class TableMigration:
 
     def _next_step(self, row: TableRow | None, legacy_keys: tuple[str, ...] | None) -> Step:
         return single_table.leader_step(
-            self._status,
+            self.status,
             row,
             self._summary,
             wall_ms=self._wall_ms(),
-            now=self._clock.monotonic(),
-            complete_bake_s=self._complete_bake_s,
+            now=self.clock.monotonic(),
+            complete_bake_s=self.complete_bake_s,
             legacy_keys=legacy_keys,
         )
 
     async def _carry_out(self, step: Step, row: TableRow | None, place: Place) -> None:
-        """A write that is refused changes nothing here: the next check reads what somebody else has written."""
+        """Carry out a step. A write that is refused changes nothing here: the next check reads what somebody else has
+        written."""
         match step:
-            case Step.CREATE_INIT:
-                await self._create(TableStatus.INIT, place)
-            case Step.CREATE_DEPLOYED:
-                await self._create(TableStatus.DEPLOYED, place)
+            case Step.CREATE_INIT | Step.CREATE_DEPLOYED:
+                status = TableStatus.INIT if step is Step.CREATE_INIT else TableStatus.DEPLOYED
+                first = first_row(TABLE_MIGRATION, status, self.worker_id, self._wall_ms())
+                with self._counts.write_fault.faults():
+                    await self.states.create(first, place)
             case Step.STOP_MOVE:
                 self._stop_move()
             case Step.MOVE_ROWS:
                 self._start_move(place)
-            case Step.NOTHING | Step.LIST_LEGACY:
-                pass
-            case _:
-                assert row is not None, f"{step} without a row"
-                await self._change(step, row, place)
-
-    async def _create(self, status: TableStatus, place: Place) -> None:
-        with self._counts.write_fault.faults():
-            await self._states.create(first_row(TABLE_MIGRATION, status, self._worker_id, self._wall_ms()), place)
-
-    async def _change(self, step: Step, row: TableRow, place: Place) -> None:
-        match step:
-            case Step.DELETE_ROW:
+            case Step.DELETE_ROW if row is not None:
                 with self._counts.delete_fault.faults():
-                    await self._states.delete(row, place)
-            case Step.TO_DEPLOYED:
+                    await self.states.delete(row, place)
+            case Step.TO_DEPLOYED if row is not None:
                 self._stop_move()
-                if await self._update(row, TableStatus.DEPLOYED, place) and self._status is TableStatus.INIT:
-                    self._enter(
-                        single_table.refreshed_status(self._status, TableStatus.DEPLOYED, migrate=self._migrate)
-                    )
-            case Step.TO_PENDING:
+                if await self._update(row, TableStatus.DEPLOYED, place) and self.status is TableStatus.INIT:
+                    self._enter(single_table.refreshed_status(self.status, TableStatus.DEPLOYED, migrate=self.migrate))
+            case Step.TO_PENDING if row is not None:
                 await self._update(row, TableStatus.PENDING, place)
-            case Step.FINALISE:
-                complete = advanced(row, TableStatus.COMPLETE, self._worker_id, self._wall_ms())
-                leases = self._layout.leases
+            case Step.FINALISE if row is not None:
+                complete = advanced(row, TableStatus.COMPLETE, self.worker_id, self._wall_ms())
                 with self._counts.completion_fault.faults():
-                    is_done = await self._states.finalise(complete, row.state, place, leases, self._worker_id)
+                    is_done = await self.states.finalise(complete, row.state, place, self.routes.leases, self.worker_id)
                 if is_done:
                     self._enter(TableStatus.COMPLETE)
+            case _:
+                assert step in (Step.NOTHING, Step.LIST_LEGACY), f"{step} without a row"
 
     async def _update(self, row: TableRow, status: TableStatus, place: Place) -> bool:
-        changed = advanced(row, status, self._worker_id, self._wall_ms())
+        changed = advanced(row, status, self.worker_id, self._wall_ms())
         with self._counts.write_fault.faults():
-            return await self._states.update(changed, row.state, place)
+            return await self.states.update(changed, row.state, place)
 
     def _wall_ms(self) -> int:
-        return int(self._clock.wall() * 1000)
+        return int(self.clock.wall() * 1000)
 
     # --- the move -----------------------------------------------------------------------------------------------------
 
     def _start_move(self, place: Place) -> None:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if now >= self._move_after and (self._move is None or self._move.done()):
             self._move_after = now + MOVE_RETRY_S
             self._move = asyncio.create_task(self._move_rows(place))
 
     async def _move_rows(self, place: Place) -> None:
         try:
-            with self._moves.all.timed(self._clock.monotonic):
-                await self._mover.move(place, self._layout.leases)
+            with self._moves.all.timed(self.clock.monotonic):
+                await self._mover.move(place, self.routes.leases)
         except Exception as error:
             failure = survived(error, "moving rows")
             log.warning("rows not moved: %s", failure, extra={"action": "move_failed"})
@@ -413,11 +397,11 @@ class TableMigration:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """For ever: report a legacy coordinator table that appears after this worker has started without one."""
-        while self._layout.coordinator is None:
-            await self._clock.sleep(LATE_TABLE_PERIOD_S)
+        """Report a legacy coordinator table that appears after this worker has started without one, for ever."""
+        while self.routes.coordinator is None:
+            await self.clock.sleep(LATE_TABLE_PERIOD_S)
             try:
-                appeared = await self._legacy.exists(self._coordinator.name)
+                appeared = await self.coordinator.exists()
             except Exception as error:
                 survived(error, "looking for late tables")
                 continue
@@ -426,7 +410,7 @@ class TableMigration:
                     "table %s has appeared: workers of KCL 3.0 to 3.4 have started beside this fleet, which keeps "
                     "its state in the lease table, and both have a leader. Stop those workers and delete the table, "
                     "or stop all workers and start these with mld.metadataLayout=legacy",
-                    self._coordinator.name,
+                    self.coordinator.name,
                     extra={"action": "layout_conflict"},
                 )
                 return

@@ -9,15 +9,16 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TypeAlias
 
 from mld.core.clock import Clock
 from mld.core.errors import StartupError
 from mld.core.surviving import survived
 from mld.fleet.migrate import versions
-from mld.fleet.migrate.single_table import Layout
 from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersionRow, advanced, first_row
 from mld.fleet.migrate.states_table import StatesTable
+from mld.fleet.migrate.table_migration import TableMigration
 from mld.fleet.migrate.versions import Components, FleetView, Readiness
 from mld.fleet.values import ClientVersion, Place
 from mld.metrics.registry import Metrics
@@ -31,50 +32,30 @@ RETRY_S = 1.0  # Java's, after a transition that failed
 START_ATTEMPTS_MAX = 20  # Java's
 
 
-class Routes(Protocol):
-    """Where coordinator rows live; `TableMigration` is one."""
-
-    def read_places(self) -> tuple[Place, ...]: ...
-
-    @property
-    def write_place(self) -> Place: ...
-
-    @property
-    def layout(self) -> Layout: ...
-
-
 OnState: TypeAlias = Callable[[ClientVersion, Components], Awaitable[None]]
 """Brings into being what runs in a state. May raise and is called again then; may be called again with the same."""
 
 
+@dataclass(eq=False)
 class VersionMachine:
     """In which mode this worker is: decided at `start`, followed by `run`, carried out by what these are given.
 
     `is_leader` and `view` are asked in UPGRADE_FROM_2X only, once a minute.
     """
 
-    def __init__(
-        self,
-        states: StatesTable,
-        routes: Routes,
-        clock: Clock,
-        rng: random.Random,
-        *,
-        worker_id: str,
-        configured: Configured,
-        is_leader: Callable[[], Awaitable[bool]],
-        view: Callable[[], Awaitable[FleetView]],
-        metrics: Metrics | None = None,
-    ) -> None:
-        self._counts = (Metrics() if metrics is None else metrics).worker.operations.version_migration
-        self._states = states
-        self._routes = routes
-        self._clock = clock
-        self._rng = rng
-        self._worker_id = worker_id
-        self._configured = configured
-        self._is_leader = is_leader
-        self._view = view
+    states: StatesTable
+    migration: TableMigration
+    clock: Clock
+    rng: random.Random
+    _: KW_ONLY
+    worker_id: str
+    configured: Configured
+    is_leader: Callable[[], Awaitable[bool]]
+    view: Callable[[], Awaitable[FleetView]]
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        self._counts = self.metrics.worker.operations.version_migration
         self._version = ClientVersion.INIT
         self._entered: tuple[ClientVersion, Components] | None = None
         self._readiness = Readiness()
@@ -100,13 +81,13 @@ class VersionMachine:
                 self._counts.fault.note(1)
                 problem = survived(error, "entering a client version")
                 log.warning("client version not entered: %s", problem, extra={"action": "client_version_failed"})
-                await self._clock.sleep(self._rng.uniform(RETRY_S, 1.1 * RETRY_S))
+                await self.clock.sleep(self.rng.uniform(RETRY_S, 1.1 * RETRY_S))
         raise StartupError(f"the client version could not be entered in {START_ATTEMPTS_MAX} attempts: {problem}")
 
     async def _start_once(self, on_state: OnState) -> bool:
         row, place = await self._read()
         stored = None if row is None else row.state
-        version = versions.initial_version(self._configured, stored)
+        version = versions.initial_version(self.configured, stored)
         if row is None:
             await self._warn_about_peers(version)
         await self._enter(version, stored, on_state)
@@ -114,13 +95,13 @@ class VersionMachine:
 
     async def run(self, on_state: OnState) -> None:
         """Follow the row until it says 3X; as leader of a fleet that is ready, write 3X_WITH_ROLLBACK."""
-        delay_s = MONITOR_S + self._rng.uniform(0.0, MONITOR_JITTER_S)
+        delay_s = MONITOR_S + self.rng.uniform(0.0, MONITOR_JITTER_S)
         while versions.components(self._version).version_monitor:
-            await self._clock.sleep(delay_s)
+            await self.clock.sleep(delay_s)
             delay_s = MONITOR_S if await self._look(on_state) else RETRY_S
 
     async def _look(self, on_state: OnState) -> bool:
-        """One look at the row; False if a state could not be entered."""
+        """Return one look at the row; False if a state could not be entered."""
         match self._version:
             case ClientVersion.V3X_WITH_ROLLBACK:
                 self._counts.in_3x.note(1)
@@ -153,7 +134,7 @@ class VersionMachine:
         return True
 
     async def _enter(self, version: ClientVersion, stored: ClientVersion | None, on_state: OnState) -> None:
-        """Does nothing if this has been entered before and nothing else since."""
+        """Do nothing if this has been entered before and nothing else since."""
         wanted = (version, versions.components(version, stored))
         if wanted == self._entered:
             return
@@ -171,15 +152,15 @@ class VersionMachine:
             )
 
     async def _flip(self, row: ClientVersionRow, place: Place) -> bool:
-        """As leader of a fleet that has been ready for long enough, write 3X_WITH_ROLLBACK; True if written."""
+        """Write 3X_WITH_ROLLBACK as leader of a fleet that has been ready for long enough; True if written."""
         try:
-            if not await self._is_leader():
+            if not await self.is_leader():
                 self._readiness = Readiness()
                 return False
-            view = await self._view()
+            view = await self.view()
             self._counts.index_ready.note(view.index_active)
             self._counts.reports_ready.note(view.all_report)
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             self._readiness = versions.observe_readiness(self._readiness, view, now)
             if not versions.may_flip(self._readiness, now):
                 return False
@@ -193,26 +174,28 @@ class VersionMachine:
     # --- the row ------------------------------------------------------------------------------------------------------
 
     async def _read(self) -> tuple[ClientVersionRow | None, Place]:
-        """The row and where it is, or where it would be created."""
-        for place in self._routes.read_places():
-            row = await self._states.get(CLIENT_VERSION, place)
+        """Return the row and where it is, or where it would be created."""
+        for place in self.migration.routes.read_places:
+            row = await self.states.get(CLIENT_VERSION, place)
             if row is not None:
                 return row, place
-        return None, self._routes.write_place
+        return None, self.migration.routes.write_place
 
     async def _write(self, row: ClientVersionRow | None, place: Place, version: ClientVersion) -> bool:
-        """A row that exists is changed where it was read: Java looks for it in its own place and changes nothing."""
-        now_ms = int(self._clock.wall() * 1000)
+        """Return a row that exists is changed where it was read: Java looks for it in its own place and changes
+        nothing.
+        """
+        now_ms = int(self.clock.wall() * 1000)
         if row is None:
-            return await self._states.create(first_row(CLIENT_VERSION, version, self._worker_id, now_ms), place)
-        return await self._states.update(advanced(row, version, self._worker_id, now_ms), row.state, place)
+            return await self.states.create(first_row(CLIENT_VERSION, version, self.worker_id, now_ms), place)
+        return await self.states.update(advanced(row, version, self.worker_id, now_ms), row.state, place)
 
     async def _warn_about_peers(self, version: ClientVersion) -> None:
-        leases = self._routes.layout.leases
-        in_lease_table = self._routes.write_place == leases
+        leases = self.migration.routes.leases
+        in_lease_table = self.migration.routes.write_place == leases
         if version is ClientVersion.INIT or not in_lease_table:
             return
-        untyped = await self._states.rows_without_type(leases)
+        untyped = await self.states.rows_without_type(leases)
         warning = versions.warning_about_peers(version, untyped, in_lease_table)
         if warning is not None:
             log.warning(warning, extra={"action": "older_peers_suspected"})

@@ -55,7 +55,7 @@ _LEFT_2X = frozenset({ClientVersion.V3X_WITH_ROLLBACK, ClientVersion.V3X})
 
 
 def components(version: ClientVersion, stored: ClientVersion | None = None) -> Components:
-    """What runs in `version`. For a worker of phase 1, `stored` is what it last saw in the row."""
+    """Return what runs in `version`. For a worker of phase 1, `stored` is what it last saw in the row."""
     running = _COMPONENTS[version]
     if version is ClientVersion.INIT and stored in _LEFT_2X:
         return replace(running, taker=False)
@@ -72,7 +72,7 @@ _WHEN_NONE_STORED = {
 
 
 def initial_version(configured: Configured, stored: ClientVersion | None) -> ClientVersion:
-    """The state a worker starts in."""
+    """Return the state a worker starts in."""
     if stored is None or stored is ClientVersion.INIT:
         return _WHEN_NONE_STORED[configured]
     if stored is ClientVersion.V3X_WITH_ROLLBACK and configured is Configured.VERSION_3X:
@@ -81,12 +81,14 @@ def initial_version(configured: Configured, stored: ClientVersion | None) -> Cli
 
 
 def must_write(entered: ClientVersion, stored: ClientVersion | None) -> bool:
-    """Whether a worker that starts in `entered` has to say so in the row, which holds `stored` (None: no row)."""
+    """Return whether a worker that starts in `entered` has to say so in the row, which holds `stored` (None: no
+    row).
+    """
     return entered is not ClientVersion.INIT and entered is not stored
 
 
 def followed(current: ClientVersion, stored: ClientVersion | None) -> ClientVersion:
-    """The state of a running worker after it has read the row.
+    """Return the state of a running worker after it has read the row.
 
     Any stored state is followed, not only the neighbours: a worker that missed a poll must not be left behind. A row
     that is gone, or that says INIT, says nothing. Phase 1 and 3X are left only by a restart.
@@ -97,7 +99,7 @@ def followed(current: ClientVersion, stored: ClientVersion | None) -> ClientVers
 
 
 def warning_about_peers(version: ClientVersion, rows_without_type: int, in_lease_table: bool) -> str | None:
-    """What to tell the operator before a first row that is not a lease goes into the lease table.
+    """Return what to tell the operator before a first row that is not a lease goes into the lease table.
 
     Rule: coordination#older-peers. `rows_without_type` counts lease rows without `entityType`: a worker older than 3.5
     created them, and may still run.
@@ -138,7 +140,7 @@ class FleetView:
 
 
 def observe_readiness(seen: Readiness, view: FleetView, now: float) -> Readiness:
-    """`seen` after one more look. Who stops leading begins anew with `Readiness()`.
+    """Return `seen` after one more look. Who stops leading begins anew with `Readiness()`.
 
     Every owner must report. A lease without an owner is no obstacle (Java's is), unless it
     stays without one: then the fleet is not in order.
@@ -153,5 +155,5 @@ def observe_readiness(seen: Readiness, view: FleetView, now: float) -> Readiness
 
 
 def may_flip(seen: Readiness, now: float) -> bool:
-    """Whether the leader writes 3X_WITH_ROLLBACK now."""
+    """Return whether the leader writes 3X_WITH_ROLLBACK now."""
     return seen.ready_since is not None and now - seen.ready_since >= STABLE_S

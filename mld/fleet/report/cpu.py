@@ -39,7 +39,7 @@ class ProcStat:
 
 
 def parse_proc_stat(text: str) -> ProcStat:
-    """The first line: `cpu user nice system idle iowait …`."""
+    """Return the first line: `cpu user nice system idle iowait …`."""
     words = text.partition("\n")[0].split()
     if len(words) < 6 or words[0] != "cpu":
         raise ValueError("the first line is not that of all processors")
@@ -48,7 +48,7 @@ def parse_proc_stat(text: str) -> ProcStat:
 
 
 def proc_stat_percent(before: ProcStat, now: ProcStat) -> float | None:
-    """The busy part of the ticks in between. `iowait` may run backwards: an idle machine then."""
+    """Return the busy part of the ticks in between. `iowait` may run backwards: an idle machine then."""
     total = now.total - before.total
     idle = now.idle - before.idle
     if total < idle and now.iowait < before.iowait:
@@ -70,7 +70,7 @@ class CgroupUsage:
 
 
 def cgroup_percent(before: CgroupUsage, now: CgroupUsage, limit_cpus: float) -> float | None:
-    """The used part of what the limit allows; short bursts above it count as 100."""
+    """Return the used part of what the limit allows; short bursts above it count as 100."""
     used_s, elapsed_s = now.cpu_s - before.cpu_s, now.at_s - before.at_s
     if used_s < 0 or elapsed_s <= 0 or limit_cpus <= 0:
         return None
@@ -78,7 +78,7 @@ def cgroup_percent(before: CgroupUsage, now: CgroupUsage, limit_cpus: float) -> 
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """The limit in `cpu.max` (v2: `max period` or `quota period`), in processors; None if there is none."""
+    """Return the limit in `cpu.max` (v2: `max period` or `quota period`), in processors; None if there is none."""
     words = text.split()
     if len(words) != 2:
         raise ValueError("cpu.max is not a pair")
@@ -86,7 +86,7 @@ def parse_cpu_max(text: str) -> float | None:
 
 
 def parse_cpu_stat(text: str) -> float:
-    """Processor seconds in `cpu.stat` (v2): the second word of its first line, microseconds."""
+    """Return the processor seconds in `cpu.stat` (v2): the second word of its first line, microseconds."""
     words = text.partition("\n")[0].split()
     if len(words) < 2:
         raise ValueError("cpu.stat has no usage")
@@ -94,17 +94,17 @@ def parse_cpu_stat(text: str) -> float:
 
 
 def parse_quota(quota: str, period: str) -> float | None:
-    """The limit in `cpu.cfs_quota_us` and `cpu.cfs_period_us` (v1), in processors; None if there is none."""
+    """Return the limit in `cpu.cfs_quota_us` and `cpu.cfs_period_us` (v1), in processors; None if there is none."""
     return None if int(quota) < 0 else _limit(int(quota), int(period))
 
 
 def parse_cpuacct_usage(text: str) -> float:
-    """Processor seconds in `cpuacct.usage` (v1), nanoseconds."""
+    """Return the processor seconds in `cpuacct.usage` (v1), nanoseconds."""
     return int(text) / NANOS_PER_S
 
 
 def count_cpus(text: str) -> int:
-    """How many processors a list such as `0-4,6` names."""
+    """Return how many processors a list such as `0-4,6` names."""
     count = 0
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -135,7 +135,7 @@ class EcsStats:
 
 
 def parse_ecs_stats(document: Any) -> EcsStats:
-    """The figures in `<base>/stats`; a previous reading that is missing counts as zeros."""
+    """Return the figures in `<base>/stats`; a previous reading that is missing counts as zeros."""
     now, before = _member(document, "cpu_stats"), _member(document, "precpu_stats")
     return EcsStats(
         cpu=int(_ecs_number(now.get("cpu_usage"), "total_usage")),
@@ -146,12 +146,14 @@ def parse_ecs_stats(document: Any) -> EcsStats:
 
 
 def parse_ecs_online(document: Any) -> int:
-    """How many processors the host has, from `<base>/stats`."""
+    """Return how many processors the host has, from `<base>/stats`."""
     return int(_ecs_number(_member(document, "cpu_stats"), "online_cpus"))
 
 
 def ecs_limit_cpus(container: Any, task: Any, online: int) -> float:
-    """What the container at `<base>` may use, in processors: its share of the limit of the task at `<base>/task`."""
+    """Return what the container at `<base>` may use, in processors: its share of the limit of the task at
+    `<base>/task`.
+    """
     task_limit = _ecs_number(_limits(task), "CPU", 0.0) or float(online)
     shares = {
         str(_member_or_empty(each).get("DockerId")): _ecs_number(_limits(each), "CPU", 0.0) or SHARE_WHEN_MISSING
@@ -162,7 +164,7 @@ def ecs_limit_cpus(container: Any, task: Any, online: int) -> float:
 
 
 def ecs_percent(stats: EcsStats, online: int, limit_cpus: float) -> float | None:
-    """The used part of what the limit allows. The host's clock standing still while we ran counts as 100."""
+    """Return the used part of what the limit allows. The host's clock standing still while we ran counts as 100."""
     if stats.cpu_before == 0 and stats.system_before == 0:
         return None
     cpu, system = stats.cpu - stats.cpu_before, stats.system - stats.system_before
@@ -204,5 +206,5 @@ def _ecs_number(parent: Any, name: str, default: float | None = None) -> float:
 
 
 def percent(value: float) -> float | None:
-    """`value` if it is a percentage, None for anything else, NaN included."""
+    """Return `value` if it is a percentage, None for anything else, NaN included."""
     return value if 0.0 <= value <= PERCENT_MAX else None

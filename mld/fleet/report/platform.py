@@ -56,7 +56,7 @@ class LoadSource(Protocol):
         ...
 
     async def read(self) -> float | None:
-        """Percent since the previous reading, None if there is no figure. Raises LoadUnreadableError."""
+        """Return percent since the previous reading, None if there is no figure. Raises LoadUnreadableError."""
         ...
 
 
@@ -185,7 +185,7 @@ class EcsSource:
 
 
 async def detect(host: Host, environ: Mapping[str, str], clock: Clock) -> LoadSource | None:
-    """The first source that can be read, None if there is none. Never raises for what it finds."""
+    """Return the first source that can be read, None if there is none. Never raises for what it finds."""
     for source in await _candidates(host, environ, clock):
         try:
             await source.read()
@@ -211,7 +211,7 @@ async def _candidates(host: Host, environ: Mapping[str, str], clock: Clock) -> l
 
 @contextmanager
 def _readable(what: str) -> Iterator[None]:
-    """What the parsers refuse inside it leaves as LoadUnreadableError."""
+    """Raise LoadUnreadableError for what the parsers refuse inside it."""
     try:
         yield
     except ValueError as error:

@@ -20,7 +20,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 
 from mld.core.clock import Clock, wait_for_event
@@ -57,36 +57,28 @@ class ReporterRules:
     ring_length: int = reports.RING_LENGTH
 
 
+@dataclass(eq=False)
 class Reporter:
     """`run` it in a task. `source` None: this worker measures nothing. `on_own_row` gets our row after each write.
 
     `ends` are the workers that this one has found dead so far, told with each report."""
 
-    def __init__(
-        self,
-        table: ReportsTable,
-        source: LoadSource | None,
-        clock: Clock,
-        rng: random.Random,
-        *,
-        worker_id: str,
-        version: str,
-        rules: ReporterRules | None = None,
-        activity: Activity = Activity.REPORTING,
-        on_own_row: Callable[[WorkerReport], None] = lambda _: None,
-        ends: Collection[tuple[str, float]] = (),
-        metrics: Metrics | None = None,
-    ) -> None:
-        self._counts = (Metrics() if metrics is None else metrics).worker.operations.reports
-        self._table = table
-        self._source = source
-        self._clock = clock
-        self._rng = rng
-        self._worker_id = worker_id
-        self._version = version
-        self._rules = rules or ReporterRules()
-        self._on_own_row = on_own_row
-        self._ends = ends
+    table: ReportsTable
+    source: LoadSource | None
+    clock: Clock
+    rng: random.Random
+    _: KW_ONLY
+    worker_id: str
+    version: str
+    rules: ReporterRules | None = None
+    activity: Activity = Activity.REPORTING
+    on_own_row: Callable[[WorkerReport], None] = lambda _: None
+    ends: Collection[tuple[str, float]] = ()
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        self._counts = self.metrics.worker.operations.reports
+        self._rules = self.rules or ReporterRules()
         self._samples: deque[float] = deque(maxlen=SAMPLES_MAX)
         self._ring: tuple[float, ...] = ()
         self._sampled = asyncio.Event()
@@ -97,7 +89,7 @@ class Reporter:
         self._leaving = False
         self._closed = False
         self._sample_fails = False
-        self.switch(activity)
+        self.switch(self.activity)
 
     # --- control ------------------------------------------------------------------------------------------------------
 
@@ -112,14 +104,14 @@ class Reporter:
     async def run(self) -> None:
         """Sample and report, as switched, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            if self._source is not None:
-                tasks.create_task(self._sample_forever(self._source))
+            if self.source is not None:
+                tasks.create_task(self._sample_forever(self.source))
             await self._report_forever()
 
     async def report_now(self) -> bool:
         """Write a report between two regular ones, with the figures so far. False if nothing is known to be written."""
         rings = self._rings(self._ring)
-        if self._samples and self._source is not None:
+        if self._samples and self.source is not None:
             rings = self._rings(self._ring_after(reports.mean(self._samples)))
         return await self._write(rings)
 
@@ -138,7 +130,7 @@ class Reporter:
             if sent_at_s is None:
                 return
             try:
-                deleted = await self._table.delete_own(self._worker_id, sent_at_s)
+                deleted = await self.table.delete_own(self.worker_id, sent_at_s)
             except Exception as error:
                 failure = survived(error, "deleting the report")
                 log.warning("own report not deleted, it expires: %s", failure, extra={"action": "report_delete_failed"})
@@ -150,7 +142,7 @@ class Reporter:
     async def _sample_forever(self, source: LoadSource) -> None:
         while True:
             await self._sampling.on.wait()
-            await wait_for_event(self._sampling.off, self._rng.uniform(0.0, self._rules.capture_period_s))
+            await wait_for_event(self._sampling.off, self.rng.uniform(0.0, self._rules.capture_period_s))
             await self._read(source)  # only the base of the next: it covers a time of any length
             while not await wait_for_event(self._sampling.off, self._rules.capture_period_s):
                 sample = await self._read(source)
@@ -180,19 +172,19 @@ class Reporter:
             await self._report_while_on()
 
     async def _wait_for_first_sample(self) -> None:
-        if self._source is not None:
+        if self.source is not None:
             limit_s = FIRST_REPORT_CAPTURES * self._rules.capture_period_s
             await wait_for_event(self._sampled, min(limit_s, self._rules.report_period_s))
 
     async def _report_while_on(self) -> None:
         """Report at a fixed rate; ticks that were slept through are skipped, not made up for."""
         period_s = self._rules.report_period_s
-        tick_at = self._clock.monotonic()
+        tick_at = self.clock.monotonic()
         off = self._reporting.off.is_set()
         while not off:
             self._close_interval()
             written = await self._write(self._rings(self._ring))
-            late_s = max(0.0, self._clock.monotonic() - tick_at)
+            late_s = max(0.0, self.clock.monotonic() - tick_at)
             tick_at += period_s * (late_s // period_s + 1)
             off = await self._off_before(tick_at, written)
 
@@ -200,7 +192,7 @@ class Reporter:
         """Wait for the next tick; True if reporting was turned off before, be it on again. Repeats a failed report."""
         retry_s = min(RETRY_S_MAX, self._rules.report_period_s / RETRIES_PER_PERIOD)
         while True:
-            remaining_s = tick_at - self._clock.monotonic()
+            remaining_s = tick_at - self.clock.monotonic()
             if written or remaining_s <= retry_s:
                 return await wait_for_event(self._reporting.off, max(0.0, remaining_s))
             if await wait_for_event(self._reporting.off, retry_s):
@@ -208,7 +200,7 @@ class Reporter:
             written = await self.report_now()
 
     def _close_interval(self) -> None:
-        if self._source is not None:
+        if self.source is not None:
             self._ring = self._ring_after(reports.mean(self._samples))
             self._samples.clear()
 
@@ -216,23 +208,23 @@ class Reporter:
         return reports.extended(self._ring, value, self._rules.ring_length)
 
     def _rings(self, ring: tuple[float, ...]) -> Mapping[str, tuple[float, ...]]:
-        return {} if self._source is None else {self._source.metric: ring}
+        return {} if self.source is None else {self.source.metric: ring}
 
     async def _write(self, rings: Mapping[str, tuple[float, ...]]) -> bool:
         async with self._write_lock:
             if self._closed:
                 return False
-            now_s, ends = self._clock.wall(), tuple(self._ends)
-            report = reports.own_report(self._worker_id, rings, now_s, self._version, ends, leaving=self._leaving)
+            now_s, ends = self.clock.wall(), tuple(self.ends)
+            report = reports.own_report(self.worker_id, rings, now_s, self.version, ends, leaving=self._leaving)
             self._sent_at_s = max(report.updated_at_s or 0, self._sent_at_s or 0)
             try:
-                with self._counts.all.timed(self._clock.monotonic):
-                    row = await self._table.write(report)
+                with self._counts.all.timed(self.clock.monotonic):
+                    row = await self.table.write(report)
             except Exception as error:
                 failure = survived(error, "writing the report")
                 log.warning("report not written: %s", failure, extra={"action": "report_failed"})
                 return False
-        self._on_own_row(row)
+        self.on_own_row(row)
         return True
 
 
@@ -245,7 +237,7 @@ class _Switch:
         self.off.set()
 
     def turn(self, on: bool) -> bool:
-        """True if this turned it on."""
+        """Return true if this turned it on."""
         begins = on and self.off.is_set()
         rising, falling = (self.on, self.off) if on else (self.off, self.on)
         falling.clear()

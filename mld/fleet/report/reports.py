@@ -2,7 +2,7 @@
 
 Rules: coordination#worker-report-row, coordination#report-rhythm, coordination#report-judgement. A leader judges with
 its own settings and its own wall clock. Reading is tolerant row by row, writing is strict. An mld worker's row has
-attributes of ours, `mldVersion`, `mldHeartbeat` and `mldShards` (`heartbeat.beats`), `mldDrain` if an operator drains
+attributes of ours, `mldVersion`, `mldHeartbeat` and `mldShards` (`heartbeats`), `mldDrain` if an operator drains
 it, and `mldLeaving` while it stops.
 
 One rule differs from Java: samples `{}` with ranges make a default worker here, where Java takes it for the least
@@ -20,7 +20,7 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
 from mld.fleet.values import REPORTS_TABLE_KEY, SUPPORT_CODE, EntityType, WorkerReport
-from mld.leases.own_attributes import OwnAttribute, Row, binary, some_text
+from mld.leases.rows import OwnAttribute, Row, binary, some_text
 
 ENTITY_TYPE = "entityType"
 UPDATED_AT = "lut"
@@ -93,12 +93,12 @@ class SortedReports:
 
 
 def is_drained(report: WorkerReport) -> bool:
-    """Whether an operator wants the worker to have no leases."""
+    """Return whether an operator wants the worker to have no leases."""
     return "drain" in report.mld
 
 
 def is_leaving(report: WorkerReport) -> bool:
-    """Whether the worker stops: nothing may be given to it any more."""
+    """Return whether the worker stops: nothing may be given to it any more."""
     return "leaving" in report.mld
 
 
@@ -110,12 +110,12 @@ class CorruptReportError(ValueError):
 
 
 def is_report(row: Row, key: str) -> bool:
-    """Whether the row of a table with hash key `key` is a report: in the legacy table every row is."""
+    """Return whether the row of a table with hash key `key` is a report: in the legacy table every row is."""
     return key == REPORTS_TABLE_KEY or row.get(ENTITY_TYPE, {}).get("S") == EntityType.WORKER_METRIC_STATS.value
 
 
 def parse_row(row: Row, key: str) -> WorkerReport:
-    """The report in a row of a table with hash key `key`. Raises CorruptReportError.
+    """Return the report in a row of a table with hash key `key`. Raises CorruptReportError.
 
     What nobody is judged by (support code, our additions) is dropped if it is damaged.
     """
@@ -137,7 +137,7 @@ def parse_row(row: Row, key: str) -> WorkerReport:
 
 
 def parse_rows(rows: Iterable[Row], key: str) -> ReportScan:
-    """The reports among `rows`; a damaged one costs only itself."""
+    """Return the reports among `rows`; a damaged one costs only itself."""
     found: list[WorkerReport] = []
     corrupt: list[tuple[str, str]] = []
     for row in rows:
@@ -150,7 +150,7 @@ def parse_rows(rows: Iterable[Row], key: str) -> ReportScan:
 
 
 def attributes(report: WorkerReport) -> dict[str, dict[str, Any]]:
-    """The attributes that the worker itself writes with every report, all but the key.
+    """Return the attributes that the worker itself writes with every report, all but the key.
 
     `report` is our own: complete, no list empty, and a range for each metric.
     """
@@ -179,7 +179,7 @@ def own_report(
     *,
     leaving: bool = False,
 ) -> WorkerReport:
-    """What a worker says of itself at wall time `now_s`.
+    """Return what a worker says of itself at wall time `now_s`.
 
     A ring without a single success is left out: what cannot be measured makes a default worker, not a failing one that
     would never get a lease again. `ends` are workers found dead, with when, in epoch seconds; the newest remain.
@@ -218,7 +218,7 @@ _ENDS = OwnAttribute(ENDS, "S", _ends, '[["w1", 1763661600]]')
 
 
 def mean(samples: Sequence[float]) -> float:
-    """The figure of an interval: rounded half up to six decimals, `FAILED` if there are no samples."""
+    """Return the figure of an interval: rounded half up to six decimals, `FAILED` if there are no samples."""
     if not samples:
         return FAILED
     average = math.fsum(samples) / len(samples)
@@ -226,12 +226,12 @@ def mean(samples: Sequence[float]) -> float:
 
 
 def extended(ring: Sequence[float], value: float, length: int = RING_LENGTH) -> tuple[float, ...]:
-    """The ring after one more interval: the newest `length` figures, oldest first."""
+    """Return the ring after one more interval: the newest `length` figures, oldest first."""
     return (*ring, value)[-length:]
 
 
 def average(samples: Iterable[float], alpha: float) -> float:
-    """The exponential moving average by which a worker is judged; failures are skipped, 0 without figures."""
+    """Return the exponential moving average by which a worker is judged; failures are skipped, 0 without figures."""
     value: float | None = None
     for sample in samples:
         if sample != FAILED:
@@ -243,12 +243,12 @@ def average(samples: Iterable[float], alpha: float) -> float:
 
 
 def is_default(report: WorkerReport) -> bool:
-    """Whether the worker measures nothing and is judged by the throughput of its leases."""
+    """Return whether the worker measures nothing and is judged by the throughput of its leases."""
     return not report.samples or THROUGHPUT_NAME in report.samples
 
 
 def is_valid(report: WorkerReport) -> bool:
-    """Whether the report says enough to judge the worker."""
+    """Return whether the report says enough to judge the worker."""
     if report.updated_at_s is None:
         return False
     ranges = report.ranges
@@ -258,24 +258,24 @@ def is_valid(report: WorkerReport) -> bool:
 
 
 def is_expired(report: WorkerReport, now_s: float, rules: ReportRules) -> bool:
-    """Whether the worker has been silent for too long; never for a report of the future."""
+    """Return whether the worker has been silent for too long; never for a report of the future."""
     if report.updated_at_s is None:
         return False
     return now_s - report.updated_at_s > EXPIRED_AFTER_PERIODS * rules.report_period_s
 
 
 def is_failing(report: WorkerReport) -> bool:
-    """Whether a metric failed in the newest interval (or has no figure at all): no leases for such a worker."""
+    """Return whether a metric failed in the newest interval (or has no figure at all): no leases for such a worker."""
     return not is_default(report) and any(not values or values[-1] == FAILED for values in report.samples.values())
 
 
 def is_stale(report: WorkerReport, now_s: float, rules: ReportRules) -> bool:
-    """Whether the row is left over and should be deleted."""
+    """Return whether the row is left over and should be deleted."""
     return report.updated_at_s is None or now_s - report.updated_at_s > rules.stale_after_s
 
 
 def newest_of_each(reports: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
-    """One report for each worker, the newest; of two equally old ones that of the single table."""
+    """Return one report for each worker, the newest; of two equally old ones that of the single table."""
     newest: dict[str, WorkerReport] = {}
     for report in reports:
         other = newest.get(report.worker)
@@ -285,7 +285,7 @@ def newest_of_each(reports: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
 
 
 def sort_out(reports: Iterable[WorkerReport], now_s: float, rules: ReportRules) -> SortedReports:
-    """Who is what, from the reports of all tables. Duplicates count once, but each is judged for deletion."""
+    """Return who is what, from the reports of all tables. Duplicates count once, but each is judged for deletion."""
     everything = tuple(reports)
     active, failing, expired, invalid = [], [], [], []
     for report in newest_of_each(everything):
@@ -325,7 +325,7 @@ class Sightings:
         self._seen: dict[str, _Sighting] = {}
 
     def saw(self, reports: Iterable[WorkerReport], now: float) -> None:
-        """These are all reports there are, one for each worker; `now` is monotonic."""
+        """Take note of all reports there are, one for each worker; `now` is monotonic."""
         seen = {}
         for report in reports:
             before = self._seen.get(report.worker)
@@ -335,20 +335,20 @@ class Sightings:
         self._seen = seen
 
     def is_still(self, worker: str, now: float, rules: ReportRules) -> bool:
-        """Whether the worker's report has stood still for as long as one may."""
+        """Return whether the worker's report has stood still for as long as one may."""
         seen = self._seen.get(worker)
         return seen is not None and now - seen.since > EXPIRED_AFTER_PERIODS * rules.report_period_s
 
     def moving(self, now: float, rules: ReportRules) -> frozenset[str]:
-        """The workers whose reports do not stand still."""
+        """Return the workers whose reports do not stand still."""
         return frozenset(worker for worker in self._seen if not self.is_still(worker, now, rules))
 
     def has_moved(self, worker: str) -> bool:
-        """Whether more than one report of the worker was seen."""
+        """Return whether more than one report of the worker was seen."""
         return worker in self._seen and self._seen[worker].moves
 
     def doubt(self, worker: str) -> None:
-        """Another report is needed to show that this worker lives."""
+        """Ask for another report to show that this worker lives."""
         if (seen := self._seen.get(worker)) is not None:
             self._seen[worker] = seen._replace(moves=False)
 
@@ -364,7 +364,7 @@ def _list(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _double_text(value: float) -> str:
-    """At most six decimals and at least one, as Java prints it, but without exponent."""
+    """Return at most six decimals and at least one, as Java prints it, but without exponent."""
     text = f"{value:.6f}".rstrip("0")
     return text + "0" if text.endswith(".") else text
 
@@ -380,7 +380,7 @@ def _number(value: Mapping[str, Any], name: str) -> Decimal:
 
 
 def _integer(value: Mapping[str, Any] | None, name: str) -> int | None:
-    """The whole part of a number; None if the attribute is absent or NULL."""
+    """Return the whole part of a number; None if the attribute is absent or NULL."""
     return None if value is None or "NULL" in value else int(_number(value, name))
 
 
@@ -392,7 +392,7 @@ def _integer_or_none(row: Row, name: str) -> int | None:
 
 
 def _lists(row: Row, name: str) -> Iterable[tuple[str, tuple[Decimal, ...]]]:
-    """The members of a map of lists of numbers; none if the attribute is absent or NULL."""
+    """Return the members of a map of lists of numbers; none if the attribute is absent or NULL."""
     value = row.get(name)
     if value is None or "NULL" in value:
         return ()

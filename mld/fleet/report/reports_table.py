@@ -3,22 +3,27 @@
 Rules: coordination#worker-report-row, coordination#report-judgement, coordination#leaving-workers. A report is one
 unconditional UpdateItem, because a leader may have deleted the row; everything else is conditional. What is not a
 definite answer leaves as a `TableError`.
+
+`StoredReports`: the worker reports of a fleet, in whichever tables it keeps them now (coordination#table-layout).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
-from mld.core.errors import TableUnavailableError
+from mld.core.errors import TableError, TableMissingError, TableUnavailableError
+from mld.core.surviving import ours
 from mld.fleet.report import reports
 from mld.fleet.report.reports import CorruptReportError, ReportScan
-from mld.fleet.values import REPORTS_TABLE_KEY, EntityType, Place, WorkerReport
+from mld.fleet.values import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, EntityType, Place, WorkerReport
+from mld.leases.table import TableScan
 
 Request: TypeAlias = dict[str, Any]
 
@@ -58,7 +63,7 @@ class ReportsTable:
             raise TableUnavailableError(f"own report {report.worker} cannot be read back: {error}") from error
 
     async def get(self, worker: str) -> WorkerReport | None:
-        """One report as it is now; None if there is none that can be read. Raises TableError."""
+        """Return one report as it is now; None if there is none that can be read. Raises TableError."""
         key = {self._place.key: {"S": worker}}
         row = (await self._calls.send("GetItem", {"Key": key, "ConsistentRead": True})).get("Item", {})
         found = reports.parse_rows([row], self._place.key).reports
@@ -86,7 +91,7 @@ class ReportsTable:
         return await self._try("DeleteItem", self._request(report.worker, f"{unchanged} AND {self._is_report}", values))
 
     async def scan(self) -> ReportScan:
-        """All reports here, eventually consistent; damaged rows are named, not raised. Raises TableError."""
+        """Return all reports here, eventually consistent; damaged rows are named, not raised. Raises TableError."""
         params: Request = {}
         if self._place.key != REPORTS_TABLE_KEY:
             params = {
@@ -130,3 +135,48 @@ class ReportsTable:
 
 def _names(expressions: str) -> dict[str, str]:
     return {f"#{name}": name for name in _PLACEHOLDER.findall(expressions)}
+
+
+log = logging.getLogger(__name__)
+
+
+class StoredReports:
+    """Those beside the leases come with every scan of the lease table; those of the legacy table are read here.
+
+    `places` tells where reports are to be read now.
+    """
+
+    def __init__(self, service: Service, places: Callable[[], tuple[Place, ...]]) -> None:
+        self._service = service
+        self._places = places
+
+    async def legacy(self) -> tuple[WorkerReport, ...]:
+        """Return the reports of the legacy worker-metrics table, if the fleet still has one. Raises TableError."""
+        found: list[WorkerReport] = []
+        for place in self._places():
+            if place.key != LEASE_TABLE_KEY:
+                try:
+                    found += (await ReportsTable(self._service, place).scan()).reports
+                except TableMissingError as error:  # a migration tool deletes it; nobody reports there then
+                    log.info("no legacy reports: %s", error, extra={"action": "reports_table_missing"})
+        return tuple(found)
+
+    async def beside(self, scan: TableScan) -> tuple[WorkerReport, ...]:
+        """Return all reports, those of `scan` and those of the legacy table. Raises TableError."""
+        return (*reports.parse_rows(scan.others, LEASE_TABLE_KEY).reports, *await self.legacy())
+
+    async def may_receive(self, worker: str) -> bool:
+        """Return whether the worker has a report now and does not leave. Raises TableError."""
+        found = [await ReportsTable(self._service, place).get(worker) for place in self._places()]
+        there = reports.newest_of_each(report for report in found if report is not None)
+        return any(not reports.is_leaving(report) for report in there)
+
+    async def delete_stale(self, stale: Iterable[WorkerReport]) -> None:
+        """Delete left-over reports where they were read. Errors are logged."""
+        places = {place.key != LEASE_TABLE_KEY: place for place in self._places()}
+        for report in stale:
+            if (place := places.get(report.legacy)) is not None:
+                try:
+                    await ours(ReportsTable(self._service, place).delete_stale(report), "deleting reports")
+                except TableError as error:
+                    log.info("report %s not deleted: %s", report.worker, error, extra={"action": "stale_not_deleted"})

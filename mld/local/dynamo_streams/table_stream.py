@@ -51,7 +51,7 @@ class TableStream:
         return self.disabled_s is None
 
     def is_gone(self, now: float) -> bool:
-        """Return a disabled stream can be read for as long as its records would live."""
+        """Return whether it is gone: a disabled stream can be read for as long as its records would live."""
         return self.disabled_s is not None and now >= self.disabled_s + RETENTION_S
 
     def shards(self, now: float) -> list[ChangeShard]:

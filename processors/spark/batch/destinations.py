@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mld.processors.spark.batch.attempts import BACKOFF_MAX_S, Patience, check_continues, pause_s, until_published
@@ -51,13 +51,21 @@ def buried_in(shard: StreamShard, sink: str) -> StreamShard:
 class Destinations:
     """Sinks with their marks. Called on the engine's thread only."""
 
-    def __init__(self, sinks: Sequence[Sink], dead: Sink | None, patience: Patience, backoff_s: float) -> None:
+    def __init__(
+        self,
+        sinks: Sequence[Sink],
+        dead: Sink | None,
+        patience: Patience,
+        backoff_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.sinks = tuple(sinks)
         self.dead = dead
         self.marks: dict[str, HighWaterMarks] = {}
         self.puts_aside = len(self.sinks) > 1
         self._patience = patience
         self._backoff_s = backoff_s
+        self._clock = clock
         self._aside: dict[str, SinkAside] = {}
         self._out: set[str] = set()
 
@@ -86,7 +94,7 @@ class Destinations:
         """Begin another batch: sinks that were put aside and are due take part if they can be opened. Raises
         SinkRefused.
         """
-        now = time.monotonic()
+        now = self._clock()
         self._out = {name for name, one in self._aside.items() if one.due_at > now}
         for sink in self.sinks:
             if sink.name in self._aside and sink.name not in self._out:
@@ -104,7 +112,7 @@ class Destinations:
 
     def due_in_s(self) -> float | None:
         """Return when the next one of them is to be asked again."""
-        now = time.monotonic()
+        now = self._clock()
         return min((max(0.0, one.due_at - now) for one in self._aside.values()), default=None)
 
     def due_now(self) -> None:
@@ -119,7 +127,7 @@ class Destinations:
 
     def put_aside(self, sink: Sink, error: Exception, took_s: float) -> None:
         """Go on without it, for this batch."""
-        now = time.monotonic()
+        now = self._clock()
         one = self._aside[sink.name] = aside(self._aside.get(sink.name), str(error), now, took_s, self._backoff_s)
         self._out.add(sink.name)
         log.error("%s; the other sinks go on, it is tried again in %.1f s", error, one.due_at - now)

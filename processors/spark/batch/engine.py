@@ -18,8 +18,9 @@ What an attempt may end in, for each sink by itself:
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -59,11 +60,12 @@ class Engine:
         sinks: Sequence[Sink],
         dead_letter: Sink | None,
         spool: Spool,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._health = health
         self._patience = Patience(settings.retry_backoff_s, health)
-        self._destinations = Destinations(sinks, dead_letter, self._patience, settings.retry_backoff_s)
+        self._destinations = Destinations(sinks, dead_letter, self._patience, settings.retry_backoff_s, clock)
         self._jobs = Jobs(settings, handover, pipeline, self._destinations, spool, self._patience.check)
         self._poison = PoisonSearch(
             settings, self._jobs, self._destinations, self._patience, self._until_done, self._wait_for_sinks

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
+from uuid import uuid4
 
 from mld.processors.spark.batch.destinations import Destinations
 from mld.processors.spark.batch.outcome import BatchFigures
@@ -100,12 +101,18 @@ class Jobs:
         """What a pipeline without sinks has written by itself."""
         self.figures = BatchFigures()
         self.number = 0
+        self._run = uuid4().hex[:12]
+        """Part of the id of each batch, so that no other host or start gives it again."""
         self.took_rows: set[str] = set()
         """Sinks that have taken rows since somebody last asked."""
         self._files = 0
         self._looked: dict[StreamShard, RecordPosition] = {}
         """Up to where no record is malformed without being in the dead letter; its marks are higher or lower."""
         self._suspects: _Suspects | None = None
+
+    @property
+    def _batch_id(self) -> str:
+        return f"{self._run}-{self.number}"
 
     @property
     def takes_pages(self) -> bool:
@@ -178,7 +185,7 @@ class Jobs:
     def into(self, sink: Sink, frame: DataFrame | None, batch: ShardSpans) -> int:
         """Publish; how many rows that were. Raises SinkError."""
         started = time.monotonic()
-        published = sink.publish(frame, batch, f"{self._settings.application}-{self.number}")
+        published = sink.publish(frame, batch, f"{self._settings.application}-{self._batch_id}")
         self._destinations.marks[sink.name] = published.marks
         self.repeats.published(sink.name, batch)
         self.figures.publish_s += time.monotonic() - started
@@ -283,7 +290,7 @@ class Jobs:
     def frames(self, records: DataFrame, batch: ShardSpans, count: int, attempt: int) -> Mapping[str, DataFrame | None]:
         """Return what the pipeline makes of them. Raises PipelineFailed and PipelineError."""
         started = time.monotonic()
-        value = Batch(str(self.number), dict(batch), count, attempt, int(time.time() * 1000))
+        value = Batch(self._batch_id, dict(batch), count, attempt, int(time.time() * 1000))
         frames = self._pipeline.frames(records, value)
         self.figures.pipeline_s += time.monotonic() - started
         return frames

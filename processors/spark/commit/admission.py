@@ -174,7 +174,9 @@ def _is_older(unclaimed: UnclaimedMarks, writer: WriterIdentity) -> bool:
 
 
 def _is_of_another_application(unclaimed: UnclaimedMarks, writer: WriterIdentity) -> bool:
-    """Return the batches of version 1 are called `<application>-<number>`, or `<application>-query-<number>`."""
+    """Return whether it is another application's: the batches of version 1 are called `<application>-<number>`, or
+    `<application>-query-<number>`.
+    """
     ours = rf"{re.escape(writer.application)}(-query)?-\d+"
     return bool(re.fullmatch(r".+-\d+", unclaimed.batch_id)) and not re.fullmatch(ours, unclaimed.batch_id)
 

@@ -64,7 +64,7 @@ def start_at(time_s: float) -> str:
 
 
 def initial_offset(stream: str, shards: Iterable[Shard], start: str) -> StreamOffset:
-    """Return all of `shards` are read from `start` on, but none before its parents in the list."""
+    """Return the offset at which all of `shards` are read from `start` on, but none before its parents in the list."""
     listed = {shard.shard_id: shard for shard in shards}
     roots = {
         name: ShardProgress(shard.hash_range, start)
@@ -112,8 +112,8 @@ def admitted(offset: StreamOffset, listed: Iterable[Shard]) -> StreamOffset:
 
 
 def _start_of(child: ChildShard, offset: StreamOffset) -> str:
-    """Return a child begins with its oldest record, unless its parents were over before the time at which the query
-    starts.
+    """Return where a shard begins: a child begins with its oldest record, unless its parents were over before the time
+    at which the query starts.
     """
     parents = [offset.shards[name] for name in sorted(child.parents & offset.shards.keys())]
     starts = {TRIM_HORIZON_START if parent.last is not None else parent.start for parent in parents}

@@ -206,7 +206,7 @@ class SessionHost:
             self._welcome(child)
 
     def _is_of_another_stream(self, child: ChildConnection, arn: object, created: object) -> bool:
-        """Return the stream was deleted and made again since we began: whoever knows the later one is right.
+        """Return whether the stream was deleted and made again since we began: whoever knows the later one is right.
 
         Our sinks are open for the stream as it was then; a new host opens them for the stream as it is."""
         writer = self._settings.writer

@@ -33,7 +33,6 @@ from mld.processors.spark.commit.store import StagingStore, Store, as_sink_error
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.dictionaries import Dictionaries, chunks_of
 from mld.processors.spark.sinks.letter_files import LetterFiles, StoredLetters
 from mld.processors.spark.sinks.spark_write import write
 
@@ -46,6 +45,8 @@ COPIES = "_mld_copies"
 """Outside of `_mld`, so that it outlives it; readers skip what begins with an underscore."""
 DRAFT_OF_COPY = "copy.json"
 COPIES_KEPT, COPIES_SWEPT_FROM = 2, 8
+TAKEN_BY = {"_delta_log": "a table of Delta", "_spark_metadata": "a sink of Structured Streaming"}
+"""Directories by which Spark's readers know the files of a table, whatever else is there."""
 IN_FILES = "{} in files"
 """Layout of a flat sink by its format; the name of the format alone is that of a sink in directories."""
 BY_PLACE = frozenset(("csv",))
@@ -80,9 +81,14 @@ class FileSink(AdmittedSink):
         self._admission = admission_of(spec.writer, spec.name, self.place, shared=spec.shared)
         by = f" by {','.join(spec.partition_by)}" if spec.partition_by else ""
         self._layout = f"{spec.format}{by}"
-        self._dictionaries = Dictionaries(spec.options)
 
     def open(self) -> HighWaterMarks:
+        for name, owner in TAKEN_BY.items():
+            if self._existing([name]):
+                raise SinkRefused(
+                    f"sink {self.name}: {self.place} has {name}, as {owner} keeps it, and readers go by that "
+                    "alone: they would never see our files; use a new directory"
+                )
         head = self._journal.open() or self._lost_ledger()
         self._check_layout(head)
         return self._admission.marks(self._journal.claim(head, self._admission))
@@ -98,8 +104,6 @@ class FileSink(AdmittedSink):
         with self._journal.staged() as token:
             rows = self._write(frame, token) if frame is not None else 0
             files = self._clean(token, rows)
-            if files:
-                self._learn(frame, f"{self._journal.data(token)}/{files[0]}", rows // len(files))
 
             def follow(head: LedgerEntry | None) -> LedgerEntry:
                 self._check(head, batch, columns)
@@ -126,25 +130,15 @@ class FileSink(AdmittedSink):
         wanted = self.one_file if self._spec.one_file is None else self._spec.one_file
         if wanted and not self._spec.partition_by:
             frame = frame.repartition(1)  # not `coalesce`, with which the whole pipeline would run in one task
-        learned = self._dictionaries.options() if self._is_parquet else {}
         return write(
             frame,
             sink=self.name,
             format=self._spec.format,
-            options={**DEFAULTS.get(self._spec.format, {}), **learned, **self._spec.options, **OPTIONS},
+            options={**DEFAULTS.get(self._spec.format, {}), **self._spec.options, **OPTIONS},
             mode="error",
             path=self._store.uri(self._journal.data(token)),
             partition_by=self._spec.partition_by,
         )
-
-    @property
-    def _is_parquet(self) -> bool:
-        return self._spec.format == "parquet"
-
-    def _learn(self, frame: DataFrame | None, file: str, rows: int) -> None:
-        """Look at a file that was just written, of about so many rows."""
-        if frame is not None and self._is_parquet and self._dictionaries.wants(rows):
-            self._dictionaries.learn(chunks_of(frame.sparkSession, self._store.uri(file)))
 
     def _clean(self, token: str, rows: int) -> list[str]:
         """Keep the data files only, make them durable, and list them."""
@@ -214,6 +208,10 @@ class FileSink(AdmittedSink):
 
     def _committed(self, entry: LedgerEntry) -> None:
         """Return what may be cleared away after a commit."""
+
+    def _existing(self, directories: list[str]) -> set[str]:
+        """Return those of the directories of the sink that exist."""
+        return set(filter(self._store.exists, directories))
 
     def _lost_ledger(self) -> LedgerEntry | None:
         """Return the newest entry that is found outside of an empty ledger."""

@@ -29,6 +29,7 @@ from mld.processors.spark.sinks.iceberg_table import WAP_PROPERTY, Files, Iceber
 from mld.processors.spark.sinks.lake_table import APPLICATION, RACES_MAX, LakeSink, LostRace
 from mld.processors.spark.sinks.merge import Merge, quoted, type_of
 from mld.processors.spark.sinks.table_columns import changes
+from mld.properties.iceberg_catalogs import TRANSFORM
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -203,14 +204,18 @@ def check_name(spec: SinkSpec) -> tuple[str, str]:
 
 def make_table(spark: SparkSession, target: str, frame: DataFrame, partition_by: tuple[str, ...]) -> None:
     """Create it, empty, and its namespace; no error if somebody was faster."""
-    from pyspark.sql.functions import col
+    from pyspark.sql.functions import col, partitioning
 
     namespace, _, _ = target.rpartition(".")
     with suppress(Exception):  # not everybody may; then the next statement says what is wrong
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
     writing = frame.limit(0).writeTo(target).using("iceberg")
     if partition_by:
-        first, *more = (col(column) for column in partition_by)
+        found = map(TRANSFORM.fullmatch, partition_by)
+        first, *more = (
+            getattr(partitioning, match["transform"])(col(match["column"])) if match else col(column)
+            for column, match in zip(partition_by, found, strict=True)
+        )
         writing = writing.partitionedBy(first, *more)
     try:
         writing.create()

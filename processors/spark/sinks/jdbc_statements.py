@@ -154,7 +154,7 @@ class JdbcDialect(ABC):
         return f"SELECT number, entry FROM {self.place(table)} WHERE target = ?"  # noqa: S608 - names are quoted
 
     def locked_head(self, table: TableName) -> str:
-        """Return the same, and nobody else gets it before the transaction ends."""
+        """Return the head, which nobody else gets before the transaction ends."""
         return f"{self.head(table)} FOR UPDATE"
 
     def first_entry(self, table: TableName) -> str:
@@ -178,8 +178,8 @@ class JdbcDialect(ABC):
     def merge(
         self, target: TableName, stage: TableName, columns: Sequence[StagedColumn], newest: Sequence[Ordering]
     ) -> str:
-        """Return rows of new keys are inserted, those of known keys replace what is there; of one key the newest
-        counts.
+        """Return a merge: rows of new keys are inserted, those of known keys replace what is there; of one key the
+        newest counts.
         """
 
     @abstractmethod

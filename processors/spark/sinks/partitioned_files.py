@@ -183,9 +183,6 @@ class PartitionedSink(FileSink):
             *(self.place.rstrip("/"), BEYOND),
         )
 
-    def _existing(self, directories: list[str]) -> set[str]:
-        return set(filter(self._store.exists, directories))
-
     def _check_columns(self, columns: Columns) -> None:
         names = {name.lower() for name, _ in columns}
         for column in self._spec.partition_by:

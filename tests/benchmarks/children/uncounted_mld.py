@@ -21,7 +21,7 @@ from mld.aws.counted import CountedService
 from mld.aws.wire.client import WireService
 from mld.cli import main
 from mld.daemon import process as daemon
-from mld.fleet.heartbeat.heart import Heartbeat
+from mld.fleet.heartbeat_writer import Heartbeat
 from mld.leases.keeper import LeaseKeeper
 from mld.metrics.instruments import Amounts, Calls, Spread, Tally
 from mld.metrics.liveness import Progress

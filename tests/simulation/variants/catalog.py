@@ -60,9 +60,9 @@ VARIANTS_2X: tuple[Variant, ...] = (
             "            raise\n        finally",
         ),
         (
-            "daemon.worker",
-            'kept_running(self._parts.keeper.run, "keeping leases", self._parts.clock)',
-            "self._parts.keeper.run()",
+            "fleet.tasks",
+            "kept_running(wanted[name].run, name, self._clock)",
+            "(wanted[name].run() if name == 'keeping leases' else kept_running(wanted[name].run, name, self._clock))",
         ),
     ),
     _variant(
@@ -75,7 +75,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
             '            except Exception as error:\n                if type(error).__module__ != "mld.core.errors":\n'
             "                    raise\n                failures += 1\n",
         ),
-        ("fleet.loops", "kept_running(self._factories[name], name, self._clock)", "self._factories[name]()"),
+        ("fleet.tasks", "kept_running(wanted[name].run, name, self._clock)", "wanted[name].run()"),
     ),
     _variant(
         "exception_is_a_stored_checkpoint",
@@ -100,7 +100,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         (
             "leases.keeper",
             "            self._accept(holding, answer, valid_from)\n",
-            "            self._accept(holding, answer, self._clock.monotonic())\n",
+            "            self._accept(holding, answer, self.clock.monotonic())\n",
         ),
     ),
     _variant(
@@ -109,7 +109,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         (
             "leases.taker",
             "self._settle(lease, answer, sent_at if unknown_since is None else unknown_since, is_steal)",
-            "self._settle(lease, answer, self._clock.monotonic(), is_steal)",
+            "self._settle(lease, answer, self.clock.monotonic(), is_steal)",
         ),
     ),
     _variant(
@@ -117,8 +117,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "after a lost reply the lease is valid from the repeated attempt, not from the first",
         (
             "leases.keeper",
-            "valid_from = self._clock.monotonic() if holding.unknown_since is None else holding.unknown_since",
-            "valid_from = self._clock.monotonic()",
+            "valid_from = self.clock.monotonic() if holding.unknown_since is None else holding.unknown_since",
+            "valid_from = self.clock.monotonic()",
         ),
     ),
     _variant(
@@ -128,7 +128,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
             "leases.keeper",
             "                    self._rows.settled(key)\n                raise\n",
             "                    self._rows.settled(key)\n"
-            "                holding.confirmed_at = self._clock.monotonic()\n"
+            "                holding.confirmed_at = self.clock.monotonic()\n"
             "                raise\n",
         ),
     ),
@@ -137,7 +137,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "a lease that has expired is still written, and comes back to life",
         (
             "leases.keeper",
-            "        if self._clock.monotonic() < self._validity.until(holding):\n            return True\n        key",
+            "        if self.clock.monotonic() < self.validity.until(holding):\n            return True\n        key",
             "        return True\n        key",
         ),
     ),
@@ -216,7 +216,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "retries_without_delay",
         "a failed lease write is repeated at once, and again, and again",
         (
-            "leases.retries",
+            "leases.validity",
             "    return min(rng.uniform(ceiling_s / 2, ceiling_s), remaining_s / 2)\n",
             "    return 0.0\n",
         ),
@@ -383,7 +383,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         ),
         (
             "shards.ending",
-            "        scan = await self._table.scan()\n        listing",
+            "        scan = await self.table.scan()\n        listing",
             "        return Prepared(())\n        listing",
         ),
     ),

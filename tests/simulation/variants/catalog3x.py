@@ -1,4 +1,5 @@
-"""The variants of what a fleet in 3.x mode needs: the lock, reports, assignment, handoffs, discovery, the lookout.
+"""The variants of what a fleet in 3.x mode needs: the lock, reports, assignment, handoffs, discovery, the failover
+watcher.
 
 Their plans are those of mode `3x`; `needs` names a rare combination of `plan3x.special_of`.
 """
@@ -38,13 +39,13 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "the next owner renews and begins while the previous one still finishes",
         (
             "leases.discovery",
-            "        if lease is not None and lease.owner == self._worker_id and lease.checkpoint_owner is not None:\n",
+            "        if lease is not None and lease.owner == self.worker_id and lease.checkpoint_owner is not None:\n",
             "        if lease is not None and not lease.key:\n",
         ),
         (
             "leases.resumer",
-            "        is_ours = lease.owner == self._worker_id and lease.checkpoint_owner is None\n",
-            "        is_ours = lease.owner == self._worker_id\n",
+            "        is_ours = lease.owner == self.worker_id and lease.checkpoint_owner is None\n",
+            "        is_ours = lease.owner == self.worker_id\n",
         ),
         (
             "leases.resumer",
@@ -67,8 +68,8 @@ VARIANTS_3X: tuple[Variant, ...] = (
         ),
         (
             "leases.keeper",
-            "self._metrics.parted(how, given)\n            finally:\n                self.forget(holding)\n",
-            "self._metrics.parted(how, given)\n            finally:\n                pass\n",
+            "await give(holding))\n            finally:\n                self.forget(holding)\n",
+            "await give(holding))\n            finally:\n                pass\n",
         ),
     ),
     _variant(
@@ -81,7 +82,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
             '    request["UpdateExpression"] = "SET #duration = :duration, #rvn = :next"\n',
         ),
         (
-            "fleet.leader.candidacy",
+            "fleet.leader.candidate",
             "        return self.holding is not None and self.holding.is_valid(now)\n",
             "        return self.holding is not None\n",
         ),
@@ -91,7 +92,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "leader_outlives_its_lock",
         "a leader that cannot renew its lock goes on leading",
         (
-            "fleet.leader.candidacy",
+            "fleet.leader.candidate",
             "        return self.holding is not None and self.holding.is_valid(now)\n",
             "        return self.holding is not None\n",
         ),
@@ -141,9 +142,9 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "a discovered lease is held from its reading on",
         (
             "leases.resumer",
-            "await self._table.apply(\n"
+            "await self.table.apply(\n"
             "                    writes.renew(replace(seen, throughput_kbps=None), resent=resent, "
-            "heartbeat=self._validity.mark())\n"
+            "heartbeat=self.validity.mark())\n"
             "                )\n",
             "seen\n",
         ),
@@ -160,7 +161,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
     ),
     _variant(
         "takes_over_without_counter",
-        "the lookout takes a silent lease whatever has happened to it since it looked",
+        "the failover watcher takes a silent lease whatever has happened to it since it looked",
         (
             "fleet.assign.move_writer",
             "    if counter_matters or _is_from_silent(move):\n",

@@ -16,7 +16,7 @@ VARIANTS_LIVE: tuple[Variant, ...] = (
         "free_leases_wait_for_a_leader",
         "only a leader gives away free leases, and there is none while the lock of a dead one runs out",
         (
-            "watch.takeover",
+            "assign.takeover",
             "            return self._free_since[lease.key] + FREE_GRACE_S\n",
             "            return math.inf\n",
         ),
@@ -25,7 +25,7 @@ VARIANTS_LIVE: tuple[Variant, ...] = (
         "silent_leases_wait_for_the_leader",
         "only a leader takes leases from a silent owner",
         (
-            "watch.takeover",
+            "assign.takeover",
             "        return self._moved_at(lease) + patience_s\n",
             "        return math.inf\n",
         ),
@@ -34,8 +34,8 @@ VARIANTS_LIVE: tuple[Variant, ...] = (
         "looks_too_seldom",
         "everybody looks at the leases once in five minutes",
         (
-            "watch.takeover",
-            "        if self._roster.is_alone:\n            return max(LOOK_PERIOD_S, ALONE_SHARE * duration_s)\n",
+            "assign.takeover",
+            "        if self.membership.is_alone:\n            return max(LOOK_PERIOD_S, ALONE_SHARE * duration_s)\n",
             "        if duration_s > 0.0:\n            return 300.0\n",
         ),
     ),
@@ -43,9 +43,9 @@ VARIANTS_LIVE: tuple[Variant, ...] = (
         "look_hangs",
         "a look without an answer is waited for for 20 s",
         (
-            "watch.lookout",
-            "        scan = await self._table.scan(timeout_s=TIMEOUT_S)\n",
-            "        scan = await self._table.scan(timeout_s=20.0)\n",
+            "assign.failover_watcher",
+            "        scan = await self.table.scan(timeout_s=TIMEOUT_S)\n",
+            "        scan = await self.table.scan(timeout_s=20.0)\n",
         ),
         needs="deaf",
     ),

@@ -39,7 +39,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         ),
         (
             "tracking.followed_streams",
-            "            if self._follower.seen_former_s(stream) >= min(wait_s, SEEN_FORMER_S)\n",
+            "            if self.follower.seen_former_s(stream) >= min(wait_s, SEEN_FORMER_S)\n",
             "            if True\n",
         ),
     ),
@@ -48,32 +48,32 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         "each worker deletes the leases of all streams that its own settings do not name",
         (
             "tracking.followed_streams",
-            "            for stream in due_for_deletion(self._follower.streams, wait_s, self._clock.wall())\n"
-            "            if self._follower.seen_former_s(stream) >= min(wait_s, SEEN_FORMER_S)\n",
-            "            for stream in (one.stream for one in self._follower.streams.streams)\n"
+            "            for stream in due_for_deletion(self.follower.streams, wait_s, self.needs.clock.wall())\n"
+            "            if self.follower.seen_former_s(stream) >= min(wait_s, SEEN_FORMER_S)\n",
+            "            for stream in (one.stream for one in self.follower.streams.streams)\n"
             "            if stream.split(':')[1] not in own\n",
         ),
         (
             "tracking.followed_streams",
-            "        now, wait_s = self._clock.monotonic(), self._settings.shards.former_streams_wait_s\n",
-            "        now, wait_s = self._clock.monotonic(), self._settings.shards.former_streams_wait_s\n"
-            "        own = {one.label for one in await self._follower._read_wanted()}\n",
+            "        now, wait_s = self.needs.clock.monotonic(), self.needs.shards.former_streams_wait_s\n",
+            "        now, wait_s = self.needs.clock.monotonic(), self.needs.shards.former_streams_wait_s\n"
+            "        own = {one.label for one in await self.follower.read_wanted()}\n",
         ),
         (
             "tracking.followed_streams",
-            "                if leads and self._settings.shards.former_streams is FormerStreams.DELETE:\n",
-            "                if self._settings.shards.former_streams is FormerStreams.DELETE:\n",
+            "                if leads and self.needs.shards.former_streams is FormerStreams.DELETE:\n",
+            "                if self.needs.shards.former_streams is FormerStreams.DELETE:\n",
         ),
         needs="old lists",
     ),
     _variant(
         "bare_shard_id_is_the_key",
         "the key of a row is the shard's own name, whichever stream it is of",
-        ("tracking.stream_rows", '        return f"{self._stream}:{shard_id}"\n', "        return shard_id\n"),
+        ("tracking.stream_rows", "self.table.get(key_of(self.stream, key))", "self.table.get(key)"),
         (
             "leases.writes",
-            'key, lease = f"{stream}:{write.key}", write.creates',
-            "key, lease = write.key, write.creates",
+            'key, lease, item = f"{stream}:{write.key}", write.creates, write.item',
+            "key, lease, item = write.key, write.creates, write.item",
         ),
     ),
     _variant(
@@ -81,8 +81,8 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         "the sync of a stream sees the rows of all streams as its own",
         (
             "tracking.stream_rows",
-            "        return (await self._scans.rows()).of_stream(self._stream)\n",
-            "        rows = (await self._scans.rows()).of\n"
+            "        return (await self.scans.rows()).of_stream(self.stream)\n",
+            "        rows = (await self.scans.rows()).of\n"
             "        return TableScan(tuple(lease for scan in rows.values() for lease in scan.leases))\n",
         ),
     ),

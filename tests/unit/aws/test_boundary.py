@@ -16,10 +16,9 @@ from mld.core.clock import Clock
 from mld.core.errors import MldError, StreamError, StreamUnavailableError, TableError, TableUnavailableError
 from mld.core.positions import TRIM_HORIZON
 from mld.core.streams import HashRange, IteratorType, StartingPoint
-from mld.fleet.heartbeat.heartbeat_table import HeartbeatTable
+from mld.fleet.heartbeat_writer import HeartbeatTable
 from mld.fleet.leader.lock import LockRow
-from mld.fleet.leader.lock_table import LockTable
-from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
+from mld.fleet.leader.lock_election import LockTable
 from mld.fleet.migrate.states import CLIENT_VERSION, StateRow
 from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.report.reports_table import ReportsTable
@@ -27,6 +26,7 @@ from mld.fleet.values import ClientVersion, Place, WorkerReport
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
+from mld.leases.table_maker import LegacyTable, on_demand
 from mld.retrieval.rawpage import page_of
 from tests.unit.aws.throwing import THROWN, anew, name_of
 
@@ -67,7 +67,6 @@ VALUES: dict[str, Any] = {
     "start": StartingPoint(IteratorType.LATEST),
     "java_peer": "j",
     "stream_arn": "arn",
-    "table": LegacyTable("legacy", "key"),
     "text": "v",
     "value": "2",
     "version": "1",
@@ -145,7 +144,7 @@ ADAPTERS: dict[str, tuple[Callable[[Below], Any], type[MldError]]] = {
     "lock": (lambda below: LockTable(below, PLACE), TableError),
     "reports": (lambda below: ReportsTable(below, PLACE), TableError),
     "states": (StatesTable, MldError),
-    "legacy": (lambda below: LegacyTables(below, Hasty()), MldError),
+    "legacy": (lambda below: LegacyTable(below, Hasty(), on_demand("legacy"), "key"), MldError),
     "streams": (streams, StreamError),
     "fan-out": (
         lambda below: KinesisFanOut(below, streams(below), stream_name="s", page_of=page_of),

@@ -7,12 +7,10 @@ import random
 
 from mld.core.clock import Clock, LoopClock
 from mld.core.positions import TRIM_HORIZON
-from mld.fleet.heartbeat.heart import Heartbeat
-from mld.fleet.heartbeat.heartbeat_table import HeartbeatTable
-from mld.fleet.heartbeat.java_peers import JavaPeers
+from mld.fleet.heartbeat_writer import HeartbeatTable, HeartbeatWriter, JavaPeers
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
-from mld.fleet.report.stored_reports import StoredReports
+from mld.fleet.report.reports_table import StoredReports
 from mld.fleet.values import LEASE_TABLE_KEY, Place
 from mld.leases import writes
 from mld.leases.lease import Lease
@@ -32,10 +30,7 @@ class KeepersAtWork:
 
     async def writes_a_second(self, seconds: float) -> float:
         dynamo = await new_dynamo()
-        workers = [
-            Worker(dynamo, f"w{number}", seed=number, sends_heartbeats=self._setting == "worker")
-            for number in range(self._workers)
-        ]
+        workers = [Worker(dynamo, f"w{number}", seed=number) for number in range(self._workers)]
         tasks = [asyncio.ensure_future(worker.keeper.run()) for worker in workers]
         for number in range(self._leases):
             worker = workers[number % self._workers]
@@ -59,27 +54,19 @@ class KeepersAtWork:
         return dynamo.usage(operation="UpdateItem").requests / seconds
 
 
-class OneTable:
-    """Where reports are in a fleet without legacy tables."""
-
-    def report_read_places(self) -> tuple[Place, ...]:
-        return (Place(TABLE, LEASE_TABLE_KEY),)
-
-
 def java_peers_of(dynamo, table, heartbeats: HeartbeatTable, clock: Clock, lease_duration_s: float) -> JavaPeers:
-    stored = StoredReports(dynamo, OneTable())
+    stored = StoredReports(dynamo, lambda: (Place(TABLE, LEASE_TABLE_KEY),))
     return JavaPeers(table, stored, heartbeats, clock, lease_duration_s=lease_duration_s, rules=ReportRules())
 
 
-def _heartbeat(dynamo, worker: Worker) -> Heartbeat:
+def _heartbeat(dynamo, worker: Worker) -> HeartbeatWriter:
     async def leader() -> str | None:
         return None
 
     table = HeartbeatTable(dynamo, TABLE, worker.name, request_timeout_s=DURATION_S / 3)
-    heartbeat = Heartbeat(
+    heartbeat = HeartbeatWriter(
         table,
         worker.keeper,
-        worker.by_heartbeat,
         LoopClock(),
         random.Random(worker.name),
         worker_id=worker.name,

@@ -19,16 +19,16 @@ from mld.core.clock import LoopClock
 from mld.core.positions import TRIM_HORIZON
 from mld.core.turns import CALLS_CONCURRENT_MAX
 from mld.fleet.assign.assigner import (
+    ALONE_LEASES_MAX,
+    ALONE_S,
     HOLD_OFF_JITTER_S,
     HOLD_OFF_S,
     Assigner,
-    AssignerParts,
     AssignerSettings,
 )
 from mld.fleet.assign.loads import AssignmentRules, Why
-from mld.fleet.assign.term import ALONE_LEASES_MAX, ALONE_S
+from mld.fleet.membership import TRACE_S, FleetMembership
 from mld.fleet.report import reports
-from mld.fleet.roster import TRACE_S, Roster
 from mld.fleet.values import FleetSnapshot, WorkerReport
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
@@ -85,21 +85,27 @@ class Bed:
         self.heard = Heard([], [], [])
         self.table = DynamoLeaseTable(dynamo.client("me"), CLOCK, table_name=TABLE)
         self.settings = AssignerSettings(**settings)
-        self.roster = Roster("me", lease_duration_s=self.settings.lease_duration_s, rules=self.settings.reports)
+        self.membership = FleetMembership(
+            "me", lease_duration_s=self.settings.lease_duration_s, rules=self.settings.reports
+        )
         self.assigner = self.assigner_of(self.table)
 
     def assigner_of(self, table: Any) -> Assigner:
-        parts = AssignerParts(
+        return Assigner(
+            table,
+            "me",
+            CLOCK,
+            random.Random(1),
+            self.settings,
             leader=self.leader,
-            roster=self.roster,
-            reports=self,
-            lookout=self,
+            membership=self.membership,
+            stored_reports=self,
+            on_gave=self.gave,
             fence=self._fence,
             on_assigned=self.heard.assigned.append,
             due=asyncio.Event(),
-            listeners=(self,),
+            listeners=(self.on_loaded,),
         )
-        return Assigner(table, "me", CLOCK, random.Random(1), self.settings, parts)
 
     async def legacy(self) -> Sequence[WorkerReport]:
         return self.heard.legacy
@@ -515,7 +521,7 @@ def test_a_worker_found_dead_gets_no_leases_until_it_reports_again() -> None:
         await it.leases({"s3": "me", "s4": "other"})
         await it.assigner.run_once()
         await CLOCK.sleep(2.0)
-        it.roster.exclude_dead("dead", CLOCK.wall())
+        it.membership.exclude_dead("dead", CLOCK.wall())
 
         await it.leases({"s5": None, "s6": None, "s7": None})
         report = await it.assigner.run_once(early=True)

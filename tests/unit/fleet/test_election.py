@@ -1,6 +1,6 @@
 """Elections in virtual time: who leads, how fast leadership moves, and that it is never in two places.
 
-What a worker does about the lock, event by event, is `test_candidacy`.
+What a worker does about the lock, event by event, is `test_candidate`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from hypothesis import strategies as st
 from mld.core.clock import LoopClock
 from mld.core.errors import TableUnavailableError
 from mld.core.periods import LEADER_HEARTBEAT_S
-from mld.fleet.leader.election import AdaptiveElection
-from mld.fleet.leader.lock import LEASE_S
-from mld.fleet.leader.lock_election import CLOSE_TIMEOUT_S, HOOK_TIMEOUT_S, LockElection
-from mld.fleet.leader.lock_table import LockTable
-from mld.fleet.leader.shuffle_election import (
+from mld.fleet.leader.election import (
     FIRST_REELECTION_S,
     NO_OWNERS_RECHECK_S,
     REELECTION_S,
+    AdaptiveElection,
     ShuffleElection,
 )
+from mld.fleet.leader.lock import LEASE_S
+from mld.fleet.leader.lock_election import CLOSE_TIMEOUT_S, HOOK_TIMEOUT_S, LockElection, LockTable
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, Place
 from tests.support.tables import make_table
 from tests.twins.dynamo import Fault, FaultChooser, MemoryDynamo, lost_reply, lost_request, throttled

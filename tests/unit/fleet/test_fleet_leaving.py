@@ -286,8 +286,8 @@ LOOPS = {
     "INIT": ALWAYS | {"taker"},
     "UPGRADE_FROM_2X": ALWAYS | {"taker", "index"},
     "2X": ALWAYS | {"taker"},
-    "3X_WITH_ROLLBACK": ALWAYS | {"discovery", "assigner", "lookout", "index"},
-    "3X": ALWAYS | {"discovery", "assigner", "lookout", "index"},
+    "3X_WITH_ROLLBACK": ALWAYS | {"discovery", "assigner", "failover watcher", "index"},
+    "3X": ALWAYS | {"discovery", "assigner", "failover watcher", "index"},
 }
 
 

@@ -1,4 +1,4 @@
-"""Worker heartbeats: values, observation, fences, Java workers, whole workers in virtual time (`leases.carried`)."""
+"""Worker heartbeats: values, observation, fences, Java workers, whole workers in virtual time (`leases.validity`)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mld.core.clock import LoopClock
 from mld.core.errors import StartupError, TableUnavailableError
 from mld.core.positions import TRIM_HORIZON
 from mld.core.steps import finish
+from mld.fleet import heartbeats
 from mld.fleet.assign.loads import Move, Why
 from mld.fleet.assign.move_writer import MoveWriter
 from mld.fleet.assign.observations import Observations
-from mld.fleet.heartbeat import beats
-from mld.fleet.heartbeat.heartbeat_table import HeartbeatTable
+from mld.fleet.heartbeat_writer import HeartbeatTable
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import FleetSnapshot, WorkerReport
@@ -36,7 +36,7 @@ V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
 WORKER = {**V3X, "mld__heartbeat": "worker"}
 
 
-def carried(key: str = "s", owner: str = "w", counter: int = 5, mark: str | None = E1) -> Lease:
+def covered(key: str = "s", owner: str = "w", counter: int = 5, mark: str | None = E1) -> Lease:
     return Lease(key, TRIM_HORIZON, counter=counter, owner=owner, heartbeat=mark)
 
 
@@ -58,7 +58,7 @@ def carried(key: str = "s", owner: str = "w", counter: int = 5, mark: str | None
     ],
 )
 def test_the_epoch_of_a_heartbeat(value: str | None, epoch: str | None) -> None:
-    assert beats.epoch_of(value) == epoch
+    assert heartbeats.epoch_of(value) == epoch
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_the_epoch_of_a_heartbeat(value: str | None, epoch: str | None) -> None:
     ],
 )
 def test_an_older_read_is_no_news(before: str | None, value: str | None, news: bool) -> None:
-    assert beats.is_news(before, value) is news
+    assert heartbeats.is_news(before, value) is news
 
 
 def test_heartbeats_are_found_on_damaged_reports_too() -> None:
@@ -86,7 +86,7 @@ def test_heartbeats_are_found_on_damaged_reports_too() -> None:
         {**report, "leaseKey": {"S": "x"}, "mldHeartbeat": {"N": "1"}},
         {**report, "leaseKey": {"S": "y"}, "entityType": {"S": "LEADER"}},
     ]
-    assert beats.beats_among(rows) == {"w": f"{E1}.1"}
+    assert heartbeats.heartbeats_among(rows) == {"w": f"{E1}.1"}
 
 
 # --- who is no mld worker
@@ -112,19 +112,19 @@ def report(worker: str, ago_s: float = 0.0, version: str | None = "1") -> Worker
     ],
 )
 def test_a_live_report_without_our_version_is_a_java_worker(found: list[WorkerReport], java: list[str]) -> None:
-    assert beats.java_workers(found, NOW, ReportRules()) == java
+    assert heartbeats.java_workers(found, NOW, ReportRules()) == java
 
 
 def test_owners_of_living_leases_without_any_report() -> None:
     leases = [
-        carried("a", "reported"),
-        carried("c", "silent", 7),
-        carried("b", "silent", 6),
-        carried("d", "dead"),
-        replace(carried("e", "next"), checkpoint_owner="silent"),
-        replace(carried("f"), owner=None),
+        covered("a", "reported"),
+        covered("c", "silent", 7),
+        covered("b", "silent", 6),
+        covered("d", "dead"),
+        replace(covered("e", "next"), checkpoint_owner="silent"),
+        replace(covered("f"), owner=None),
     ]
-    owners = beats.unreported_owners(leases, [report("reported", ago_s=9999)], {"d"})
+    owners = heartbeats.unreported_owners(leases, [report("reported", ago_s=9999)], {"d"})
     assert owners == {"silent": ("b", 6)}
 
 
@@ -144,13 +144,13 @@ async def test_a_leader_tells_of_owners_that_go_on_without_a_report_and_of_no_yo
     def look(*leases: Lease, found: WorkerReport = ours) -> object:
         return java_peers.look(FleetSnapshot(leases, (found,), frozenset()))
 
-    assert look(carried("a", "x", 5, None)) is None
+    assert look(covered("a", "x", 5, None)) is None
     await clock.sleep(D)
-    assert look(carried("a", "x", 9, None)) is None, "it may be young"
+    assert look(covered("a", "x", 9, None)) is None, "it may be young"
     await clock.sleep(0.1)
-    assert look(carried("a", "x", 5, None)) is None, "nothing shows that it lives"
-    assert look(carried("a", "x", 9, None)) == ("x", ("w",))
-    assert look(carried("a", "x", 9, None), found=report("w")) is None, "nobody sends heartbeats"
+    assert look(covered("a", "x", 5, None)) is None, "nothing shows that it lives"
+    assert look(covered("a", "x", 9, None)) == ("x", ("w",))
+    assert look(covered("a", "x", 9, None), found=report("w")) is None, "nobody sends heartbeats"
 
 
 # --- what a leader observes
@@ -169,31 +169,31 @@ class Watcher:
         return [lease.key for lease in leases if self.observations.is_expired(lease, now)]
 
 
-def test_a_carried_lease_lives_as_long_as_its_owners_heartbeat_moves() -> None:
+def test_a_covered_lease_lives_as_long_as_its_owners_heartbeat_moves() -> None:
     it = Watcher()
     for number in range(1, 9):
-        assert it.scan(20.0 * number, carried(), w=f"{E1}.{number}") == []
-    assert it.scan(165.0, carried(), w=f"{E1}.8") == []
-    assert it.scan(170.1, carried(), w=f"{E1}.8") == ["s"]
+        assert it.scan(20.0 * number, covered(), w=f"{E1}.{number}") == []
+    assert it.scan(165.0, covered(), w=f"{E1}.8") == []
+    assert it.scan(170.1, covered(), w=f"{E1}.8") == ["s"]
 
 
 def test_a_heartbeat_does_not_help_leases_of_other_epochs_or_owners() -> None:
     it = Watcher()
-    rows = carried("unmarked", mark=None), carried("old", mark=E2), carried("others", owner="v"), carried("mine")
+    rows = covered("unmarked", mark=None), covered("old", mark=E2), covered("others", owner="v"), covered("mine")
     for number in range(3):
         expired = it.scan(20.0 * number, *rows, w=f"{E1}.{number}")
     assert expired == ["unmarked", "old", "others"]
 
 
-def test_the_counter_of_a_carried_lease_is_a_sign_of_life_too() -> None:
+def test_the_counter_of_a_covered_lease_is_a_sign_of_life_too() -> None:
     it = Watcher()
-    it.scan(0.0, carried(), w=f"{E1}.1")
-    assert it.scan(20.0, carried(counter=6), w=f"{E1}.1") == []
+    it.scan(0.0, covered(), w=f"{E1}.1")
+    assert it.scan(20.0, covered(counter=6), w=f"{E1}.1") == []
 
 
 def test_during_a_handoff_the_old_owners_heartbeat_counts() -> None:
     it = Watcher()
-    row = replace(carried(owner="next"), checkpoint_owner="w")
+    row = replace(covered(owner="next"), checkpoint_owner="w")
     it.scan(0.0, row, w=f"{E1}.1", next=f"{E2}.1")
     assert it.scan(20.0, row, w=f"{E1}.2", next=f"{E2}.1") == []
     assert it.scan(40.0, row, w=f"{E1}.2", next=f"{E2}.2") == ["s"]
@@ -202,24 +202,24 @@ def test_during_a_handoff_the_old_owners_heartbeat_counts() -> None:
 @pytest.mark.parametrize("beats", [{"w": f"{E2}.1"}, {}])
 def test_an_epoch_that_was_replaced_or_is_gone_is_waited_for(beats: dict[str, str]) -> None:
     it = Watcher()
-    it.scan(0.0, carried(), w=f"{E1}.1")
-    assert it.scan(20.0, carried(), **beats) == []
-    assert it.scan(30.0, carried(), **beats) == []
-    assert it.scan(30.1, carried(), **beats) == ["s"]
+    it.scan(0.0, covered(), w=f"{E1}.1")
+    assert it.scan(20.0, covered(), **beats) == []
+    assert it.scan(30.0, covered(), **beats) == []
+    assert it.scan(30.1, covered(), **beats) == ["s"]
 
 
 def test_after_a_fence_nothing_is_waited_for() -> None:
     it = Watcher()
-    it.scan(0.0, carried(), w=f"{E1}.1")
-    assert it.scan(10.1, carried(), w="fenced by v") == ["s"]
+    it.scan(0.0, covered(), w=f"{E1}.1")
+    assert it.scan(10.1, covered(), w="fenced by v") == ["s"]
 
 
 def test_a_new_leader_watches_for_a_lease_duration_first() -> None:
     it = Watcher()
-    it.scan(0.0, carried(), w=f"{E1}.1")
+    it.scan(0.0, covered(), w=f"{E1}.1")
     it.observations.forget()
-    assert it.scan(50.0, carried(), w=f"{E1}.1") == []
-    assert it.scan(60.1, carried(), w=f"{E1}.1") == ["s"]
+    assert it.scan(50.0, covered(), w=f"{E1}.1") == []
+    assert it.scan(60.1, covered(), w=f"{E1}.1") == ["s"]
 
 
 # --- what a watcher sees
@@ -279,7 +279,7 @@ async def test_only_our_own_kind_of_report_is_written() -> None:
     for row in (None, {"leaseKey": {"S": "w"}, "entityType": {"S": "LEADER"}, "mldVersion": {"S": "1"}}):
         if row is not None:
             dynamo.put_row(TABLE, row)
-        assert not isinstance(await table.claim("w", None, f"{E1}.1"), beats.HeartbeatRow)
+        assert not isinstance(await table.claim("w", None, f"{E1}.1"), heartbeats.HeartbeatRow)
         assert not await table.tell("w", "java")
         assert dynamo.row(TABLE, "w") == row
 
@@ -325,8 +325,8 @@ def expired(*rows: Lease) -> list[Move]:
 
 @virtual
 async def test_leases_of_an_owner_that_cannot_be_fenced_stay() -> None:
-    rows = [carried("a", "dead"), carried("b", "alive"), carried("c", "alive", mark=E2), carried("d", "odd")]
-    rows += [carried("e", "alive", mark=None)]
+    rows = [covered("a", "dead"), covered("b", "alive"), covered("c", "alive", mark=E2), covered("d", "odd")]
+    rows += [covered("e", "alive", mark=None)]
     fences = Fences(dead=True, alive=False, odd=TableUnavailableError("no answer"))
     beats = {"dead": f"{E1}.1", "alive": f"{E1}.9"}
     answer, owners = await written(fences, expired(*rows), rows, beats)
@@ -339,7 +339,7 @@ async def test_leases_of_an_owner_that_cannot_be_fenced_stay() -> None:
 
 @virtual
 async def test_a_marked_lease_that_was_written_since_it_was_seen_stays() -> None:
-    now, seen = carried("a", counter=6), carried("a", counter=5)
+    now, seen = covered("a", counter=6), covered("a", counter=5)
     answer, owners = await written(Fences(w=True), expired(seen), [now], {})
     assert owners == {"a": "w"}
     assert answer.refused == 1
@@ -347,7 +347,7 @@ async def test_a_marked_lease_that_was_written_since_it_was_seen_stays() -> None
 
 @virtual
 async def test_who_lives_is_not_fenced_for_moves_that_do_not_say_otherwise() -> None:
-    rows = [carried("a"), replace(carried("b"), owner=None)]
+    rows = [covered("a"), replace(covered("b"), owner=None)]
     moves = [Move(rows[0], "new", True, Why.BALANCE), Move(rows[1], "new", False, Why.FREE)]
     fences = Fences()
     answer, owners = await written(fences, moves, rows, {"w": f"{E1}.1"})
@@ -408,7 +408,7 @@ def writes_of(world: Fleet) -> int:
 
 
 async def settled(world: Fleet, *workers: str) -> None:
-    """The leases are shared and carried."""
+    """The leases are shared and covered."""
     await world.until(lambda: is_shared(world, *workers), 250)
     await world.until(lambda: None not in marks(world) and len(marks(world)) == len(workers), 60)
 
@@ -485,7 +485,7 @@ async def test_cut_off_a_worker_stops_in_time_and_comes_back_under_a_new_epoch()
         first, second = world.start("w1"), world.start("w2", seed=2)
         await settled(world, "w1", "w2")
         await world.advance(40)
-        epoch = beats.epoch_of(beat_of(world, "w1"))
+        epoch = heartbeats.epoch_of(beat_of(world, "w1"))
         cut_at = world.clock.monotonic()
         world.dynamo.faults = lambda sender, *_: lost_request() if sender == "w1" else None
 
@@ -498,7 +498,7 @@ async def test_cut_off_a_worker_stops_in_time_and_comes_back_under_a_new_epoch()
         assert not first.worker.held()
         assert world.clock.monotonic() - cut_at <= 13.0
         world.dynamo.faults = None
-        await world.until(lambda: beats.epoch_of(beat_of(world, "w1")) not in (None, epoch), 30)
+        await world.until(lambda: heartbeats.epoch_of(beat_of(world, "w1")) not in (None, epoch), 30)
         await settled(world, "w1", "w2")
 
 
@@ -513,7 +513,7 @@ async def test_fenced_by_mistake_it_drops_everything_and_finds_it_again() -> Non
         first = world.start("w1")
         await settled(world, "w1")
         await world.advance(5)
-        epoch, row = beats.epoch_of(beat_of(world, "w1")), world.dynamo.row(TABLE, "w1")
+        epoch, row = heartbeats.epoch_of(beat_of(world, "w1")), world.dynamo.row(TABLE, "w1")
         world.dynamo.put_row(TABLE, {**row, "mldHeartbeat": {"S": "fenced by somebody"}})
         before = tokens(first)
         await world.until(lambda: len(tokens(first)) == 4 and not before & tokens(first), 7)
@@ -552,7 +552,7 @@ async def test_restarted_under_its_id_a_worker_resumes_at_once_and_takes_over_th
     async with fleet(4, **WORKER) as world:
         first = world.start("w1")
         await settled(world, "w1")
-        epoch = beats.epoch_of(beat_of(world, "w1"))
+        epoch = heartbeats.epoch_of(beat_of(world, "w1"))
         await first.crash()
         await world.advance(2)
         again = world.start("w1", seed=9)

@@ -13,9 +13,7 @@ import pytest
 
 from mld.core.clock import LoopClock
 from mld.core.errors import AwsError, AwsUnreachableError, StartupError, TableError
-from mld.fleet.leader.lock_election import LockElection
-from mld.fleet.leader.lock_table import LockTable
-from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
+from mld.fleet.leader.lock_election import LockElection, LockTable
 from mld.fleet.migrate.single_table import FleetSummary
 from mld.fleet.migrate.states import (
     CLIENT_VERSION,
@@ -31,6 +29,7 @@ from mld.fleet.migrate.table_migration import LATE_TABLE_PERIOD_S, MigrationComp
 from mld.fleet.migrate.version_machine import START_ATTEMPTS_MAX, VersionMachine
 from mld.fleet.migrate.versions import Components, FleetView
 from mld.fleet.values import ClientVersion, Place, TableStatus
+from mld.leases.table_maker import LegacyTable, on_demand
 from mld.properties.values import ClientVersionConfig as Configured
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, throttled
 from tests.virtual_time import run_virtual
@@ -70,12 +69,11 @@ class Bed:
     def __init__(self) -> None:
         self.clock = Clock()
         self.dynamo = MemoryDynamo(self.clock)
-        self.tables = LegacyTables(self.dynamo, self.clock)
         self.states = StatesTable(self.dynamo)
 
     async def create(self, *places: Place) -> None:
         for place in places:
-            await self.tables.ensure(LegacyTable(place.table, place.key))
+            await LegacyTable(self.dynamo, self.clock, on_demand(place.table), place.key).ensure()
 
     async def legacy(self) -> None:
         """The layout of 3.0 to 3.4."""
@@ -106,12 +104,11 @@ class Bed:
         service = self.dynamo.client(worker)
         return TableMigration(
             StatesTable(service),
-            LegacyTables(service, self.clock),
             self.clock,
             worker_id=worker,
             lease_table=LEASES.table,
-            coordinator=LegacyTable(STATES.table, STATES.key),
-            reports=LegacyTable(REPORTS.table, REPORTS.key),
+            coordinator=LegacyTable(service, self.clock, on_demand(STATES.table), STATES.key),
+            reports=LegacyTable(service, self.clock, on_demand(REPORTS.table), REPORTS.key),
             migrate=migrate,
             complete_bake_s=BAKE_S,
             create_legacy=create_legacy,
@@ -152,8 +149,8 @@ async def test_a_fresh_application_has_one_table(bed):
     await bed.create(LEASES)
     migration = await bed.started()
     assert migration.status is COMPLETE
-    assert migration.lock_place() == migration.write_place == migration.report_place == LEASES
-    assert migration.read_places() == migration.report_read_places() == (LEASES,)
+    assert migration.routes.lock_place == migration.routes.write_place == migration.routes.report_place == LEASES
+    assert migration.routes.read_places == migration.routes.report_read_places == (LEASES,)
     await migration.on_check(True)
     assert bed.dynamo.rows(LEASES.table) == {}, "COMPLETE by absence is not written"
 
@@ -163,9 +160,9 @@ async def test_the_legacy_layout_is_found(bed):
     await bed.legacy()
     migration = await bed.started()
     assert migration.status is INIT
-    assert migration.lock_place() == migration.write_place == STATES
-    assert migration.report_place == REPORTS
-    assert migration.read_places() == (STATES, LEASES)
+    assert migration.routes.lock_place == migration.routes.write_place == STATES
+    assert migration.routes.report_place == REPORTS
+    assert migration.routes.read_places == (STATES, LEASES)
 
 
 @pytest.mark.parametrize("stored", [None, INIT])
@@ -215,7 +212,7 @@ async def test_the_legacy_tables_are_created_if_the_layout_says_so(bed):
     await bed.create(LEASES)
     migration = bed.migration(create_legacy=True)
     assert await migration.start() is INIT
-    assert migration.report_place == REPORTS
+    assert migration.routes.report_place == REPORTS
     assert bed.dynamo.has_table(STATES.table)
 
 
@@ -232,7 +229,7 @@ def test_a_missing_worker_metrics_table_is_reported(caplog):
     async def main() -> None:
         bed = Bed()
         await bed.create(LEASES, STATES)
-        assert (await bed.started()).report_place is None
+        assert (await bed.started()).routes.report_place is None
         await bed.migration(create_legacy=True).start()
         assert bed.dynamo.has_table(REPORTS.table)
 
@@ -269,7 +266,7 @@ async def test_a_fleet_of_supporters_is_deployed_after_an_hour(bed):
     await bed.lead(migration, 20)
     assert bed.status is DEPLOYED
     assert migration.status is DEPLOYED
-    assert migration.report_place == REPORTS
+    assert migration.routes.report_place == REPORTS
 
 
 @virtual
@@ -313,8 +310,8 @@ async def test_the_way_from_deployed_to_complete(bed):
     leader = await deployed(bed)
     follower = await bed.started("w-2", migrate=True)
     assert leader.status is follower.status is PENDING
-    assert leader.report_place == leader.write_place == LEASES
-    assert leader.lock_place() == STATES
+    assert leader.routes.report_place == leader.routes.write_place == LEASES
+    assert leader.routes.lock_place == STATES
     await bed.lead(leader, 60, legacy=True)
     assert bed.status is DEPLOYED, "a report in the legacy table holds the migration up"
     assert bed.stored(CLIENT_VERSION, LEASES) is None
@@ -328,13 +325,13 @@ async def test_the_way_from_deployed_to_complete(bed):
         await bed.lead(leader, 240)
     assert bed.status is COMPLETE
     assert bed.stored(TABLE_MIGRATION, LEASES) is COMPLETE
-    assert leader.lock_place() == LEASES
+    assert leader.routes.lock_place == LEASES
     await leader.on_check(True)
-    assert follower.lock_place() == STATES
+    assert follower.routes.lock_place == STATES
     with pytest.raises(MigrationCompletedError):
         await follower.on_check(False)
-    assert follower.lock_place() == LEASES
-    assert follower.read_places() == follower.report_read_places() == (LEASES,)
+    assert follower.routes.lock_place == LEASES
+    assert follower.routes.read_places == follower.routes.report_read_places == (LEASES,)
     await follower.on_check(False)
 
 
@@ -372,7 +369,7 @@ async def test_a_fleet_rolled_back_to_false_goes_back_to_deployed(bed):
     assert bed.status is DEPLOYED
     row = await bed.states.get(CLIENT_VERSION, LEASES)
     assert row is not None, "moved rows stay and are found by the second look"
-    assert rolled_back.read_places() == (STATES, LEASES)
+    assert rolled_back.routes.read_places == (STATES, LEASES)
 
 
 @virtual
@@ -461,8 +458,8 @@ async def test_write_places_are_fixed_at_start_and_the_lock_is_not(bed):
     bed.put_status(COMPLETE)
     with pytest.raises(MigrationCompletedError):
         await migration.on_check(False)
-    assert (migration.write_place, migration.report_place) == (STATES, REPORTS)
-    assert migration.lock_place() == LEASES
+    assert (migration.routes.write_place, migration.routes.report_place) == (STATES, REPORTS)
+    assert migration.routes.lock_place == LEASES
 
 
 @virtual
@@ -515,7 +512,7 @@ async def test_on_complete_the_legacy_lock_is_dropped_and_the_lock_of_the_lease_
         leading = [migration for migration, election in workers if await election.is_leader()]
         assert len(leading) <= 1
         for migration in leading:
-            places.add(migration.lock_place())
+            places.add(migration.routes.lock_place)
             migration.push(bed.summary())
         await bed.clock.sleep(CHECK_S)
     assert bed.status is COMPLETE
@@ -533,7 +530,7 @@ def election_of(bed: Bed, name: str, migration: TableMigration) -> LockElection:
     service = bed.dynamo.client(name)
     versions = itertools.count()
     return LockElection(
-        lambda: LockTable(service, migration.lock_place()),
+        lambda: LockTable(service, migration.routes.lock_place),
         bed.clock,
         worker_id=name,
         new_version=lambda: f"{name}-{next(versions)}",
@@ -813,7 +810,7 @@ async def test_a_row_already_moved_is_updated_where_it_is(bed):
     bed.put_status(DEPLOYED)
     bed.put_version(ROLLBACK, LEASES)
     routes = await bed.started()
-    assert routes.write_place == STATES
+    assert routes.routes.write_place == STATES
     worker = Worker(bed, C3X, routes=routes)
     assert await worker.machine.start(worker.enter) is V3X
     assert bed.stored(CLIENT_VERSION, LEASES) is V3X

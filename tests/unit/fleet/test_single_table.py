@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,19 +15,14 @@ from mld.fleet.migrate.single_table import (
     MOVED_TOGETHER_MAX,
     SUMMARY_AGE_S_MAX,
     FleetSummary,
-    Layout,
+    Routes,
     Step,
     chunks,
     initial_status,
     leader_step,
-    lock_place,
     missing_reports_warning,
     refreshed_status,
-    report_read_places,
-    report_write_place,
     rows_to_move,
-    state_read_places,
-    state_write_place,
     summarise,
 )
 from mld.fleet.migrate.states import TABLE_MIGRATION, first_row
@@ -87,7 +84,7 @@ def test_complete_is_final(stored, migrate):
 
 # --- routing
 
-LAYOUT = Layout("app", TABLE, "app-WorkerMetricStats")
+ROUTES = Routes("app", TABLE, "app-WorkerMetricStats")
 LEASES = Place("app", "leaseKey")
 STATES = Place(TABLE, "key")
 REPORTS = Place("app-WorkerMetricStats", "wid")
@@ -103,30 +100,27 @@ REPORTS = Place("app-WorkerMetricStats", "wid")
     ],
 )
 def test_routing(status, read_states, read_reports, write_state, write_report, lock):
-    assert state_read_places(status, LAYOUT) == read_states
-    assert report_read_places(status, LAYOUT) == read_reports
-    assert state_write_place(status, LAYOUT) == write_state
-    assert report_write_place(status, LAYOUT) == write_report
-    assert lock_place(status, LAYOUT) == lock
+    live, at_start = replace(ROUTES, live=status), replace(ROUTES, at_start=status)
+    assert (live.read_places, live.report_read_places, live.lock_place) == (read_states, read_reports, lock)
+    assert (at_start.write_place, at_start.report_place) == (write_state, write_report)
 
 
 def test_without_legacy_tables_everything_is_in_the_lease_table():
-    layout = Layout("app")
-    assert state_read_places(COMPLETE, layout) == report_read_places(COMPLETE, layout) == (LEASES,)
-    assert state_write_place(COMPLETE, layout) == report_write_place(COMPLETE, layout) == LEASES
-    assert lock_place(COMPLETE, layout) == LEASES
+    routes = Routes("app")
+    assert routes.read_places == routes.report_read_places == (LEASES,)
+    assert routes.write_place == routes.report_place == routes.lock_place == LEASES
 
 
 @pytest.mark.parametrize(("status", "warned"), [(INIT, True), (DEPLOYED, True), (PENDING, False), (COMPLETE, False)])
 def test_a_missing_reports_table_is_told(status, warned):
-    layout = Layout("app", TABLE)
-    assert report_read_places(INIT, layout) == (LEASES,)
-    warning = missing_reports_warning(status, layout, "app-WorkerMetricStats")
+    routes = Routes("app", TABLE, at_start=status, live=INIT)
+    assert routes.report_read_places == (LEASES,)
+    warning = missing_reports_warning(routes, "app-WorkerMetricStats")
     assert (warning is not None) == warned
     if warning:
         assert "app-WorkerMetricStats" in warning
         assert "mld.metadataLayout=legacy" in warning
-    assert missing_reports_warning(status, LAYOUT, "app-WorkerMetricStats") is None
+    assert missing_reports_warning(replace(ROUTES, at_start=status), "app-WorkerMetricStats") is None
 
 
 # --- summary

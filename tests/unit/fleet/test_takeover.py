@@ -1,4 +1,4 @@
-"""When a lease may be taken, and by whom, in the view of one worker (`fleet.watch.takeover`). Times are in seconds."""
+"""When a lease may be taken, and by whom, in the view of one worker (`fleet.assign.takeover`). Times are in seconds."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.core.periods import LOOK_PERIOD_S, LOOKERS, PART_LEASES, part_count
+from mld.core.periods import LOOK_PERIOD_S, PART_LEASES, WATCHERS, part_count
 from mld.core.positions import SHARD_END, TRIM_HORIZON
 from mld.core.steps import finish
-from mld.fleet.report.reports import ReportRules, own_report
-from mld.fleet.roster import Roster
-from mld.fleet.values import WorkerReport
-from mld.fleet.watch.takeover import (
+from mld.fleet.assign.takeover import (
     FREE_AT_ONCE_MAX,
     FREE_GRACE_S,
     FREE_WAIT_S_MAX,
@@ -24,6 +21,9 @@ from mld.fleet.watch.takeover import (
     Takeover,
     TakeoverRules,
 )
+from mld.fleet.membership import FleetMembership
+from mld.fleet.report.reports import ReportRules, own_report
+from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease
 
 D = 10.0
@@ -45,8 +45,8 @@ class Seer:
     """One worker's view, fed with whole looks."""
 
     def __init__(self, me: str = "me", rules: TakeoverRules = RULES) -> None:
-        self.roster = Roster(me, lease_duration_s=D, rules=ReportRules())
-        self.takeover = Takeover(rules, me, self.roster)
+        self.membership = FleetMembership(me, lease_duration_s=D, rules=ReportRules())
+        self.takeover = Takeover(rules, me, self.membership)
 
     def look(self, at: float, leases: Sequence[Lease], reports: Sequence[WorkerReport] = (), **beats: str) -> Takeover:
         finish(self.takeover.saw_all(leases, reports, beats, at))
@@ -173,13 +173,13 @@ def test_nobody_else_gets_more_than_a_lease_duration(owner: str) -> None:
     assert it.taken(D + SOON) == ["s"]
 
 
-def test_carried_by_a_heartbeat_that_moves_a_lease_is_left_alone() -> None:
-    carried = replace(lease("s"), heartbeat="a" * 16)
+def test_covered_by_a_heartbeat_that_moves_a_lease_is_left_alone() -> None:
+    covered = replace(lease("s"), heartbeat="a" * 16)
     it = Seer()
-    it.look(0.0, [carried], [report("w")], w=f"{'a' * 16}.1")
-    it.look(9.0, [carried], [report("w")], w=f"{'a' * 16}.2")
+    it.look(0.0, [covered], [report("w")], w=f"{'a' * 16}.1")
+    it.look(9.0, [covered], [report("w")], w=f"{'a' * 16}.2")
     assert it.taken(D + SOON) == []
-    it.look(18.0, [carried], [report("w")], w=f"{'a' * 16}.2")
+    it.look(18.0, [covered], [report("w")], w=f"{'a' * 16}.2")
     assert it.taken(9.0 + D + SOON) == ["s"]
 
 
@@ -217,7 +217,7 @@ def look_of_all(workers: Iterable[str], leases: Sequence[Lease], at: float) -> d
     return seers
 
 
-def test_the_leases_of_a_dead_worker_fall_to_the_lookers_evenly_and_to_each_only_one() -> None:
+def test_the_leases_of_a_dead_worker_fall_to_the_watchers_evenly_and_to_each_only_one() -> None:
     living = [lease(f"{worker}{number}", worker) for worker in "abc" for number in range(2)]
     dead = [lease(f"s{number}", "dead") for number in range(6)]
     seers = look_of_all("abc", living + dead, 0.0)
@@ -256,33 +256,33 @@ def limited(me: str, leases_max: int, leases: Sequence[Lease], *drained: str) ->
 def test_those_with_room_look_before_those_without() -> None:
     names = [f"w{number}" for number in range(9)]
     leases = [lease(f"{name}-{n}", name) for name in names for n in range(1 if name in ("w3", "w4", "w5", "w6") else 2)]
-    assert set(limited("w3", 2, leases).takeover.lookers(0)) <= {"w3", "w4", "w5", "w6"}
+    assert set(limited("w3", 2, leases).takeover.watchers(0)) <= {"w3", "w4", "w5", "w6"}
 
 
-def test_lookers_have_room_for_a_full_worker_together() -> None:
+def test_watchers_have_room_for_a_full_worker_together() -> None:
     leases = [lease(f"w{number}-{n}", f"w{number}") for number in range(9) for n in range(4)]
-    assert len(limited("w0", 5, leases).takeover.lookers(0)) == 5
-    assert len(limited("w0", 4, leases).takeover.lookers(0)) == LOOKERS, "nobody has room: more looks help nobody"
-    assert len(limited("w0", 99, leases).takeover.lookers(0)) == LOOKERS
+    assert len(limited("w0", 5, leases).takeover.watchers(0)) == 5
+    assert len(limited("w0", 4, leases).takeover.watchers(0)) == WATCHERS, "nobody has room: more looks help nobody"
+    assert len(limited("w0", 99, leases).takeover.watchers(0)) == WATCHERS
 
 
-def test_lookers_of_the_parts_of_a_large_table_have_room() -> None:
+def test_watchers_of_the_parts_of_a_large_table_have_room() -> None:
     full = [lease(f"full{number}-{n}", f"full{number}") for number in range(9) for n in range(130)]
     takeover = limited("w1", 130, [*full, *(lease(f"w{number}", f"w{number}") for number in range(4))]).takeover
     assert takeover.part_count > 1
-    assert all(worker.startswith("w") for part in range(takeover.part_count) for worker in takeover.lookers(part))
+    assert all(worker.startswith("w") for part in range(takeover.part_count) for worker in takeover.watchers(part))
 
 
 def test_drained_workers_look_after_others_with_room_and_before_full_ones() -> None:
     leases = [*(lease(f"{name}0", name) for name in "abc"), lease("c1", "c"), lease("d0", "d"), lease("d1", "d")]
-    assert limited("b", 2, leases, "a").takeover.lookers(0)[:2] == ("b", "a")
+    assert limited("b", 2, leases, "a").takeover.watchers(0)[:2] == ("b", "a")
 
 
 def test_a_due_lease_falls_to_a_drained_worker_only_if_no_other_has_room() -> None:
     for leases_max, falls_to in ((9, "other"), (1, "me")):
         it = limited("me", leases_max, [lease("mine", "other"), lease("s", "dead")], "me")
         it.look(9.0, [lease("mine", "other", 6), lease("s", "dead")], [report("other"), report("me")])
-        it.roster.drained = frozenset({"me"})
+        it.membership.drained = frozenset({"me"})
         assert it.taken(D + SOON) == ([] if falls_to == "other" else ["s"])
 
 
@@ -303,28 +303,28 @@ def test_a_due_lease_that_is_promised_to_us_takes_no_second_place() -> None:
 def test_three_workers_look_at_each_part_and_all_agree_who(workers: set[str]) -> None:
     leases = [lease(f"s-{worker}", worker) for worker in workers]
     seers = look_of_all(workers, leases, 0.0)
-    assert len({it.takeover.lookers(0) for it in seers.values()}) == 1
+    assert len({it.takeover.watchers(0) for it in seers.values()}) == 1
     looking = [worker for worker, it in seers.items() if it.takeover.my_parts()]
-    assert len(looking) == min(LOOKERS, len(workers))
+    assert len(looking) == min(WATCHERS, len(workers))
 
 
 def test_one_report_is_no_sign_of_life_but_two_are() -> None:
     it = Seer("zz")
     crashed = [report(f"crashed{number}") for number in range(9)]
     it.look(0.0, [lease("s")], crashed)
-    assert it.takeover.lookers(0) == ("zz",)
+    assert it.takeover.watchers(0) == ("zz",)
     it.look(30.0, [lease("s")], [report("crashed0", 30), *crashed[1:]])
-    assert set(it.takeover.lookers(0)) == {"crashed0", "zz"}
+    assert set(it.takeover.watchers(0)) == {"crashed0", "zz"}
     it.look(91.0, [lease("s")], [report("crashed0", 30), *crashed[1:]])
-    assert it.takeover.lookers(0) == ("zz",)
+    assert it.takeover.watchers(0) == ("zz",)
 
 
 def test_who_renews_or_reports_again_shows_life() -> None:
     it = Seer("zz")
     it.look(0.0, [lease("s", "w")], [report("w"), report("idle"), report("ghost", 9_999)])
-    assert it.roster.showing_life == {"w"}, "so far an owner may be alive; one report says nothing"
+    assert it.membership.showing_life == {"w"}, "so far an owner may be alive; one report says nothing"
     it.look(30.0, [lease("s", "w", counter=6)], [report("w"), report("idle", 30), report("ghost", 9_999)])
-    assert it.roster.showing_life == {"w", "idle"}
+    assert it.membership.showing_life == {"w", "idle"}
 
 
 def test_an_owner_that_renews_nothing_is_silent_and_looks_at_nothing() -> None:
@@ -332,52 +332,52 @@ def test_an_owner_that_renews_nothing_is_silent_and_looks_at_nothing() -> None:
     it.look(0.0, [lease("s"), lease("t")], [report("w")])
     it.look(8.0, [lease("s"), lease("t", counter=6)], [report("w")])
     it.look(12.0, [lease("s"), lease("t", counter=6)], [report("w")])
-    assert it.roster.silent == frozenset(), "it renews one of them"
-    assert "w" in it.takeover.lookers(0)
+    assert it.membership.silent == frozenset(), "it renews one of them"
+    assert "w" in it.takeover.watchers(0)
     it.look(20.0, [lease("s"), lease("t", counter=6)], [report("w")])
-    assert it.roster.silent == {"w"}
-    assert "w" not in it.takeover.lookers(0)
+    assert it.membership.silent == {"w"}
+    assert "w" not in it.takeover.watchers(0)
     assert it.takeover.is_gone("w", 20.0)
 
 
 # --- how often -------------------------------------------------------------------------------------------------------
 
 
-def test_a_looker_looks_often_and_the_others_once_in_a_lease_duration() -> None:
+def test_a_watcher_looks_often_and_the_others_once_in_a_lease_duration() -> None:
     workers = [f"w{number}" for number in range(10)]
     seers = look_of_all(workers, [lease(f"s-{worker}", worker) for worker in workers], 0.0)
     periods = sorted(it.takeover.whole_period_s() for it in seers.values())
-    assert periods == [LOOK_PERIOD_S] * LOOKERS + [D] * 7
+    assert periods == [LOOK_PERIOD_S] * WATCHERS + [D] * 7
 
 
 def test_who_hands_a_lease_to_somebody_is_not_alone() -> None:
     it = Seer()
     it.look(0.0, [lease("s", "me")], [report("me")])
-    assert it.roster.is_alone
+    assert it.membership.is_alone
     it.look(5.0, [replace(lease("s", "other"), checkpoint_owner="me")], [report("me")])
-    assert not it.roster.is_alone
+    assert not it.membership.is_alone
 
 
 def test_who_gave_a_lease_away_is_not_alone_though_a_stale_look_shows_nobody_else() -> None:
     it = Seer()
     it.look(0.0, [lease("s", "me")], [report("me")])
-    it.roster.gave(1.0)
-    assert not it.roster.is_alone
+    it.membership.gave(1.0)
+    assert not it.membership.is_alone
     it.look(1.1, [lease("s", "me")], [report("me")])
     assert it.takeover.whole_period_s() == LOOK_PERIOD_S
     it.look(1.0 + D + SOON, [lease("s", "me")], [report("me")])
-    assert it.roster.is_alone, "by now every look shows it"
+    assert it.membership.is_alone, "by now every look shows it"
 
 
 def test_who_is_alone_looks_twice_in_a_lease_duration() -> None:
     it = Seer()
     it.look(0.0, [lease("s", "me"), lease("t", None)], [report("me")])
-    assert it.roster.is_alone
+    assert it.membership.is_alone
     assert it.takeover.whole_period_s() == D / 2
     it.look(5.0, [lease("s", "me"), lease("t", None)], [report("me"), report("other")])
-    assert not it.roster.is_alone
+    assert not it.membership.is_alone
     it.look(5.0 + 61.0, [lease("s", "me"), lease("t", None)], [report("me"), report("other")])
-    assert it.roster.is_alone, "its report stands still"
+    assert it.membership.is_alone, "its report stands still"
 
 
 @pytest.mark.parametrize(
@@ -385,27 +385,27 @@ def test_who_is_alone_looks_twice_in_a_lease_duration() -> None:
     [(0, 1), (1, 1), (2 * PART_LEASES, 1), (2 * PART_LEASES + 1, 4), (10_000, 32)],
 )
 def test_a_large_table_is_looked_at_in_parts(leases: int, parts: int) -> None:
-    assert part_count(leases, is_carried=False) == parts
-    assert part_count(leases, is_carried=True) == 1
+    assert part_count(leases, is_covered=False) == parts
+    assert part_count(leases, is_covered=True) == 1
 
 
-def test_every_part_of_a_large_table_has_lookers_and_they_share_the_work() -> None:
+def test_every_part_of_a_large_table_has_watchers_and_they_share_the_work() -> None:
     workers = [f"w{number}" for number in range(20)]
     leases = [lease(f"s{number}", workers[number % 20]) for number in range(5000)]
     seers = look_of_all(workers, leases, 0.0)
     looked = [part for it in seers.values() for part in it.takeover.my_parts()]
-    assert sorted(looked) == sorted(list(range(16)) * LOOKERS)
+    assert sorted(looked) == sorted(list(range(16)) * WATCHERS)
     assert max(len(it.takeover.my_parts()) for it in seers.values()) <= 6
 
 
-def test_of_a_part_only_its_lookers_take_at_once() -> None:
+def test_of_a_part_only_its_watchers_take_at_once() -> None:
     it = Seer("outsider")
     workers = [f"w{number}" for number in range(9)]
     living = [lease(f"{worker}-0", worker) for worker in workers]
     names = [report(worker) for worker in workers]
     it.look(0.0, [*living, lease("s", "dead")], names)
     it.look(9.0, [*(replace(row, counter=6) for row in living), lease("s", "dead")], names)
-    if "outsider" in it.takeover.lookers(0):
+    if "outsider" in it.takeover.watchers(0):
         pytest.fail("choose another name: this one looks")
     assert it.taken(D + SOON) == []
     assert it.taken(D + SECOND_CHANCE_S + SOON) == ["s"]
@@ -447,8 +447,8 @@ def test_nothing_falls_to_a_worker_that_has_ended() -> None:
     reports = [report("me"), report("dead")]
     it.look(0.0, leases, reports)
     it.look(1.0, [lease("mine", "me", 6), lease("s", "dead", 6)], reports)
-    assert "dead" in it.takeover.lookers(0)
+    assert "dead" in it.takeover.watchers(0)
     it.takeover.ended("dead", 5.0)
     it.look(2.0, [lease("mine", "me", 7), lease("s", "dead", 6)], reports)
-    assert it.takeover.lookers(0) == ("me",)
+    assert it.takeover.watchers(0) == ("me",)
     assert it.taken(2.0 + SOON) == ["s"], "at once, not as a second chance"

@@ -13,12 +13,11 @@ from mld.core.clock import Clock, LoopClock
 from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.holding import HeldLease
 from mld.leases.keeper import HANDOFF_TIMEOUT_S, LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
-from mld.leases.validity import HeartbeatValidity, Validity
+from mld.leases.validity import HeldLease
 from tests.twins.dynamo import Fault, MemoryDynamo
 
 TABLE = "app"
@@ -40,7 +39,6 @@ class Worker:
         clock: Clock | None = None,
         handoff_timeout_s: float = HANDOFF_TIMEOUT_S,
         table_type: type[DynamoLeaseTable] = DynamoLeaseTable,
-        sends_heartbeats: bool = False,
     ) -> None:
         clock = clock or LoopClock()
         tokens = itertools.count(1)
@@ -48,13 +46,12 @@ class Worker:
         self.changes = 0
         self.table = table_type(dynamo.client(name), clock, table_name=TABLE, request_timeout_s=REQUEST_TIMEOUT_S)
         rng = random.Random(seed)
-        self.by_heartbeat = HeartbeatValidity(clock, rng, DURATION_S)
         self.keeper = LeaseKeeper(
             self.table,
             clock,
             rng,
-            validity=self.by_heartbeat if sends_heartbeats else Validity(DURATION_S),
             worker_id=worker_id or name,
+            lease_duration_s=DURATION_S,
             renew_interval_s=INTERVAL_S,
             new_token=lambda: f"{name}-{next(tokens)}",
             on_change=self._changed,

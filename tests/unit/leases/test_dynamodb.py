@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable, segments_for
 from mld.leases.lease import Lease
+from mld.leases.table_maker import on_demand
 from tests.twins.dynamo import Fault, MemoryDynamo
 from tests.virtual_time import virtual
 
@@ -50,7 +52,11 @@ async def test_a_new_table_is_waited_for_and_created_as_asked() -> None:
         faults=lambda _, op, params: sent.append(params) if op == "CreateTable" else None,
     )
     table = DynamoLeaseTable(
-        dynamo, LoopClock(), table_name=TABLE, deletion_protection=True, tags={"team": "a"}, request_timeout_s=1.0
+        dynamo,
+        LoopClock(),
+        table_name=TABLE,
+        settings=replace(on_demand(TABLE), deletion_protection=True, tags=(("team", "a"),)),
+        request_timeout_s=1.0,
     )
     assert await table.ensure()
     assert 7.0 <= LoopClock().monotonic() < 12.0
@@ -92,7 +98,9 @@ async def test_a_table_that_never_gets_ready_is_an_error_after_ten_minutes() -> 
 @virtual
 async def test_point_in_time_recovery_is_switched_on_once_the_table_is_active() -> None:
     dynamo = MemoryDynamo(LoopClock(), creation_s=5.0)
-    table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE, point_in_time_recovery=True)
+    table = DynamoLeaseTable(
+        dynamo, LoopClock(), table_name=TABLE, settings=replace(on_demand(TABLE), point_in_time_recovery=True)
+    )
     await table.ensure()
     assert operations(dynamo)[-2:] == ["DescribeContinuousBackups", "UpdateContinuousBackups"]
     assert operations(dynamo).count("UpdateContinuousBackups") == 1

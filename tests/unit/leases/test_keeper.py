@@ -15,10 +15,10 @@ from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.core.surviving import is_broken_invariant
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.holding import HeldLease
 from mld.leases.lease import Failing, Lease
 from mld.leases.rows import parse_row
 from mld.leases.table import AnswerT, LeaseWrite
+from mld.leases.validity import HeldLease
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, server_error, throttled
 from tests.unit.leases.support import (
     DURATION_S,

@@ -26,9 +26,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mld.core.errors import LeaseLostError, TableError
 from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.leases import writes
-from mld.leases.holding import HeldLease
 from mld.leases.lease import Lease
 from mld.leases.rows import parse_row
+from mld.leases.validity import HeldLease
 from tests.twins.dynamo import Applied, Fault, lost_reply, lost_request, server_error, throttled
 from tests.unit.leases.support import Worker, new_dynamo
 from tests.virtual_time import VirtualTimeLoop

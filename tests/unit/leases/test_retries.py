@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.core.errors import TableError, TableMissingError, TableThrottledError, TableUnavailableError
-from mld.leases.retries import DELAY_S_MAX, FIRST_DELAY_S, may_be_applied, renewal_timeout_s, retry_delay_s
+from mld.leases.validity import DELAY_S_MAX, FIRST_DELAY_S, may_be_applied, renewal_timeout_s, retry_delay_s
 
 
 @given(st.integers(1, 10_000), st.floats(-10, 100), st.integers())

@@ -10,9 +10,9 @@ import pytest
 from mld.core.positions import SHARD_END, Position
 from mld.core.streams import HashRange
 from mld.leases import writes
-from mld.leases.expressions import request_of
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseWrite, Refusal
+from mld.leases.writes import request_of
 
 AT = Position("100")
 LATER = Position("200", 2)

@@ -19,7 +19,7 @@ from mld.operating.fleet_status import (
     ViewRules,
     chosen,
     fleet_status,
-    told_by_heartbeats,
+    reported_by_heartbeats,
 )
 from mld.operating.verdicts import Verdict
 
@@ -116,9 +116,9 @@ def test_no_hole_is_claimed_where_a_range_is_not_known() -> None:
     assert view().holes == ()
 
 
-def test_what_a_worker_tells_of_carried_leases_replaces_their_rows() -> None:
+def test_what_a_worker_tells_of_covered_leases_replaces_their_rows() -> None:
     old = lease(status=ShardStatus("idle", NOW_S - 900, 0))
-    seen = view(old, carried={old.key: ShardStatus("processing", NOW_S, 5_000)})
+    seen = view(old, by_heartbeat={old.key: ShardStatus("processing", NOW_S, 5_000)})
     assert seen.behind_s == 5.0
 
 
@@ -186,8 +186,8 @@ def test_shards_are_in_the_order_of_their_numbers() -> None:
 
 
 EPOCH, OTHER_EPOCH = "a" * 16, "b" * 16
-CARRIED = [lease(f"shardId-00000000000{number}", heartbeat=EPOCH, status=None) for number in range(3)]
-TOLD = {one.key: ShardStatus("processing", NOW_S - 2, 1000 * number) for number, one in enumerate(CARRIED)}
+COVERED = [lease(f"shardId-00000000000{number}", heartbeat=EPOCH, status=None) for number in range(3)]
+TOLD = {one.key: ShardStatus("processing", NOW_S - 2, 1000 * number) for number, one in enumerate(COVERED)}
 
 
 def beating(**changes: object) -> WorkerReport:
@@ -198,9 +198,9 @@ def beating(**changes: object) -> WorkerReport:
 
 def test_a_heartbeat_tells_of_the_leases_that_it_carries() -> None:
     own = lease("shardId-000000000009", heartbeat=None)
-    told = told_by_heartbeats([*CARRIED, own], [beating()])
+    told = reported_by_heartbeats([*COVERED, own], [beating()])
     assert told.keys() == TOLD.keys()
-    seen = view(*CARRIED, own, carried=told)
+    seen = view(*COVERED, own, by_heartbeat=told)
     assert [shard.behind_s for shard in seen.shards[:3]] == [
         0.0,
         pytest.approx(1.0, rel=0.01),
@@ -212,29 +212,31 @@ def test_a_heartbeat_tells_of_the_leases_that_it_carries() -> None:
 @pytest.mark.parametrize(
     ("rows", "report"),
     [
-        pytest.param(CARRIED[:2], beating(), id="a lease has gone"),
-        pytest.param([*CARRIED, lease("new", heartbeat=EPOCH)], beating(), id="a lease has come"),
-        pytest.param(CARRIED, beating(mld={"version": "1", "heartbeat": f"{OTHER_EPOCH}.1"}), id="another epoch"),
-        pytest.param(CARRIED, beating(mld={"version": "1", "heartbeat": "fenced by w-2"}), id="fenced"),
-        pytest.param(CARRIED, beating(mld={"version": "1"}), id="no heartbeat any more"),
-        pytest.param(CARRIED, beating(shards=None), id="nothing told"),
-        pytest.param(CARRIED, beating(shards=b"damaged"), id="damaged"),
-        pytest.param(CARRIED, beating(worker="w-2"), id="of another worker"),
+        pytest.param(COVERED[:2], beating(), id="a lease has gone"),
+        pytest.param([*COVERED, lease("new", heartbeat=EPOCH)], beating(), id="a lease has come"),
+        pytest.param(COVERED, beating(mld={"version": "1", "heartbeat": f"{OTHER_EPOCH}.1"}), id="another epoch"),
+        pytest.param(COVERED, beating(mld={"version": "1", "heartbeat": "fenced by w-2"}), id="fenced"),
+        pytest.param(COVERED, beating(mld={"version": "1"}), id="no heartbeat any more"),
+        pytest.param(COVERED, beating(shards=None), id="nothing told"),
+        pytest.param(COVERED, beating(shards=b"damaged"), id="damaged"),
+        pytest.param(COVERED, beating(worker="w-2"), id="of another worker"),
     ],
 )
 def test_what_a_heartbeat_does_not_tell_is_unknown(rows: list[Lease], report: WorkerReport) -> None:
-    assert told_by_heartbeats(rows, [report]) == {}
+    assert reported_by_heartbeats(rows, [report]) == {}
 
 
 def test_what_a_heartbeat_told_long_ago_is_unknown() -> None:
-    late = fleet_status(CARRIED, [ALIVE], None, NOW_S + 10, RULES, carried=told_by_heartbeats(CARRIED, [beating()]))
+    late = fleet_status(
+        COVERED, [ALIVE], None, NOW_S + 10, RULES, by_heartbeat=reported_by_heartbeats(COVERED, [beating()])
+    )
     assert {shard.behind_s for shard in late.shards} == {None}
     assert {shard.verdict for shard in late.shards} == {Verdict.UNKNOWN}
 
 
 def test_a_lease_on_its_way_is_told_of_by_who_has_it() -> None:
-    moving = [replace(one, owner="w-2", checkpoint_owner="w-1") for one in CARRIED]
-    assert told_by_heartbeats(moving, [beating()]).keys() == TOLD.keys()
+    moving = [replace(one, owner="w-2", checkpoint_owner="w-1") for one in COVERED]
+    assert reported_by_heartbeats(moving, [beating()]).keys() == TOLD.keys()
 
 
 # --- several streams --------------------------------------------------------------------------------------------------

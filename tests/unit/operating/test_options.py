@@ -31,6 +31,7 @@ def test_the_file_stands_before_or_after_the_words(
     ("words", "says"),
     [
         ((FILE,), "missing argument: WORKER"),
+        ((FILE, "3"), "missing argument: WORKER"),
         (("3", "w2"), "give a properties file"),
         ((FILE, "3", "w2", "w3"), "too many arguments"),
     ],

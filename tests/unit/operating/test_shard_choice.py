@@ -11,7 +11,7 @@ from mld.leases.lease import Lease
 from mld.operating.iam_policy import statements_of
 from mld.operating.naming import chosen_shard, lease_of
 from mld.operating.plan import ActRefusedError
-from mld.operating.probing import by_stream
+from mld.operating.stream_access import by_stream
 from mld.properties.loader import load
 from mld.properties.settings import Settings
 

@@ -97,6 +97,8 @@ def test_streaming_keys_without_streaming_are_remarked_upon() -> None:
         ("mld.spark.sink.out.path = /x\nmld.spark.sink.out.writers = many", "has no such value; write one or shared"),
         (f"{STREAMING}\nmld.spark.sink.out.outputMode = all", "has no such value; write append or update or complete"),
         ("mld.spark.onPoison = deadLetter", "there is no mld.spark.deadLetter"),
+        ("mld.spark.sink.out.path = /x\nmld.spark.sink.out.partitionBy = day, hours(at)", "such as hours(at)"),
+        ("mld.spark.sink.out.format = iceberg\nmld.spark.sink.out.partitionBy = bucket(4, id)", "what is no column"),
         ("mld.spark.maxBatchBytes = 10\nmld.spark.maxInFlightBytes = 9", "is less than maxBatchBytes, 10"),
         ("mld.spark.sink.out.path = ${NOWHERE}", "NOWHERE"),
     ],
@@ -195,3 +197,10 @@ def test_a_key_that_has_left_and_does_no_harm_is_ignored_with_its_remedy(name: s
 def test_a_key_that_has_left_and_is_missed_is_refused_with_its_remedy(name: str) -> None:
     (said,) = errors(f"mld.spark.{name} = x")
     assert f"mld.spark.{name}: is a key of mld 0.2 and no longer there; " in said
+
+
+def test_partitions_of_iceberg_may_be_hours_of_a_column_and_are_shown_as_they_are() -> None:
+    table = "mld.spark.table.out = l.d.t\nmld.spark.catalog.l.type = rest\nmld.spark.catalog.l.uri = http://h"
+    found = lines(f"{table}\nmld.spark.sink.out.partitionBy = day, hours(at)")
+    assert not [remark for remark in found.remarks if remark.level is Level.ERROR]
+    assert found.shown["mld.spark.sink.out.partitionBy"][0] == "day, hours(at)"

@@ -13,19 +13,19 @@ from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.serving.daemon_status import LOOK_PERIOD_S, THROTTLED_S, DaemonStatus, StatusParts
 from tests.support.fleet import BASIC, STREAM, TABLE, Fleet, in_fleet, settings_of
 
-LOOKER = "looker"
+WATCHER = "watcher"
 
 
-def looker_at(
+def watcher_at(
     world: Fleet, is_ready: Callable[[], bool] = lambda: True, metrics: Metrics | None = None
 ) -> DaemonStatus:
-    """The status of a daemon without leases on the fleet's table; its requests are those of `LOOKER`."""
+    """The status of a daemon without leases on the fleet's table; its requests are those of `WATCHER`."""
     settings = settings_of(**{name: value for name, value in BASIC.items() if "." not in name})
-    service = world.dynamo.client(LOOKER)
+    service = world.dynamo.client(WATCHER)
     table = DynamoLeaseTable(service, world.clock, table_name=TABLE)
     return DaemonStatus(
         StatusParts(
-            identity=Identity(TABLE, STREAM, LOOKER, "0.2.0"),
+            identity=Identity(TABLE, STREAM, WATCHER, "0.2.0"),
             metrics=metrics or Metrics(),
             reader=FleetReader(settings, service, table, world.clock, view_rules(settings)),
             clock=world.clock,
@@ -38,7 +38,7 @@ def looker_at(
 
 
 def scans(world: Fleet) -> int:
-    return world.dynamo.usage(operation="Scan", table=TABLE, sender=LOOKER).requests
+    return world.dynamo.usage(operation="Scan", table=TABLE, sender=WATCHER).requests
 
 
 async def data(status: DaemonStatus) -> Any:
@@ -50,7 +50,7 @@ async def test_however_many_look_the_table_is_read_once_in_five_seconds(world: F
     world.start("w1")
     await world.until(lambda: world.dynamo.has_table(TABLE) and len(world.dynamo.rows(TABLE)) >= 3)
     await world.advance(30)
-    status = looker_at(world)
+    status = watcher_at(world)
     assert scans(world) == 0, "nobody has looked"
     for _ in range(100):
         await status.body(zipped=True)
@@ -67,7 +67,7 @@ async def test_however_many_look_the_table_is_read_once_in_five_seconds(world: F
 async def test_what_was_seen_stays_and_the_reason_is_told_while_the_table_cannot_be_read(world: Fleet) -> None:
     world.start("w1")
     await world.until(lambda: world.dynamo.has_table(TABLE) and len(world.dynamo.rows(TABLE)) >= 2)
-    status = looker_at(world)
+    status = watcher_at(world)
     assert (await data(status))["trouble"] is None
     world.dynamo.forbidden.add("Scan")
     await world.advance(LOOK_PERIOD_S + 1)
@@ -83,7 +83,7 @@ async def test_what_was_seen_stays_and_the_reason_is_told_while_the_table_cannot
 async def test_it_is_ready_after_initialization_until_it_stops(world: Fleet) -> None:
     world.start("w1")
     stops = [False]
-    status = looker_at(world, lambda: not stops[0])
+    status = watcher_at(world, lambda: not stops[0])
     assert status.why_not_ready() is None
     stops[0] = True
     assert status.why_not_ready() == "not initialized, or stopping"
@@ -96,7 +96,7 @@ async def test_a_throttled_table_is_said_to_be_so_and_kills_nobody(world: Fleet)
     await world.until(lambda: world.dynamo.has_table(TABLE) and len(world.dynamo.rows(TABLE)) >= 2)
     await world.advance(60.0)
     metrics = Metrics()
-    status = looker_at(world, metrics=metrics)
+    status = watcher_at(world, metrics=metrics)
     sampling = asyncio.create_task(status.run())
     await running.crash()
     await world.advance(90.0)

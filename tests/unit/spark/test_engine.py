@@ -272,6 +272,7 @@ def two_sinks(directory: Path, *keys: str, dead: MemorySink | None = None) -> Be
         lambda records, batch: dict.fromkeys(sinks, records),
         sinks=sinks,
         dead=dead,
+        clock=lambda: 0.0,
     )
 
 
@@ -373,7 +374,7 @@ def test_whatever_sinks_do_each_holds_every_record_once(tmp_path_factory, data):
             width = data.draw(st.integers(1, 12))
             offers.append(bed.offer("a", range(max(1, at - data.draw(st.integers(0, 4))), min(at + width, 30) + 1)))
             at += width
-        if data.draw(st.booleans()):
+        if at >= 30 or data.draw(st.booleans()):
             bed.sinks_are_due()
         if bed.run(*offers).failed:
             at, bed.kept, stopped = 0, [], stopped + 1  # the shard starts again from its checkpoint
@@ -502,6 +503,23 @@ def test_a_wait_is_ended_by_stop(tmp_path):
     threading.Timer(0.05, bed.engine.stop).start()
     with pytest.raises(Stopped):
         bed.run(bed.offer("a", [1]))
+
+
+def test_no_batch_of_another_start_has_the_same_id(tmp_path):
+    seen = []
+
+    def transform(records, batch):
+        seen.append((batch.id, batch.attempt))
+        return records
+
+    for start in ("one", "two"):
+        bed = Bed(tmp_path / start, settings_of(), transform)
+        bed.sinks["out"].faults = [JobFailed("a task")]
+        bed.run(bed.offer("a", [1]))
+        bed.run(bed.offer("a", [2]))
+    ids = [one for one, attempt in seen if attempt == 1]
+    assert len(set(ids)) == 4 and [attempt for _, attempt in seen] == [1, 2, 1, 1, 2, 1]
+    assert seen[0][0] == seen[1][0], "another attempt at a batch has its id"
 
 
 # --- whatever happens -------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from mld.processors.spark.commit.ledger import FileMove
 from mld.processors.spark.high_water_marks import RecordPosition, spans
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import COPIES, COPIES_SWEPT_FROM, FlatSink
+from mld.processors.spark.sinks.partitioned_files import PartitionedSink
 from mld.processors.spark.writer_identity import WriterIdentity
 from tests.twins.store import Disk, MemoryStore
 from tests.unit.spark.test_commit_races import SHARDS, Frame, Killed, _records, over_memory, read, write_version_1
@@ -217,3 +218,12 @@ def test_a_compaction_of_an_older_version_is_finished_whatever_dies_meanwhile():
         if ended:
             break
     assert seen == {0, 2, 4, 6}, "the proof has to come to every step of taking files away"
+
+
+@pytest.mark.parametrize("name", ["_delta_log", "_spark_metadata"])
+@pytest.mark.parametrize("layout", [FlatSink, PartitionedSink])
+def test_a_directory_whose_readers_would_never_see_our_files_is_refused(layout, name):
+    disk = Disk()
+    MemoryStore(disk).put(f"{name}/00000000000000000000.json", b"{}")
+    with pytest.raises(SinkRefused, match=f"has {name}, as .* keeps it.*; use a new directory"):
+        over_memory(layout, MemoryStore(disk)).open()

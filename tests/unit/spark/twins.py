@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from binascii import a2b_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -184,6 +185,8 @@ class Bed:
     kept: list[Offer] = field(default_factory=list)
     is_page: Callable[[], bool] = lambda: False
     """Whether the next offer is a page."""
+    clock: Callable[[], float] = time.monotonic
+    """By which sinks that were put aside are due; where it stands still, `sinks_are_due` alone says so."""
 
     def __post_init__(self) -> None:
         self.spool = Spool(self.directory / "spool")
@@ -204,6 +207,7 @@ class Bed:
             list(self.sinks.values()),
             self.dead,
             self.spool,
+            self.clock,
         )
         self.engine.start()
 

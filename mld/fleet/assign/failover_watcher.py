@@ -1,0 +1,302 @@
+"""The failover watcher: looks at the lease table at a bounded rate, and takes what nobody renews. What and when is
+`takeover`.
+
+Every worker of a fleet in 3.x mode has one, and needs nobody to tell it who leads or whom to watch. A look that fails
+says nothing about anybody; if the last one that succeeded is too old, nothing is taken before the next.
+Looks begin at multiples of their period by the wall clock, so that the watchers of a fleet see the same at the same
+time and deal alike; clocks that disagree cost second chances and nothing else.
+
+What a look shows is of use to others as well: discovery hears of the leases that are ours, the leader of free ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Protocol
+
+from mld.core.clock import Clock, wait_for_event
+from mld.core.errors import TableUnavailableError
+from mld.core.periods import LOOK_PERIOD_S
+from mld.core.surviving import survived
+from mld.core.turns import in_turns
+from mld.fleet.assign.assigner import Reports
+from mld.fleet.assign.loads import Move, Why, reports_among
+from mld.fleet.assign.move_writer import Fence, MoveWriter, Written
+from mld.fleet.assign.takeover import Takeover, TakeoverRules
+from mld.fleet.heartbeats import heartbeats_among
+from mld.fleet.membership import FleetMembership
+from mld.fleet.report import reports
+from mld.fleet.values import FleetSnapshot, WorkerReport
+from mld.leases.lease import Lease
+from mld.leases.table import LeaseTable, TableScan
+from mld.leases.taker import RoomWatch
+from mld.metrics.registry import Metrics
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 3.0  # for a page, which is up to 1 MB: a look that hangs sees nobody fall silent
+RETRY_S = 0.3  # after a look that failed: most throttling is over by then; then longer, up to `LOOK_PERIOD_S`
+RETRIES_GROWING = 3
+FRESH_S = 2 * LOOK_PERIOD_S
+"""What was seen longer ago is looked at again before anything is taken: it would be refused, lease by lease."""
+LEGACY_PERIOD_S = 30.0
+"""How often the reports of the legacy table are read: they move no more often."""
+TOO_SOON_SHARE = 0.25
+DUE_MARGIN_S = 0.001  # so that a timer that fires a hair early does not find everything a hair too early
+
+
+class Discovery(Protocol):
+    """What finds the leases that are ours: `LeaseDiscovery`."""
+
+    def wake(self, keys: Iterable[str] = ()) -> None: ...
+
+    def saw_table(self, leases: Iterable[Lease], *, is_alone: bool) -> None: ...
+
+
+class Leader(Protocol):
+    """Who leads: `AdaptiveElection`."""
+
+    @property
+    def leads(self) -> bool: ...
+
+    @property
+    def leader(self) -> str | None: ...
+
+
+@dataclass(eq=False)
+class FailoverWatcher:
+    """Looks and takes until cancelled."""
+
+    table: LeaseTable
+    clock: Clock
+    rules: TakeoverRules
+    worker_id: str
+    _: KW_ONLY
+    membership: FleetMembership
+    stored_reports: Reports
+    discovery: Discovery
+    leader: Leader
+    assigning_due: asyncio.Event
+    """Wakes the assigner."""
+    fence: Fence
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        self._me = self.worker_id
+        self.takeover = Takeover(self.rules, self.worker_id, self.membership)
+        self._room = RoomWatch(self.rules.leases_max, self.metrics)
+        self._writer = MoveWriter(
+            self.table,
+            self.takeover.observations,
+            self.clock,
+            self.worker_id,
+            self.discovery.wake,
+            self.fence,
+        )
+        self._reports: dict[str, WorkerReport] = {}
+        self._legacy: Sequence[WorkerReport] = ()
+        self._legacy_due_at = -math.inf
+        self._whole_at = -math.inf
+        self._looked_at = -math.inf
+        self._free: set[str] = set()
+        self._woken = asyncio.Event()
+
+    @property
+    def has_looked(self) -> bool:
+        """Whether a look has succeeded since the start."""
+        return self._looked_at > -math.inf
+
+    def wake(self) -> None:
+        """Look at everything now: somebody has come."""
+        self._whole_at = -math.inf
+        self._woken.set()
+
+    def ended(self, worker: str, until: float) -> None:
+        """Look at what a worker has left that is known to have ended, and none of whose name runs before `until`."""
+        self.takeover.ended(worker, until)
+        self.wake()
+
+    def gave(self) -> None:
+        """Note that a lease of ours goes to somebody else, who may be dead: from now on there is somebody to look
+        at.
+        """
+        was_alone = self.membership.is_alone
+        self.membership.gave(self.clock.monotonic())
+        if was_alone:
+            self.wake()
+
+    def on_loaded(self, seen: FleetSnapshot) -> None:
+        """Hear what the assigner has read, perhaps the report of the first worker to come beside us."""
+        if self.membership.is_alone and any(report.worker != self._me for report in seen.reports):
+            self.wake()
+
+    async def run(self) -> None:
+        """Look and take until cancelled."""
+        failures = 0
+        while True:
+            self._woken.clear()
+            try:
+                await self._look()
+            except Exception as error:
+                failure = survived(error, "looking at the leases")
+                log.debug("cannot look at the leases: %s", failure, extra={"action": "look_failed"})
+                again_at = self.clock.monotonic() + min(RETRY_S * 2**failures, LOOK_PERIOD_S)
+                failures = min(failures + 1, RETRIES_GROWING)
+            else:
+                failures = 0
+                again_at = self._next_look_at()
+            await self._take_until(again_at)
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Look at everything if it is time for that, else at the parts that are ours to look at."""
+        parts, of = self.takeover.my_parts(), self.takeover.part_count
+        is_due = self.clock.monotonic() >= self._whole_at + self.takeover.whole_period_s()
+        if of == 1 or not parts or is_due:
+            await self._look_at_all()
+        else:
+            await asyncio.gather(*(self._look_at_part(part, of) for part in parts))
+        self._looked_at = self.clock.monotonic()
+
+    async def _look_at_all(self) -> None:
+        if self.clock.monotonic() >= self._legacy_due_at:
+            await self._read_legacy()
+        began_at = self.clock.monotonic()
+        scan = await self.table.scan(timeout_s=TIMEOUT_S)
+        now = self.clock.monotonic()
+        read = await in_turns(reports_among(scan.others))
+        found = read.reports
+        self.metrics.worker.table.corrupt = len(scan.corrupt) + len(read.corrupt)
+        self._reports = {report.worker: report for report in found}
+        everybody = reports.newest_of_each((*found, *self._legacy))
+        await in_turns(self.takeover.saw_all(scan.leases, everybody, heartbeats_among(scan.others), now))
+        self._whole_at = began_at
+        self.discovery.saw_table(scan.leases, is_alone=self.membership.is_alone)
+        self._free &= {lease.key for lease in scan.leases if lease.actual_owner is None}
+        self._tell_of_free(scan.leases)
+        self._room.saw(self.takeover.left(now), now)
+        leader = self.leader.leader
+        if leader is not None and leader not in self.membership.showing_life and not self.leader.leads:
+            await self._welcome(everybody)
+
+    async def _welcome(self, reports: Iterable[WorkerReport]) -> None:
+        """Give a newcomer what we have above our share, while nobody leads."""
+        wall_s = self.clock.wall()
+        move = self.takeover.gift(self.membership.living(reports, wall_s), self.clock.monotonic(), wall_s)
+        if move is not None and (await self._writer.write([move])).done:
+            self.gave()
+            fields = {"action": "newcomer_welcomed", "shard": move.lease.key, "worker": move.to_worker}
+            log.info(
+                "lease %s goes to %s, which has none: no leader lives", move.lease.key, move.to_worker, extra=fields
+            )
+
+    async def _read_legacy(self) -> None:
+        """Read who is a Java worker. A table of theirs that does not answer must not keep us from looking."""
+        self._legacy_due_at = self.clock.monotonic() + LEGACY_PERIOD_S
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                self._legacy = await self.stored_reports.legacy()
+        except Exception as error:
+            late = TableUnavailableError("no answer in time") if isinstance(error, TimeoutError) else error
+            failure = survived(late, "reading the legacy reports")
+            log.debug("no legacy reports: %s", failure, extra={"action": "look_failed"})
+
+    async def _look_at_part(self, part: int, of: int) -> None:
+        scan: TableScan = await self.table.scan((part, of), timeout_s=TIMEOUT_S)
+        await in_turns(self.takeover.saw_part(scan.leases, part, self.clock.monotonic()))
+        self._tell_of_free(scan.leases)
+
+    def _tell_of_free(self, leases: Sequence[Lease]) -> None:
+        free = {lease.key for lease in leases if lease.actual_owner is None}
+        if free - self._free:
+            self._free |= free
+            if self.leader.leads:
+                self.assigning_due.set()  # a leader gives them to whom they fit best
+
+    def _next_look_at(self) -> float:
+        """Return the next multiple of the period by the wall clock, in monotonic time."""
+        period_s = self.takeover.whole_period_s()
+        if self.takeover.part_count > 1 and self.takeover.my_parts():
+            period_s = LOOK_PERIOD_S
+        wait_s = period_s - self.clock.wall() % period_s
+        # A timer may fire a hair early, or the look took most of its period: then the next multiple is too soon.
+        return self.clock.monotonic() + wait_s + (period_s if wait_s < TOO_SOON_SHARE * period_s else 0.0)
+
+    # --- taking -------------------------------------------------------------------------------------------------------
+
+    async def _take_until(self, look_at: float) -> None:
+        """Take what becomes due, up to the time of the next look."""
+        while (now := self.clock.monotonic()) < look_at and not self._woken.is_set():
+            due_at = look_at
+            if now - self._looked_at <= max(FRESH_S, self.takeover.whole_period_s() + LOOK_PERIOD_S):
+                taken, next_at = self.takeover.plan(now)
+                if taken:
+                    await self._take(taken)
+                    continue
+                due_at = min(look_at, next_at)
+            await wait_for_event(self._woken, due_at - now + DUE_MARGIN_S)
+
+    async def _take(self, leases: Sequence[Lease]) -> None:
+        now = self.clock.monotonic()
+        owners = {lease.key: lease.actual_owner for lease in leases if lease.actual_owner not in (None, self._me)}
+        gone = {owner for owner in owners.values() if owner is not None and self.takeover.is_gone(owner, now)}
+        moves = [
+            Move(lease, self._me, False, Why.FREE if lease.actual_owner is None else Why.EXPIRED) for lease in leases
+        ]
+        written = await self._writer.write(moves, counter_matters=True)
+        self.takeover.tried(leases, written.done, self.clock.monotonic())
+        self._log(leases, written)
+        # A worker that woke between the look and our writes refuses all of them, and is not gone.
+        for owner in sorted(gone & {owners.get(key) for key in written.done}):
+            await self._exclude_dead(owner)
+
+    async def _exclude_dead(self, owner: str) -> None:
+        """Delete the report of a silent worker whose leases were taken; it would be believed for a minute.
+
+        Otherwise leaders and leavers who do not know give it leases, and more than others, as it has none. A worker
+        that lives after all writes its report anew. Those in a legacy table stay, because they decide the migration;
+        so does one with a heartbeat, because the fence stands there, and that of a drained worker, because nobody but
+        the operator is to end that.
+        """
+        self.membership.exclude_dead(owner, self.clock.wall())
+        self.assigning_due.set()
+        report = self._reports.get(owner)
+        if report is None or report.legacy or "heartbeat" in report.mld or reports.is_drained(report):
+            return
+        try:
+            await self.stored_reports.delete_stale([report])
+        except Exception as error:
+            failure = survived(error, "forgetting a worker")
+            log.debug("report of %s stays: %s", owner, failure, extra={"action": "report_kept", "worker": owner})
+
+    def _log(self, leases: Sequence[Lease], written: Written) -> None:
+        taken = Counter(lease.actual_owner for lease in leases if lease.key in written.done)
+        for owner, count in sorted(taken.items(), key=lambda item: item[0] or ""):
+            if owner is None:
+                log.info("took %d leases that were nobody's", count, extra={"action": "free_leases_taken"})
+            elif owner == self._me:
+                log.info("took %d leases of our own back", count, extra={"action": "own_leases_taken"})
+            elif self.takeover.has_ended(owner, self.clock.monotonic()):
+                fields = {"action": "worker_ended", "worker": owner, "leases": count}
+                log.warning("worker %s has ended; took %d of its leases", owner, count, extra=fields)
+            else:
+                log.warning(
+                    "worker %s is silent for %.0f s; took %d of its leases",
+                    owner,
+                    self.rules.lease_duration_s,
+                    count,
+                    extra={"action": "worker_silent", "worker": owner, "leases": count},
+                )
+        if written.errors:
+            log.info(
+                "%d leases not taken, for now: %s",
+                len(written.errors),
+                written.errors[0],
+                extra={"action": "take_over_failed"},
+            )

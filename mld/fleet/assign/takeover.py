@@ -1,0 +1,349 @@
+"""Which leases nobody renews, since when, and which of them we take when. Pure; `failover_watcher` looks and writes.
+
+Rules: coordination#take-over-rule and those after it. One rule serves every state of a fleet, whoever leads, whatever
+was published and whatever happened before: *a worker that sees a lease stand still for a lease duration takes it*.
+
+    lease                                      due
+    its owner, or the owner's heartbeat,       a lease duration after we first saw it with that counter
+      does not move
+    the same, owner a Java worker that was     the same, and as long as a Java worker may take to discover the lease,
+      never seen to renew it                   unless it has stopped renewing what it had
+    nobody's                                   `FREE_GRACE_S` after we first saw it free: its creator, its last owner or
+                                               the leader may be about to give it to somebody; many not all at once
+    its owner is known to have ended           at once
+    ours by the row                            never: discovery resumes it. But in a handoff that a process with our
+                                               id was to complete it is anybody's
+
+A due lease is dealt among the watchers, who all deal alike. The one it falls to takes it at once; any other takes it if
+it still stands still `SECOND_CHANCE_S` later. Each write is conditional on owners and counter, so any number may act. A
+worker takes leases for itself only, because it cannot know that another one lives, and a lease given to a worker that
+has just died would stand still for another lease duration. If one gets more than its share, the leader evens that out.
+
+*Watchers.* With a look every `LOOK_PERIOD_S` a lease is without renewals for at most a lease duration, that period and
+the second chance. Reading the whole table so often is expensive where many workers do it, so only `WATCHERS` do, or as
+many more as have room for the leases of a full worker together: each worker chooses them by a hash of the ids of the
+workers that it sees to live, those with room first, drained ones after others. The rest looks once per lease duration,
+at tables of more than `SLOW_LEASES` less often in proportion. Large tables are looked at in parts, each with watchers
+of its own. Views that differ cost reads, or second chances.
+
+*Newcomers.* The lock of a leader that was killed is void after two minutes only. So whoever sees that the lock's owner
+shows no life hands a lease above its share to a worker that lives and has none, by a handoff of its own
+(coordination#newcomers-without-a-leader).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from mld.core.periods import ALONE_SHARE, LOOK_PERIOD_S, WATCHERS, part_count, slow_period_s
+from mld.core.steps import Steps
+from mld.fleet.assign.loads import Move, Why, is_pinned
+from mld.fleet.assign.observations import STEP_LEASES, Observations
+from mld.fleet.membership import FleetMembership, spread
+from mld.fleet.values import LEASES_MAX, WorkerReport
+from mld.leases.lease import Lease, loads_of
+from mld.leases.take_plan import shares_of
+
+SECOND_CHANCE_S = 0.3
+FREE_GRACE_S = 1.0
+FREE_AT_ONCE_MAX = 32
+"""Free leases that one worker takes at once: more of them mean that a fleet starts, and others want their share."""
+FREE_WAIT_S_MAX = 5.0  # by then those who start together have seen each other renew; at most a lease duration
+
+
+@dataclass(frozen=True, slots=True)
+class TakeoverRules:
+    """`java_discovery_s`: how long a Java worker may take to begin with a lease that was assigned to it."""
+
+    lease_duration_s: float
+    java_discovery_s: float
+    leases_max: int = LEASES_MAX
+
+
+class _Given(NamedTuple):
+    """The owner of a lease, and the counter and the time at which it was first seen to own it."""
+
+    owner: str
+    counter: int
+    since: float
+
+
+@dataclass(eq=False)
+class Takeover:
+    """What one worker has seen of the leases, look after look; times are monotonic seconds.
+
+    A *whole* look shows every row and says who is there, too, which `membership` hears. Looks at parts show leases
+    only.
+    """
+
+    rules: TakeoverRules
+    worker_id: str
+    membership: FleetMembership
+
+    def __post_init__(self) -> None:
+        self._me = self.worker_id
+        self.observations = Observations(lease_duration_s=self.rules.lease_duration_s, handoff_timeout_s=0.0)
+        self._rows: dict[str, Lease] = {}
+        self._due: dict[str, float] = {}
+        self._parts: dict[str, int] = {}
+        self._free_since: dict[str, float] = {}
+        self._given: dict[str, _Given] = {}
+        self._renewed_once: set[str] = set()
+        """Java workers that were seen to renew a lease."""
+        self._ended: dict[str, float] = {}
+        """Workers that are known to have ended, and until when nobody runs under their names."""
+        self._watchers: tuple[tuple[str, ...], ...] = ((self.worker_id,),)
+        """By part."""
+
+    def ended(self, worker: str, until: float) -> None:
+        """Note that the process of that worker is dead, and that none of its name runs before `until`."""
+        self._ended[worker] = until
+
+    def has_ended(self, worker: str | None, now: float) -> bool:
+        """Return whether what was read of this worker at `now` was written by a process that is dead."""
+        return worker is not None and self._ended.get(worker, -math.inf) >= now
+
+    # --- what was seen ------------------------------------------------------------------------------------------------
+
+    def saw_all(
+        self, leases: Sequence[Lease], reports: Sequence[WorkerReport], heartbeats: Mapping[str, str], now: float
+    ) -> Steps[None]:
+        """Return a whole look that ended at `now`; `heartbeats` are the heartbeats by worker."""
+        self.membership.saw_reports(reports, now)
+        self.observations.heard(heartbeats, now)
+        there = {lease.key for lease in leases}
+        for key in [key for key in self._rows if key not in there]:
+            self._forget(key)
+        yield
+        yield from self.saw_part(leases, 0, now)
+        yield from self.observations.scanned(leases, now)
+        owning, renewing = yield from self._owners(leases, now)
+        loads: Counter[str] = Counter()
+        for start in range(0, len(leases), STEP_LEASES):
+            loads.update(loads_of(leases[start : start + STEP_LEASES]))
+            yield
+        promised = {lease.owner for lease in leases if lease.checkpoint_owner is not None and lease.owner is not None}
+        self.membership.saw_owners(owning, renewing, promised, now)
+        yield from self._end_patience(leases)
+        living = [worker for worker in self.membership.possible_watchers if not self.has_ended(worker, now)]
+        watchers = []
+        for part in range(part_count(len(leases), is_covered=any(lease.heartbeat is not None for lease in leases))):
+            watchers.append(self._choose_watchers(part, living, loads))
+            yield
+        self._watchers = tuple(watchers)
+
+    def _choose_watchers(self, part: int, living: Iterable[str], loads: Mapping[str, int]) -> tuple[str, ...]:
+        """Return who looks at a part often: together they have room for all that one worker may have, if that is there.
+
+        If the one that dies is among them, what it had and its own room are one worker's, too.
+        """
+        room = {worker: max(0, self.rules.leases_max - loads.get(worker, 0)) for worker in living}
+        drained = self.membership.drained
+        chosen: list[str] = []
+        wanted = self.rules.leases_max
+        for worker in sorted(room, key=lambda worker: (not room[worker], worker in drained, _rank(part, worker))):
+            if len(chosen) >= WATCHERS and (wanted <= 0 or not room[worker]):
+                break
+            chosen.append(worker)
+            wanted -= room[worker]
+        return tuple(chosen)
+
+    def saw_part(self, leases: Sequence[Lease], part: int, now: float) -> Steps[None]:
+        """Return a look at one part that ended at `now`."""
+        for number, lease in enumerate(leases):
+            self._saw(lease, now)
+            self._parts[lease.key] = part
+            if number % STEP_LEASES == STEP_LEASES - 1:
+                yield
+
+    def _saw(self, lease: Lease, now: float) -> None:
+        self.observations.saw(lease, now)
+        key, owner = lease.key, lease.actual_owner
+        self._rows[key] = lease
+        if owner is None:
+            self._free_since.setdefault(key, now)
+            self._given.pop(key, None)
+        else:
+            self._free_since.pop(key, None)
+            given = self._given.get(key)
+            if given is None or given.owner != owner:
+                self._given[key] = _Given(owner, lease.counter, now)
+            elif owner in self.membership.java and lease.counter > given.counter:
+                self._renewed_once.add(owner)
+        self._due[key] = now if self.has_ended(owner, now) else self._due_at(lease)
+
+    def _forget(self, key: str) -> None:
+        for known in (self._rows, self._due, self._parts, self._free_since, self._given):
+            known.pop(key, None)
+
+    def _owners(self, leases: Iterable[Lease], now: float) -> Steps[tuple[set[str], set[str]]]:
+        """Return (who owns leases, who of them has renewed one of them)."""
+        owning: set[str] = set()
+        renewing: set[str] = set()
+        for number, lease in enumerate(leases):
+            if (owner := lease.actual_owner) is not None:
+                owning.add(owner)
+                if owner not in renewing and not self._stands_still(lease, now):
+                    renewing.add(owner)
+            if number % STEP_LEASES == STEP_LEASES - 1:
+                yield
+        return owning, renewing
+
+    def _end_patience(self, leases: Sequence[Lease]) -> Steps[None]:
+        """Return a Java worker that renewed something before and renews nothing now will not discover anything any
+        more.
+        """
+        dead = self.membership.silent & self._renewed_once
+        for number, lease in enumerate(leases):
+            if lease.actual_owner in dead:
+                self._due[lease.key] = self._moved_at(lease) + self.rules.lease_duration_s
+            if number % STEP_LEASES == STEP_LEASES - 1:
+                yield
+        self._renewed_once &= self.membership.java
+
+    def _stands_still(self, lease: Lease, now: float) -> bool:
+        return now - self._moved_at(lease) > self.rules.lease_duration_s
+
+    def _moved_at(self, lease: Lease) -> float:
+        """Return when an owned lease was last seen to move, or first seen with this owner."""
+        moved_at = self.observations.moved_at(lease)
+        return self._given[lease.key].since if moved_at is None else moved_at
+
+    # --- who looks at what --------------------------------------------------------------------------------------------
+
+    def watchers(self, part: int) -> tuple[str, ...]:
+        """Return who looks at this part as often as it takes, in the view of this worker, which counts itself."""
+        return self._watchers[part]
+
+    @property
+    def part_count(self) -> int:
+        return len(self._watchers)
+
+    def my_parts(self) -> tuple[int, ...]:
+        """Return the parts of `part_count` that we look at every `LOOK_PERIOD_S`."""
+        return tuple(part for part, watchers in enumerate(self._watchers) if self._me in watchers)
+
+    def whole_period_s(self) -> float:
+        """Return how often we look at everything: as a watcher of a table in one part as often as at that."""
+        duration_s = self.rules.lease_duration_s
+        if self.membership.is_alone:
+            return max(LOOK_PERIOD_S, ALONE_SHARE * duration_s)
+        if self.part_count == 1 and self.my_parts():
+            return LOOK_PERIOD_S
+        return slow_period_s(len(self._rows), duration_s)
+
+    def bound_s(self) -> float:
+        """Return how long a lease may go without a renewal while this worker can read and write the table."""
+        return self.rules.lease_duration_s + self.whole_period_s() + SECOND_CHANCE_S
+
+    # --- what is to be taken ------------------------------------------------------------------------------------------
+
+    def _due_at(self, lease: Lease) -> float:
+        """Return when the lease may be taken by whom it falls to; `math.inf` if never, as far as we know."""
+        owner = lease.actual_owner
+        if owner is None:
+            return self._free_since[lease.key] + FREE_GRACE_S
+        if owner == self._me and lease.checkpoint_owner is None:
+            return math.inf
+        patience_s = self.rules.lease_duration_s
+        if owner in self.membership.java and self._given[lease.key].counter == lease.counter:
+            patience_s += self.rules.java_discovery_s
+        return self._moved_at(lease) + patience_s
+
+    def plan(self, now: float) -> tuple[list[Lease], float]:
+        """Return (the leases to take now, when more may become due: `math.inf` if not before another look)."""
+        due = sorted(key for key, at in self._due.items() if at < now)
+        next_at = min((at for at in self._due.values() if at >= now), default=math.inf)
+        if not due:
+            return [], next_at
+        loads = self._loads_without(due)
+        dealt = self._deal(due, loads)
+        room = self.rules.leases_max - loads.get(self._me, 0)
+        free_room = FREE_AT_ONCE_MAX - loads.get(self._me, 0)
+        taken: list[Lease] = []
+        for key in sorted(due, key=lambda key: (self._rows[key].owner != self._me, _rank(self._me, key))):
+            if self._rows[key].is_load and room <= 0:
+                continue
+            is_ours = self._me in (dealt.get(key), self._rows[key].owner)
+            ready_at = self._due[key] if is_ours else self._due[key] + SECOND_CHANCE_S
+            if ready_at < now and key in self._free_since and free_room <= 0:
+                ready_at = self._free_since[key] + min(FREE_WAIT_S_MAX, self.rules.lease_duration_s)
+            if ready_at < now:
+                taken.append(self._rows[key])
+                free_room -= 1
+                room -= self._rows[key].is_load
+            else:
+                next_at = min(next_at, ready_at)
+        return taken, next_at
+
+    def left(self, now: float) -> list[str]:
+        """Return the open leases that are due and that we leave to others, because we have no room."""
+        due = [key for key, at in self._due.items() if at < now and self._rows[key].is_load]
+        return due if due and self._loads_without(due).get(self._me, 0) >= self.rules.leases_max else []
+
+    def _loads_without(self, due: Iterable[str]) -> Mapping[str, int]:
+        """Return how many leases each worker has, the due ones apart, which nobody reads."""
+        apart = set(due)
+        return loads_of(lease for key, lease in self._rows.items() if key not in apart)
+
+    def _deal(self, keys: Iterable[str], loads: Mapping[str, int]) -> dict[str, str]:
+        """Deal the due leases as every watcher does: to nobody else who has let one fall due."""
+        by_part: dict[int, list[Lease]] = {}
+        for key in keys:
+            by_part.setdefault(self._parts[key], []).append(self._rows[key])
+        late = {lease.actual_owner for leases in by_part.values() for lease in leases} - {self._me}
+        dealt: dict[str, str] = {}
+        for part, of_part in by_part.items():
+            # A row that was seen when the table had more parts has watchers again with the next whole look.
+            watchers = self.watchers(min(part, self.part_count - 1))
+            held = {worker: loads.get(worker, 0) for worker in watchers if worker not in late}
+            dealt |= spread(of_part, held, self.rules.leases_max, self.membership.drained)
+        return dealt
+
+    def gift(self, living: Iterable[str], now: float, wall_s: float) -> Move | None:
+        """Return the lease that we hand to a newcomer while nobody leads: one above our share, to a worker without any.
+
+        `living` are the others.
+        """
+        loads = loads_of(self._rows.values())
+        others = {worker for worker in living if loads[worker] or worker not in self.membership.unheard}
+        newcomers = sorted(worker for worker in others - self.membership.drained if not loads[worker])
+        mine = [
+            lease
+            for lease in self._rows.values()
+            if lease.owner == self._me
+            and lease.checkpoint_owner is None
+            and lease.is_load
+            and not is_pinned(lease, wall_s)
+            and not self._stands_still(lease, now)
+        ]
+        share = shares_of({worker: loads[worker] for worker in {*others, self._me}})[self._me]
+        if not newcomers or len(mine) <= max(1, share):
+            return None
+        lease = min(mine, key=lambda lease: _rank(self._me, lease.key))
+        return Move(lease, min(newcomers, key=partial(_rank, self._me)), graceful=True, why=Why.BALANCE)
+
+    def tried(self, leases: Iterable[Lease], done: Mapping[str, Lease], now: float) -> None:
+        """Note which of the leases that we wanted are ours now (`done`). The others wait for the next look."""
+        for lease in leases:
+            self._forget(lease.key)
+            if (row := done.get(lease.key)) is not None:
+                self._saw(row, now)
+                self._parts[lease.key] = 0
+
+    def is_gone(self, owner: str, now: float) -> bool:
+        """Return whether it has ended, or no lease of `owner` that we know of has moved for a lease duration."""
+        return self.has_ended(owner, now) or all(
+            self._stands_still(lease, now) for lease in self._rows.values() if lease.actual_owner == owner
+        )
+
+
+def _rank(one: int | str, other: str) -> bytes:
+    """Return a lot that is the same for everybody who draws it."""
+    return hashlib.blake2b(f"{one}/{other}".encode(), digest_size=8).digest()

@@ -1,1 +1,0 @@
-"""One write for all leases of a worker (`mld.heartbeat=worker`)."""

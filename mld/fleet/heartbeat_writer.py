@@ -1,0 +1,465 @@
+"""`HeartbeatWriter`: one conditional write every third of the lease duration, for all leases of this worker.
+
+Rules: `leases.validity` says why it is safe, `heartbeats` what is written. What follows what:
+
+    our report is written -> an epoch is claimed on it -> heartbeats; the keeper marks its leases as it renews them
+    a heartbeat is refused -> everything covered is dropped at once, a new epoch is claimed
+    a Java worker is seen -> every lease is renewed by itself, the heartbeats go on until no lease rests on them, and
+    end for good
+
+Each heartbeat also tells people how the covered shards are, as far as that fits (`leases.packed_status`).
+
+A heartbeat that somebody else left under our id is a predecessor's, or a twin's: it is taken over only when it has
+stood still for a lease duration. Until then, and whenever there is no epoch, leases are renewed one by one.
+
+Worker heartbeats in DynamoDB: carries out the requests of `heartbeats`, one per call, no retries.
+
+What is not a definite answer leaves as a `TableError`: the write may or may not have been applied.
+
+Workers that are not mld, among workers that send heartbeats: kept out at the start, told of later.
+
+Rules: `heartbeats` and, for why they cannot live together, `leases.validity`. Every leader looks, whichever way it
+renews itself; while nobody sends heartbeats this costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from random import Random
+from typing import Any
+
+from mld.aws.boundary import raises_only
+from mld.aws.service import Service
+from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
+from mld.core.clock import Clock
+from mld.core.errors import StartupError, TableUnavailableError
+from mld.core.periods import LOOKS_PER_DURATION
+from mld.core.steps import SLICE
+from mld.core.surviving import survived
+from mld.core.turns import a_few_at_a_time, in_turns
+from mld.fleet import heartbeats
+from mld.fleet.heartbeats import HeartbeatRow, epoch_of, java_workers, refusal_text, unreported_owners
+from mld.fleet.report.reports import ReportRules
+from mld.fleet.report.reports_table import StoredReports
+from mld.fleet.tasks import BackgroundTasks
+from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, FleetSnapshot, Place
+from mld.leases.keeper import LeaseKeeper
+from mld.leases.lease import ShardStatus
+from mld.leases.packed_status import pack
+from mld.leases.table import LeaseTable
+from mld.leases.validity import Heartbeat, may_be_applied, retry_delay_s
+from mld.metrics.registry import Metrics
+
+UNREPORTED_S_MIN = 8.0
+"""A young mld worker has its first report within three seconds; a few attempts may fail."""
+
+
+@dataclass(eq=False)
+class JavaPeers:
+    """Which Java workers share the table, and who must know of them. Rules of reports: `rules`."""
+
+    table: LeaseTable
+    stored: StoredReports
+    heartbeats: HeartbeatTable
+    clock: Clock
+    _: KW_ONLY
+    lease_duration_s: float
+    rules: ReportRules
+
+    def __post_init__(self) -> None:
+        self._unreported_s_max = max(self.lease_duration_s, UNREPORTED_S_MIN)
+        self._unreported: dict[str, tuple[float, tuple[str, int]]] = {}
+        self._telling = BackgroundTasks()
+
+    async def refuse(self) -> None:
+        """Raise StartupError if a Java worker is alive, TableError if it cannot be known now."""
+        found = await self.stored.beside(await self.table.scan())
+        if java := java_workers(found, self.clock.wall(), self.rules):
+            raise StartupError(refusal_text(java[0]))
+
+    def look(self, seen: FleetSnapshot) -> tuple[str, tuple[str, ...]] | None:
+        """Return, as leader, (a Java worker, the workers that must know of it), from what an assignment run has
+        read.
+        """
+        listeners = tuple(
+            report.worker
+            for report in seen.reports
+            if not report.legacy and epoch_of(report.mld.get("heartbeat")) is not None
+        )
+        if not listeners:
+            self._unreported.clear()
+            return None
+        java = java_workers(seen.reports, self.clock.wall(), self.rules) or self._late(seen)
+        return (java[0], listeners) if java else None
+
+    def _late(self, seen: FleetSnapshot) -> list[str]:
+        """Return owners that have gone on renewing for longer than a young mld worker is without a report."""
+        now = self.clock.monotonic()
+        owners = unreported_owners(seen.leases, seen.reports, seen.expired)
+        self._unreported = {owner: self._unreported.get(owner, (now, seen)) for owner, seen in owners.items()}
+        counters = {lease.key: lease.counter for lease in seen.leases}
+        return sorted(
+            owner
+            for owner, (since, (key, counter)) in self._unreported.items()
+            if now - since > self._unreported_s_max and counters.get(key, counter) > counter
+        )
+
+    def on_loaded(self, seen: FleetSnapshot) -> None:
+        """Let those who send heartbeats know of a Java worker, as leader."""
+        if (found := self.look(seen)) is not None:
+            self._telling.spawn(self.tell(*found))
+
+    def abandon(self) -> None:
+        """End without waiting."""
+        self._telling.cancel()
+
+    async def tell(self, java_worker: str, listeners: Sequence[str]) -> None:
+        """Let these workers know. Who was not reached is told after the next run."""
+
+        async def tell(worker: str) -> None:
+            try:
+                await self.heartbeats.tell(worker, java_worker)
+            except Exception as error:
+                failure = survived(error, "telling of a Java peer")
+                log.info("%s not told of %s: %s", worker, java_worker, failure, extra={"action": "stranger_not_told"})
+
+        await a_few_at_a_time(tell, listeners)
+
+
+REQUEST_TIMEOUT_S_MAX = 3.0  # a hanging request must leave time for another one
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatRefusal:
+    """A condition did not hold; `seen` is the row that stood in the way, None if there is none."""
+
+    seen: HeartbeatRow | None
+
+
+@raises_only(TableUnavailableError)
+class HeartbeatTable:
+    """The heartbeats in the lease table `table_name`; `worker_id` is ours, for the fences."""
+
+    def __init__(self, service: Service, table_name: str, worker_id: str, *, request_timeout_s: float) -> None:
+        self._calls = TableCalls(service, table_name, request_timeout_s)
+        self._worker_id = worker_id
+
+    async def read(self, worker: str) -> HeartbeatRow | None:
+        """Return a worker's report as it is now; None if it has none. Raises TableError."""
+        answer = await self._calls.send("GetItem", heartbeats.read(worker))
+        row = answer.get("Item")
+        return heartbeats.parse(row) if row else None
+
+    async def claim(self, worker: str, seen: str | None, value: str) -> HeartbeatRow | HeartbeatRefusal:
+        """Begin an epoch. Raises TableError."""
+        return await self._write(worker, heartbeats.claim(worker, seen, value))
+
+    async def send(
+        self, worker: str, last: str, value: str, shards: bytes | None = None
+    ) -> HeartbeatRow | HeartbeatRefusal:
+        """Return one heartbeat, with what it tells of its shards; the row as it is then. Raises TableError."""
+        return await self._write(worker, heartbeats.following(worker, last, value, shards))
+
+    async def clear(self, worker: str, last: str) -> bool:
+        """End our epoch ourselves. Raises TableError."""
+        return isinstance(await self._write(worker, heartbeats.clear(worker, last)), HeartbeatRow)
+
+    async def tell(self, worker: str, java_peer: str) -> bool:
+        """Say that a worker of another kind is there. Raises TableError."""
+        return isinstance(await self._write(worker, heartbeats.tell(worker, java_peer)), HeartbeatRow)
+
+    async def fence(self, worker: str, seen: str | None, marks: Collection[str]) -> bool:
+        """Return whether leases of `worker` with these marks may be given to others now.
+
+        `seen` is its heartbeat, known to have stood still for more than a lease duration. If it stands for any of the
+        leases, its epoch is ended first. Raises TableError.
+        """
+        if seen is not None and not heartbeats.may_assign(seen, marks):
+            answer = await self._write(worker, heartbeats.fence(worker, seen, self._worker_id))
+            if isinstance(answer, HeartbeatRow):
+                return True
+            return answer.seen is not None and heartbeats.is_fenced(answer.seen.value)
+        row = await self.read(worker)
+        return heartbeats.may_assign(None if row is None else row.value, marks)
+
+    async def _write(self, worker: str, params: Mapping[str, Any]) -> HeartbeatRow | HeartbeatRefusal:
+        try:
+            answer = await self._calls.send("UpdateItem", params, refusals=(REFUSED_CODE,))
+        except RefusedError as refused:
+            return HeartbeatRefusal(heartbeats.parse(refused.row) if refused.row else await self.read(worker))
+        return heartbeats.parse(answer["Attributes"])
+
+
+log = logging.getLogger(__name__)
+
+UNREPORTED_SHARE = 0.45
+"""How long a leader may go without a report, as young mld workers do, as a share of the lease duration. A leader that
+is still without one at the next look is a Java worker."""
+CLAIM_POLL_SHARE = 0.2
+HEARTBEATS = "heartbeats"
+
+
+@dataclass(eq=False)
+class HeartbeatWriter:
+    """`run` it in a task from when the leases may be covered. `leader` reads who holds the lock now, None for nobody.
+
+    `is_wanted`: the settings ask for heartbeats; otherwise nothing here does anything. `status_of` gives what a
+    heartbeat tells people of a shard.
+    """
+
+    table: HeartbeatTable
+    keeper: LeaseKeeper
+    clock: Clock
+    rng: Random
+    _: KW_ONLY
+    worker_id: str
+    lease_duration_s: float
+    interval_s: float
+    is_wanted: bool = True
+    leader: Callable[[], Awaitable[str | None]]
+    java_peers: JavaPeers
+    status_of: Callable[[str], ShardStatus | None] = lambda _key: None
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        self._validity = self.keeper.validity
+        self._room = 0
+        self._reported = asyncio.Event()
+        self._java_peer: str | None = None
+        self._known_leader: str | None = None
+        self._unreported: tuple[str, float] | None = None
+        self._claims: dict[str, float] = {}
+
+    @property
+    def java_peer(self) -> str | None:
+        """The worker of another kind that has ended the heartbeats."""
+        return self._java_peer
+
+    async def admit(self, place: Place | None) -> None:
+        """Raise StartupError if heartbeats cannot stand for renewals here, TableError if it cannot be known now.
+
+        `place` is where our report goes.
+        """
+        if not self.is_wanted:
+            return
+        if place is None or place.key != LEASE_TABLE_KEY:
+            raise StartupError(
+                "mld.heartbeat=worker needs the worker reports beside the leases, but this fleet keeps them in tables "
+                "of KCL 3.0 to 3.4. Finish the migration (migrateAllEntitiesToLeaseTable), or set mld.heartbeat=lease"
+            )
+        await self.java_peers.refuse()
+
+    def check_mode(self, version: ClientVersion) -> None:
+        """Raise StartupError if the fleet is not in 3.x mode for good."""
+        if self.is_wanted and version is not ClientVersion.V3X:
+            raise StartupError(
+                f"mld.heartbeat=worker, but the fleet is in state {version.value}: finish its migration to KCL 3.x, or "
+                "set mld.heartbeat=lease"
+            )
+
+    def on_own_report(self) -> None:
+        """Note that our report is in the table."""
+        self._reported.set()
+
+    def leave(self, java_peer: str) -> None:
+        """Renew each lease again, for as long as this process runs: a worker that is not mld is there."""
+        if self._java_peer is not None:
+            return
+        self._java_peer = java_peer
+        log.warning(
+            "%s is no mld worker: mld.heartbeat=worker ends here, each lease is renewed by itself again. When only mld "
+            "workers are left, restart this one to return to worker heartbeats",
+            java_peer,
+            extra={"action": "heartbeat_left", "worker": java_peer},
+        )
+        self._validity.stop_marking()
+        self.keeper.renew_each()
+
+    async def run(self) -> None:
+        """Claim epochs and send heartbeats until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            looking = tasks.create_task(self._look_at_leaders())
+            while self._java_peer is None:
+                value, sent_at = await self._claim()
+                await self._send_on(value, sent_at)
+            self.metrics.progress.rest(HEARTBEATS)
+            looking.cancel()
+            await asyncio.Event().wait()
+
+    # --- epochs -------------------------------------------------------------------------------------------------------
+
+    async def _claim(self) -> tuple[str, float]:
+        """Begin an epoch: its first value, and when that was sent."""
+        self._claims.clear()
+        observed: tuple[str, float] | None = None
+        while True:
+            self.metrics.progress.rest(HEARTBEATS)
+            await self._reported.wait()
+            self._goes_on()
+            try:
+                row = await self.table.read(self.worker_id)
+                if row is None or not row.is_mld:
+                    self._reported.clear()  # it was deleted; the next report brings it back
+                    continue
+                self._room = row.room
+                now = self.clock.monotonic()
+                if row.value is not None and row.value in self._claims:
+                    return row.value, self._claims[row.value]
+                if heartbeats.epoch_of(row.value) is None:
+                    observed = None
+                elif row.value is not None and (observed is None or observed[0] != row.value):
+                    observed = (row.value, now)
+                if observed is None or now - observed[1] > self.lease_duration_s:
+                    claimed = await self._try_claim(row.value)
+                    if claimed is not None:
+                        return claimed  # else wait before the next try: what refuses the claim may stay there for ever
+            except Exception as error:
+                failure = survived(error, "claiming a heartbeat")
+                log.info("no heartbeat yet: %s", failure, extra={"action": "heartbeat_claim_failed"})
+            await self.clock.sleep(CLAIM_POLL_SHARE * self.lease_duration_s)
+
+    async def _try_claim(self, seen: str | None) -> tuple[str, float] | None:
+        """Return one attempt, remembered: if its reply is lost, a later look at the row tells."""
+        value = heartbeats.value_of(f"{self.rng.getrandbits(heartbeats.EPOCH_BITS):016x}", 1)
+        sent_at = self._claims[value] = self.clock.monotonic()
+        answer = await self.table.claim(self.worker_id, seen, value)
+        if isinstance(answer, HeartbeatRefusal):
+            del self._claims[value]
+            return None
+        log.info("worker heartbeats begin", extra={"action": "heartbeat_begun"})
+        return value, sent_at
+
+    async def _send_on(self, value: str, sent_at: float) -> None:
+        """Send the heartbeats of one epoch, until it is fenced, or until nothing rests on it after a Java peer was
+        seen.
+        """
+        epoch = heartbeats.epoch_of(value)
+        assert epoch is not None
+        number = int(value.rpartition(".")[2])
+        while True:
+            self._goes_on()
+            self._validity.cover(Heartbeat(epoch, sent_at))
+            if self._java_peer is not None and not self.keeper.covered():
+                await self._end(value)
+                return
+            await self.clock.sleep(max(0.0, sent_at + self.interval_s - self.clock.monotonic()))
+            number += 1
+            following = heartbeats.value_of(epoch, number)
+            accepted_at = await self._send(value, following, sent_at)
+            if accepted_at is None:
+                self._drop()
+                return
+            value, sent_at = following, accepted_at
+
+    async def _send(self, last: str, value: str, last_sent_at: float) -> float | None:
+        """Return one heartbeat, sent until there is an answer: since when it is valid, None if it was refused."""
+        attempt, first_sent_at = 0, None
+        while True:
+            attempt += 1
+            self._goes_on()
+            shards = await self._told()
+            sent_at = self.clock.monotonic()
+            try:
+                answer = await self.table.send(self.worker_id, last, value, shards)
+            except Exception as error:
+                self._note(False, sent_at)
+                failure = survived(error, "sending a heartbeat")
+                if first_sent_at is None and may_be_applied(failure):
+                    first_sent_at = sent_at
+                level = logging.WARNING if attempt == 1 else logging.DEBUG
+                log.log(level, "heartbeat failed: %s", failure, extra={"action": "heartbeat_failed"})
+                remaining_s = last_sent_at + self.lease_duration_s - self.clock.monotonic()
+                delay_s = retry_delay_s(attempt, remaining_s, self.rng)
+                await self.clock.sleep(self.interval_s if delay_s is None else delay_s)
+                continue
+            if isinstance(answer, HeartbeatRefusal):
+                if first_sent_at is not None and answer.seen is not None and answer.seen.value == value:
+                    return first_sent_at
+                return None
+            self._room = answer.room
+            self._note(True, sent_at)
+            if answer.java_peer is not None:
+                self.leave(answer.java_peer)
+            return sent_at
+
+    def _note(self, ok: bool, sent_at: float) -> None:
+        """Count a heartbeat that was answered, or failed: it stands for the renewals of the covered leases."""
+        now = self.clock.monotonic()
+        self.metrics.worker.operations.renewals.lease.note(ok, now - sent_at)
+        for key in self.keeper.covered() if ok else ():
+            if key in self.metrics.shards:
+                self.metrics.shards[key].renewed_at = now
+
+    async def _told(self) -> bytes | None:
+        """Return `_shards`; no heartbeat is lost to what goes wrong with that."""
+        try:
+            return await self._shards()
+        except Exception as error:
+            survived(error, "telling of the shards")
+            return None
+
+    async def _shards(self) -> bytes | None:
+        """Return what the next heartbeat tells of the covered shards; None if that would cost a write unit."""
+        told: dict[str, ShardStatus | None] = {}
+        for number, key in enumerate(self.keeper.covered(), start=1):
+            told[key] = self.status_of(key)
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
+        return await in_turns(pack(told, int(self.clock.wall()), self._room))
+
+    def _goes_on(self) -> None:
+        """Tell the probe of liveness: there is a wait and a request before this is called again."""
+        self.metrics.progress.step(HEARTBEATS, self.clock.monotonic(), self.interval_s + REQUEST_TIMEOUT_S_MAX)
+
+    def _drop(self) -> None:
+        self._validity.end_epoch()
+        keys = self.keeper.drop_covered()
+        log.warning(
+            "the worker heartbeat was refused: others hold this worker for dead, or its report was deleted. %d leases "
+            "are dropped; what is still ours is found again",
+            len(keys),
+            extra={"action": "heartbeat_fenced", "leases": len(keys)},
+        )
+
+    async def _end(self, value: str) -> None:
+        """End the epoch: every lease is renewed by itself. That the attribute stays, if this fails, harms nobody."""
+        self._validity.end_epoch()
+        self.keeper.drop_covered()
+        try:
+            await self.table.clear(self.worker_id, value)
+        except Exception as error:
+            failure = survived(error, "clearing the heartbeat")
+            log.info("heartbeat not cleared: %s", failure, extra={"action": "heartbeat_not_cleared"})
+
+    # --- Java peers ---------------------------------------------------------------------------------------------------
+
+    async def _look_at_leaders(self) -> None:
+        while self._java_peer is None:
+            await self.clock.sleep(self.lease_duration_s / LOOKS_PER_DURATION)
+            try:
+                java_peer = await self._java_peer_who_leads()
+            except Exception as error:
+                failure = survived(error, "looking at the leader")
+                log.debug("leader unknown: %s", failure, extra={"action": "leader_unknown"})
+                continue
+            if java_peer is not None:
+                self.leave(java_peer)
+
+    async def _java_peer_who_leads(self) -> str | None:
+        leader = await self.leader()
+        if leader is None or leader == self.worker_id or leader == self._known_leader:
+            self._unreported = None
+            return None
+        row = await self.table.read(leader)
+        if row is not None:
+            if row.is_mld:
+                self._known_leader = leader
+            return None if row.is_mld else leader
+        now = self.clock.monotonic()
+        if self._unreported is None or self._unreported[0] != leader:
+            self._unreported = (leader, now)
+        is_late = now - self._unreported[1] >= UNREPORTED_SHARE * self.lease_duration_s
+        return leader if is_late else None

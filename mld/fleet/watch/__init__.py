@@ -1,1 +1,0 @@
-"""Every worker's part: which leases nobody renews, and taking them."""

@@ -1,0 +1,174 @@
+"""`TableMaker`: creates a table of DynamoDB as the properties describe it, and waits until it can be used.
+
+Rules: leases#lease-table, coordination#legacy-tables. What is no definite answer leaves as a `TableError`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mld.aws.boundary import raises_only
+from mld.aws.service import Service
+from mld.aws.table_calls import RefusedError, TableCalls
+from mld.core.clock import Clock
+from mld.core.errors import StartupError, TableMissingError, TableThrottledError, TableUnavailableError
+from mld.properties.settings import TableSettings
+from mld.properties.values import BillingMode
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 5.0  # creating a table takes longer than reading a row, and nothing waits at start
+READY_TIMEOUT_S = 600.0  # Java's limit for a new table
+FIRST_POLL_S = 0.2
+POLL_S_MAX = 10.0
+POLL_GROWTH = 1.6
+EXISTS_CODE = "ResourceInUseException"
+BACKUPS_NOT_YET_CODE = "ContinuousBackupsUnavailableException"
+FORBIDDEN_CODES = ("AccessDeniedException", "AccessDenied", "UnauthorizedOperation")
+READY_STATES = frozenset({"ACTIVE", "UPDATING"})
+
+
+def on_demand(name: str) -> TableSettings:
+    """Return the settings of a table that is paid by the request, without settings."""
+    return TableSettings(
+        name=name,
+        billing_mode=BillingMode.PAY_PER_REQUEST,
+        read_capacity=0,
+        write_capacity=0,
+        point_in_time_recovery=False,
+        deletion_protection=False,
+        tags=(),
+    )
+
+
+@raises_only(TableUnavailableError)
+class TableMaker:
+    """Creates one table with the hash key `key`; `on_missing` hears of each answer that there is none."""
+
+    what, action = "lease table", "lease_table_created"
+
+    def __init__(
+        self,
+        service: Service,
+        clock: Clock,
+        settings: TableSettings,
+        key: str,
+        *,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        on_missing: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = settings.name
+        self._calls = TableCalls(service, settings.name, request_timeout_s, on_missing)
+        self._clock = clock
+        self._settings = settings
+        self._key = key
+
+    async def ensure(self) -> bool:
+        """Create the table if it is missing and wait until it can be used; True if this call created it.
+
+        Waits at most 600 s. Raises TableError.
+        """
+        deadline = self._clock.monotonic() + READY_TIMEOUT_S
+        poll_s = FIRST_POLL_S
+        created = False
+        while (status := await self._status()) not in READY_STATES:
+            if status is None and await self._create() and not created:
+                created = True
+                log.info("created %s %s", self.what, self.name, extra={"action": self.action})
+                continue  # it may be ready at once
+            why = f"{self.what} {self.name} is {status or 'missing'} after {READY_TIMEOUT_S:.0f} s"
+            poll_s = await self._pause(poll_s, deadline, why)
+        if self._settings.point_in_time_recovery:
+            await self._enable_backups(deadline)
+        return created
+
+    async def _status(self) -> str | None:
+        """Return the table's status, None if it does not exist."""
+        try:
+            answer = await self._send("DescribeTable", {})
+        except TableMissingError:
+            return None
+        return str(answer["Table"].get("TableStatus", "ACTIVE"))
+
+    async def _create(self) -> bool:
+        """Return True if this call created the table, False if it exists already or DynamoDB has too much to do now."""
+        settings = self._settings
+        params: dict[str, Any] = {
+            "AttributeDefinitions": [{"AttributeName": self._key, "AttributeType": "S"}],
+            "KeySchema": [{"AttributeName": self._key, "KeyType": "HASH"}],
+            "BillingMode": settings.billing_mode.value,
+            "DeletionProtectionEnabled": settings.deletion_protection,
+        }
+        if settings.billing_mode is BillingMode.PROVISIONED:
+            params["ProvisionedThroughput"] = {
+                "ReadCapacityUnits": settings.read_capacity,
+                "WriteCapacityUnits": settings.write_capacity,
+            }
+        if settings.tags:
+            params["Tags"] = [{"Key": key, "Value": value} for key, value in settings.tags]
+        try:
+            await self._send("CreateTable", params, EXISTS_CODE)
+        except (RefusedError, TableThrottledError):
+            return False
+        return True
+
+    async def _enable_backups(self, deadline: float) -> None:
+        """Switch point-in-time recovery on, if it is not. A table just created may need some time for that."""
+        poll_s = FIRST_POLL_S
+        while True:
+            try:
+                answer = await self._send("DescribeContinuousBackups", {}, BACKUPS_NOT_YET_CODE)
+                recovery = answer["ContinuousBackupsDescription"].get("PointInTimeRecoveryDescription", {})
+                if recovery.get("PointInTimeRecoveryStatus") != "ENABLED":
+                    wanted = {"PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True}}
+                    await self._send("UpdateContinuousBackups", wanted, BACKUPS_NOT_YET_CODE)
+                return
+            except RefusedError as error:
+                poll_s = await self._pause(poll_s, deadline, str(error))
+
+    async def _pause(self, poll_s: float, deadline: float, what: str) -> float:
+        """Sleep before the next poll; return the pause after that. Raises TableUnavailableError past the deadline."""
+        if self._clock.monotonic() + poll_s > deadline:
+            raise TableUnavailableError(what)
+        await self._clock.sleep(poll_s)
+        return min(POLL_S_MAX, poll_s * POLL_GROWTH)
+
+    async def _send(self, operation: str, params: Mapping[str, Any], *refusals: str) -> dict[str, Any]:
+        return await self._calls.send(operation, params, refusals=refusals)
+
+
+@raises_only(TableUnavailableError)
+class LegacyTable(TableMaker):
+    """A table of KCL 3.0 to 3.4, coordinator state or worker metrics: is it there, and create it if told to.
+
+    Newer workers never create them; `mld.metadataLayout=legacy` does, for fleets that start together with workers of
+    3.0 to 3.4. All methods raise StartupError if we may not ask, because the fleet's layout depends on the answer.
+    """
+
+    what, action = "table", "legacy_table_created"
+
+    async def exists(self) -> bool:
+        """Return whether the table is there; one that is being created is waited for, one being deleted is gone."""
+        deadline = self._clock.monotonic() + READY_TIMEOUT_S
+        poll_s = FIRST_POLL_S
+        while (status := await self._status()) == "CREATING":
+            why = f"table {self.name} is still being created after {READY_TIMEOUT_S:.0f} s"
+            poll_s = await self._pause(poll_s, deadline, why)
+        return status not in (None, "DELETING")
+
+    async def ensure(self) -> bool:
+        """Do as `TableMaker.ensure`, and leave the options of a table that is there alone."""
+        return not await self.exists() and await super().ensure()
+
+    async def _send(self, operation: str, params: Mapping[str, Any], *refusals: str) -> dict[str, Any]:
+        try:
+            return await super()._send(operation, params, *refusals, *FORBIDDEN_CODES)
+        except RefusedError as error:
+            if error.code not in FORBIDDEN_CODES:
+                raise
+            raise StartupError(
+                f"{operation} of table {self.name} is forbidden: allow dynamodb:{operation} on it, even if it does not "
+                f"exist, because the fleet's layout depends on it ({error})"
+            ) from error

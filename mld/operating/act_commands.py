@@ -1,0 +1,342 @@
+"""The commands that change a table. Options only.
+
+`mld move`, `release`, `drain`, `pause`, `resume` and `restart-child` steer a fleet; `reset`, `skip`, `export`,
+`restore`, `teardown` and `migrate-streams` move a whole application. Without --execute each of them prints what it
+would do, and changes nothing. Exit codes: 0 done, or nothing to do; 1 refused or failed, with a sentence; 2 the
+configuration cannot be used.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mld.core.terminal import Duration
+from mld.operating.options import Asked, PointType, asks, output_option, stream_option
+from mld.operating.points import PointKind
+
+if TYPE_CHECKING:
+    from mld.operating.acting import PlanInput, Planner, Waiting
+    from mld.operating.application import Application
+    from mld.operating.plan import ActPlan
+    from mld.operating.points import Point
+
+WAIT_POLL_S = 2.0
+WAIT_DEFAULT = "5m"
+WORDS_CHARACTERS_MAX = 200
+PLACES = (PointKind.TRIM_HORIZON, PointKind.LATEST, PointKind.TIME, PointKind.SEQUENCE)
+NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+
+_why = click.option("--why", default="", metavar="TEXT", help="Shown to who looks at it, with your name and the time.")
+_stop_fleet = click.option(
+    "--stop-fleet", is_flag=True, help="Take the leases of living workers; they get them back at the end."
+)
+
+
+# --- a fleet ----------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@asks("SHARD", "WORKER", acts=True)
+def move(asked: Asked) -> None:
+    """Give one shard to one worker, by a handoff.
+
+    SHARD is a shard's id, or its number. The leader leaves it there for an hour; then it evens out the load as before.
+    """
+    shard, worker = asked.words
+
+    async def plan(seen: PlanInput) -> ActPlan:
+        from mld.operating.steering import plan_move
+
+        reader = seen.reader
+        return plan_move(await reader.look(), shard, worker, is_3x=await reader.is_3x(), now_s=reader.clock.wall())
+
+    _act("mld move", asked, plan)
+
+
+@click.command()
+@asks("SHARD", acts=True, unless="of_worker")
+@click.option("--worker", "of_worker", metavar="WORKER", help="All shards of this worker, instead of one SHARD.")
+def release(asked: Asked, of_worker: str | None) -> None:
+    """Take one shard, or all shards of a worker, and hand them to the workers with the fewest leases.
+
+    SHARD is a shard's id, or its number.
+    """
+
+    async def plan(seen: PlanInput) -> ActPlan:
+        from mld.operating.steering import plan_release, shards_of
+
+        fleet, reader = await seen.reader.look(), seen.reader
+        named = asked.words if of_worker is None else shards_of(fleet, of_worker)
+        return plan_release(fleet, named, reader.settings.leases.held_max, is_3x=await reader.is_3x())
+
+    _act("mld release", asked, plan)
+
+
+@click.command()
+@asks("WORKER", acts=True)
+@click.option("--undo", is_flag=True, help="Let the worker have leases again.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=Duration(),
+    is_flag=False,
+    flag_value=WAIT_DEFAULT,
+    help=f"With --execute: wait so long until it has none, or exit with 1; {WAIT_DEFAULT} if no time is given.",
+)
+@_why
+def drain(asked: Asked, undo: bool, wait_s: float | None, why: str) -> None:
+    """Empty a worker: what it has goes to others, and it gets leases only if no other has room for them.
+
+    It lasts until --undo, or until the worker stops.
+    """
+    (worker,) = asked.words
+
+    async def plan(seen: PlanInput) -> ActPlan:
+        from mld.fleet.values import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
+        from mld.operating.steering import plan_drain, plan_undrain
+
+        reader, settings = seen.reader, seen.reader.settings
+        place = Place(settings.lease_table.name, LEASE_TABLE_KEY)
+        if seen.table.row(worker) is None:  # its report is in the table of KCL 3.0 to 3.4
+            place = Place(settings.worker_metrics_table.name, REPORTS_TABLE_KEY)
+        fleet = await reader.look()
+        if undo:
+            return plan_undrain(fleet, worker, place)
+        words, most = _words(seen, why), settings.leases.held_max
+        return plan_drain(fleet, worker, place, words, most, is_3x=await reader.is_3x())
+
+    async def is_empty(seen: PlanInput) -> bool:
+        clock = seen.reader.clock
+        ends_at = clock.monotonic() + (wait_s or 0.0)
+        while any(one.leases for one in (await seen.reader.look()).workers if one.worker == worker):
+            if clock.monotonic() + WAIT_POLL_S > ends_at:
+                return False
+            await clock.sleep(WAIT_POLL_S)
+        return True
+
+    _act("mld drain", asked, plan, None if undo or wait_s is None else is_empty)
+
+
+@click.command()
+@asks("SHARD", acts=True)
+@_why
+def pause(asked: Asked, why: str) -> None:
+    """Let a shard wait: its lease stays held, its child stays up, and nothing is delivered until `mld resume`.
+
+    SHARD is a shard's id, or its number.
+    """
+
+    async def plan(seen: PlanInput) -> ActPlan:
+        from mld.operating.steering import plan_pause
+
+        return plan_pause(await seen.reader.look(), asked.words[0], _words(seen, why))
+
+    _act("mld pause", asked, plan)
+
+
+@click.command("restart-child")
+@asks("SHARD", acts=True)
+@_why
+def restart_child(asked: Asked, why: str) -> None:
+    """Have the record processor of a shard killed, wherever it runs, and started again at the checkpoint.
+
+    At once, without a pause for earlier failures, and without being counted as one. SHARD is a shard's id, or its
+    number.
+    """
+
+    async def plan(seen: PlanInput) -> ActPlan:
+        from mld.operating.steering import plan_restart
+
+        return plan_restart(await seen.reader.look(), asked.words[0], _words(seen, why))
+
+    _act("mld restart-child", asked, plan)
+
+
+@click.command()
+@asks("SHARD", acts=True)
+def resume(asked: Asked) -> None:
+    """Let a paused shard go on. SHARD is a shard's id, or its number."""
+
+    async def plan(seen: PlanInput) -> ActPlan:
+        from mld.operating.steering import plan_resume
+
+        return plan_resume(await seen.reader.look(), asked.words[0])
+
+    _act("mld resume", asked, plan)
+
+
+def _act(command: str, asked: Asked, plan: Planner, waiting: Waiting | None = None) -> None:
+    from mld.operating.acting import act
+
+    act(command, asked, plan, waiting)
+
+
+def _words(seen: PlanInput, why: str) -> str:
+    """Return who does it, when, and why."""
+    when = datetime.fromtimestamp(seen.reader.clock.wall(), UTC).isoformat(timespec="seconds")
+    try:
+        who = getpass.getuser()
+    except OSError:
+        who = str(os.getuid())
+    words = f"by {who}@{socket.gethostname()} at {when}" + (f": {why}" if why else "")
+    return words[:WORDS_CHARACTERS_MAX]
+
+
+# --- an application ---------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@asks(acts=True)
+@click.option(
+    "--to",
+    "point",
+    type=PointType(PLACES),
+    required=True,
+    metavar="PLACE",
+    help="trim-horizon, latest, a time (2026-01-31T12:00:00Z, epoch seconds, or 2h for two hours ago), or, with "
+    "--shard, the sequence number of the first record to be read.",
+)
+@click.option("--shard", "shard_name", metavar="SHARD", help="Only this shard (its id, its number, STREAM:SHARD).")
+@stream_option
+@_stop_fleet
+def reset(asked: Asked, point: Point, shard_name: str | None, stream_name: str | None, stop_fleet: bool) -> None:
+    """Let the application, or one shard, begin at another place.
+
+    The rows become those with which an application would have begun there. Saved before in a file for `mld restore`.
+    """
+    from mld.operating.resetting import reset_to
+
+    stream, shard = stream_and_shard(stream_name, shard_name)
+    _run_on(
+        asked, lambda app: reset_to(app, asked, point, stream, shard, stop_fleet=stop_fleet), stream=stream, shard=shard
+    )
+
+
+@click.command()
+@asks("SHARD", acts=True)
+@click.option("--records", type=click.IntRange(min=1), metavar="N", help="Skip so many user records.")
+@click.option("--past", metavar="SEQUENCE[/SUB]", help="Skip all records up to this one, and this one.")
+@click.option(
+    "--only", metavar="SEQUENCE[/SUB]", help="Leave this record out, and keep those before it; no lease is taken."
+)
+@click.option("--to", "path", type=NEW_FILE, required=True, metavar="FILE", help="New file for what is skipped.")
+def skip(asked: Asked, records: int | None, past: str | None, only: str | None, path: Path) -> None:
+    """Move the checkpoint of a shard past records that cannot be processed, and save these in a file.
+
+    The file has one record a line, in JSON, as the record processor would have got it. A worker that has the lease
+    loses it, and begins after the skipped records when it has it back.
+    """
+    if [records, past, only].count(None) != 2:
+        raise click.UsageError("give one of --records, --past and --only")
+    from mld.operating.acting import act
+    from mld.operating.skipping import SkipRange, leave_out, parse_past, skip_in
+
+    (name,) = asked.words
+    if only is not None:
+        record = only
+
+        async def plan(seen: PlanInput) -> ActPlan:
+            return await leave_out(seen, name, record, path if asked.execute else None)
+
+        act("mld skip", asked, plan)
+    stream, shard = stream_and_shard(None, name)
+
+    async def work(app: Application) -> int:
+        wanted = SkipRange(count=records) if past is None else parse_past(past)
+        return await skip_in(app, asked, wanted, stream, shard or name, path)
+
+    _run_on(asked, work, stream=stream, shard=shard)
+
+
+@click.command()
+@asks()
+@click.option("--to", "path", type=NEW_FILE, metavar="FILE", help="New file; by default one in the working directory.")
+@output_option
+def export(asked: Asked, path: Path | None, output: str) -> None:
+    """Save all rows of the lease table in a file, unchanged; the two other tables of KCL 3.0 to 3.4 in files beside it.
+
+    It is no snapshot: workers go on while the table is read. `mld restore` puts leases back.
+    """
+    from mld.operating.retiring import export_tables
+
+    _run_on(asked, lambda app: export_tables(app, output, path), of_whole=True)
+
+
+@click.command()
+@asks("FILE", acts=True)
+@click.option("--from-another", is_flag=True, help="The file may be of another application or table.")
+@click.option("--skip-forward", is_flag=True, help="Also move checkpoints forward, and skip what is between.")
+@stream_option
+@_stop_fleet
+def restore(asked: Asked, from_another: bool, skip_forward: bool, stream_name: str | None, stop_fleet: bool) -> None:
+    """Put the leases of a file of `mld export`, or of any act, back into the table.
+
+    Leader, reports and states in the file are left out: the fleet makes them anew.
+    """
+    from mld.operating.restoring import restore_from
+
+    async def work(app: Application) -> int:
+        path = Path(*asked.words)
+        return await restore_from(
+            app, asked, path, stream_name, from_another=from_another, may_skip=skip_forward, stop_fleet=stop_fleet
+        )
+
+    _run_on(asked, work, stream=stream_name)
+
+
+@click.command()
+@asks(acts=True)
+def teardown(asked: Asked) -> None:
+    """Delete what the application has in AWS: its tables, and the fan-out consumer that it registered.
+
+    Lists first. All rows are saved in files before anything is deleted. The stream and its records stay.
+    """
+    from mld.operating.retiring import tear_down
+
+    _run_on(asked, lambda app: tear_down(app, asked), of_whole=True)
+
+
+@click.command("migrate-streams")
+@asks(acts=True)
+@click.option(
+    "--to",
+    "form",
+    type=click.Choice(["several", "one"]),
+    required=True,
+    help="The form of the table: for several streams (mld.streams), or for one (streamName).",
+)
+@click.option("--stream", "stream_name", metavar="NAME", help="Whose leases they are, if the file names several.")
+def migrate_streams(asked: Asked, form: str, stream_name: str | None) -> None:
+    """Turn the leases of one stream into the form of several streams, or back; all checkpoints are kept.
+
+    The file may be that of before or that of after. All workers must be stopped. If it breaks off, the same command
+    again does what is left; until then workers refuse the table.
+    """
+    from mld.operating.reshaping import migrate
+    from mld.operating.table_forms import TableForm
+
+    _run_on(asked, lambda app: migrate(app, asked, TableForm(form)), stream=stream_name)
+
+
+def stream_and_shard(stream: str | None, shard: str | None) -> tuple[str | None, str | None]:
+    """Return the two parts of ``STREAM:SHARD``; `stream` may be given by itself. Raises click.UsageError for both."""
+    if shard is None or ":" not in shard:
+        return stream, shard
+    named, _, shard_id = shard.rpartition(":")
+    if stream not in (None, named):
+        raise click.UsageError(f"--stream is {stream}, but the shard is one of {named}")
+    return named, shard_id
+
+
+def _run_on(asked: Asked, work: Callable[[Application], Awaitable[int]], **about: Any) -> None:
+    from mld.operating.application import run_on
+
+    run_on(asked, work, **about)

@@ -1,0 +1,312 @@
+"""The commands that look: `mld leases`, `workers`, `lag` at a fleet, `peek` and `replay` at a stream and its processor,
+`doctor` at all that a daemon needs. Options and printing only.
+
+They print a table for people or JSON for machines, and end with 0, with 1 if what was asked about is not so, or with 2
+if the configuration cannot be used. None of them takes a lease, and none writes to a table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mld.core.errors import MldError
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK, Duration, say
+from mld.operating.options import Asked, PointType, asks, finish, output_option
+from mld.operating.points import LATEST_POINT, TRIM_HORIZON_POINT, Point, PointKind
+from mld.properties.redaction import printable
+
+if TYPE_CHECKING:
+    from mld.leases.lease import Lease
+    from mld.operating.fleet_status import FleetStatus
+    from mld.operating.listings import Listing
+    from mld.operating.naming import ChosenShard
+    from mld.operating.record_views import RecordView
+
+RECORDS_SHOWN = 10
+
+
+# --- a fleet ----------------------------------------------------------------------------------------------------------
+
+
+def _as_table(listing: Listing, _value: Any, _watch: bool) -> None:
+    from mld.operating.printing import print_listing
+
+    print_listing(listing)
+
+
+def _as_json(_listing: Listing, value: Any, watch: bool) -> None:
+    click.echo(json.dumps(value, indent=None if watch else 2))
+
+
+FORMATS = {"table": _as_table, "json": _as_json}
+"""How to print a look: its rows for people, or its values, once or again and again."""
+_output = click.option(
+    "-o", "--output", type=click.Choice([*FORMATS]), default="table", show_default=True, help="How to print."
+)
+_stream = click.option("--stream", "stream_name", metavar="NAME", help="Only this one of several streams.")
+_watch = click.option("--watch", is_flag=True, help="Look again every few seconds, until Ctrl-C.")
+
+
+@click.command()
+@asks()
+@click.option(
+    "--by", type=click.Choice(["worker", "host", "stream"]), help="How the open shards are shared out instead."
+)
+@_stream
+@click.option("--all", "show_all", is_flag=True, help="Show the rows of ended shards too.")
+@_output
+@_watch
+def leases(asked: Asked, by: str | None, stream_name: str | None, show_all: bool, output: str, watch: bool) -> None:
+    """Show every shard, the worst first: state, owner, how far behind, checkpoint; and holes in the hash range.
+
+    The answer comes from one scan of the lease table, so it needs no access to the stream or to a daemon.
+    """
+    from mld.operating import listings
+
+    def shown(status: FleetStatus) -> tuple[Listing, Any]:
+        shards = status.shards if show_all else status.open_shards
+        value = listings.fleet_value(status, shards)
+        if by == "stream":
+            return listings.streams_listing(status), value
+        return listings.shares_listing(status, by) if by else listings.leases_listing(status, shards), value
+
+    _look(asked, shown, output, watch=watch, stream_name=stream_name)
+
+
+@click.command()
+@asks()
+@_output
+@_watch
+def workers(asked: Asked, output: str, watch: bool) -> None:
+    """Show every worker: version, leases, CPU, when it was last heard, who leads."""
+    from mld.operating import listings
+
+    def shown(status: FleetStatus) -> tuple[Listing, Any]:
+        value = {"leader": status.leader, "workers": [listings.worker_value(worker) for worker in status.workers]}
+        return listings.workers_listing(status), value
+
+    _look(asked, shown, output, watch=watch)
+
+
+@click.command()
+@asks()
+@click.option("--max", "lag_max_s", type=Duration(), help="Exit with 1 if a shard is further behind, or unknown.")
+@click.option("--probe", is_flag=True, help="Ask Kinesis about shards whose rows do not say it, as Java's do not.")
+@_stream
+@_output
+@_watch
+def lag(asked: Asked, lag_max_s: float | None, probe: bool, stream_name: str | None, output: str, watch: bool) -> None:
+    """Show how far behind each shard is, the worst first, with a verdict and the reason.
+
+    The verdicts: stopped, unreadable, parked, failing, stalled, unknown, lagging, paused or ok.
+
+    Exit code 1 with --max, if a shard is further behind, stands still, has no owner, or does not say how far it is.
+    """
+    from mld.operating import listings
+    from mld.operating.verdicts import TROUBLE
+
+    def shown(status: FleetStatus) -> tuple[Listing, Any]:
+        value = {
+            "behindSeconds": status.behind_s,
+            "shards": [listings.shard_value(shard) for shard in status.open_shards],
+        }
+        return listings.lag_listing(status), value
+
+    def is_met(status: FleetStatus) -> bool:
+        return lag_max_s is None or not any(shard.verdict in TROUBLE for shard in status.open_shards)
+
+    _look(asked, shown, output, watch=watch, lag_max_s=lag_max_s, is_met=is_met, probe=probe, stream_name=stream_name)
+
+
+def _look(
+    asked: Asked,
+    shown: Callable[[FleetStatus], tuple[Listing, Any]],
+    output: str,
+    *,
+    watch: bool,
+    lag_max_s: float | None = None,
+    probe: bool = False,
+    is_met: Callable[[FleetStatus], bool] = lambda _: True,
+    stream_name: str | None = None,
+) -> None:
+    """Look at the fleet, or at one stream of it, print, and exit."""
+    from mld.operating.fleet_status import LAG_MAX_S
+    from mld.operating.printing import WATCH_PERIOD_S, follow
+
+    settings = asked.settings()
+    bound_s = LAG_MAX_S if lag_max_s is None else lag_max_s
+
+    async def looking() -> int:
+        from mld.operating.fleet_reader import fleet_reader
+        from mld.operating.fleet_status import chosen
+        from mld.operating.stream_access import probed
+
+        async with fleet_reader(settings, bound_s) as reader:
+
+            async def look() -> FleetStatus:
+                status = chosen(await reader.look(), stream_name)
+                return await probed(settings, status, bound_s) if probe else status
+
+            async def listed() -> Listing:
+                return shown(await look())[0]
+
+            if watch and output == "table" and sys.stdout.isatty():
+                from rich.console import Console
+
+                await follow(listed, Console(highlight=False, markup=False))
+            FORMATS[output](*shown(status := await look()), watch)
+            while watch:
+                await asyncio.sleep(WATCH_PERIOD_S)
+                FORMATS[output](*shown(status := await look()), watch)
+            return EXIT_OK if is_met(status) else EXIT_FAILURE
+
+    finish(looking)
+
+
+# --- a stream, and what a daemon needs --------------------------------------------------------------------------------
+
+
+def _chosen(asked: Asked) -> ChosenShard:
+    """Return the shard that is meant, for which the lease table may be asked; exits if there is none."""
+    from mld.operating.fleet_reader import with_stream
+    from mld.operating.naming import chosen_shard
+
+    settings = asked.settings()
+    try:
+        return chosen_shard(settings, asyncio.run(with_stream(settings, asked.words[0])))
+    except (MldError, OSError) as error:
+        say(str(error))
+        sys.exit(EXIT_FAILURE)
+
+
+@click.command()
+@asks("SHARD")
+@click.option(
+    "--at",
+    type=PointType(),
+    default=str(TRIM_HORIZON_POINT),
+    show_default=True,
+    help="trim-horizon, latest, checkpoint, a time (2h, 2026-01-31T12:00:00Z) or a sequence number.",
+)
+@click.option("-n", "--count", type=click.IntRange(min=1), default=RECORDS_SHOWN, show_default=True, help="How many.")
+@click.option("--raw", is_flag=True, help="Leave KPL aggregates and compressed payloads closed.")
+@click.option("-f", "--follow", is_flag=True, help="At the tip wait for more; so does --at latest.")
+@output_option
+def peek(asked: Asked, at: Point, count: int, raw: bool, follow: bool, output: str) -> None:
+    """Show records of a shard: KPL aggregates and gzip opened, JSON laid out.
+
+    SHARD is an id, or its number; STREAM:SHARD if the file names several streams. Takes no lease, and at most half of
+    the reads that Kinesis allows a second. With -o json: one JSON document a line.
+    """
+    from mld.core.clock import LoopClock
+    from mld.operating import record_views
+    from mld.operating.stream_access import SpanReader, peek_at, span_start, streams_of
+    from mld.retrieval.starting_points import initial_position
+
+    shard = _chosen(asked)
+
+    def show(record: RecordView) -> None:
+        if output == "json":
+            click.echo(json.dumps(record_views.record_value(shard.shard_id, record)))
+            return
+        click.echo(record_views.headline(record))
+        click.echo("".join(f"    {line}\n" for line in record_views.body(record.payload).split("\n")))
+
+    async def peeking() -> int:
+        lease = await _lease_of(shard) if at.kind is PointKind.CHECKPOINT else None
+        start = span_start(at, shard.shard_id, lease, initial_position(shard.settings.initial_position))
+        follows = follow or at.kind is PointKind.LATEST
+        async with streams_of(shard.settings) as streams:
+            reader = SpanReader(streams, LoopClock(), shard.shard_id, start.start)
+            shown = await peek_at(reader, start, count, show, follow=follows, is_raw=raw)
+        if reader.is_over:
+            say(f"{shown} records; the shard has ended")
+        elif shown < count:
+            say(f"{shown} records; there are no more now (--follow waits for them)")
+        return EXIT_OK
+
+    finish(peeking)
+
+
+@click.command()
+@asks("SHARD", more="[-- COMMAND ARGS…]")
+@click.option(
+    "--from",
+    "start",
+    type=PointType(frozenset(PointKind) - {PointKind.LATEST}),
+    required=True,
+    help="trim-horizon, checkpoint, a time (2h, 2026-01-31T12:00:00Z) or a sequence number.",
+)
+@click.option(
+    "--to",
+    "until",
+    type=PointType({PointKind.LATEST, PointKind.TIME, PointKind.SEQUENCE}),
+    default=str(LATEST_POINT),
+    show_default=True,
+    help="The tip (latest), a time, or the last sequence number.",
+)
+def replay(asked: Asked, start: Point, until: Point) -> None:
+    """Give a span of a shard to a record processor, without a lease: to find an error, or with a debugger.
+
+    A shard is named as for `mld peek`. COMMAND is the processor; without it executableName. It speaks the real
+    protocol and has no time limits. Its checkpoints are accepted and shown, and stored nowhere; what it writes by
+    itself, it writes. Its stderr is shown.
+
+    Exit codes: 0 it has processed the span, 1 it failed or the span cannot be read, 2 bad configuration.
+    """
+    shard, file = _chosen(asked), str(Path(asked.file).absolute())
+
+    async def replaying() -> int:
+        from mld.operating.replaying import run_replay
+
+        needs_lease = start.kind is PointKind.CHECKPOINT or shard.stream is not None
+        lease = await _lease_of(shard) if needs_lease else None
+        return await run_replay(shard, start, until, lease, asked.more, file, asked.overrides)
+
+    finish(replaying, interrupted="interrupted")
+
+
+@click.command()
+@asks()
+@output_option
+def doctor(asked: Asked, output: str) -> None:
+    """Look at everything a daemon needs, and say what is wrong and what to do.
+
+    Credentials, endpoints, clock, stream, table, each permission, the processor, this machine. Changes nothing. Exit
+    codes: 0 the daemon can run, 1 something fails, 2 bad configuration.
+    """
+    settings = asked.settings()
+
+    async def examining() -> int:
+        from mld.operating.doctor import Doctor
+        from mld.operating.findings import finding_value, is_well
+
+        found = await Doctor(settings, asked.file).examine()
+        if output == "json":
+            value = {"isWell": is_well(found), "findings": [finding_value(one) for one in found]}
+            click.echo(json.dumps(value, indent=2))
+            return EXIT_OK if is_well(found) else EXIT_FAILURE
+        for one in found:
+            click.echo(printable(f"{one.health.value:<4}  {one.about}: {one.words}"))
+            if one.remedy:
+                click.echo(printable(f"      -> {one.remedy}"))
+        return EXIT_OK if is_well(found) else EXIT_FAILURE
+
+    finish(examining, interrupted="interrupted")
+
+
+async def _lease_of(shard: ChosenShard) -> Lease | None:
+    from mld.operating.fleet_reader import fleet_reader
+    from mld.operating.naming import lease_of
+
+    async with fleet_reader(shard.settings) as reader:
+        if shard.stream is None:
+            return await reader.lease(shard.shard_id)
+        return lease_of(await reader.leases(), shard)
