@@ -164,7 +164,7 @@ def run(
 
         path = str(Path(file).absolute())
         reloader = Reloader(loaded, path, overrides, os.environ, options)
-        until_tip = UntilTip(time_max_s) if until_caught_up else None
+        until_tip = UntilTip(time_max_s, path) if until_caught_up else None
         streams_reader = StreamsReader(loaded.settings.streams, loaded.streams_file, scrub)
         daemon = run_daemon(loaded.settings, path, overrides, reloader, until_tip, streams_reader, membership)
         sys.exit(event_loop.run(daemon, event_loop.loop_factory()))

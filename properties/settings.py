@@ -8,7 +8,6 @@ of the daemon are given their group. Times are in seconds, whatever the unit of 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from mld.properties.credentials import CredentialsChain
 from mld.properties.values import (
@@ -277,11 +276,6 @@ class Settings:
     schemas: SchemaSettings
     metrics: MetricsSettings
     serving: ServingSettings
-
-    def __getattr__(self, name: str) -> Any:
-        from mld.properties.flat import flat
-
-        return flat(self, name)
 
     @property
     def is_multi_stream(self) -> bool:

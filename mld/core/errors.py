@@ -153,4 +153,4 @@ class MetricsError(MldError):
 
 
 class UnexpectedError(TableUnavailableError, StreamUnavailableError):
-    """Stands for an unexpected exception (`mld.core.surviving`): the outcome of the call is unknown."""
+    """Stands for an unexpected exception (`mld.core.error_boundary`): the outcome of the call is unknown."""

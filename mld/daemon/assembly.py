@@ -12,7 +12,6 @@ from mld.aws.service import Service
 from mld.consumer.ports import ConsumerParts, ProcessorHost, Sender, ShardSource, Signal
 from mld.core.clock import Clock
 from mld.core.periods import renew_interval_s
-from mld.core.positions import InitialPosition
 from mld.core.streams import ChildBatch, FanOut, StreamKind, Streams, StreamSummary
 from mld.daemon.worker import Worker, WorkerParts, WorkerSignals
 from mld.fleet.fleet import Fleet
@@ -228,8 +227,3 @@ def taking_rules(settings: Settings) -> TakingRules:
         very_old_first=settings.leases.very_old_first,
         even_shares=True,
     )
-
-
-def initial_position(settings: Settings) -> InitialPosition:
-    """Return the settings' value as the core's."""
-    return starting_points.initial_position(settings.initial_position)

@@ -29,14 +29,14 @@ from mld.core.clock import Clock, LoopClock
 from mld.core.errors import MldError
 from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.streams import StreamKind, Streams
-from mld.daemon.assembly import assemble, initial_position
+from mld.daemon.assembly import assemble
 from mld.daemon.group.membership import Membership, hold_on
 from mld.daemon.reload import Reloader, StreamsReader
+from mld.daemon.showing import ShowingParts, showing
 from mld.daemon.signals import EXIT_FAILURE, EXIT_OK, StopSignals, hang_up_here, warn_without_init
 from mld.daemon.stream_clients import StreamClients
-from mld.daemon.surface import SurfaceParts, surface
 from mld.daemon.systemd import ServiceManager, claim_supervision
-from mld.daemon.until_tip import CatchUpRules, RunUntilTip, UntilTip
+from mld.daemon.until_tip import RunUntilTip, UntilTip
 from mld.daemon.worker import Worker
 from mld.fleet.parts import load_of_this_host
 from mld.leases.dynamodb import DynamoLeaseTable
@@ -143,15 +143,12 @@ async def run_daemon(
             settings, command, worker_id, sources, dynamo, environment, clock, letters, metrics, schemas
         )
         pages = membership.pages if membership else None
-        parts = SurfaceParts(settings, worker, worker_id, metrics, dynamo, factory, clock, supervision, pages)
+        parts = ShowingParts(settings, worker, worker_id, metrics, dynamo, factory, clock, supervision, pages)
         grace_s = settings.shutdown_grace_s
         if until_tip is not None:
-            rules = CatchUpRules(
-                settings.leases.duration_s, initial_position(settings), until_tip.time_max_s, properties_file
-            )
-            run = RunUntilTip(worker, metrics, worker_id, parts.clock, rules, around=lambda: surface(parts))
+            run = RunUntilTip(worker, metrics, worker_id, clock, settings, until_tip, around=lambda: showing(parts))
             return await stop.run(run, grace_s)
-        async with surface(parts), _in_group(membership, worker):
+        async with showing(parts), _in_group(membership, worker):
             return await stop.run(worker, grace_s)
     except MldError as error:
         log.error("%s", error, extra={"action": "daemon_failed"})

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mld.core.surviving import survived
+from mld.core.error_boundary import survived
 from mld.logging import logs
 from mld.properties.changes import Changes, changes_between
 from mld.properties.loader import LoadedConfiguration, bytes_of_list, load

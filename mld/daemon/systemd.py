@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Any
 
 from mld.core.clock import Clock
-from mld.core.surviving import kept_running
+from mld.core.error_boundary import kept_running
 from mld.metrics.liveness import LateLoop
 
 log = logging.getLogger(__name__)

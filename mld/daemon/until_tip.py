@@ -14,10 +14,10 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
 from mld.core.clock import Clock, unless, wait_for_event
+from mld.core.error_boundary import survived
 from mld.core.errors import MldError, TableError, TableMissingError
 from mld.core.periods import RENEWALS_PER_LEASE
-from mld.core.positions import LATEST, InitialPosition, Position
-from mld.core.surviving import survived
+from mld.core.positions import Position
 from mld.daemon.catching_up import (
     AtWork,
     CatchingUp,
@@ -35,6 +35,8 @@ from mld.leases.table import TableScan
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardActivity
 from mld.properties.remarks import ConfigurationError, Level, Remark
+from mld.properties.settings import Settings
+from mld.properties.values import InitialPositionKind
 
 log = logging.getLogger(__name__)
 
@@ -53,13 +55,6 @@ class UntilTip:
     """What was asked for on the command line."""
 
     time_max_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CatchUpRules:
-    lease_duration_s: float
-    initial: InitialPosition
-    time_max_s: float | None = None
     properties_file: str = ""
 
 
@@ -75,17 +70,19 @@ class RunUntilTip:
         metrics: Metrics,
         worker_id: str,
         clock: Clock,
-        rules: CatchUpRules,
+        settings: Settings,
+        until_tip: UntilTip,
         around: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         self._worker = worker
         self._metrics = metrics
         self._worker_id = worker_id
         self._clock = clock
-        self._rules = rules
+        self._settings = settings
+        self._properties_file = until_tip.properties_file
         self._around = around
-        self._course = CatchingUp(clock.monotonic(), rules.time_max_s)
-        self._others = OtherWorkers(rules.lease_duration_s)
+        self._course = CatchingUp(clock.monotonic(), until_tip.time_max_s)
+        self._others = OtherWorkers(settings.leases.duration_s)
         self._end: CatchUpEnd | None = None
         self._closed: frozenset[str] = frozenset()
         self._delivered: Mapping[str, Position] = {}
@@ -128,7 +125,7 @@ class RunUntilTip:
 
     async def _is_left_to_others(self) -> bool:
         """Return whether somebody is at work on the leases. A run that died is told by leases that stand still."""
-        pause_s = self._rules.lease_duration_s / RENEWALS_PER_LEASE / 2
+        pause_s = self._settings.leases.duration_s / RENEWALS_PER_LEASE / 2
         failures = 0
         while True:
             try:
@@ -161,7 +158,7 @@ class RunUntilTip:
             await self._clock.sleep(pause_s if left_s is None else min(pause_s, left_s))
 
     def _refuse_latest(self, leases: Sequence[Lease]) -> None:
-        why = begins_at_latest(leases, self._rules.initial.sentinel == LATEST)
+        why = begins_at_latest(leases, self._settings.initial_position.kind is InitialPositionKind.LATEST)
         if why is not None:
             remedy = (
                 "set initialPositionInStream=TRIM_HORIZON, or AT_TIMESTAMP with initialPositionInStreamExtended; "
@@ -169,7 +166,7 @@ class RunUntilTip:
             )
             words = f"{why}, and --until-caught-up would never read what comes between two runs"
             raise ConfigurationError(
-                [Remark(Level.ERROR, "initialPositionInStream", self._rules.properties_file, words, remedy)]
+                [Remark(Level.ERROR, "initialPositionInStream", self._properties_file, words, remedy)]
             )
 
     async def _look(self) -> tuple[float, TableScan]:

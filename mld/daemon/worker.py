@@ -17,8 +17,8 @@ from mld.consumer.consumer import ShardConsumer
 from mld.consumer.ports import ConsumerParts
 from mld.consumer.protocol_trace import ProtocolTraces
 from mld.core.clock import Clock, millis_since, unless
+from mld.core.error_boundary import survived
 from mld.core.errors import StartupError, StreamError, TableError, TableMissingError
-from mld.core.surviving import survived
 from mld.fleet.fleet import Fleet
 from mld.fleet.tasks import Task, TaskList, Until
 from mld.leases.keeper import LeaseKeeper
@@ -361,7 +361,7 @@ class Worker:
             await _cancel(late)
 
     async def _last_out(self, take_down: Callable[[], Awaitable[None]]) -> None:
-        """Return whether no other worker remains. If unsure, assume that other workers remain."""
+        """Take down what was set up, if no other worker remains. If unsure, assume that others do."""
         try:
             async with asyncio.timeout(LAST_OUT_WAIT_S):
                 scan = await self._parts.table.scan()

@@ -35,10 +35,10 @@ from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.core.clock import Clock
+from mld.core.error_boundary import survived
 from mld.core.errors import StartupError, TableUnavailableError
 from mld.core.periods import LOOKS_PER_DURATION
 from mld.core.steps import SLICE
-from mld.core.surviving import survived
 from mld.core.turns import a_few_at_a_time, in_turns
 from mld.fleet import heartbeats
 from mld.fleet.heartbeats import HeartbeatRow, epoch_of, java_workers, refusal_text, unreported_owners
@@ -160,7 +160,7 @@ class HeartbeatTable:
     async def send(
         self, worker: str, last: str, value: str, shards: bytes | None = None
     ) -> HeartbeatRow | HeartbeatRefusal:
-        """Return one heartbeat, with what it tells of its shards; the row as it is then. Raises TableError."""
+        """Send one heartbeat, with what it tells of its shards; the row as it is then. Raises TableError."""
         return await self._write(worker, heartbeats.following(worker, last, value, shards))
 
     async def clear(self, worker: str, last: str) -> bool:
@@ -322,7 +322,7 @@ class HeartbeatWriter:
             await self.clock.sleep(CLAIM_POLL_SHARE * self.lease_duration_s)
 
     async def _try_claim(self, seen: str | None) -> tuple[str, float] | None:
-        """Return one attempt, remembered: if its reply is lost, a later look at the row tells."""
+        """Make one attempt, remembered: if its reply is lost, a later look at the row tells."""
         value = heartbeats.value_of(f"{self.rng.getrandbits(heartbeats.EPOCH_BITS):016x}", 1)
         sent_at = self._claims[value] = self.clock.monotonic()
         answer = await self.table.claim(self.worker_id, seen, value)
@@ -355,7 +355,7 @@ class HeartbeatWriter:
             value, sent_at = following, accepted_at
 
     async def _send(self, last: str, value: str, last_sent_at: float) -> float | None:
-        """Return one heartbeat, sent until there is an answer: since when it is valid, None if it was refused."""
+        """Send one heartbeat until there is an answer. Return since when it is valid, None if it was refused."""
         attempt, first_sent_at = 0, None
         while True:
             attempt += 1
@@ -394,7 +394,7 @@ class HeartbeatWriter:
                 self.metrics.shards[key].renewed_at = now
 
     async def _told(self) -> bytes | None:
-        """Return `_shards`; no heartbeat is lost to what goes wrong with that."""
+        """Do as `_shards`; no heartbeat is lost to what goes wrong with that."""
         try:
             return await self._shards()
         except Exception as error:

@@ -179,7 +179,7 @@ def following(worker: str, last: str, value: str, shards: bytes | None = None) -
 
 
 def clear(worker: str, last: str) -> Request:
-    """Return no heartbeats from now on."""
+    """Return the request that ends the heartbeats."""
     return _update(worker, f"#{HEARTBEAT} = :last", f"REMOVE #{HEARTBEAT}, #{SHARDS}", {":last": {"S": last}})
 
 

@@ -1,6 +1,6 @@
 """The list of a worker's tasks: a `Task` is one line of it, and a `TaskList` runs those that its state asks for.
 
-An exception costs a task a round and not its life (`mld.core.surviving`), unless it says that the daemon must end.
+An exception costs a task a round and not its life (`mld.core.error_boundary`), unless it says that the daemon must end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from mld.core.clock import Clock
-from mld.core.surviving import kept_running
+from mld.core.error_boundary import kept_running
 
 StateT = TypeVar("StateT")
 OnFailure: TypeAlias = Callable[[BaseException | None], None]

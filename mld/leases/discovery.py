@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field
 
 from mld.core.clock import Clock, wait_for_event
+from mld.core.error_boundary import survived
 from mld.core.periods import ALONE_PERIODS, DISCOVERY_PERIOD_S, QUERY_SPACING_S_MAX
-from mld.core.surviving import survived
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseIndex, LeaseTable

@@ -35,10 +35,10 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TypeVar
 
 from mld.core.clock import Clock, wait_for_event
+from mld.core.error_boundary import survived
 from mld.core.errors import LeaseLostError, MldError
 from mld.core.periods import CONFIRM_SHARE
 from mld.core.positions import Position
-from mld.core.surviving import survived
 from mld.leases import writes
 from mld.leases.lease import Failing, Lease, ShardStatus, Throughput
 from mld.leases.resumer import Resumer
@@ -506,7 +506,7 @@ class LeaseKeeper:
     # --- the one way to write -----------------------------------------------------------------------------------------
 
     async def _write(self, holding: Holding, make: MakeWrite) -> Lease:
-        """Return one conditional write of a holding; afterwards the holding has the row as it is now.
+        """Make one conditional write of a holding; afterwards the holding has the row as it is now.
 
         Raises LeaseLostError if the holding is over or the row refused; after any other exception it is unknown.
         """

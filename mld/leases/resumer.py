@@ -22,8 +22,8 @@ from dataclasses import KW_ONLY, dataclass, replace
 from random import Random
 
 from mld.core.clock import Clock
+from mld.core.error_boundary import survived
 from mld.core.errors import MldError
-from mld.core.surviving import survived
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
@@ -181,7 +181,7 @@ class Resumer:
     # --- the write ----------------------------------------------------------------------------------------------------
 
     async def _confirm(self, seen: Lease, *, is_lapsed: bool = False) -> Lease | bool:
-        """Return one guarded renewal of a row that names us and is not held: whether it is held now.
+        """Make one guarded renewal of a row that names us and is not held. Return whether it is held now.
 
         A lease: what a write of ours with unknown outcome seems to have made of the row. It may as well be the last
         write of our dead predecessor: renew on top of it. Raises TableError if the outcome is unknown, and it is after

@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import KW_ONLY, dataclass, field
 
 from mld.core.clock import Clock, wait_for_event
+from mld.core.error_boundary import survived
 from mld.core.periods import EPSILON_S
-from mld.core.surviving import survived
 from mld.leases import writes
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
@@ -129,7 +129,7 @@ class LeaseTaker:
             await wait_for_event(self._woken, min(retry_s, self._period_s) if failures else self._period_s)
 
     async def take_once(self, scan: TableScan | None = None) -> tuple[str, ...]:
-        """Return one pass; the keys of the leases taken. A `scan` just made elsewhere saves one here.
+        """Make one pass; return the keys of the leases taken. A `scan` just made elsewhere saves one here.
 
         Raises TableError if the table cannot be scanned; leases that cannot be taken are logged and left.
         """

@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from random import Random
 
 from mld.core.clock import Clock
+from mld.core.error_boundary import survived
 from mld.core.errors import InvalidStreamResponseError, StreamError
 from mld.core.positions import InitialPosition, Position
 from mld.core.streams import ChildShard, Page, StartingPoint, validate_end_of_shard
-from mld.core.surviving import survived
 from mld.metrics.shard import ShardMetrics
 from mld.retrieval.buffer import Budget, PrefetchBuffer
 from mld.retrieval.faults import AnswerVerdict, judge

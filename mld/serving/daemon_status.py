@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mld.aws.table_calls import THROTTLING_CODES
-from mld.core import surviving
+from mld.core import error_boundary
 from mld.core.clock import Clock
+from mld.core.error_boundary import survived
 from mld.core.errors import MldError
-from mld.core.surviving import survived
 from mld.core.turns import in_turns
 from mld.logging.log_stream import QueuedStream
 from mld.metrics.declaring import Instant
@@ -189,7 +189,7 @@ class DaemonStatus:
                 self.metrics.progress.timely_step(LOOP, asleep_at, LOOP_STEP_S)
                 await self._clock.sleep(LOOP_STEP_S)
                 now = self._clock.monotonic()
-                self.metrics.worker.unexpected_errors = surviving.total()
+                self.metrics.worker.unexpected_errors = error_boundary.total()
                 self.metrics.worker.log_lines_dropped = QueuedStream.dropped_total
                 self.metrics.worker.loop_delay.note(max(0.0, now - asleep_at - LOOP_STEP_S))
                 self._sight.look()

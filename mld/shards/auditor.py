@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
 from mld.core.clock import Clock
+from mld.core.error_boundary import survived
 from mld.core.periods import AUDIT_PERIOD_S
 from mld.core.streams import HashRange, Shard
-from mld.core.surviving import survived
 from mld.core.turns import in_turns
 from mld.leases import writes
 from mld.leases.lease import Lease
@@ -98,7 +98,7 @@ class Auditor:
             return False
 
     async def audit(self) -> bool:
-        """Return one audit, whoever leads. False if the stream or its list of shards was not fit for it: it is tried
+        """Make one audit, whoever leads. False if the stream or its list of shards was not fit for it: it is tried
         again.
 
         A hole that the list of shards does not explain is watched. Raises `errors.TableError` and `errors.StreamError`.

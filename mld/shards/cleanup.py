@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
 from mld.core.clock import Clock
+from mld.core.error_boundary import survived
 from mld.core.errors import StreamError, TableMissingError, TableThrottledError
 from mld.core.positions import AT_TIMESTAMP_NAME, TRIM_HORIZON_NAME
 from mld.core.streams import Shard
-from mld.core.surviving import survived
 from mld.core.turns import in_turns
 from mld.leases import writes
 from mld.leases.lease import Lease
@@ -281,7 +281,7 @@ class _TickSurvey:
         return self._survey
 
     async def _shards(self) -> tuple[Shard, ...] | None:
-        """Return none if the stream is missing, not ready, or cannot be listed now."""
+        """Return None if the stream is missing, not ready, or cannot be listed now."""
         try:
             listing = await self.detector.list_all()
         except StreamError as error:

@@ -136,7 +136,7 @@ class ShardEnding:
         return await self._look_up(lease)
 
     async def _look_up(self, lease: Lease) -> Preparation:
-        """Return an end without children: is the shard over, and which shards follow it? Rows are read before the
+        """Look up an end without children: is the shard over, and which shards follow it? Rows are read before the
         listing.
         """
         scan = await self.table.scan()
@@ -172,7 +172,7 @@ class ShardEnding:
         return await self._prepare_with(lease, children)
 
     async def _prepare_expired(self, lease: Lease, result: SyncResult) -> Preparation:
-        """Return the sync made the rows of the listed children (shards#children-of-ended-parents).
+        """Note the children: the sync made the rows of the listed children (shards#children-of-ended-parents).
 
         It left out a merge child that waits for a parent without a row.
         """
@@ -218,7 +218,7 @@ class ShardEnding:
                 return Prepared(synced + created)
 
     async def _sync_for_parent(self, parent: str) -> SyncResult | Blocked:
-        """Return a sync at once may give the missing merge parent its row; Java waits for its auditor."""
+        """Sync at once, which may give the missing merge parent its row; Java waits for its auditor."""
         now_s = self.clock.monotonic()
         if self._last_sync_at_s is not None and now_s - self._last_sync_at_s < SYNC_SPACING_S:
             return Blocked(f"merge parent {parent} has no lease yet; a sync was made a moment ago")

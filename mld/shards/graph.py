@@ -72,7 +72,7 @@ class ShardGraph:
         return _closure(shard_ids, lambda s: self.children.get(s, ()))
 
     def kin(self, shard_ids: Iterable[str]) -> Steps[set[str]]:
-        """Return every listed shard that any line of parents and children connects with one of `shard_ids`, these
+        """Find every listed shard that any line of parents and children connects with one of `shard_ids`, these
         included.
         """
         ids = [shard_id for shard_id in shard_ids if shard_id in self.shards]
@@ -144,7 +144,7 @@ def oldest_generation(shards: Sequence[Shard]) -> Steps[tuple[Shard, ...]]:
 
 
 def leases_for_empty_table(shards: Sequence[Shard], initial: InitialPosition) -> Steps[tuple[Lease, ...]]:
-    """Return one lease for every shard of the filtered listing, open or closed, at the configured position."""
+    """Make one lease for every shard of the filtered listing, open or closed, at the configured position."""
     graph = yield from ShardGraph.steps(shards)
     return (yield from in_order(graph, dict.fromkeys(graph.shards, initial.sentinel)))
 
@@ -158,7 +158,7 @@ def missing_leases(
     unreadable: Collection[str] = (),
     snapshot: Collection[str] = (),
 ) -> Steps[tuple[Lease, ...]]:
-    """Return the leases to create for a table with rows, ancestors first: by starting sequence number, then shard id.
+    """Find the leases to create for a table with rows, ancestors first: by starting sequence number, then by shard id.
 
     `unreadable` names rows that exist but cannot be parsed; they count as leased. `snapshot` names the shards that were
     open at the configured timestamp, if that is known. Four additions to Java's rules, which `Walk` follows:
@@ -202,7 +202,7 @@ def _accepted_inconsistency(graph: ShardGraph, ignore_unexpected_children: bool)
 def _missing_children(
     graph: ShardGraph, rows: Mapping[str, Lease | None], skipped: frozenset[str]
 ) -> Steps[frozenset[str]]:
-    """Return children without a row that nobody else will create, because a parent *with* a row is over.
+    """Find children without a row that nobody else will create, because a parent *with* a row is over.
 
     Over means: its row is at SHARD_END, or it is trimmed, so that its consumer will end without learning its children.
     Such a child was never processed and deleted (shards#deletion-order-of-rows), so TRIM_HORIZON repeats nothing; an
@@ -236,7 +236,7 @@ def _missing_children(
 
 
 def _settled(graph: ShardGraph, leased: frozenset[str], snapshot: Collection[str]) -> Steps[frozenset[str]]:
-    """Return shards without a row that need not be read: nothing above them has a row, and something below was begun.
+    """Find shards without a row that need not be read: nothing above them has a row, and something below was begun.
 
     A row below exists because this shard ended, or because the application began after it; a `snapshot` of a timestamp
     says that the application begins after it. With a row above it, the way down from there is still to come,
@@ -281,7 +281,7 @@ class Walk:
         return [p for p in self.graph.listed_parents(shard_id) if p not in self.settled]
 
     def _visit(self, start: str) -> Steps[bool]:
-        """Return whether `start` descends from a shard that has a lease or gets one; memoised."""
+        """Find whether `start` descends from a shard that has a lease or gets one; memoised."""
         entered: set[str] = set()
         stack = [start]
         while stack:
@@ -319,7 +319,7 @@ class Walk:
 
 
 def in_order(graph: ShardGraph, checkpoints: Mapping[str, Position]) -> Steps[tuple[Lease, ...]]:
-    """Return ancestors first, so that a run that breaks off leaves a table from which the next run goes on."""
+    """Make the leases, ancestors first: a run that breaks off leaves a table from which the next run goes on."""
     keyed = []
     for number, shard_id in enumerate(checkpoints):
         if number % SLICE == 0:

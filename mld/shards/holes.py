@@ -65,7 +65,7 @@ class Findings:
 def examine(
     leases: Sequence[Lease], unreadable: Collection[str] = (), known: Mapping[str, HashRange | None] | None = None
 ) -> Steps[Findings]:
-    """Return the findings of one scan. `known`: ranges that rows lack, None for trimmed shards."""
+    """Find what is wrong: the findings of one scan. `known`: ranges that rows lack, None for trimmed shards."""
     if not leases and not unreadable:
         return Findings(is_empty=True)
     learnt = known or {}

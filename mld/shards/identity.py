@@ -51,7 +51,7 @@ ShardVerdict = ShardIsOver | ShardIsListed | Park
 
 
 def foreign_evidence(shards: Sequence[Shard], leases: Sequence[Lease]) -> Steps[str | None]:
-    """Return why the rows certainly belong to another stream, as a sentence with the remedy; None if that is not
+    """Find why the rows certainly belong to another stream, as a sentence with the remedy; None if that is not
     certain.
 
     Certain are a shard id with another hash range, and a checkpoint outside its shard's sequence numbers: below the
@@ -110,7 +110,7 @@ class Survey:
         kind: StreamKind = StreamKind.KINESIS,
         now_s: float = 0.0,
     ) -> Steps[Survey]:
-        """Return the survey of these rows and, unless they could not be listed, these shards. `now_s` is for
+        """Make the survey of these rows and, unless they could not be listed, these shards. `now_s` is for
         DynamoDB.
         """
         rows = {lease.key: lease for lease in leases}
@@ -215,7 +215,7 @@ def _shares_keys(shard: Shard, lease: Lease) -> bool:
 
 
 def _known_shard(leases: Sequence[Lease], shards: Sequence[Shard], kind: StreamKind) -> Steps[str | None]:
-    """Return a listed shard that one of our rows describes, or None.
+    """Find a listed shard that one of our rows describes, or None.
 
     Streams of equal size share shard ids and hash ranges, so a row must also have a checkpoint among that shard's
     sequence numbers. Only a table without any such checkpoint, which has none to lose, is taken by id and range alone.

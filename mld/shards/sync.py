@@ -110,7 +110,7 @@ class ShardSync:
         return await self._counted(self._sync_with(scan, shards))
 
     async def _counted(self, syncing: Awaitable[SyncResult]) -> SyncResult:
-        """Return what it returns. One that is refused counts as a failure, as one that raises does."""
+        """Count a sync. One that is refused counts as a failure, as one that raises does."""
         began_at = self.clock.monotonic()
         try:
             result = await syncing

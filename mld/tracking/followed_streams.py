@@ -12,9 +12,9 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from mld.core.error_boundary import survived
 from mld.core.errors import StartupError, StreamError, StreamNotFoundError
 from mld.core.stream_ids import working_for
-from mld.core.surviving import survived
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan

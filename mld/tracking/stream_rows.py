@@ -119,7 +119,7 @@ class ConsumedStreams:
         self.ids: frozenset[str | None] = frozenset(ids)
 
     def has(self, stream: str | None) -> bool:
-        """Return an `IsVisible`."""
+        """Return whether the stream is consumed: an `IsVisible`."""
         return stream in self.ids
 
 

@@ -17,11 +17,11 @@ from random import Random
 
 from mld.consumer.ports import EndVerdict, MissingVerdict, ShardSource, Signal
 from mld.core.clock import Clock
+from mld.core.error_boundary import survived
 from mld.core.errors import StartupError, StreamError, StreamNotFoundError, StreamThrottledError, StreamUnavailableError
 from mld.core.positions import InitialPosition
 from mld.core.stream_ids import working_for
 from mld.core.streams import ChildShard, StreamKind, Streams
-from mld.core.surviving import survived
 from mld.fleet.fleet import Fleet
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan

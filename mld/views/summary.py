@@ -8,7 +8,7 @@ import logging
 from dataclasses import dataclass
 
 from mld.core.clock import Clock, wait_for_event
-from mld.core.surviving import kept_running
+from mld.core.error_boundary import kept_running
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Metrics
 from mld.views.status_line import TROUBLE

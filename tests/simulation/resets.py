@@ -14,13 +14,13 @@ from random import Random
 from typing import Any
 
 from mld.core.errors import MldError
-from mld.operating.application import Application, application_with
+from mld.operating.application import Application
 from mld.operating.plan import Fate
 from mld.operating.points import Point, PointKind
 from mld.operating.resetting import Reset, resolve
-from tests.support.fleet import STREAM, Fleet, settings_of
+from tests.support.changes import operator_on
+from tests.support.fleet import Fleet
 from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled
-from tests.twins.kinesis_model import ModelFanOut
 
 MODES = (
     {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"},
@@ -157,8 +157,7 @@ class ResetWorld:
             return replace(kind, delay_before_s=self.plan.away_s, delay_after_s=self.plan.away_s)
 
         self.fleet.dynamo.faults = fault
-        streams = ModelFanOut(self.fleet.kinesis, STREAM, self.fleet.clock)
-        return application_with(settings_of(), self.fleet.dynamo.client(name), streams, self.fleet.clock)
+        return operator_on(self.fleet, name)
 
     async def keep_putting(self) -> None:
         while self.plan.is_busy:

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import pytest
 
-from mld.operating.application import Application, application_with
 from mld.operating.plan import Fate
 from mld.operating.points import Point, PointKind
 from mld.operating.resetting import resolve
-from tests.simulation.java_world import STREAM, JavaWorld, in_world
+from tests.simulation.java_world import JavaWorld, in_world
 from tests.simulation.resets import live
 from tests.simulation.test_java2 import START_S as START_2_S
 from tests.simulation.test_java2 import Java2World
 from tests.simulation.test_java3 import START_S as START_3_S
 from tests.simulation.test_java3 import Java3World
-from tests.support.fleet import settings_of
-from tests.twins.kinesis_model import ModelFanOut
+from tests.support.changes import operator_on
 from tests.virtual_time import run_virtual
 
 SEEDS = 12
@@ -36,13 +34,8 @@ def test_nothing_is_lost_or_skipped_by_many_resets() -> None:
         run_virtual(live(seed))
 
 
-def operator_of(world: JavaWorld) -> Application:
-    streams = ModelFanOut(world.kinesis, STREAM, world.clock)
-    return application_with(settings_of(), world.dynamo.client("operator"), streams, world.clock)
-
-
 async def reset_all(world: JavaWorld) -> None:
-    app = operator_of(world)
+    app = operator_on(world)
     seen = await app.require_table()
     wanted = await resolve(app, seen.table, Point(PointKind.TRIM_HORIZON), None)
     outcomes = await app.carry_out(wanted.plan, lambda _: None, seen, stop_fleet=True)
@@ -74,7 +67,7 @@ async def test_a_java_leader_leaves_the_leases_of_an_operator_alone(world: Java3
     await world.wait(START_3_S + 60)
     assert world.seen() == world.put
 
-    app = operator_of(world)
+    app = operator_on(world)
     async with app.hold(await app.look()) as hold:
         await hold.take((await app.look()).table.scan.leases, by_force=True)
         await world.wait(app.lease_duration_s)

@@ -1,4 +1,4 @@
-"""What a change of a plan is as a request of DynamoDB."""
+"""An operator beside a fleet in memory, and what a change of a plan is as a request of DynamoDB."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import Any
 
 from mld.leases import rows
 from mld.leases.writes import request_of
+from mld.operating.application import Application, application_with
 from mld.operating.plan import Change
+from tests.support.fleet import settings_of
+from tests.twins.kinesis_model import ModelFanOut
 
 
 def operation_of(change: Change) -> str:
@@ -15,3 +18,10 @@ def operation_of(change: Change) -> str:
 
 def request_for(change: Change) -> dict[str, Any]:
     return request_of(change.write, rows.KEY if change.place is None else change.place.key)[1]
+
+
+def operator_on(world: Any, sender: str = "operator", **keys: str) -> Application:
+    """Return the application of a fleet as a command sees it."""
+    settings = settings_of(**keys)
+    streams = ModelFanOut(world.kinesis, settings.stream_name, world.clock)
+    return application_with(settings, world.dynamo.client(sender), streams, world.clock)

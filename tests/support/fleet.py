@@ -12,8 +12,8 @@ from typing import Any
 
 from mld.aws.counted import CountedService
 from mld.core.streams import ChildBatch
-from mld.daemon.assembly import SourcePorts, StreamPorts, assemble, initial_position
-from mld.daemon.until_tip import CatchUpRules, RunUntilTip, UntilTip
+from mld.daemon.assembly import SourcePorts, StreamPorts, assemble
+from mld.daemon.until_tip import RunUntilTip, UntilTip
 from mld.fleet.parts import DetectLoad, no_load
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import parse_row
@@ -140,9 +140,7 @@ class Fleet:
             prepare=None if self.prepare_of is None else self.prepare_of(metrics),
         )
         if until_tip is not None:
-            duration_s = settings.leases.duration_s
-            rules = CatchUpRules(duration_s, initial_position(settings), until_tip.time_max_s)
-            worker = RunUntilTip(worker, metrics, worker_id, self.clock, rules)
+            worker = RunUntilTip(worker, metrics, worker_id, self.clock, settings, until_tip)
         task = asyncio.create_task(worker.run(settings.shutdown_grace_s))
         streams = None if ports is None else ports.streams
         running = Running(worker, task, host, streams, worker_id, metrics)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from mld.operating.service_unit import ServiceFacts, unit
-from mld.properties import reference as keys
-from mld.views import reference as metrics
+from tests.support import metrics_page as metrics
+from tests.support import settings_page as keys
 from tests.support.servers import ROOT
 
 PLAIN_SERVICE = ServiceFacts(

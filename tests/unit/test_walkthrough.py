@@ -1,4 +1,4 @@
-"""docs/develop/architecture.md walks a newcomer through functions, named as `module:function`: each of them exists."""
+"""Pages walk a newcomer through functions, named as `module:function`: each of them exists."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/develop/architecture.md").read_text(encoding="utf-8")
+LIFE = (ROOT / "docs/develop/worker.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`((?:mld|protocol|properties|processors)[\w.]*):([\w.]+)`")
+STEP = re.compile(r"(mld(?:\.\w+)+):([\w.]+)")
 WALKS = ("A record", "A lease", "A checkpoint")
 
 
-@pytest.mark.parametrize(("module", "name"), sorted(set(NAMED.findall(PAGE))))
+@pytest.mark.parametrize(("module", "name"), sorted({*NAMED.findall(PAGE), *STEP.findall(LIFE)}))
 def test_what_it_names_is_defined_there(module: str, name: str) -> None:
     assert name in defined_in(ROOT / (module.replace(".", "/") + ".py"))
 
@@ -26,6 +28,11 @@ def test_every_step_of_a_walk_names_one(walk: str) -> None:
     steps = [line for line in section.splitlines() if re.match(r"\| \d+ \|", line)]
     assert len(steps) >= 10
     assert [line for line in steps if len(NAMED.findall(line)) != 1] == []
+
+
+def test_the_life_of_a_worker_is_one_screen() -> None:
+    assert len(LIFE.splitlines()) <= 80
+    assert len(STEP.findall(LIFE)) >= 20
 
 
 def test_the_objects_at_run_time_are_classes() -> None:

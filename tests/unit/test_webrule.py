@@ -1,4 +1,4 @@
-"""Who may call an HTTP surface of ours, as a table: headers of programs pass, those of pages and odd ones do not."""
+"""Who may call an HTTP server of ours, as a table: headers of programs pass, those of pages and odd ones do not."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mld.core.surviving import survived
+from mld.core.error_boundary import survived
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mld.core.clock import wait_for_event
+from mld.core.error_boundary import survived
 from mld.core.errors import MldError, StartupError
-from mld.core.surviving import survived
 from mld.daemon.group.membership import DEFINED, LIFELINE, PAGES, WORKER, news_of_end
 from mld.daemon.group.rules import (
     FENCE_S,

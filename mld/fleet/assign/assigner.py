@@ -35,8 +35,8 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from mld.core.clock import Clock, millis_since, wait_for_event
+from mld.core.error_boundary import bounded, survived
 from mld.core.errors import MldError
-from mld.core.surviving import ours, survived
 from mld.core.turns import in_turns
 from mld.fleet.assign.assignment import Plan, decide, shuffling
 from mld.fleet.assign.loads import AssignmentRules, Why, live_workers, reports_among
@@ -85,7 +85,7 @@ class Leadership:
         return replace(self, failures=0)
 
     def after_failure(self) -> Leadership | None:
-        """Return none if another worker should lead."""
+        """Return None if another worker should lead."""
         failures = self.failures + 1
         return replace(self, failures=failures) if failures < FAILED_RUNS_MAX else None
 
@@ -209,7 +209,7 @@ class Assigner:
                 await self.clock.sleep(max(0.0, started_at + WAKE_GAP_S - self.clock.monotonic()))
 
     async def run_once(self, *, early: bool = False) -> RunReport | None:
-        """Return one run; None if we do not lead or the run failed. Failures are logged and counted, never raised."""
+        """Make one run; None if we do not lead or the run failed. Failures are logged and counted, never raised."""
         async with self._one_run:
             if not await self.leader.is_leader():
                 self._leadership = None
@@ -332,7 +332,7 @@ class Assigner:
         for attempt in range(1, LOAD_ATTEMPTS + 1):
             began_at = self.clock.monotonic()
             try:
-                return began_at, await ours(read(), "loading what is assigned")
+                return began_at, await bounded(read(), "loading what is assigned")
             except MldError as error:
                 if attempt == LOAD_ATTEMPTS:
                     raise

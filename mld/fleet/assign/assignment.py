@@ -90,7 +90,7 @@ def decide(
     balance: bool,
     by_count: bool,
 ) -> Steps[Plan]:
-    """Return the moves: by utilization and throughput, or `by_count`, to the worker with the fewest leases.
+    """Decide the moves: by utilization and throughput, or `by_count`, to the worker with the fewest leases.
 
     `observations` know the scan already; `workers` are the active.
     """

@@ -20,9 +20,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 from mld.core.clock import Clock, wait_for_event
+from mld.core.error_boundary import survived
 from mld.core.errors import TableUnavailableError
 from mld.core.periods import LOOK_PERIOD_S
-from mld.core.surviving import survived
 from mld.core.turns import in_turns
 from mld.fleet.assign.assigner import Reports
 from mld.fleet.assign.loads import Move, Why, reports_among

@@ -84,7 +84,7 @@ def live_workers(active: Iterable[WorkerReport], ema_alpha: float) -> Steps[list
 
 
 def reports_among(rows: Sequence[Row]) -> Steps[reports.ReportScan]:
-    """Return the worker reports among the rows of the lease table that are no leases."""
+    """Find the worker reports among the rows of the lease table that are no leases."""
     found: list[WorkerReport] = []
     corrupt: list[tuple[str, str]] = []
     for start in range(0, len(rows), STEP_REPORTS):
@@ -246,7 +246,7 @@ def survey(
     *,
     wall_s: float,
 ) -> Steps[View]:
-    """Return the view of the leases as scanned and observed. Of several entries of one worker the last counts."""
+    """Make the view of the leases as scanned and observed. Of several entries of one worker the last counts."""
     by_id = {worker.worker: worker for worker in workers}
     loads = {name: Load(name, is_drained=by_id[name].is_drained) for name in sorted(by_id)}
     view = View(rules, loads, leases=len(leases))

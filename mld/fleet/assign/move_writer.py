@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from mld.core.clock import Clock
-from mld.core.surviving import survived
+from mld.core.error_boundary import survived
 from mld.core.turns import a_few_at_a_time
 from mld.fleet.assign.loads import Move, Why
 from mld.fleet.assign.observations import Observations

@@ -101,7 +101,7 @@ class Observations:
         return None if pulse is None else pulse.value
 
     def scanned(self, leases: Sequence[Lease], now: float) -> Steps[None]:
-        """Return a scan that ended at `now` showed these leases and no others."""
+        """Take note of these leases, and no others, shown by a scan that ended at `now`."""
         for number, lease in enumerate(leases):
             self.saw(lease, now)
             if number % STEP_LEASES == STEP_LEASES - 1:
@@ -196,7 +196,7 @@ class Observations:
 
 
 def expired_keys(observations: Observations, leases: Iterable[Lease], now: float) -> Steps[frozenset[str]]:
-    """Return the leases that are nobody's or expired."""
+    """Find the leases that are nobody's or expired."""
     expired = []
     for number, lease in enumerate(leases):
         if observations.is_expired(lease, now):

@@ -114,7 +114,7 @@ class Takeover:
     def saw_all(
         self, leases: Sequence[Lease], reports: Sequence[WorkerReport], heartbeats: Mapping[str, str], now: float
     ) -> Steps[None]:
-        """Return a whole look that ended at `now`; `heartbeats` are the heartbeats by worker."""
+        """Take note of a whole look that ended at `now`; `heartbeats` are those of the workers."""
         self.membership.saw_reports(reports, now)
         self.observations.heard(heartbeats, now)
         there = {lease.key for lease in leases}
@@ -155,7 +155,7 @@ class Takeover:
         return tuple(chosen)
 
     def saw_part(self, leases: Sequence[Lease], part: int, now: float) -> Steps[None]:
-        """Return a look at one part that ended at `now`."""
+        """Take note of a look at one part that ended at `now`."""
         for number, lease in enumerate(leases):
             self._saw(lease, now)
             self._parts[lease.key] = part
@@ -196,9 +196,7 @@ class Takeover:
         return owning, renewing
 
     def _end_patience(self, leases: Sequence[Lease]) -> Steps[None]:
-        """Return a Java worker that renewed something before and renews nothing now will not discover anything any
-        more.
-        """
+        """Wait no longer for Java workers that renewed something before and renew nothing now."""
         dead = self.membership.silent & self._renewed_once
         for number, lease in enumerate(leases):
             if lease.actual_owner in dead:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 
 from mld.core.clock import Clock
-from mld.core.surviving import survived
+from mld.core.error_boundary import survived
 from mld.fleet.leader import shuffle
 from mld.fleet.leader.lock_election import LockElection
 from mld.fleet.values import LeaderDecider

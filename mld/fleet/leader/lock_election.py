@@ -22,8 +22,8 @@ from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.core.clock import Clock
+from mld.core.error_boundary import survived
 from mld.core.errors import TableUnavailableError
-from mld.core.surviving import survived
 from mld.fleet.leader import candidate, lock
 from mld.fleet.leader.lock import LEASE_S, LOCK_KEY, Claim, LockRow, SeenLock, Versions
 from mld.fleet.values import Place

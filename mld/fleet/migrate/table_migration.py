@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 
 from mld.core.clock import Clock
+from mld.core.error_boundary import survived
 from mld.core.errors import MldError, StartupError, TableError
-from mld.core.surviving import survived
 from mld.fleet.leader.lock import LOCK_KEY
 from mld.fleet.migrate import single_table
 from mld.fleet.migrate.single_table import FleetSummary, Routes, Step, chunks, rows_to_move

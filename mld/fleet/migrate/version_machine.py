@@ -13,8 +13,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import TypeAlias
 
 from mld.core.clock import Clock
+from mld.core.error_boundary import survived
 from mld.core.errors import StartupError
-from mld.core.surviving import survived
 from mld.fleet.migrate import versions
 from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersionRow, advanced, first_row
 from mld.fleet.migrate.states_table import StatesTable
@@ -101,7 +101,7 @@ class VersionMachine:
             delay_s = MONITOR_S if await self._look(on_state) else RETRY_S
 
     async def _look(self, on_state: OnState) -> bool:
-        """Return one look at the row; False if a state could not be entered."""
+        """Look at the row once; False if a state could not be entered."""
         match self._version:
             case ClientVersion.V3X_WITH_ROLLBACK:
                 self._counts.in_3x.note(1)
@@ -182,7 +182,7 @@ class VersionMachine:
         return None, self.migration.routes.write_place
 
     async def _write(self, row: ClientVersionRow | None, place: Place, version: ClientVersion) -> bool:
-        """Return a row that exists is changed where it was read: Java looks for it in its own place and changes
+        """Change a row that exists where it was read: Java looks for it in its own place and changes
         nothing.
         """
         now_ms = int(self.clock.wall() * 1000)

@@ -24,7 +24,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 
 from mld.core.clock import Clock, wait_for_event
-from mld.core.surviving import survived
+from mld.core.error_boundary import survived
 from mld.fleet.report import reports
 from mld.fleet.report.cpu import percent
 from mld.fleet.report.platform import LoadSource, LoadUnreadableError
@@ -237,7 +237,7 @@ class _Switch:
         self.off.set()
 
     def turn(self, on: bool) -> bool:
-        """Return true if this turned it on."""
+        """Turn it on or off; True if this turned it on."""
         begins = on and self.off.is_set()
         rising, falling = (self.on, self.off) if on else (self.off, self.on)
         falling.clear()

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
+from mld.core.error_boundary import bounded
 from mld.core.errors import TableError, TableMissingError, TableUnavailableError
-from mld.core.surviving import ours
 from mld.fleet.report import reports
 from mld.fleet.report.reports import CorruptReportError, ReportScan
 from mld.fleet.values import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, EntityType, Place, WorkerReport
@@ -177,6 +177,6 @@ class StoredReports:
         for report in stale:
             if (place := places.get(report.legacy)) is not None:
                 try:
-                    await ours(ReportsTable(self._service, place).delete_stale(report), "deleting reports")
+                    await bounded(ReportsTable(self._service, place).delete_stale(report), "deleting reports")
                 except TableError as error:
                     log.info("report %s not deleted: %s", report.worker, error, extra={"action": "stale_not_deleted"})

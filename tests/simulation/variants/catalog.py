@@ -91,7 +91,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
     _variant(
         "exception_is_passed_on",
         "loops survive nothing but our own errors",
-        ("core.surviving", "    if is_broken_invariant(error):\n        raise error\n", "    raise error\n"),
+        ("core.error_boundary", "    if is_broken_invariant(error):\n        raise error\n", "    raise error\n"),
     ),
     # --- leases ---
     _variant(
@@ -346,7 +346,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "SHARD_END is checkpointed before the children have rows",
         (
             "consumer.consumer",
-            '            match await ours(preparing, "preparing the end of a shard", self.key):\n',
+            '            match await bounded(preparing, "preparing the end of a shard", self.key):\n',
             "            preparing.close()\n            match EndVerdict.READY:\n",
         ),
     ),

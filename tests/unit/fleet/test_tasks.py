@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from mld.core.clock import LoopClock
-from mld.core.surviving import RESTART_PAUSE_S
+from mld.core.error_boundary import RESTART_PAUSE_S
 from mld.fleet.tasks import Task, TaskList, Until
 from tests.virtual_time import run_virtual
 

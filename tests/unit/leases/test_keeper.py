@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from mld.core.clock import LoopClock
+from mld.core.error_boundary import is_broken_invariant
 from mld.core.errors import LeaseLostError, TableUnavailableError
 from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
-from mld.core.surviving import is_broken_invariant
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Failing, Lease

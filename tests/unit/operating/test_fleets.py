@@ -12,25 +12,20 @@ from mld.core.errors import TableError
 from mld.core.positions import TRIM_HORIZON, InitialPosition
 from mld.leases.lease import Lease
 from mld.leases.rows import OWNER
-from mld.operating.application import Application, application_with
+from mld.operating.application import Application
 from mld.operating.operator_hold import OPERATOR_PREFIX, operator_hold
 from mld.operating.plan import ActPlan, ActRefusedError, Fate, RawTable
 from mld.operating.points import Point, PointKind
 from mld.operating.resetting import resolve
 from mld.operating.skipping import SkipRange, skip
-from tests.support.fleet import STREAM, TABLE, Fleet, in_fleet, settings_of
+from tests.support.changes import operator_on
+from tests.support.fleet import TABLE, Fleet, in_fleet
 from tests.twins.dynamo import Fault, lost_reply, lost_request
-from tests.twins.kinesis_model import ModelFanOut
 
 SHARD_0, SHARD_1 = "shardId-000000000000", "shardId-000000000001"
 MODES = ["CLIENT_VERSION_CONFIG_3X", "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"]
 HORIZON = Point(PointKind.TRIM_HORIZON)
 BEGINNING = InitialPosition(TRIM_HORIZON)
-
-
-def application(world: Fleet, name: str = "operator") -> Application:
-    streams = ModelFanOut(world.kinesis, STREAM, world.clock)
-    return application_with(settings_of(), world.dynamo.client(name), streams, world.clock)
 
 
 async def reset(app: Application, point: Point, *, stop_fleet: bool = True) -> list[Any]:
@@ -65,7 +60,7 @@ async def test_a_running_fleet_reads_everything_again(world: Fleet, mode: str) -
     await processed(world)
     world.recorder.deliveries.clear()
 
-    outcomes = await reset(application(world), HORIZON)
+    outcomes = await reset(operator_on(world), HORIZON)
 
     assert {outcome.fate for outcome in outcomes} == {Fate.DONE}
     await world.until(world.all_delivered, 200)
@@ -77,7 +72,7 @@ async def test_no_worker_reads_while_the_rows_are_written(world: Fleet) -> None:
     for number in (1, 2):
         world.start(f"w{number}", seed=number, clientVersionConfig=MODES[0])
     await processed(world)
-    app = application(world)
+    app = operator_on(world)
     async with operator_hold(app.leases, app.clock, app.lease_duration_s) as hold:
         await hold.take((await app.look()).table.scan.leases, by_force=True)
         await world.advance(app.lease_duration_s)
@@ -95,7 +90,7 @@ async def test_leases_whose_rows_move_faster_than_the_table_answers_are_taken(wo
     world.start("w1", clientVersionConfig=mode)
     await processed(world)
     world.dynamo.faults = lambda sender, *_: FAR if sender == "operator" else None
-    app = application(world)
+    app = operator_on(world)
     producing = asyncio.create_task(keep_putting(world))
     seen = await app.look()
     await world.advance(1)
@@ -119,7 +114,7 @@ async def test_leases_whose_rows_move_faster_than_the_table_answers_are_taken(wo
 async def test_an_operator_that_dies_leaves_a_fleet_that_goes_on(world: Fleet) -> None:
     world.start("w1")
     await processed(world)
-    acting = asyncio.create_task(reset(application(world), HORIZON))
+    acting = asyncio.create_task(reset(operator_on(world), HORIZON))
     await world.until(lambda: any(owner.startswith(OPERATOR_PREFIX) for owner in _owners(world)))
     world.dynamo.faults = lambda sender, *_: lost_request() if sender == "operator" else None  # as kill -9
     acting.cancel()
@@ -129,7 +124,7 @@ async def test_an_operator_that_dies_leaves_a_fleet_that_goes_on(world: Fleet) -
     await world.until(world.all_delivered, 200)
 
     world.recorder.deliveries.clear()
-    await reset(application(world, "another"), HORIZON)
+    await reset(operator_on(world, "another"), HORIZON)
     await world.until(world.all_delivered, 200)
 
 
@@ -139,7 +134,7 @@ async def test_two_operators_are_not_at_work_at_once(world: Fleet) -> None:
     await processed(world)
     await worker.stop()
     results = await asyncio.gather(
-        *(reset(application(world, name), HORIZON) for name in ("one", "two")), return_exceptions=True
+        *(reset(operator_on(world, name), HORIZON) for name in ("one", "two")), return_exceptions=True
     )
     refused = [one for one in results if isinstance(one, ActRefusedError)]
     assert len(refused) <= 1
@@ -147,13 +142,13 @@ async def test_two_operators_are_not_at_work_at_once(world: Fleet) -> None:
         assert "somebody else is at work" in str(one)
     assert {lease.checkpoint for lease in _leases(world)} == {TRIM_HORIZON}
 
-    app = application(world)
+    app = operator_on(world)
     async with operator_hold(app.leases, app.clock, app.lease_duration_s) as hold:
         await hold.take((await app.look()).table.scan.leases, by_force=False)
         with pytest.raises(ActRefusedError, match="another operator is at work on this table"):
             await app.require_no_operators(await app.look())
         with pytest.raises(ActRefusedError, match="another operator is at work on this table"):
-            await reset(application(world, "two"), HORIZON)
+            await reset(operator_on(world, "two"), HORIZON)
 
 
 @in_fleet(2)
@@ -161,7 +156,7 @@ async def test_a_worker_that_starts_after_the_look_is_not_pushed_aside(world: Fl
     worker = world.start("w1")
     await processed(world)
     await worker.stop()
-    app = application(world)
+    app = operator_on(world)
     seen = await app.require_table()
     await app.require_no_owners(seen, "stop them")
     wanted = await resolve(app, seen.table, HORIZON, None)
@@ -177,7 +172,7 @@ async def test_a_worker_that_starts_after_the_look_is_not_pushed_aside(world: Fl
 async def test_living_owners_are_named_and_dead_ones_are_not_waited_for_twice(world: Fleet) -> None:
     worker = world.start("w1")
     await processed(world)
-    app = application(world)
+    app = operator_on(world)
     with pytest.raises(ActRefusedError, match=r"workers are alive: w1 \(2 leases\); stop them"):
         await app.require_no_owners(await app.look(), "stop them")
     await worker.crash()
@@ -199,7 +194,7 @@ async def test_a_worker_without_a_lease_is_known_by_its_reports(world: Fleet) ->
     await world.advance(60)
     await idle.crash()
     await world.dynamo.call("DeleteItem", {"TableName": TABLE, "Key": {"leaseKey": {"S": SHARD_0}}})
-    app = application(world)
+    app = operator_on(world)
     with pytest.raises(ActRefusedError, match=r"workers are alive: w3 \(0 leases\); stop them"):
         await app.require_no_workers(await app.look(), "stop them")
     await third.crash()
@@ -212,7 +207,7 @@ async def test_workers_whose_heartbeats_stand_for_their_leases_are_alive(world: 
     world.start("w1", clientVersionConfig=MODES[0])
     await processed(world)
     await world.advance(60)
-    app = application(world)
+    app = operator_on(world)
     with pytest.raises(ActRefusedError, match="workers are alive: w1"):
         await app.require_no_owners(await app.look(), "stop them")
     world.recorder.deliveries.clear()
@@ -225,7 +220,7 @@ async def test_a_stolen_lease_is_taken_back(world: Fleet) -> None:
     worker = world.start("w1")
     await processed(world)
     await worker.stop()
-    app = application(world)
+    app = operator_on(world)
     seen = await app.require_table()
     wanted = await resolve(app, seen.table, HORIZON, None)
     thefts = iter(["thief"])
@@ -262,14 +257,14 @@ async def test_lost_requests_and_replies_change_nothing(world: Fleet, fault: Any
     world.dynamo.faults = every_second
     for _ in range(4):
         try:
-            outcomes = await reset(application(world), HORIZON)
+            outcomes = await reset(operator_on(world), HORIZON)
         except Exception as error:
             assert "lost" in str(error) or "no answer" in str(error)
         else:
             if all(outcome.fate is Fate.DONE for outcome in outcomes):
                 break
     world.dynamo.faults = None
-    await reset(application(world), HORIZON)
+    await reset(operator_on(world), HORIZON)
     assert {lease.key: lease.checkpoint for lease in _leases(world)} == {SHARD_0: TRIM_HORIZON, SHARD_1: TRIM_HORIZON}
 
 
@@ -282,7 +277,7 @@ async def test_without_permission_nothing_is_changed(world: Fleet) -> None:
     for operation in ("UpdateItem", "Scan"):
         world.dynamo.forbidden = {operation}
         with pytest.raises(TableError, match=f"{operation}: AccessDenied"):
-            await reset(application(world), HORIZON)
+            await reset(operator_on(world), HORIZON)
     world.dynamo.forbidden = set()
     assert world.dynamo.rows(TABLE) == before
 
@@ -298,7 +293,7 @@ async def test_a_running_worker_goes_on_after_what_is_skipped(world: Fleet, mode
     await processed(world, 20)
     world.recorder.deliveries.clear()
 
-    app = application(world)
+    app = operator_on(world)
     passed, outcome = await skip(
         app, await app.look(), world.lease(SHARD_0), SkipRange(count=5), BEGINNING, tmp_path / "out"
     )
@@ -315,7 +310,7 @@ async def test_a_worker_that_gets_its_lease_back_at_once_works_on_it_at_once(wor
     world.recorder.checkpoint_every_batch = False
     world.start("w1", clientVersionConfig=MODES[0], leaseAssignmentIntervalMillis="1000")
     await processed(world, 20)
-    app = application(world)
+    app = operator_on(world)
     for number in range(4):
         lease = world.lease(SHARD_0)
         await skip(app, await app.look(), lease, SkipRange(count=1), BEGINNING, tmp_path / f"{number}")
@@ -332,7 +327,7 @@ async def test_a_checkpoint_stays_if_the_file_cannot_be_written(world: Fleet) ->
     await processed(world, 5)
     await worker.stop()
     before = world.lease(SHARD_0).checkpoint
-    app = application(world)
+    app = operator_on(world)
     with pytest.raises(ActRefusedError, match="cannot write"):
         await skip(app, await app.look(), world.lease(SHARD_0), SkipRange(count=1), BEGINNING, Path("/proc/none"))
     assert world.lease(SHARD_0).checkpoint == before

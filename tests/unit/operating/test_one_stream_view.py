@@ -10,7 +10,7 @@ import pytest
 from mld.core.positions import TRIM_HORIZON, Position
 from mld.leases.lease import Lease
 from mld.leases.rows import new_row
-from mld.operating.application import Application, application_with
+from mld.operating.application import Application
 from mld.operating.backup import BackupHeader
 from mld.operating.naming import in_stream, of_stream, require_form, stream_id_in, within
 from mld.operating.plan import ActPlan, ActRefusedError, Change, RawTable, create, raw_table, remove, rewrite
@@ -21,10 +21,9 @@ from mld.properties.settings import StreamSetting
 from mld.properties.values import StreamArn
 from mld.tracking import stream_list
 from mld.tracking.stream_list import ListedStream, TrackedList
-from tests.support.changes import request_for
+from tests.support.changes import operator_on, request_for
 from tests.support.fleet import TABLE, settings_of
 from tests.support.many import ManyFleet, in_many_fleet
-from tests.twins.kinesis_model import ModelFanOut
 
 SHARD_0, SHARD_1 = "shardId-000000000000", "shardId-000000000001"
 ORDERS, CLICKS = "111111111111:orders:17", "111111111111:clicks:18"
@@ -119,10 +118,7 @@ def test_a_file_gives_what_it_has_of_the_stream_and_is_refused_if_it_has_the_oth
 
 
 def application(world: ManyFleet, name: str) -> Application:
-    streams = ModelFanOut(world.kinesis, name, world.clock)
-    settings = settings_of(streamName=name)
-    made = application_with(settings, world.dynamo.client("operator"), streams, world.clock)
-    return replace(made, stream=world.stream_id(name), is_several=True)
+    return replace(operator_on(world, streamName=name), stream=world.stream_id(name), is_several=True)
 
 
 @in_many_fleet("orders", "clicks", shard_count=2)

@@ -95,7 +95,7 @@ def test_the_lease_is_that_of_the_stream_and_of_its_latest_incarnation(several: 
 
 def test_each_stream_is_probed_with_its_own_settings_and_former_ones_not(several: Settings) -> None:
     leases = [lease("222222222222:payments:5"), lease("1:gone:5"), lease("1:orders:5"), lease("1:orders:5", "other")]
-    found = [(one.stream_name, one.kinesis_region, len(some)) for one, some in by_stream(several, leases)]
+    found = [(one.stream_name, one.kinesis.region, len(some)) for one, some in by_stream(several, leases)]
     assert found == [("payments", "us-east-1", 1), ("orders", "eu-west-1", 2)]
 
 

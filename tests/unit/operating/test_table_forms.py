@@ -8,16 +8,15 @@ import pytest
 
 from mld.core.errors import TableError
 from mld.leases import rows
-from mld.operating.application import Application, application_with
+from mld.operating.application import Application
 from mld.operating.plan import ActRefusedError, RawTable, Row, raw_table
 from mld.operating.reshaping import reshape, to_one, to_several
 from mld.operating.table_forms import Reshaping, TableForm
 from mld.tracking import stream_list
 from mld.tracking.stream_list import ListedStream, TrackedList
-from tests.support.changes import operation_of, request_for
+from tests.support.changes import operation_of, operator_on, request_for
 from tests.support.fleet import STREAM, TABLE, Fleet, in_fleet, settings_of
 from tests.twins.dynamo import lost_reply, lost_request
-from tests.twins.kinesis_model import ModelFanOut
 
 ID = "123456789012:orders:1700000000"
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
@@ -206,11 +205,6 @@ def test_a_row_that_moves_meanwhile_ends_it() -> None:
 # --- a command that dies ----------------------------------------------------------------------------------------------
 
 
-def application(world: Fleet, sender: str = "operator") -> Application:
-    streams = ModelFanOut(world.kinesis, STREAM, world.clock)
-    return application_with(settings_of(), world.dynamo.client(sender), streams, world.clock)
-
-
 async def _reshape(app: Application, form: TableForm) -> bool:
     seen = await app.require_table(any_form=True)
     wanted = await (
@@ -251,9 +245,9 @@ async def test_wherever_it_dies_the_same_command_again_makes_the_same_table(
 ) -> None:
     before = await _stopped(world)
     if form is TableForm.ONE:
-        assert await _reshape(application(world), TableForm.SEVERAL)
+        assert await _reshape(operator_on(world), TableForm.SEVERAL)
         before = world.dynamo.rows(TABLE)
-    assert await _reshape(application(world), form)
+    assert await _reshape(operator_on(world), form)
     wanted = world.dynamo.rows(TABLE)
     writes = 2 * len([one for one in before.values() if rows.is_lease(one)]) + 1
 
@@ -271,7 +265,7 @@ async def test_wherever_it_dies_the_same_command_again_makes_the_same_table(
 
         world.dynamo.faults = dies
         with pytest.raises(TableError):
-            assert await _reshape(application(world), form)
+            assert await _reshape(operator_on(world), form)
             raise TableError("the last one of all writes has no fault")
         world.dynamo.faults = None
         mixed = _leases(world)
@@ -281,7 +275,7 @@ async def test_wherever_it_dies_the_same_command_again_makes_the_same_table(
                 places = {row["checkpoint"]["S"] for name, row in mixed.items() if name.rpartition(":")[2] == shard}
                 assert places == {one["checkpoint"]["S"]}, f"{shard} after {survived} writes"
 
-        assert await _reshape(application(world, "again"), form)
+        assert await _reshape(operator_on(world, "again"), form)
         assert world.dynamo.rows(TABLE) == wanted
 
 
@@ -289,9 +283,9 @@ async def test_wherever_it_dies_the_same_command_again_makes_the_same_table(
 async def test_there_and_back_is_the_table_of_before(world: Fleet) -> None:
     await _stopped(world)
     before = _leases(world)
-    assert await _reshape(application(world), TableForm.SEVERAL)
+    assert await _reshape(operator_on(world), TableForm.SEVERAL)
     assert all(key.endswith(row["shardId"]["S"]) and ":" in key for key, row in _leases(world).items())
-    assert await _reshape(application(world), TableForm.ONE)
+    assert await _reshape(operator_on(world), TableForm.ONE)
     told = {"leaseOwner", *rows.STATUS}
     assert _leases(world) == {
         key: {name: value for name, value in row.items() if name not in told} for key, row in before.items()
@@ -304,7 +298,7 @@ async def test_a_living_worker_stands_in_the_way(world: Fleet) -> None:
     world.start("w1")
     world.put(10)
     await world.until(world.all_delivered)
-    app = application(world)
+    app = operator_on(world)
     with pytest.raises(ActRefusedError, match="w1"):
         await app.require_no_workers(await app.require_table(), "stop them first")
 
@@ -328,11 +322,11 @@ async def test_a_worker_that_starts_at_the_same_time_keeps_its_rows_or_does_not_
     worker = world.start("w2", initialPositionInStream="LATEST", clientVersionConfig=mode)
     await world.advance(ahead_s)
     with pytest.raises(ActRefusedError, match="meanwhile"):
-        await _reshape(application(world), TableForm.SEVERAL)
+        await _reshape(operator_on(world), TableForm.SEVERAL)
     assert {key: one["checkpoint"]["S"] for key, one in _leases(world).items() if ":" not in key} == before
     await worker.crash()
     await world.advance(60.0)
-    assert await _reshape(application(world), TableForm.SEVERAL)
+    assert await _reshape(operator_on(world), TableForm.SEVERAL)
     assert {key.rpartition(":")[2]: one["checkpoint"]["S"] for key, one in _leases(world).items()} == before
 
 
@@ -342,7 +336,7 @@ async def test_rows_of_another_stream_are_not_taken_for_those_of_this_one(world:
     for row_ in list(_leases(world).values()):
         world.dynamo.put_row(TABLE, row_ | {"checkpoint": {"S": "1"}})
     with pytest.raises(ActRefusedError, match="check streamName"):
-        await _reshape(application(world), TableForm.SEVERAL)
+        await _reshape(operator_on(world), TableForm.SEVERAL)
 
 
 def _list_row(streams: TrackedList) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from mld.properties.redaction import (
     secrets_in,
     secrets_of_environment,
 )
-from mld.properties.reference import tables
 from mld.properties.remarks import ConfigurationError
 from mld.properties.spark import KEYS as SPARK_KEYS
+from tests.support.settings_page import tables
 from tests.unit.properties.conftest import Configure
 from tests.unit.properties.planted import SHOWN_IN_FULL, found, plants, secret
 

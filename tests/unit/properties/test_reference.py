@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mld.properties.reference import ALL_KEYS, tables
+from tests.support.settings_page import ALL_KEYS, tables
 
 
 def test_the_tables_have_a_row_for_every_key() -> None:

@@ -19,8 +19,8 @@ from mld.aws.client_factory import ClientFactory
 from mld.aws.service import Service
 from mld.core import sparkhosts
 from mld.core.clock import Clock
+from mld.core.error_boundary import kept_running
 from mld.core.errors import StartupError
-from mld.core.surviving import kept_running
 from mld.daemon.systemd import Supervision
 from mld.daemon.worker import Worker
 from mld.fleet.leader.lock import LOCK_KEY
@@ -37,8 +37,8 @@ from mld.views.summary import SummaryLine
 
 
 @dataclass(frozen=True, slots=True)
-class SurfaceParts:
-    """What the surface is made of; `factory` makes clients for views that have a service of their own."""
+class ShowingParts:
+    """What is shown comes from these; `factory` makes clients for views that have a service of their own."""
 
     settings: Settings
     worker: Worker
@@ -53,7 +53,7 @@ class SurfaceParts:
 
 
 @asynccontextmanager
-async def surface(parts: SurfaceParts) -> AsyncIterator[None]:
+async def showing(parts: ShowingParts) -> AsyncIterator[None]:
     """Show what the settings ask for while the worker runs. Raises StartupError if an address cannot be had."""
     status = _status_of(parts)
     async with AsyncExitStack() as stack:
@@ -70,7 +70,7 @@ async def surface(parts: SurfaceParts) -> AsyncIterator[None]:
         yield
 
 
-def _status_of(parts: SurfaceParts) -> DaemonStatus:
+def _status_of(parts: ShowingParts) -> DaemonStatus:
     settings = parts.settings
     worker, spark = parts.worker, is_spark(settings)
     return DaemonStatus(
@@ -91,7 +91,7 @@ def _status_of(parts: SurfaceParts) -> DaemonStatus:
     )
 
 
-def _slowly_read(parts: SurfaceParts) -> DynamoLeaseTable:
+def _slowly_read(parts: ShowingParts) -> DynamoLeaseTable:
     """Return the lease table, read page after page: nobody waits for people, and a table of 10,000 rows has five of
     them.
     """
@@ -118,7 +118,7 @@ async def _running(status: DaemonStatus, clock: Clock) -> AsyncIterator[None]:
         sampling.cancel()
 
 
-def _announcing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:
+def _announcing(parts: ShowingParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:
     from mld.daemon.systemd import announcing
     from mld.views.status_line import status_line
 
@@ -134,7 +134,7 @@ def _announcing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncConte
 
 
 @asynccontextmanager
-async def _summing_up(parts: SurfaceParts) -> AsyncIterator[None]:
+async def _summing_up(parts: ShowingParts) -> AsyncIterator[None]:
     line = SummaryLine(parts.metrics, parts.clock)
     line.start()
     try:
@@ -143,7 +143,7 @@ async def _summing_up(parts: SurfaceParts) -> AsyncIterator[None]:
         await line.close()
 
 
-def _publishing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:
+def _publishing(parts: ShowingParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:
     from mld.views.outputs import publishing
 
     return publishing(parts.settings, status.identity, parts.metrics, parts.factory, parts.clock)
@@ -170,7 +170,7 @@ async def _pages(settings: Settings, status: DaemonStatus, group_pages: Path | N
 
 
 @asynccontextmanager
-async def _control(parts: SurfaceParts, status: DaemonStatus) -> AsyncIterator[None]:
+async def _control(parts: ShowingParts, status: DaemonStatus) -> AsyncIterator[None]:
     """Serve the control socket. Not to have one is no reason not to consume: it is a warning."""
     from mld.serving.control import ControlServer, keep_control, serve_control
     from mld.serving.control_answers import ControlAnswers

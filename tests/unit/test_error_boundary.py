@@ -1,4 +1,4 @@
-"""Unexpected exceptions cost one item or one round; broken invariants end the daemon (`mld.core.surviving`)."""
+"""Unexpected exceptions cost one item or one round; broken invariants end the daemon (`mld.core.error_boundary`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Generator
 import pytest
 
 from mld.core.clock import LoopClock
+from mld.core.error_boundary import bounded, counts, kept_running, survived
 from mld.core.errors import StartupError, StreamError, TableError, TableThrottledError, UnexpectedError
-from mld.core.surviving import counts, kept_running, ours, survived
 from mld.leases.validity import may_be_applied
 from tests.virtual_time import run_virtual, virtual
 
@@ -56,12 +56,12 @@ async def test_a_call_raises_nothing_but_errors_of_ours() -> None:
         raise error
 
     with pytest.raises(UnexpectedError) as unknown:
-        await ours(fail(OSError(9, "Bad file descriptor")), "testing")
+        await bounded(fail(OSError(9, "Bad file descriptor")), "testing")
     assert isinstance(unknown.value.__cause__, OSError)
     with pytest.raises(TableThrottledError):
-        await ours(fail(TableThrottledError("")), "testing")
+        await bounded(fail(TableThrottledError("")), "testing")
     with pytest.raises(AssertionError):
-        await ours(fail(AssertionError()), "testing")
+        await bounded(fail(AssertionError()), "testing")
 
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), TableThrottledError("throttled")])
