@@ -118,14 +118,14 @@ def records_tail(millis_behind_latest: int | None) -> bytes:
 
 
 def encode_record(
-    data: bytes | memoryview, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int, extra: bytes = b""
+    data: bytes | bytearray | memoryview, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int, extra: bytes = b""
 ) -> bytes:
     """Return one element of `records`: payload, JSON text, digits, digits, number, and keys of `record_keys`."""
     return _RECORD % (b2a_base64(data, newline=False), key, sequence, arrival_ms, sub, extra)
 
 
 def encode_large_record(
-    data: bytes | memoryview, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int, extra: bytes = b""
+    data: bytes | bytearray | memoryview, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int, extra: bytes = b""
 ) -> Iterator[bytes]:
     """Yield the same slice by slice, for a payload above SLICE_DATA_BYTES."""
     yield _RECORD_HEAD

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import md5
-from itertools import chain
+from itertools import chain, islice
 from json.encoder import encode_basestring_ascii as quote
+from struct import Struct
+from struct import error as StructError
 from typing import TypeAlias
 
 from mld.core.steps import Steps
@@ -74,10 +76,16 @@ _BEYOND = "a key's index is beyond its table"
 Payload: TypeAlias = bytes | bytearray
 Entry: TypeAlias = tuple[int, int, int, int]
 """A user record: index of its partition key, index of its explicit hash key (-1: none), start and end of its data."""
-_ENTRY = 4
-_INT32 = "i"
-"""Entries and keys are kept as such numbers: as objects they would take eight times as much, and milliseconds to be
-freed."""
+Entries: TypeAlias = list[bytes | list[Entry]]
+"""In the order of the aggregate. All but the last ones are packed: as objects they would take eight times as much, and
+milliseconds to be freed."""
+_ENTRY, _PLACE = Struct("4i"), Struct("2i")
+TEXTS_MAX = 5_000
+"""Of a table: more objects take milliseconds to be freed, too."""
+KEYS_KEPT = 64
+"""Keys kept as JSON text while the user records of an aggregate are framed."""
+COPIED_BYTES_MAX = 64 * 1024
+"""Copies of larger payloads take time."""
 
 
 class MalformedAggregateError(ValueError):
@@ -95,61 +103,78 @@ class MisroutedAggregateError(Exception):
 class UserRecords:
     """The user records of one aggregate from sub-sequence number `first` on."""
 
-    __slots__ = ("_data", "_entries", "_first", "_keys")
+    __slots__ = ("_count", "_data", "_entries", "_first", "_keys")
 
-    def __init__(self, data: Payload, keys: _Keys, entries: array[int], first: int = 0) -> None:
+    def __init__(self, data: Payload, keys: _Keys, entries: Entries, first: int = 0) -> None:
         self._data = data
         self._keys = keys
         self._entries = entries
-        self._first = min(first, len(entries) // _ENTRY)
+        self._count = sum([_count(some) for some in entries])
+        self._first = min(first, self._count)
 
     def after(self, sub: int) -> UserRecords:
         """Return those whose sub-sequence number is above `sub`."""
         return UserRecords(self._data, self._keys, self._entries, max(0, sub + 1))
 
     def __len__(self) -> int:
-        return len(self._entries) // _ENTRY - self._first
+        return self._count - self._first
 
     @property
     def last(self) -> int:
         """Return the highest sub-sequence number."""
-        return len(self._entries) // _ENTRY - 1
+        return self._count - 1
 
-    def columns(self) -> Iterator[tuple[memoryview, bytes, int]]:
+    def columns(self) -> Iterator[tuple[Payload | memoryview, bytes, int]]:
         """Yield payload, partition key as JSON text and sub-sequence number of each."""
-        data, keys, first = memoryview(self._data), self._keys, self._first
-        last, text = _ABSENT, b""
-        numbers = iter(self._entries[_ENTRY * first :] if first else self._entries)
-        for sub, (key, _, start, end) in enumerate(zip(*[numbers] * _ENTRY, strict=True), first):
-            if key != last:
-                last, text = key, quote(keys[key]).encode()
-            yield data[start:end], text, sub
+        data, keys, first = self._data, self._keys, self._first
+        texts: dict[int, bytes] = {}
+        entries = chain.from_iterable(map(_unpacked, self._entries))
+        for sub, (key, _, start, end) in enumerate(islice(entries, first, None) if first else entries, first):
+            text = texts.get(key)
+            if text is None:
+                text = quote(keys[key]).encode()
+                if len(texts) < KEYS_KEPT:
+                    texts[key] = text
+            yield (data if end - start <= COPIED_BYTES_MAX else memoryview(data))[start:end], text, sub
 
 
 class _Keys:
-    """A table of keys: where they stand in the data."""
+    """A table of keys: texts, and of those beyond TEXTS_MAX where they stand in the data."""
 
-    __slots__ = ("_data", "_places")
+    __slots__ = ("_data", "_places", "_texts")
 
     def __init__(self, data: Payload) -> None:
         self._data = data
-        self._places = array(_INT32)
+        self._texts: list[str] = []
+        self._places = bytearray()
 
     def add(self, start: int, end: int) -> None:
         """Add the key that stands there. Raises MalformedAggregateError."""
-        if end - start > _KEY_BYTES_MAX or len(self._text(start, end)) > KEY_CHARS_MAX:
+        if end - start > _KEY_BYTES_MAX or len(text := self._text(start, end)) > KEY_CHARS_MAX:
             raise MalformedAggregateError(f"a key of more than {KEY_CHARS_MAX} characters")
-        self._places.append(start)
-        self._places.append(end)
+        if len(self._texts) < TEXTS_MAX:
+            self._texts.append(text)
+        else:
+            self._places += _PLACE.pack(start, end)
 
     def __len__(self) -> int:
-        return len(self._places) // 2
+        return len(self._texts) + len(self._places) // _PLACE.size
 
     def __getitem__(self, index: int) -> str:
-        return self._text(self._places[2 * index], self._places[2 * index + 1])
+        if index < TEXTS_MAX:
+            return self._texts[index]
+        return self._text(*_PLACE.unpack_from(self._places, _PLACE.size * (index - TEXTS_MAX)))
 
     def _text(self, start: int, end: int) -> str:
         return self._data[start:end].decode("utf-8", "replace")
+
+
+def _count(entries: bytes | list[Entry]) -> int:
+    return len(entries) // _ENTRY.size if isinstance(entries, bytes) else len(entries)
+
+
+def _unpacked(entries: bytes | list[Entry]) -> Iterable[Entry]:
+    return _ENTRY.iter_unpack(entries) if isinstance(entries, bytes) else entries
 
 
 class Work:
@@ -187,22 +212,22 @@ def user_records(data: Payload, hash_range: HashRange | None, work: Work) -> Ste
         keys, hash_keys, entries = yield from _parse(data, start, end, work)
     except IndexError:  # read on from what is cut off into a digest that is chosen so that numbers do not end there
         raise MalformedAggregateError("a number is cut off") from None
-    except OverflowError:
+    except StructError:
         raise MalformedAggregateError(_BEYOND) from None
     yield from _require_in_range(keys, hash_keys, entries, hash_range)
     yield from _require_bounded_line(keys, entries, EXPANSION_MAX * len(data))
     return UserRecords(data, keys, entries)
 
 
-def _require_in_range(keys: _Keys, hash_keys: _Keys, entries: array[int], hash_range: HashRange | None) -> Steps[None]:
+def _require_in_range(keys: _Keys, hash_keys: _Keys, entries: Entries, hash_range: HashRange | None) -> Steps[None]:
     """Check that all user records lie in the range. A malformed one is reported first, wherever it stands."""
     misrouted: Misrouted | None = None
-    for start in range(0, len(entries), _ENTRY * SLICE):
-        if start:
+    before = 0
+    for number, packed in enumerate(entries):
+        if number:
             yield
-        some = entries[start : start + _ENTRY * SLICE]
-        indexes = list(zip(some[::_ENTRY], some[1::_ENTRY], strict=True))
-        for key, explicit in dict.fromkeys(indexes):
+        some = [entry[:2] for entry in _unpacked(packed)]
+        for key, explicit in dict.fromkeys(some):
             if key >= len(keys) or explicit >= len(hash_keys):
                 raise MalformedAggregateError(_BEYOND)
             if explicit != _ABSENT:
@@ -213,12 +238,13 @@ def _require_in_range(keys: _Keys, hash_keys: _Keys, entries: array[int], hash_r
                 hash_key = int.from_bytes(md5(keys[key].encode(), usedforsecurity=False).digest())
             if hash_range is not None and not misrouted and not hash_range.start <= hash_key <= hash_range.end:
                 misrouted = Misrouted(
-                    user_records=len(entries) // _ENTRY,
-                    sub_sequence=start // _ENTRY + indexes.index((key, explicit)),
+                    user_records=sum([_count(one) for one in entries]),
+                    sub_sequence=before + some.index((key, explicit)),
                     hash_key=hash_key,
                     is_explicit=explicit != _ABSENT,
                     key_bytes=len(keys[key].encode()),
                 )
+        before += len(some)
     if misrouted:
         raise MisroutedAggregateError(misrouted)
 
@@ -232,19 +258,19 @@ def _explicit_hash_key(key: str) -> int:
     return -number if sign == "-" else number
 
 
-def _require_bounded_line(keys: _Keys, entries: array[int], bytes_max: int) -> Steps[None]:
+def _require_bounded_line(keys: _Keys, entries: Entries, bytes_max: int) -> Steps[None]:
     """Bound what the user records take in the child's line, payloads aside. Only tiny ones have to be counted."""
-    if len(entries) // _ENTRY * (USER_RECORD_FRAME_BYTES + _KEY_IN_LINE_BYTES_MAX) <= bytes_max:
+    if sum([_count(some) for some in entries]) * (USER_RECORD_FRAME_BYTES + _KEY_IN_LINE_BYTES_MAX) <= bytes_max:
         return
-    sizes = array(_INT32)
+    sizes = array("i")
     for start in range(0, len(keys), SLICE):
         yield
-        some = range(start, min(len(keys), start + SLICE))
-        sizes.extend([USER_RECORD_FRAME_BYTES + len(quote(keys[index])) for index in some])
+        some_keys = range(start, min(len(keys), start + SLICE))
+        sizes.extend([USER_RECORD_FRAME_BYTES + len(quote(keys[index])) for index in some_keys])
     total = 0
-    for start in range(0, len(entries), _ENTRY * SLICE):
+    for some in entries:
         yield
-        total += sum([sizes[key] for key in entries[start : start + _ENTRY * SLICE : _ENTRY]])
+        total += sum([sizes[entry[0]] for entry in _unpacked(some)])
         if total > bytes_max:
             raise MalformedAggregateError(f"its user records would take more than {EXPANSION_MAX} times its size")
 
@@ -252,13 +278,15 @@ def _require_bounded_line(keys: _Keys, entries: array[int], bytes_max: int) -> S
 # --- protobuf --------------------------------------------------------------------------------------------------------
 
 
-def _parse(data: Payload, position: int, end: int, work: Work) -> Steps[tuple[_Keys, _Keys, array[int]]]:
+def _parse(data: Payload, position: int, end: int, work: Work) -> Steps[tuple[_Keys, _Keys, Entries]]:
     """Return the tables and the user records of an AggregatedRecord, which is `data[position:end]`.
 
     A number may be read past `end`, into the digest; what crosses an end is refused. Raises IndexError if it crosses
-    the end of the data, and OverflowError for an index that no table has.
+    the end of the data, and StructError for an index that no table has.
     """
-    keys, hash_keys, entries = _Keys(data), _Keys(data), array(_INT32)
+    keys, hash_keys = _Keys(data), _Keys(data)
+    entries: Entries = []
+    count = 0
     left, work.left = work.left, 0  # none is left if this raises
     while True:
         some: list[Entry] = []
@@ -281,12 +309,13 @@ def _parse(data: Payload, position: int, end: int, work: Work) -> Steps[tuple[_K
             else:
                 position, fields = _skip(data, position, end, tag)
                 left -= fields
-        entries.extend(chain.from_iterable(some))
-        if max(len(keys), len(hash_keys), len(entries) // _ENTRY) > USER_RECORDS_MAX:
+        count += len(some)
+        if max(count, len(keys), len(hash_keys)) > USER_RECORDS_MAX:
             raise MalformedAggregateError(f"more than {USER_RECORDS_MAX} user records or keys")
         if position >= end:
             work.left = left
-            return keys, hash_keys, entries
+            return keys, hash_keys, [*entries, some]
+        entries.append(b"".join([_ENTRY.pack(*entry) for entry in some]))
         yield
         left = SLICE
 

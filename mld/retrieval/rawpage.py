@@ -346,9 +346,10 @@ class RawAggregatesBatch:
         """Return what lies after the position: user records of an aggregate, the record as it is, or nothing."""
         number = int(place.sequence)
         as_it_is = place if (number, 0) > self._floor else None
-        if number < self._floor[0] or not MAGIC_IN_BASE64.match(place.text, place.data_start):
+        start = place.data_start
+        if number < self._floor[0] or not MAGIC_IN_BASE64.match(place.text, start):
             return as_it_is
-        payload = yield from _decoded(memoryview(place.text)[place.data_start : place.found.start()])
+        payload = yield from _decoded(place.text, start, place.found.start())
         hash_range = None if place.found[1] == NO_KEY else self._hash_range
         try:
             users = yield from user_records(payload, hash_range, self._work)
@@ -374,11 +375,11 @@ def _with_turns(steps: Steps[T]) -> Generator[bytes, None, T]:
         yield A_TURN
 
 
-def _decoded(text: memoryview) -> Steps[bytes | bytearray]:
-    if len(text) <= DECODED_PER_STEP_CHARS:
-        return a2b_base64(text)
+def _decoded(text: bytes, start: int, end: int) -> Steps[bytes | bytearray]:
+    if end - start <= DECODED_PER_STEP_CHARS:
+        return a2b_base64(text[start:end])
     data = bytearray()  # grows where it is: pieces that are joined at the end are a step of milliseconds
-    for start in range(0, len(text), DECODED_PER_STEP_CHARS):
-        data += a2b_base64(text[start : start + DECODED_PER_STEP_CHARS])
+    for at in range(start, end, DECODED_PER_STEP_CHARS):
+        data += a2b_base64(text[at : min(end, at + DECODED_PER_STEP_CHARS)])
         yield
     return data
