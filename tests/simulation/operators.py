@@ -12,7 +12,7 @@ from mld.core.clock import Clock
 from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, Place
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.operating.acting import carry_out
-from mld.operating.fleet_reader import FleetReader, view_rules
+from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, FleetReader, view_rules
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.plan import ActPlan, ActRefusedError, Fate
 from mld.operating.steering import (
@@ -46,7 +46,7 @@ class Operators:
         is_3x: bool,
         leases_max: int = LEASES_MAX,
     ) -> None:
-        leases = DynamoLeaseTable(service, clock, table_name=TABLE)
+        leases = DynamoLeaseTable(service, clock, table_name=TABLE, request_timeout_s=REQUEST_TIMEOUT_S)
         self.reader = FleetReader(settings, service, leases, clock, view_rules(settings))
         self._leases = leases
         self._clock = clock
