@@ -359,11 +359,11 @@ class JavaAssigner(Assigner):
         known = [report for report in active if report.support_code is not None]
         if not known:
             return Plan()
-        due = self._term is not None and self._term.runs % self._settings.balance_every == 0
+        due = self._leadership is not None and self._leadership.runs % self.settings.balance_every == 0
         by_key = {lease.key: lease for lease in leases}
         expired = {lease.key for lease in leases if self._observations.is_expired(lease, now)}
         rows = [_java_lease(lease) for lease in leases]
-        decider = _GroupedDecider(rows, [_java_report(report) for report in known], expired, self._rng)
+        decider = _GroupedDecider(rows, [_java_report(report) for report in known], expired, self.rng)
         waiting = [row for row in rows if row.key in expired]
         waiting.sort(key=lambda row: self._observations.moved_at(by_key[row.key]) or -math.inf)
         decider.assign_waiting(waiting)
