@@ -21,7 +21,7 @@ from mld.aws.counted import CountedService
 from mld.aws.wire.client import WireService
 from mld.cli import main
 from mld.daemon import process as daemon
-from mld.fleet.heartbeat_writer import Heartbeat
+from mld.fleet.heartbeat_writer import HeartbeatWriter
 from mld.leases.keeper import LeaseKeeper
 from mld.metrics.instruments import Amounts, Calls, Spread, Tally
 from mld.metrics.liveness import Progress
@@ -68,7 +68,7 @@ VERBS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (Metrics, "lost", _nothing),
     (CountedService, "call", _call),
     (CountedService, "fetch", _fetch),
-    (Heartbeat, "_shards", _none),
+    (HeartbeatWriter, "_shards", _none),
     (daemon, "status_of", _nothing),
 )
 REAL = [getattr(owner, name) for owner, name, _ in VERBS]
