@@ -20,6 +20,7 @@ from typing import Any
 from mld.aws.counted import CountedService
 from mld.aws.wire.client import WireService
 from mld.cli import main
+from mld.daemon import assembly
 from mld.daemon import process as daemon
 from mld.fleet.heartbeat_writer import HeartbeatWriter
 from mld.leases.keeper import LeaseKeeper
@@ -69,7 +70,7 @@ VERBS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (CountedService, "call", _call),
     (CountedService, "fetch", _fetch),
     (HeartbeatWriter, "_shards", _none),
-    (daemon, "status_of", _nothing),
+    (assembly, "status_of", _nothing),
 )
 REAL = [getattr(owner, name) for owner, name, _ in VERBS]
 
