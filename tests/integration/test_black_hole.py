@@ -17,6 +17,7 @@ from mld.aws.wire.client import WireService
 from mld.aws.wire_or_boto import AwsService
 from mld.core.clock import LoopClock
 from mld.core.positions import TRIM_HORIZON
+from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
@@ -78,7 +79,7 @@ async def test_no_lease_is_lost_when_all_connections_are_forgotten(service: AwsS
     with hole:
         await before.ensure()
         for key in LEASES:
-            await before.create(Lease(key, TRIM_HORIZON, owner="w"))
+            await before.apply(writes.create(Lease(key, TRIM_HORIZON, owner="w")))
         while hole.connections < CONNECTIONS / 2:
             await asyncio.gather(*[before.get(LEASES[0]) for _ in range(5 * CONNECTIONS)])
         changes: list[None] = []
