@@ -248,9 +248,9 @@ def test_a_bucket_that_is_not_there_is_refused_and_one_that_cannot_be_reached_is
     ministack: Ministack, tmp_path: Path
 ) -> None:
     missing = S3Bucket(client(ministack.endpoint), f"none-{uuid4().hex}")
-    with pytest.raises(SinkRefused, match=r"opening its ledger: .*NoSuchBucket"):
+    with pytest.raises(SinkRefused, match=r"looking for directories: .*NoSuchBucket"):
         sink_in(missing, tmp_path).open()
     nobody = S3Bucket(client(f"http://127.0.0.1:{free_port()}", timeout_s=1.0), "bucket", sleep=lambda _: None)
-    with pytest.raises(SinkError, match=r"opening its ledger: .*EndpointConnectionError") as caught:
+    with pytest.raises(SinkError, match=r"looking for directories: .*EndpointConnectionError") as caught:
         sink_in(nobody, tmp_path).open()
     assert not isinstance(caught.value, SinkRefused)

@@ -86,7 +86,7 @@ class S3FileSink(PartitionedSink):
         def is_begun(directory: str) -> bool:
             return any(True for _ in self._objects.list(f"{self._prefix}{directory}/", most=1))
 
-        with object_failures(f"sink {self.name}: looking for partitions"), ThreadPoolExecutor(AT_ONCE) as threads:
+        with object_failures(f"sink {self.name}: looking for directories"), ThreadPoolExecutor(AT_ONCE) as threads:
             return {one for one, there in zip(directories, threads.map(is_begun, directories), strict=True) if there}
 
 
