@@ -83,8 +83,11 @@ class Daemon:
             child.close()
 
     def say(self, line: bytes) -> str | None:
-        """The name of the status, None if the child ended."""
-        self._out.write(line)
+        """The name of the status, None if the child ended, maybe before it could be asked."""
+        try:
+            self._out.write(line)
+        except BrokenPipeError:
+            return None
         while text := self._in.readline():
             message = json.loads(text)
             if message["action"] == "status":
