@@ -195,7 +195,7 @@ def occasional_service(
     return BotoService(client, threads_max=threads_max, name=label)
 
 
-def bounded(client: BaseClient) -> BaseClient:
+def limit_answers(client: BaseClient) -> BaseClient:
     """Let the client hang up on an answer of more than BODY_BYTES_MAX, which botocore would read to its end."""
     from botocore.exceptions import HTTPClientError
 

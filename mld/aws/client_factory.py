@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mld import __version__
-from mld.aws.client import bounded
+from mld.aws.client import limit_answers
 from mld.aws.servicetime import ServiceTime
 from mld.core.errors import StartupError
 from mld.properties.credentials import CredentialsChain
@@ -157,7 +157,7 @@ class ClientFactory:
                     signature_version=UNSIGNED if resolved.credentials is None else None,
                     s3=s3,
                 )
-                client = bounded(
+                client = limit_answers(
                     session.create_client(service, region_name=region, endpoint_url=access.endpoint, config=config)
                 )
             except (BotoCoreError, ValueError) as error:

@@ -32,7 +32,7 @@ from botocore.credentials import (
 )
 from botocore.session import Session
 
-from mld.aws.client import bounded
+from mld.aws.client import limit_answers
 from mld.aws.keptcredentials import kept
 from mld.aws.servicetime import ServiceTime
 from mld.core.errors import StartupError
@@ -209,7 +209,7 @@ class CredentialsResolver:
 
         def create(service: str, *, config: Config | None = None, **keywords: Any) -> Any:
             merged = base if config is None else base.merge(config)
-            return bounded(
+            return limit_answers(
                 session.create_client(service, region_name=region, endpoint_url=endpoint_url, config=merged, **keywords)
             )
 

@@ -23,7 +23,7 @@ from mld.consumer.shard_checkpoints import ShardCheckpoints
 from mld.consumer.stopping import Stopping
 from mld.consumer.wishes import Wishes
 from mld.core.clock import millis_since
-from mld.core.error_boundary import bounded
+from mld.core.error_boundary import contained
 from mld.core.errors import LeaseLostError, StreamError, TableError
 from mld.core.positions import Position
 from mld.core.streams import ChildBatch, ChildShard, Page
@@ -163,7 +163,7 @@ class ShardConsumer:
             return ActivityOutcome.ALREADY_COMPLETE
         changed = self._parts.parents_changed.current()
         try:
-            if await bounded(self._parts.care.parents_complete(self._lease), "looking at parents", self.key):
+            if await contained(self._parts.care.parents_complete(self._lease), "looking at parents", self.key):
                 return ActivityOutcome.DONE
         except TableError as error:
             log.warning("cannot read the parents' leases: %s", error, extra=self._about("parents_unknown"))
@@ -225,7 +225,7 @@ class ShardConsumer:
             self._wishes.restart_asked.clear()
             started_at = self._parts.clock.monotonic()
             starting = self._parts.host.start(self._source.address_of(self._lease))
-            child = await bounded(starting, "starting a child", self.key)
+            child = await contained(starting, "starting a child", self.key)
             took_ms = millis_since(self._parts.clock, started_at)
             log.debug("child spawned", extra=self._about("child_spawned", child=child.description, took_ms=took_ms))
             clock, part, stream = self._parts.clock, self.part, self._source.stream_name
@@ -320,7 +320,7 @@ class ShardConsumer:
     async def _end_shard(self) -> ActivityOutcome:
         try:
             preparing = self._parts.care.prepare_end(self._lease, self._children)
-            match await bounded(preparing, "preparing the end of a shard", self.key):
+            match await contained(preparing, "preparing the end of a shard", self.key):
                 case EndVerdict.READ_AGAIN:
                     return await self._doubt_end()
                 case EndVerdict.WAIT:
@@ -394,7 +394,7 @@ class ShardConsumer:
         """
         try:
             judging = self._parts.care.judge_missing(replace(self._lease, checkpoint=self._delivered))
-            verdict = await bounded(judging, "judging a shard", self.key)
+            verdict = await contained(judging, "judging a shard", self.key)
         except (StreamError, TableError) as error:
             log.warning("cannot tell whether the shard is over: %s", error, extra=self._about("shard_unknown"))
             verdict = MissingVerdict.UNKNOWN

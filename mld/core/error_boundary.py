@@ -59,7 +59,7 @@ def is_broken_invariant(error: BaseException) -> bool:
     return isinstance(error, AssertionError)
 
 
-async def bounded(call: Awaitable[T], doing: str, shard: str | None = None) -> T:
+async def contained(call: Awaitable[T], doing: str, shard: str | None = None) -> T:
     """Return what `call` returns. Raises nothing but our own errors, and broken invariants."""
     try:
         return await call

@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 
 from mld.core.clock import Clock
-from mld.core.error_boundary import bounded, survived
+from mld.core.error_boundary import contained, survived
 from mld.core.errors import MldError, TableError
 from mld.fleet.membership import FleetMembership
 from mld.fleet.report.reports import is_drained
@@ -66,7 +66,7 @@ class Departure:
         """Tell the keeper who gets each lease that is held; nobody does if that cannot be known in time."""
         try:
             async with asyncio.timeout(SCAN_TIMEOUT_S):
-                self._receivers = await bounded(self._receivers_of_held(), "looking for receivers")
+                self._receivers = await contained(self._receivers_of_held(), "looking for receivers")
                 self.keeper.leave_to(self._receiver_now)
         except (TableError, TimeoutError) as error:
             log.warning("leases are released without receivers: %s", error, extra={"action": "heirs_unknown"})
@@ -83,7 +83,7 @@ class Departure:
 
     async def _may_receive(self, receiver: str) -> bool:
         try:
-            return await bounded(self.reports.may_receive(receiver), "looking for a receiver")
+            return await contained(self.reports.may_receive(receiver), "looking for a receiver")
         except TableError as error:
             log.info("receiver %s is not known to be there: %s", receiver, error, extra={"action": "heirs_unknown"})
             return False
@@ -92,7 +92,7 @@ class Departure:
         """Release the leases that were assigned to us and never held."""
         try:
             async with asyncio.timeout(LAST_LOOK_TIMEOUT_S):
-                await bounded(self._release_late_leases(), "taking a last look")
+                await contained(self._release_late_leases(), "taking a last look")
         except (TableError, TimeoutError) as error:
             log.info("no last look for leases: %s", error, extra={"action": "last_look_failed"})
 
@@ -205,10 +205,10 @@ class ChildAdopter:
                 log.info("child lease %s left to the leader: %s", key, error, extra={"action": "child_not_adopted"})
 
     async def _adopt_one(self, key: str) -> None:
-        lease = await bounded(self.table.get(key), "adopting a child lease", key)
+        lease = await contained(self.table.get(key), "adopting a child lease", key)
         if lease is None or lease.actual_owner is not None or self._stopped or not self._has_room():
             return
-        row = await bounded(self.table.apply(writes.assign(lease, self.worker_id)), "adopting")
+        row = await contained(self.table.apply(writes.assign(lease, self.worker_id)), "adopting")
         if not isinstance(row, Refusal):
             await self.keeper.reacquire([row])
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 
 from mld.core.clock import Clock
-from mld.core.error_boundary import bounded
+from mld.core.error_boundary import contained
 from mld.core.errors import MldError
 from mld.core.streams import HashRange, Streams
 
@@ -47,7 +47,7 @@ class Placement:
     async def _ask(self) -> bool:
         try:
             async with asyncio.timeout(ANSWER_S):
-                return not (await bounded(self._streams.describe(), "describing the stream")).has_strategy
+                return not (await contained(self._streams.describe(), "describing the stream")).has_strategy
         except (MldError, TimeoutError) as error:
             log.warning(
                 "cannot tell whether records lie where their keys say, so all of KPL aggregates are delivered: %s",

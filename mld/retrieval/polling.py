@@ -17,7 +17,7 @@ from random import Random
 from typing import TypeVar
 
 from mld.core.clock import Clock, millis_since
-from mld.core.error_boundary import bounded
+from mld.core.error_boundary import contained
 from mld.core.errors import (
     InvalidStreamArgumentError,
     IteratorExpiredError,
@@ -202,7 +202,7 @@ class PollingReader(ShardReader):
     async def _bounded(self, call: Awaitable[T], operation: str) -> T:
         try:
             with self._call_limit:
-                return await bounded(call, f"asking for {operation}", self.shard_id)
+                return await contained(call, f"asking for {operation}", self.shard_id)
         except TimeoutError:
             reason = f"{operation} of shard {self.shard_id}: no answer within {CALL_TIMEOUT_S:g} s"
             raise StreamUnavailableError(reason) from None

@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
 from mld.core.clock import Clock
-from mld.core.error_boundary import bounded
+from mld.core.error_boundary import contained
 from mld.core.errors import (
     InvalidStreamResponseError,
     IteratorExpiredError,
@@ -115,7 +115,7 @@ class ShardDetector:
         """
         if self.kind is StreamKind.KINESIS:
             return True
-        return (await bounded(self.streams.describe(), "describing the stream")).status != STREAM_DISABLED
+        return (await contained(self.streams.describe(), "describing the stream")).status != STREAM_DISABLED
 
     async def _complete_listing(self, shard_filter: ShardFilter | None) -> tuple[Shard, ...]:
         for restart in range(RESTARTS_MAX + 1):
@@ -143,7 +143,7 @@ class ShardDetector:
         throttled = transient = 0
         while True:
             try:
-                return await bounded(self.streams.list_shards(shard_filter, token), "listing shards")
+                return await contained(self.streams.list_shards(shard_filter, token), "listing shards")
             except StreamThrottledError as error:
                 throttled += 1
                 if throttled >= self._attempts_max:

@@ -16,7 +16,7 @@ from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.core.clock import Clock, wait_for_event
-from mld.core.error_boundary import bounded
+from mld.core.error_boundary import contained
 from mld.core.errors import StreamError, TableUnavailableError
 from mld.core.stream_ids import StreamId
 from mld.core.streams import StreamSummary
@@ -257,7 +257,7 @@ class ListFollower:
             if number % ASKED_PER_SECOND == 0:
                 await self.clock.sleep(1.0)
             try:
-                answers[one.label] = await bounded(self.describe(one), "describing a stream", one.label)
+                answers[one.label] = await contained(self.describe(one), "describing a stream", one.label)
             except StreamError as error:
                 answers[one.label] = error
         return answers

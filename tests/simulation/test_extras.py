@@ -22,7 +22,7 @@ BROKEN = {
         Patch("mld.fleet.fleet", "await self._reporter.leave()", "pass"),
         Patch(
             "mld.fleet.departure",
-            'return await bounded(self.reports.may_receive(receiver), "looking for a receiver")',
+            'return await contained(self.reports.may_receive(receiver), "looking for a receiver")',
             "return True",
         ),
     ),

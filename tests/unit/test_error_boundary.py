@@ -8,7 +8,7 @@ from collections.abc import Generator
 import pytest
 
 from mld.core.clock import LoopClock
-from mld.core.error_boundary import bounded, counts, kept_running, survived
+from mld.core.error_boundary import contained, counts, kept_running, survived
 from mld.core.errors import StartupError, StreamError, TableError, TableThrottledError, UnexpectedError
 from mld.leases.validity import may_be_applied
 from tests.virtual_time import run_virtual, virtual
@@ -56,12 +56,12 @@ async def test_a_call_raises_nothing_but_errors_of_ours() -> None:
         raise error
 
     with pytest.raises(UnexpectedError) as unknown:
-        await bounded(fail(OSError(9, "Bad file descriptor")), "testing")
+        await contained(fail(OSError(9, "Bad file descriptor")), "testing")
     assert isinstance(unknown.value.__cause__, OSError)
     with pytest.raises(TableThrottledError):
-        await bounded(fail(TableThrottledError("")), "testing")
+        await contained(fail(TableThrottledError("")), "testing")
     with pytest.raises(AssertionError):
-        await bounded(fail(AssertionError()), "testing")
+        await contained(fail(AssertionError()), "testing")
 
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), TableThrottledError("throttled")])

@@ -35,7 +35,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from mld.core.clock import Clock, millis_since, wait_for_event
-from mld.core.error_boundary import bounded, survived
+from mld.core.error_boundary import contained, survived
 from mld.core.errors import MldError
 from mld.core.turns import in_turns
 from mld.fleet.assign.assignment import Plan, decide, shuffling
@@ -332,7 +332,7 @@ class Assigner:
         for attempt in range(1, LOAD_ATTEMPTS + 1):
             began_at = self.clock.monotonic()
             try:
-                return began_at, await bounded(read(), "loading what is assigned")
+                return began_at, await contained(read(), "loading what is assigned")
             except MldError as error:
                 if attempt == LOAD_ATTEMPTS:
                     raise

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
-from mld.core.error_boundary import bounded
+from mld.core.error_boundary import contained
 from mld.core.errors import TableError, TableMissingError, TableUnavailableError
 from mld.fleet.report import reports
 from mld.fleet.report.reports import CorruptReportError, ReportScan
@@ -177,6 +177,6 @@ class StoredReports:
         for report in stale:
             if (place := places.get(report.legacy)) is not None:
                 try:
-                    await bounded(ReportsTable(self._service, place).delete_stale(report), "deleting reports")
+                    await contained(ReportsTable(self._service, place).delete_stale(report), "deleting reports")
                 except TableError as error:
                     log.info("report %s not deleted: %s", report.worker, error, extra={"action": "stale_not_deleted"})

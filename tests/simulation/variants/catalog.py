@@ -346,7 +346,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "SHARD_END is checkpointed before the children have rows",
         (
             "consumer.consumer",
-            '            match await bounded(preparing, "preparing the end of a shard", self.key):\n',
+            '            match await contained(preparing, "preparing the end of a shard", self.key):\n',
             "            preparing.close()\n            match EndVerdict.READY:\n",
         ),
     ),
