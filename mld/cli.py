@@ -74,7 +74,7 @@ class _Commands(click.Group):
 )
 @click.version_option(mld.__version__, prog_name="mld", message="%(prog)s %(version)s")
 def commands() -> None:
-    """Return the group."""
+    """Run one of the commands."""
 
 
 def main() -> NoReturn:

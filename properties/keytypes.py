@@ -128,7 +128,7 @@ class Key:
 
     @property
     def field(self) -> str:
-        """Return the field of `Settings` that it sets; the key's own name if it sets none by itself."""
+        """The field of `Settings` that it sets; the key's own name if it sets none by itself."""
         return self.sets or self.name
 
     def in_core_units(self, value: object) -> object:

@@ -70,8 +70,8 @@ class FrameSource(Protocol):
     """The frames of an open event stream, undecoded and each in the pieces in which it came."""
 
     async def next(self) -> tuple[memoryview, ...] | None:
-        """Return none at the ordinary end. Raises an Exception for a broken connection; may be cancelled without
-        loss.
+        """Return the next part; None at the ordinary end. Raises an Exception for a broken connection; may be
+        cancelled without loss.
         """
         ...
 

@@ -200,7 +200,7 @@ class ProtocolTraces:
 
     @property
     def shards(self) -> list[str]:
-        """Return those whose leases are held."""
+        """The shards whose leases are held."""
         return sorted(self._by_shard)
 
     def find(self, shard_id: str) -> ProtocolTrace | None:

@@ -19,7 +19,8 @@ from mld.fleet.assign.assigner import Assigner, AssignerSettings
 from mld.fleet.assign.failover_watcher import FailoverWatcher
 from mld.fleet.assign.loads import AssignmentRules
 from mld.fleet.assign.takeover import TakeoverRules
-from mld.fleet.departure import ChildAdopter, Departure, Drain
+from mld.fleet.child_adopter import ChildAdopter
+from mld.fleet.departure import Departure, Drain
 from mld.fleet.heartbeat_writer import REQUEST_TIMEOUT_S_MAX, HeartbeatTable, HeartbeatWriter, JavaPeers
 from mld.fleet.leader.election import AdaptiveElection, ShuffleElection
 from mld.fleet.leader.lock import LockRow
@@ -86,7 +87,7 @@ class FleetParts:
         self.taker = needs.taker
         self.lease_duration_s = settings.leases.duration_s
         leases_max = settings.leases.held_max
-        rules = _report_rules(settings)
+        rules = ReportRules.of(settings.fleet)
         states = StatesTable(needs.service)
         self.migration = _migration(settings, needs, states, rules)
         reports = StoredReports(needs.service, lambda: self.migration.routes.report_read_places)
@@ -267,14 +268,6 @@ def load_of_this_host(clock: Clock) -> DetectLoad:
         return await detect(HostReader(), os.environ, clock)
 
     return look
-
-
-def _report_rules(settings: Settings) -> ReportRules:
-    return ReportRules(
-        report_period_s=settings.fleet.report_period_s,
-        stale_after_s=settings.fleet.stale_report_s,
-        ema_alpha=settings.fleet.ema_alpha,
-    )
 
 
 def _assigner_settings(settings: Settings, rules: ReportRules) -> AssignerSettings:

@@ -77,11 +77,7 @@ def view_rules(settings: Settings, lag_max_s: float = LAG_MAX_S) -> ViewRules:
     """Return the rules by which this fleet is judged."""
     return ViewRules(
         lease_duration_s=settings.leases.duration_s,
-        reports=ReportRules(
-            report_period_s=settings.fleet.report_period_s,
-            stale_after_s=settings.fleet.stale_report_s,
-            ema_alpha=settings.fleet.ema_alpha,
-        ),
+        reports=ReportRules.of(settings.fleet),
         lag_max_s=lag_max_s,
     )
 

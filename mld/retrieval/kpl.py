@@ -121,7 +121,7 @@ class UserRecords:
 
     @property
     def last(self) -> int:
-        """Return the highest sub-sequence number."""
+        """The highest sub-sequence number."""
         return self._count - 1
 
     def columns(self) -> Iterator[tuple[Payload | memoryview, bytes, int]]:

@@ -75,7 +75,7 @@ class RecordPlace(NamedTuple):
 
     @property
     def data_start(self) -> int:
-        """Return where the base64 text of the payload begins; it ends where `found` begins."""
+        """Where the base64 text of the payload begins; it ends where `found` begins."""
         return self.start + len(_OPENING)
 
     def piece(self, bears_frame: bool) -> Piece:

@@ -22,7 +22,7 @@ class ProcessStat(NamedTuple):
 
 
 def stat_of(pid: int) -> ProcessStat | None:
-    """Return none if there is no such process, or the system does not say."""
+    """Return the fields of a process; None if there is no such process, or the system does not say."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return ProcessStat(fields[0], fields[19])

@@ -113,7 +113,7 @@ class Report:
             finding.reasons.append(reason)
 
     def write(self, out: TextIO) -> None:
-        """Return the report as text for people."""
+        """Write the report as text for people."""
         out.write(f"Conformance of: {shlex.join(self.command)}\n\n")
         for rule, finding in self.findings.items():
             out.write(f"  {finding.verdict.value:<12}  {rule.level.value:<11}  {rule.label:<20}  {rule.text}\n")

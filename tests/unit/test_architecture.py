@@ -81,6 +81,7 @@ SUBROOMS: dict[str, set[str]] = {
     "report": {"values"},
     "membership": {"report", "values"},
     "departure": {"tasks", "membership", "report", "values"},
+    "child_adopter": {"tasks"},
     "heartbeats": {"report", "values"},
     "heartbeat_writer": {"heartbeats", "tasks", "report", "values"},
     "migrate": {"leader", "report", "values"},

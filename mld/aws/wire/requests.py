@@ -56,7 +56,7 @@ class Requests:
         self._canned, self._credentials, self._context = canned, credentials, context
 
     def usual(self, operation: str, params: Mapping[str, Any]) -> Usual | None:
-        """Return none if a thread has to ask."""
+        """Return the usual request; None if a thread has to ask."""
         keys, until_s = self._keys
         if time.monotonic() > until_s:
             return None

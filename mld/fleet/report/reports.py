@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from mld.fleet.values import REPORTS_TABLE_KEY, SUPPORT_CODE, EntityType, WorkerReport
 from mld.leases.rows import OwnAttribute, Row, binary, some_text
+from mld.properties.settings import FleetSettings
 
 ENTITY_TYPE = "entityType"
 UPDATED_AT = "lut"
@@ -68,6 +69,11 @@ class ReportRules:
     report_period_s: float = 30.0
     stale_after_s: float = 86_400.0
     ema_alpha: float = 0.5
+
+    @classmethod
+    def of(cls, fleet: FleetSettings) -> ReportRules:
+        """Return the rules of this fleet's settings."""
+        return cls(fleet.report_period_s, fleet.stale_report_s, fleet.ema_alpha)
 
 
 @dataclass(frozen=True, slots=True)

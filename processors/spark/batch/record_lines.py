@@ -55,7 +55,7 @@ class LineEnd(NamedTuple):
 
 
 def end_of(line: bytes | bytearray) -> LineEnd | None:
-    """Return none if the line has no records, or is not written as ours are."""
+    """Return where it ends; None if the line has no records, or is not written as ours are."""
     lag = _LAG.search(line, max(0, len(line) - 64))
     if lag is None or not line.startswith(HEAD + RECORD_HEAD) or not line.endswith(RECORD_TAIL, 0, lag.start()):
         return None

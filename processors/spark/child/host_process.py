@@ -63,7 +63,7 @@ def _connect(path: Path) -> socket.socket | None:
 
 
 def _start_host(directory: Path, pid: int, properties_file: str) -> None:
-    """Return when the host listens. What it prints until then goes to our standard error."""
+    """Wait until the host listens. What it prints until then goes to our standard error."""
     import subprocess  # only the first child of a daemon needs it
 
     root = str(Path(mld.__file__).resolve().parents[1])

@@ -46,7 +46,7 @@ class ShardFeed:
 
 
 def earliest_to_come(feed: ShardFeed, now: float, idle_s: float) -> int | None:
-    """Return no record that arrived before this is likely to come from a shard; None if it holds nobody back."""
+    """Return the arrival before which no record is likely to come from a shard; None if it holds nobody back."""
     reached = feed.fed_ms or 0
     if feed.waiting is not None:
         return max(reached, feed.waiting.first_ms)

@@ -70,7 +70,7 @@ def await_answer(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Return when one of the addresses takes a connection. Raises SessionUnreachable."""
+    """Wait until one of the addresses takes a connection. Raises SessionUnreachable."""
     every = tuple(anyone)
     deadline = monotonic() + within_s
     pause_s = DIAL_PAUSE_S

@@ -204,10 +204,10 @@ class FileSink(AdmittedSink):
         raise NotImplementedError
 
     def _accompany(self, entry: LedgerEntry, token: str) -> None:
-        """Return what is staged beside the data once the entry is known."""
+        """Stage what stands beside the data once the entry is known."""
 
     def _committed(self, entry: LedgerEntry) -> None:
-        """Return what may be cleared away after a commit."""
+        """Clear away what a commit has left over."""
 
     def _existing(self, directories: list[str]) -> set[str]:
         """Return those of the directories of the sink that exist."""

@@ -92,7 +92,7 @@ class IcebergTable:
 
     @classmethod
     def load(cls, spark: SparkSession, name: str) -> IcebergTable | None:
-        """Return none if there is no such table."""
+        """Return the table; None if there is no such table."""
         java: Any = spark._jvm
         try:
             return cls(spark, java.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name))

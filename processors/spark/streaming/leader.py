@@ -78,7 +78,7 @@ class QueryLeader:
             self._thread.join(END_WAIT_S)
 
     def wait_for(self, number: int, check: Callable[[], None]) -> None:
-        """Return when every query has committed this number of the inbox. Raises QueryFailed, and what `check` does."""
+        """Wait until every query has committed this number of the inbox. Raises QueryFailed, and what `check` does."""
         with self._changed:
             failures = self._failures
             self._wanted = max(self._wanted, number)

@@ -75,7 +75,7 @@ class Queries(Protocol):
         """Start all that do not run."""
 
     def process(self) -> None:
-        """Return when every query has committed what stood in the inbox at the time of the call."""
+        """Wait until every query has committed what stood in the inbox at the time of the call."""
 
     def untaken(self, numbers: list[int]) -> set[int]:
         """Return which of these files some query has not taken."""
@@ -90,7 +90,7 @@ class Queries(Protocol):
         """Return the watermarks of queries that have one; on any thread."""
 
     def stop(self) -> None:
-        """Return when none runs; on any thread."""
+        """Wait until none runs; on any thread."""
 
 
 class SparkQueries:
