@@ -42,6 +42,7 @@ CLOSE_TIMEOUT_S = 2.0
 
 STATUS_UNKNOWN = 400
 READ_BYTES = 64 * 1024
+FIRST_ERROR_STATUS = 300
 RAW_BODY = "RawBody"
 """Under this name an answer that `keep_raw_body` has let through has its body."""
 PARAMETERS_REFUSED = "ParamValidationError"
@@ -196,7 +197,10 @@ def occasional_service(
 
 
 def limit_answers(client: BaseClient) -> BaseClient:
-    """Let the client hang up on an answer of more than BODY_BYTES_MAX, which botocore would read to its end."""
+    """Let the client hang up on an answer of more than BODY_BYTES_MAX, and refuse one that was cut off.
+
+    botocore would read the one to its end, and take the other for whole.
+    """
     from botocore.exceptions import HTTPClientError
 
     session: Any = client._endpoint.http_session  # type: ignore[attr-defined]
@@ -205,7 +209,7 @@ def limit_answers(client: BaseClient) -> BaseClient:
     def send_and_read(request: Any) -> Any:
         is_read_later, request.stream_output = request.stream_output, True
         response = send(request)
-        if not is_read_later:
+        if not is_read_later or response.status_code >= FIRST_ERROR_STATUS:
             body = bytearray()
             try:
                 while piece := response.raw.read(READ_BYTES):
@@ -213,6 +217,8 @@ def limit_answers(client: BaseClient) -> BaseClient:
                     if len(body) > BODY_BYTES_MAX:
                         response.raw.close()
                         raise ValueError(f"more than {BODY_BYTES_MAX} bytes")
+                if response.raw.length_remaining:
+                    raise ValueError(f"cut off, {response.raw.length_remaining} bytes are missing")
             except Exception as error:
                 raise HTTPClientError(error=error) from error
             response._content = bytes(body)

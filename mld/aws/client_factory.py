@@ -157,8 +157,8 @@ class ClientFactory:
                     signature_version=UNSIGNED if resolved.credentials is None else None,
                     s3=s3,
                 )
-                client = limit_answers(
-                    session.create_client(service, region_name=region, endpoint_url=access.endpoint, config=config)
+                client: BaseClient = session.create_client(
+                    service, region_name=region, endpoint_url=access.endpoint, config=config
                 )
             except (BotoCoreError, ValueError) as error:
                 raise StartupError(f"the {service} client cannot be created: {error}") from error
@@ -211,6 +211,8 @@ class ClientFactory:
         from mld.aws.service_data import LeanFileLoader
 
         session = Session(profile=profile)
+        make = session.create_client
+        session.create_client = lambda *names, **options: limit_answers(make(*names, **options))  # type: ignore[method-assign]
         self.service_time.attach(session)
         if self._loader is None:
             self._loader = session.get_component("data_loader")

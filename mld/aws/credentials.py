@@ -32,7 +32,6 @@ from botocore.credentials import (
 )
 from botocore.session import Session
 
-from mld.aws.client import limit_answers
 from mld.aws.keptcredentials import kept
 from mld.aws.servicetime import ServiceTime
 from mld.core.errors import StartupError
@@ -209,8 +208,8 @@ class CredentialsResolver:
 
         def create(service: str, *, config: Config | None = None, **keywords: Any) -> Any:
             merged = base if config is None else base.merge(config)
-            return limit_answers(
-                session.create_client(service, region_name=region, endpoint_url=endpoint_url, config=merged, **keywords)
+            return session.create_client(
+                service, region_name=region, endpoint_url=endpoint_url, config=merged, **keywords
             )
 
         return create

@@ -105,7 +105,7 @@ def _event_in(frame: Frame, length: int) -> LargeEvent | None:
 
 
 def _headers_in(data: bytes) -> dict[str, Any]:
-    """Return empty if they cannot be read."""
+    """Return the headers, empty if they cannot be read."""
     from botocore.eventstream import EventStreamHeaderParser, ParserError
 
     try:

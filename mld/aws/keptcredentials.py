@@ -182,7 +182,7 @@ class KeptCredentials(Credentials):
             self._tried_s = self._time.now()
 
     def _fetched(self) -> _Kept:
-        """Raise what the provider raises, or ValueError."""
+        """Fetch new keys. Raises what the provider raises, or ValueError."""
         found = self._fetch()
         if missing := [name for name in _FIELDS if not found or name not in found]:
             raise ValueError(f"the provider returned no {', '.join(missing)}")

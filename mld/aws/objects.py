@@ -147,7 +147,7 @@ class S3Bucket:
         return self._repeated(attempt)
 
     def exists(self, key: str) -> bool:
-        """Raise ObjectError."""
+        """Return whether the object is there. Raises ObjectError."""
         return self._repeated(lambda: self._call("head_object", Key=key, missing=True)) is not None
 
     def copy(self, source: str, etag: str, size: int, target: str) -> None:
@@ -231,7 +231,7 @@ class S3Bucket:
         return attempt()
 
     def _call(self, operation: str, *more: Mapping[str, Any], missing: bool = False, **parameters: Any) -> Any:
-        """Return one request with all these parameters; None if `missing` objects are an answer and it is one."""
+        """Send one request with all these parameters; None if `missing` objects are an answer and it is one."""
         for one in more:
             parameters |= one
         self.requests += 1

@@ -34,7 +34,9 @@ class DaemonPool:
         self._closed = False
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Raise PoolClosedError, and what the machine says if it has no thread for the only job."""
+        """Hand a job to a thread. Raises PoolClosedError, and what the machine says if it has no thread for the
+        only job.
+        """
         if self._closed:
             raise PoolClosedError
         future: Future[T] = Future()

@@ -80,7 +80,7 @@ class TableCalls:
         timeout_s: float | None = None,
         one_table: bool = True,
     ) -> dict[str, Any]:
-        """Return one request. Raises RefusedError for the codes in `refusals`, else the TableError of
+        """Send one request. Raises RefusedError for the codes in `refusals`, else the TableError of
         leases#table-errors.
 
         `one_table`: the operation has the parameter TableName.

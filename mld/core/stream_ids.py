@@ -40,9 +40,10 @@ class StreamId:
     def __str__(self) -> str:
         return f"{self.account}:{self.name}:{self.epoch}"
 
-    def lease_key(self, shard_id: str) -> str:
-        """Return the key of the lease of a shard, where a table holds several streams."""
-        return f"{self}:{shard_id}"
+
+def key_of(stream: str | None, shard_id: str) -> str:
+    """Return the key of a shard's lease. `stream` is the stream's identifier among several, else None."""
+    return shard_id if stream is None else f"{stream}:{shard_id}"
 
 
 def parse_stream_id(text: str) -> StreamId | None:

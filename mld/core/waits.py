@@ -108,7 +108,7 @@ class TimeLimit:
         self._timer = LazyTimer(self._interruption.end)
 
     def of(self, seconds: float) -> TimeLimit:
-        """Return that of the next wait."""
+        """Set the limit of the next wait; return it."""
         self._seconds = seconds
         return self
 

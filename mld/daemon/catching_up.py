@@ -67,9 +67,8 @@ class CatchUpLook:
 class CatchingUp:
     """One run, begun at `started_at` (monotonic seconds); `time_max_s` None: it may take as long as it gets on."""
 
-    def __init__(self, started_at: float, time_max_s: float | None, stall_s: float = STALL_S) -> None:
+    def __init__(self, started_at: float, time_max_s: float | None) -> None:
         self._over_at = None if time_max_s is None else started_at + time_max_s
-        self._stall_s = stall_s
         self._tips: set[str] = set()
         self._moved_at = started_at
         self._last: object = None
@@ -103,7 +102,7 @@ class CatchingUp:
         now = (sorted(self.remaining), frozenset(self._tips), {k: (w.delivered, w.behind_ms) for k, w in left.items()})
         if now != self._last or any(work.is_busy for work in left.values()):
             self._last, self._moved_at = now, look.at
-        stalled = self._over_at is None and look.at - self._moved_at >= self._stall_s
+        stalled = self._over_at is None and look.at - self._moved_at >= STALL_S
         return CatchUpEnd.STALLED if stalled else None
 
     def is_time_over(self, now: float) -> bool:
@@ -178,7 +177,7 @@ class OtherWorkers:
         """When a lease was first seen in these hands."""
 
     def looked(self, leases: Sequence[Lease], heartbeats: Mapping[str, str], now: float) -> None:
-        """Note a scan that ended at `now` and showed these leases and heartheartbeats."""
+        """Note a scan that ended at `now` and showed these leases and heartbeats."""
         self._observations.heard(heartbeats, now)
         finish(self._observations.scanned(leases, now))
         owned = {(lease.key, lease.actual_owner) for lease in leases if lease.actual_owner is not None}

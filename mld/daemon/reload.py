@@ -20,7 +20,7 @@ from mld.properties.loader import LoadedConfiguration, bytes_of_list, load
 from mld.properties.redaction import Scrubber
 from mld.properties.remarks import ConfigurationError, Level
 from mld.properties.settings import Settings, StreamSetting
-from mld.properties.stream_list import StreamsFile
+from mld.properties.stream_list import StreamList, StreamsFile
 
 log = logging.getLogger(__name__)
 
@@ -154,10 +154,8 @@ class StreamsReader:
             data = await asyncio.to_thread(bytes_of_list, self._file)
             if data == self._data:
                 return self._streams  # a thousand streams with their keys take 0.15 s to look at
-            await self._pause()
-            if data != await asyncio.to_thread(bytes_of_list, self._file):
+            if (listed := await self._parsed(data)) is None:
                 return self._streams
-            listed = await asyncio.to_thread(self._file.parse, data)
         except ConfigurationError as error:
             self._complain("; ".join(str(problem) for problem in error.problems))
             return self._streams
@@ -171,6 +169,24 @@ class StreamsReader:
         self._said = warnings
         self._streams, self._data = listed.streams, data
         return self._streams
+
+    async def _parsed(self, data: bytes) -> StreamList | None:
+        """Return the list in the file, which held `data`; None if that is news, and changes while we wait.
+
+        Raises ConfigurationError.
+        """
+        assert self._file is not None
+        try:
+            listed = await asyncio.to_thread(self._file.parse, data)
+            if listed.streams == self._streams:
+                return listed
+        except ConfigurationError:
+            await self._pause()
+            if data == await asyncio.to_thread(bytes_of_list, self._file):
+                raise
+            return None
+        await self._pause()
+        return listed if data == await asyncio.to_thread(bytes_of_list, self._file) else None
 
     def _complain(self, why: str) -> None:
         """Say it once, and again when it has changed or was mended meanwhile."""

@@ -82,14 +82,14 @@ class OwnerIndex:
         return IndexStatus.CREATING
 
     async def status(self) -> IndexStatus:
-        """Raise TableError."""
+        """Return the state of the index. Raises TableError."""
         try:
             return status_in(await self._describe())
         except RefusedError:
             return IndexStatus.FORBIDDEN
 
     async def keys_owned_by(self, worker: str) -> tuple[str, ...]:
-        """Raise TableError."""
+        """Return the keys of the leases of a worker. Raises TableError."""
         try:
             keys = await self._query(worker)
         except RefusedError as refused:

@@ -152,7 +152,7 @@ def _read_coarse(word: int) -> tuple[int, int | None]:
 
 
 def _lag(millis: int) -> int:
-    """Return a floating-point number of milliseconds, rounded down, so that the tip stays the tip."""
+    """Pack milliseconds as a floating-point number of our own, rounded down, so that the tip stays the tip."""
     exponent = max(0, millis.bit_length() - MANTISSA_BITS)
     return min(exponent << MANTISSA_BITS | millis >> exponent, UNKNOWN_LAG - 1)
 

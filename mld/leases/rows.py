@@ -91,7 +91,7 @@ def integer(high: int, low: int = 0) -> Callable[[Any], int]:
 
 
 def binary(found: Any) -> bytes:
-    """Return a meaning: the bytes themselves."""
+    """Return the bytes themselves, as what they mean."""
     return bytes(memoryview(found))
 
 
@@ -490,7 +490,7 @@ def _note(value: Row) -> Failing:
 
 
 def _records(found: Collection[str]) -> frozenset[str]:
-    """Return what is no record is none to leave out; neither is anything of a set that we would not have written."""
+    """Return the records to leave out. Raises ValueError for a set that we would not have written."""
     if len(found) > LEFT_OUT_MAX or not all(map(_RECORD.fullmatch, found)):
         raise ValueError("not all are records")
     return frozenset(found)

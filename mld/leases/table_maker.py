@@ -48,6 +48,8 @@ class TableMaker:
     """Creates one table with the hash key `key`; `on_missing` hears of each answer that there is none."""
 
     what, action = "lease table", "lease_table_created"
+    is_patient = True
+    """Whether to try again while DynamoDB makes no more tables for this account."""
 
     def __init__(
         self,
@@ -72,13 +74,18 @@ class TableMaker:
         """
         deadline = self._clock.monotonic() + READY_TIMEOUT_S
         poll_s = FIRST_POLL_S
-        created = False
+        created, throttled = False, ""
         while (status := await self._status()) not in READY_STATES:
-            if status is None and await self._create() and not created:
-                created = True
-                log.info("created %s %s", self.what, self.name, extra={"action": self.action})
-                continue  # it may be ready at once
-            why = f"{self.what} {self.name} is {status or 'missing'} after {READY_TIMEOUT_S:.0f} s"
+            try:
+                if status is None and await self._create() and not created:
+                    created = True
+                    log.info("created %s %s", self.what, self.name, extra={"action": self.action})
+                    continue  # it may be ready at once
+            except TableThrottledError as error:
+                if not self.is_patient:
+                    raise
+                throttled = f": {error}"
+            why = f"{self.what} {self.name} is {status or 'missing'} after {READY_TIMEOUT_S:.0f} s{throttled}"
             poll_s = await self._pause(poll_s, deadline, why)
         if self._settings.point_in_time_recovery:
             await self._enable_backups(deadline)
@@ -93,7 +100,7 @@ class TableMaker:
         return str(answer["Table"].get("TableStatus", "ACTIVE"))
 
     async def _create(self) -> bool:
-        """Return True if this call created the table, False if it exists already or DynamoDB has too much to do now."""
+        """Return True if this call created the table, False if it exists already."""
         settings = self._settings
         params: dict[str, Any] = {
             "AttributeDefinitions": [{"AttributeName": self._key, "AttributeType": "S"}],
@@ -110,7 +117,7 @@ class TableMaker:
             params["Tags"] = [{"Key": key, "Value": value} for key, value in settings.tags]
         try:
             await self._send("CreateTable", params, EXISTS_CODE)
-        except (RefusedError, TableThrottledError):
+        except RefusedError:
             return False
         return True
 
@@ -148,6 +155,8 @@ class LegacyTable(TableMaker):
     """
 
     what, action = "table", "legacy_table_created"
+    is_patient = False
+    """A fleet that changes its form waits for this: who calls says what goes on without the table."""
 
     async def exists(self) -> bool:
         """Return whether the table is there; one that is being created is waited for, one being deleted is gone."""

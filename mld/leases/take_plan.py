@@ -189,7 +189,9 @@ def _victim(
 def _victim_by_share(
     loads: Mapping[str, int], me: str, most: int, rng: random.Random, rules: TakingRules
 ) -> tuple[str | None, int]:
-    """Return one lease of a most loaded worker that is above its own share, if I am below mine; nobody's only lease."""
+    """Return the victim and how many: one lease of a most loaded worker that is above its own share, if I am below
+    mine; nobody's only lease.
+    """
     if most <= 1:
         return None, 0
     shares = shares_of(loads)

@@ -35,6 +35,7 @@ from typing import Any, TypeAlias
 
 from mld.core.errors import TableUnavailableError
 from mld.core.positions import SHARD_END_NAME, Position
+from mld.core.stream_ids import key_of
 from mld.core.streams import HashRange
 from mld.leases import rows
 from mld.leases.lease import Failing, Lease, ShardStatus
@@ -302,7 +303,7 @@ def delete_unchanged(lease: Lease) -> YesOrNo:
 
 def of_stream(write: LeaseWrite[AnswerT], stream: str) -> LeaseWrite[AnswerT]:
     """Return the same write of a shard's row in a table of several streams."""
-    key, lease, item = f"{stream}:{write.key}", write.creates, write.item
+    key, lease, item = key_of(stream, write.key), write.creates, write.item
     names = {rows.KEY: {"S": key}, rows.STREAM: {"S": stream}, rows.SHARD: {"S": write.key}}
     return replace(
         write,
@@ -454,7 +455,7 @@ def _next(lease: Lease) -> tuple[str, Value]:
 
 
 def _mark(lease: Lease) -> tuple[str, ...]:
-    """Remove the mark of a worker heartbeat with the owner, where there is one."""
+    """Return the attributes that go with the owner: the mark of a worker heartbeat, where there is one."""
     return () if lease.heartbeat is None else (rows.HEARTBEAT,)
 
 

@@ -152,7 +152,7 @@ def _act(server: Controlled, method: str, name: str, body: Any) -> Any:
 
 
 def _change_stream(streams: TableStreams, act: str, body: Any, now: float) -> dict[str, Any]:
-    """Raise ControlError, and ResourceNotFound."""
+    """Change a stream. Raises ControlError, and ResourceNotFound."""
     if not isinstance(body, dict) or not all(isinstance(value, str) for value in body.values()):
         raise ControlError("the body has to be an object with table or stream, and perhaps shard, all texts")
     if len(body.keys() & {"table", "stream"}) != 1 or not body.keys() <= {"table", "stream", "shard"}:

@@ -95,7 +95,7 @@ class Fault:
 
 
 def parse_fault(fields: Mapping[str, Any]) -> Fault:
-    """Raise FaultError."""
+    """Parse a fault. Raises FaultError."""
     if not isinstance(fields, Mapping):
         raise FaultError("a fault is an object")
     kinds = {field.name: _KINDS[str(field.type)] for field in dataclasses.fields(Fault) if field.init}

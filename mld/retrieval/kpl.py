@@ -19,7 +19,7 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator
 from hashlib import md5
-from itertools import chain, islice
+from itertools import islice
 from json.encoder import encode_basestring_ascii as quote
 from struct import Struct
 from struct import error as StructError
@@ -128,14 +128,19 @@ class UserRecords:
         """Yield payload, partition key as JSON text and sub-sequence number of each."""
         data, keys, first = self._data, self._keys, self._first
         texts: dict[int, bytes] = {}
-        entries = chain.from_iterable(map(_unpacked, self._entries))
-        for sub, (key, _, start, end) in enumerate(islice(entries, first, None) if first else entries, first):
-            text = texts.get(key)
-            if text is None:
-                text = quote(keys[key]).encode()
-                if len(texts) < KEYS_KEPT:
-                    texts[key] = text
-            yield (data if end - start <= COPIED_BYTES_MAX else memoryview(data))[start:end], text, sub
+        before = 0
+        for some in self._entries:
+            begin, before = before, before + _count(some)
+            if before <= first:
+                continue
+            skipped = max(0, first - begin)
+            for sub, (key, _, start, end) in enumerate(islice(_unpacked(some), skipped, None), begin + skipped):
+                text = texts.get(key)
+                if text is None:
+                    text = quote(keys[key]).encode()
+                    if len(texts) < KEYS_KEPT:
+                        texts[key] = text
+                yield (data if end - start <= COPIED_BYTES_MAX else memoryview(data))[start:end], text, sub
 
 
 class _Keys:

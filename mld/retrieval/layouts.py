@@ -232,7 +232,7 @@ def _digits(text: bytes) -> bytes:
 
 
 def _arrival_ms(text: bytes) -> bytes:
-    """Return rounded to the microsecond as by the SDK, then to the millisecond, half up."""
+    """Return the milliseconds, rounded to the microsecond as by the SDK, then to the millisecond, half up."""
     if text == b"null":
         return ARRIVAL_UNKNOWN
     if _e9_time(text):

@@ -114,7 +114,9 @@ class Index(NamedTuple):
 
 
 def index_of(body: bytes, going_on: str = NEXT_ITERATOR, extra: bytes = b"") -> Index:
-    """Raise ValueError if the body is not a GetRecords answer, or an event if `going_on` is its CONTINUATION."""
+    """Find the parts of an answer. Raises ValueError if the body is not a GetRecords answer, or an event if
+    `going_on` is its CONTINUATION.
+    """
     return BodyReader(going_on, extra).index(body)
 
 

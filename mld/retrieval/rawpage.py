@@ -365,7 +365,7 @@ class RawAggregatesBatch:
 
 
 def _with_turns(steps: Steps[T]) -> Generator[bytes, None, T]:
-    """Yield the result of `steps`, with a turn for each."""
+    """Return the result of `steps`, with a turn for each, with a turn for each."""
     while True:
         try:
             next(steps)

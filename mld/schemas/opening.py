@@ -35,7 +35,7 @@ class OpenedRegistry:
         self.preparer = preparer
 
     async def open(self) -> None:
-        """Raise StartupError without credentials or a region."""
+        """Open the client. Raises StartupError without credentials or a region."""
         await self._service.open()
 
     async def close(self) -> None:

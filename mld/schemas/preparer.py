@@ -144,7 +144,7 @@ class SchemaPreparer:
     async def _results_of(
         self, records: Sequence[PlacedRecord], framed: Mapping[int, Frame]
     ) -> dict[int, FramedRecord | Failure]:
-        """Yield by number, in order: the record without its frame, or why it cannot be had."""
+        """Return by number, in order: the record without its frame, or why it cannot be had."""
         results: dict[int, FramedRecord | Failure] = {}
         versions: dict[int, tuple[SchemaVersion, str | None]] = {}
         jobs: dict[int, DecoderJob] = {}

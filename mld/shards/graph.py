@@ -96,7 +96,7 @@ def _closure(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> Step
 
 
 def id_order(shard_id: str) -> tuple[int, str]:
-    """Sort shard ids from old to young: they count up."""
+    """Return a key that sorts shard ids from old to young: they count up."""
     return (len(shard_id), shard_id)
 
 

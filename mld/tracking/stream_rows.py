@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from mld.core.clock import Clock
-from mld.core.stream_ids import StreamId, parse_stream_id, stream_of_key
+from mld.core.stream_ids import StreamId, key_of, parse_stream_id, stream_of_key
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import AnswerT, LeaseTable, LeaseWrite, TableScan
@@ -57,11 +57,6 @@ async def sorted_by_stream(scan: TableScan) -> SortedRows:
             for stream in leases.keys() | corrupt.keys()
         }
     )
-
-
-def key_of(stream: str | None, shard_id: str) -> str:
-    """Return the key of a shard's lease. `stream` is the stream's identifier among several, else None."""
-    return shard_id if stream is None else f"{stream}:{shard_id}"
 
 
 def within_stream(lease: Lease) -> Lease:

@@ -20,7 +20,7 @@ from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import StartupError, StreamError, StreamNotFoundError, StreamThrottledError, StreamUnavailableError
 from mld.core.positions import InitialPosition
-from mld.core.stream_ids import working_for
+from mld.core.stream_ids import key_of, working_for
 from mld.core.streams import ChildShard, StreamKind, Streams
 from mld.fleet.fleet import Fleet
 from mld.leases.lease import Lease
@@ -34,7 +34,7 @@ from mld.shards.ending import ShardEnding
 from mld.shards.sync import ShardSync, SyncResult, SyncStatus
 from mld.tracking.shard_coordinator import ShardCoordinator
 from mld.tracking.stream_list import ListedStream
-from mld.tracking.stream_rows import ConsumedStreams, SharedScan, StreamRows, key_of, visible, within_stream
+from mld.tracking.stream_rows import ConsumedStreams, SharedScan, StreamRows, visible, within_stream
 
 
 @dataclass(frozen=True, slots=True)

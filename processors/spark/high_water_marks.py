@@ -34,7 +34,7 @@ class RecordPosition(NamedTuple):
 
     @classmethod
     def decode(cls, text: str) -> RecordPosition:
-        """Raise ValueError if the text is no position."""
+        """Decode a position. Raises ValueError if the text is no position."""
         sequence, _, sub = text.partition(":")
         return cls(_natural(sequence), _natural(sub) if sub else 0)
 

@@ -50,7 +50,7 @@ def encode(kind: int, head: dict[str, Any] | None = None, body_bytes: int = 0) -
 
 
 def decode_header(data: bytes | bytearray | memoryview) -> Header:
-    """Raise LinkError if this is no header."""
+    """Decode a header. Raises LinkError if this is no header."""
     header = Header(*HEADER.unpack(data))
     if header.kind not in KINDS or header.head_bytes > HEAD_BYTES_MAX or header.body_bytes > BODY_BYTES_MAX:
         raise LinkError(f"no frame of this protocol: {bytes(data).hex()}")
@@ -60,7 +60,7 @@ def decode_header(data: bytes | bytearray | memoryview) -> Header:
 
 
 def decode_head(data: bytes | bytearray | memoryview) -> dict[str, Any]:
-    """Raise LinkError if this is no head."""
+    """Decode a head. Raises LinkError if this is no head."""
     try:
         head = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:

@@ -6,9 +6,10 @@ import re
 
 from mld.processors.spark.sink_port import Blameless, JobFailed, SinkError, SinkFull, SinkRefused
 
-NO_DATA_NODE = ("could only be written to 0 of", "could only be replicated to 0 nodes")
-"""Said without an exception of its own: the data nodes are full, or there is none. The text says how many run."""
-NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large", "QuotaExceededException", *NO_DATA_NODE)
+NO_ROOM = (
+    *("No space left on device", "Disk quota exceeded", "File too large", "QuotaExceededException"),
+    *("could only be written to 0 of", "could only be replicated to 0 nodes"),
+)
 """What the JVM says of ENOSPC, EDQUOT and EFBIG, and HDFS of its own; Spark keeps the words in its exceptions."""
 NO_PERMISSION = "AccessControlException"
 """HDFS; what the file system of this host does not allow is said before there is a job."""

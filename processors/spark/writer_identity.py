@@ -50,7 +50,7 @@ class WriterIdentity(NamedTuple):
 
     @classmethod
     def decode(cls, value: Mapping[str, object]) -> WriterIdentity:
-        """Raise KeyError and TypeError if the value is none; what else it holds is left alone."""
+        """Decode an identity. Raises KeyError and TypeError if the value is none; what else it holds is left alone."""
         texts = [text for name in cls._fields if isinstance(text := value[name], str)]
         if len(texts) < len(cls._fields):
             raise TypeError(f"an identity of something else than texts: {value!r}")

@@ -7,11 +7,15 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from mld.daemon.group.supervisor import GroupPlan, WorkerGroup, group_place
 from mld.daemon.signals import HangUp
 from mld.daemon.systemd import ServiceManager, Supervision
 
+PATIENCE_S = 60.0
 STARTING = """
 import os, signal, socket
 with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
@@ -33,6 +37,30 @@ async def reloaded_and_stopped(place: Path) -> int:
 def test_a_worker_that_starts_reads_the_file_anyway_and_is_not_ended_by_a_reload() -> None:
     with group_place() as place:
         assert asyncio.run(reloaded_and_stopped(place)) == 128 + signal.SIGTERM
+
+
+def test_what_a_worker_says_before_its_start_is_known_to_have_worked_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = asyncio.create_subprocess_exec
+
+    async def overtaken(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        process = await started(*command, **options)
+        async with asyncio.timeout(PATIENCE_S):
+            await groups[0].workers[0].told.wait()
+        return process
+
+    groups: list[WorkerGroup] = []
+
+    async def stopped_while_it_starts(place: Path) -> int:
+        plan = GroupPlan((sys.executable, "-c", STARTING), "w", 1, (), os.environ)
+        groups.append(WorkerGroup(plan, place, Supervision(ServiceManager(None))))
+        running = asyncio.create_task(groups[0].run(HangUp.RELOAD))
+        await groups[0].workers[0].told.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        return await running
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", overtaken)
+    with group_place() as place:
+        assert asyncio.run(stopped_while_it_starts(place)) == 128 + signal.SIGTERM
 
 
 SLOW = (

@@ -68,7 +68,7 @@ class Canned:
     """A client whose calls can be answered from here, in each thread by itself."""
 
     def __init__(self, client: BaseClient) -> None:
-        """Raise UnusualError for a client whose way to AWS only botocore knows."""
+        """Look at a client. Raises UnusualError for a client whose way to AWS only botocore knows."""
         self._client = client
         self._proxy_for = proxies_of(client)
         self._proxy_for(client.meta.endpoint_url)

@@ -255,7 +255,7 @@ class WireService:
         return found
 
     def _submitted(self, job: Job) -> Job:
-        """Raise PlacesClosedError, and what the machine says if it has no thread."""
+        """Hand the job over; return it. Raises PlacesClosedError, and what the machine says if it has no thread."""
         if self._workers.is_closed:
             raise PlacesClosedError
         self._workers.submit(job)

@@ -53,7 +53,7 @@ class FrameStream:
         return frame
 
     def feed(self, data: bytes) -> None:
-        """Raise BrokenAnswerError for what is no event stream."""
+        """Take bytes. Raises BrokenAnswerError for what is no event stream."""
         if self._chunks is None:
             self._append(memoryview(data))
             return

@@ -135,7 +135,9 @@ class Workers:
         self.is_closed = False
 
     def submit(self, job: Job) -> None:
-        """Raise what the machine says if it has no thread for the only job; the job is not in the queue then."""
+        """Hand a job to a thread. Raises what the machine says if it has no thread for the only job; the job is
+        not in the queue then.
+        """
         loop = asyncio.get_running_loop()
         more = self.threads < min(len(self._open) + 1, self._threads_max)
         if more and self.threads < THREADS_AT_ONCE:

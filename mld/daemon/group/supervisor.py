@@ -58,6 +58,8 @@ class GroupMember:
     notify: Path
     process: asyncio.subprocess.Process | None = None
     lifeline: socket.socket | None = None
+    is_begun: bool = False
+    """It has a process, or is just getting one, which may speak before we know it."""
     told: asyncio.Event = field(default_factory=asyncio.Event)
     """It has got past its configuration."""
     is_ready: bool = False
@@ -167,6 +169,7 @@ class WorkerGroup:
             worker.pages.unlink(missing_ok=True)
             worker.status, worker.is_ready, worker.is_aborted = "starting", False, False
             worker.started_at = worker.alive_at = time.monotonic()
+            worker.is_begun = True
             try:
                 # A group of its own: a signal to ours is meant for us, and we pass it on once.
                 worker.process = await asyncio.create_subprocess_exec(
@@ -174,6 +177,7 @@ class WorkerGroup:
                 )
             except OSError as error:
                 log.error("worker %s cannot be started: %s", worker.name, error, extra={"action": "spawn_failed"})
+                worker.is_begun = False
                 return EXIT_FAILURE
             theirs.close()
             ours.setblocking(False)
@@ -183,7 +187,7 @@ class WorkerGroup:
             try:
                 return await worker.process.wait()
             finally:
-                worker.process, worker.lifeline, worker.is_ready = None, None, False
+                worker.process, worker.lifeline, worker.is_begun, worker.is_ready = None, None, False, False
                 self._tell_others(worker)
 
     def _tell_others(self, dead: GroupMember) -> None:
@@ -210,7 +214,7 @@ class WorkerGroup:
             told = inbox.recv(DATAGRAM_BYTES_MAX)
         except OSError:
             return
-        if worker.process is None:
+        if not worker.is_begun:
             return  # of one that has ended since
         worker.told.set()
         worker.alive_at = time.monotonic()

@@ -233,7 +233,7 @@ class Queue:
 
 
 def is_amount(number: float) -> bool:
-    """Return a number as it should be: neither negative nor NaN nor infinite."""
+    """Return whether the number is as it should be: neither negative nor NaN nor infinite."""
     return 0 <= number < math.inf
 
 

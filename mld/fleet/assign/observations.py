@@ -180,7 +180,7 @@ class Observations:
         return not self._is_overdue(lease, now)
 
     def is_stuck(self, lease: Lease, now: float) -> bool:
-        """Return a handoff past its deadline whose old owner keeps renewing: to be completed by force."""
+        """Return whether a handoff is past its deadline, and its old owner keeps renewing: to be completed by force."""
         return lease.checkpoint_owner is not None and self._is_overdue(lease, now) and not self.is_expired(lease, now)
 
     def _is_overdue(self, lease: Lease, now: float) -> bool:

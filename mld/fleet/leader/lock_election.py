@@ -151,7 +151,7 @@ class LockElection:
         return not check.cancelled() and check.result() and self.holds_lock
 
     def ended(self, worker: str, until: float) -> None:
-        """Claim the lock of a worker that is known to have ended, and none of whose name runs before `until`."""
+        """Have the lock claimed of a worker that is known to have ended, and none of whose name runs before `until`."""
         self._step(candidate.Ended(worker, until))
 
     async def step_down(self, hold_off_s: float) -> None:

@@ -45,9 +45,7 @@ MOVED_TOGETHER_MAX = 25  # Java's; with the fence 51 of the 100 actions DynamoDB
 # --- local status ----------------------------------------------------------------------------------------------------
 
 
-def initial_status(
-    stored: TableStatus | None, *, coordinator_table: str | None, migrate: bool, lease_table: str = "the lease table"
-) -> TableStatus:
+def initial_status(stored: TableStatus | None, *, coordinator_table: str | None, migrate: bool) -> TableStatus:
     """Return the status a worker starts in. `coordinator_table` is None if there is no legacy table; `migrate` is
     the key migrateAllEntitiesToLeaseTable.
 

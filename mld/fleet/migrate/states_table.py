@@ -106,5 +106,7 @@ class StatesTable:
 
 
 def _is_cancelled_by_condition(error: AwsError) -> bool:
-    """Return the reasons stand in the message; conflicts and throttling cancel too, and are no answer."""
+    """Return whether a condition cancelled it: the reasons stand in the message; conflicts and throttling cancel
+    too, and are no answer.
+    """
     return error.code == CANCELLED_CODE and CONDITION_REASON in str(error)

@@ -134,7 +134,7 @@ class VersionMachine:
         return True
 
     async def _enter(self, version: ClientVersion, stored: ClientVersion | None, on_state: OnState) -> None:
-        """Do nothing if this has been entered before and nothing else since."""
+        """Enter a state, unless it was entered before and nothing else since."""
         wanted = (version, versions.components(version, stored))
         if wanted == self._entered:
             return

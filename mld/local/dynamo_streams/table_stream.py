@@ -60,7 +60,7 @@ class TableStream:
         return [self._shards[name] for name in sorted(self._shards)]
 
     def shard(self, name: str, now: float) -> ChangeShard:
-        """Raise ResourceNotFound."""
+        """Return the shard of this name. Raises ResourceNotFound."""
         self._advance(now)
         if (found := self._shards.get(name)) is None:
             raise errors.shard_not_found(name)

@@ -76,7 +76,7 @@ class FanOutDirectory(Directory):
             consumer.gone_s = now + self.delays.consumer_s
 
     def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint, *, now: float) -> ShardSubscription:
-        """Raise before anything is streamed; later the subscription reports its own end."""
+        """Begin a subscription. Raises before anything is streamed; later the subscription reports its own end."""
         consumer = self.consumer(now=now, arn=consumer_arn)
         if (status := consumer.status(now)) != "ACTIVE":
             raise errors.in_use(f"Consumer {consumer_arn} is not ACTIVE, instead in state {status}.")
@@ -226,7 +226,7 @@ class Kinesis(FanOutDirectory):
     # --- records -----------------------------------------------------------------------------------------------------
 
     def put_record(self, ref: str, entry: PutEntry, *, now: float) -> PutResult:
-        """Raise ProvisionedThroughputExceeded where `put_records` notes it on the record."""
+        """Put one record. Raises ProvisionedThroughputExceeded where `put_records` notes it on the record."""
         placed = self.put_records(ref, [entry], now=now)[0]
         if placed.error is not None:
             raise errors.KinesisError(*placed.error)

@@ -62,7 +62,7 @@ class ListShardsToken:
 
 
 def decode_iterator(text: str) -> ShardIterator:
-    """Raise KinesisError for a text we did not make, as all here."""
+    """Decode an iterator. Raises KinesisError for a text we did not make, as all here."""
     account, stream, created_ms, index, position, issued_s = _unpack("I", text, 6, "Invalid ShardIterator.")
     return ShardIterator(account, stream, int(created_ms), int(index), int(position), float(issued_s))
 

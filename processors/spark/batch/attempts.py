@@ -91,7 +91,7 @@ class Patience:
         self._health.check()
 
     def pause(self, failures: int) -> None:
-        """Raise Stopped."""
+        """Wait before the next attempt. Raises Stopped."""
         if self._stopping.wait(pause_s(self._backoff_s, failures)):
             raise Stopped
 

@@ -127,7 +127,7 @@ class Jobs:
     # --- one attempt -------------------------------------------------------------------------------------------------
 
     def attempt(self, source: BatchSource, attempt: int) -> list[SinkFailure]:
-        """Return every sink that takes part gets what it misses; what some of them raised. Then what is malformed goes
+        """Give every sink that takes part what it misses; what some of them raised. Then what is malformed goes
         to the dead letter, unless a sink has failed. Raises PipelineFailed, PipelineError and SpoolError.
         """
         self._suspects = None
@@ -149,7 +149,7 @@ class Jobs:
     def _publish(
         self, source: BatchSource, batch: ShardSpans, sinks: Sequence[Sink], attempt: int
     ) -> list[SinkFailure]:
-        """Return one job for each sink."""
+        """Run one job for each sink."""
         wanting = [sink for sink in sinks if source.only is None or sink.name in source.only]
         failures: list[SinkFailure] = []
         if sinks and not wanting:

@@ -79,9 +79,6 @@ class MicroBatch:
         return sum(piece.offer.size for piece in self.slices)
 
 
-EMPTY = MicroBatch((), ())
-
-
 def plan(offers: Iterable[Offer], marks: HighWaterMarks) -> MicroBatch:
     """Return one micro-batch of everything offered, shard by shard in the order of the offers."""
     slices: list[Slice] = []

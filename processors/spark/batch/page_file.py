@@ -159,7 +159,7 @@ def _chunks(line: bytes, end: int) -> Iterator[bytes]:
 
 
 def _taken_apart(chunk: bytes) -> _Columns:
-    """Raise Irregular."""
+    """Take a chunk apart. Raises Irregular."""
     from pybase64 import b64decode  # only who writes needs it
 
     pieces = chunk.split(b'"')

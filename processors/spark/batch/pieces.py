@@ -47,7 +47,9 @@ def pieces_of(line: bytes, span_ms: int) -> Iterator[tuple[bytes, Span | None]]:
 
 
 def groups(arrivals: list[int], span_ms: int) -> Iterator[tuple[int, int]]:
-    """Run of records, as begin and end, none of which spans more time than allowed; each has at least one record."""
+    """Yield runs of records, as begin and end, none of which spans more time than allowed; each has at least one
+    record.
+    """
     begin, low, high = 0, arrivals[0], arrivals[0]
     for at, arrival in enumerate(arrivals):
         low, high = min(low, arrival), max(high, arrival)

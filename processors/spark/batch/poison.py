@@ -208,7 +208,7 @@ class PoisonSearch:
         self._jobs.figures.poisoned += 1
 
     def _burial(self, source: BatchSource, reason: str) -> SinkFailure | None:
-        """Return one attempt at it; what failed."""
+        """Try it once; return what failed."""
         dead = self._destinations.dead
         assert dead is not None
         groups = list(self._destinations.groups(source))

@@ -63,7 +63,7 @@ def end_of(line: bytes | bytearray) -> LineEnd | None:
 
 
 def split(line: bytes | bytearray, shard: StreamShard) -> ShardBatch:
-    """Raise LineError if the line is no batch."""
+    """Split a line. Raises LineError if the line is no batch."""
     named = names(shard)
     end = end_of(line)
     if end is None:
@@ -120,7 +120,7 @@ def names(shard: StreamShard) -> bytes:
 
 
 def _parsed(line: bytes | bytearray, shard: StreamShard) -> ShardBatch:
-    """Return the slow way, for a daemon that writes in another style."""
+    """Split the slow way, for a daemon that writes in another style."""
     named = names(shard)
     try:
         value = json.loads(line)

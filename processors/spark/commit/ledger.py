@@ -207,7 +207,7 @@ def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
 
 
 def decode(data: bytes) -> LedgerEntry:
-    """Raise ValueError that says what is wrong with the entry."""
+    """Decode an entry. Raises ValueError that says what is wrong with the entry."""
     try:
         value = json.loads(data)
         if value["version"] not in VERSIONS:

@@ -124,7 +124,7 @@ def encode(head: Head) -> bytes:
 
 
 def decode(data: bytes) -> Head:
-    """Raise ValueError that says what is wrong with the head."""
+    """Decode a head. Raises ValueError that says what is wrong with the head."""
     try:
         value = json.loads(data)
         if value["version"] != VERSION:

@@ -271,7 +271,7 @@ class S3Journal(SinkJournal):
         self._delete_sources(done)
 
     def _check_moved(self, error: NotMatched, target: str, number: int, etag: str | None) -> None:
-        """Check a file whose source of a file is gone, or is not what was uploaded. Fine if it was moved before."""
+        """Check a file whose source is gone, or is not what was uploaded. Fine if it was moved before."""
         if self._objects.exists(self._prefix + target) or self._read()[1] != etag:
             return
         what = "is gone" if isinstance(error, SourceGone) else "has been changed"

@@ -60,7 +60,7 @@ class ReadOptions:
 
 
 def options_of(given: Mapping[str, str], now_s: float, *, is_stream: bool) -> ReadOptions:
-    """Raise OptionsError with every problem."""
+    """Return the options of a query. Raises OptionsError with every problem."""
     options = {name.lower(): value for name, value in given.items()}
     problems: list[str] = []
     overrides = []

@@ -137,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _settings(scratch: Path, archive: Path) -> SparkSettings:
-    """Raise SettingsError."""
+    """Return the settings of the training session. Raises SettingsError."""
     file = scratch / "training.properties"
     sample = Path(mld.processors.samples.__file__).parent / "clicks.py"
     values = {"quiet": class_archive.QUIET, "option": class_archive.DUMP, "archive": archive}

@@ -60,7 +60,7 @@ class Started:
 
 
 def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
-    """Raise HostStartError."""
+    """Start the session and what it needs. Raises HostStartError."""
     if settings.writer is None:
         raise HostStartError(UNKNOWN)
     try:
@@ -120,7 +120,8 @@ def _places(settings: SparkSettings) -> Iterator[tuple[str, str]]:
 
 
 def _dead_letter(settings: SparkSettings) -> SinkSpec:
-    """Return every letter names its stream and shard, so that several writers may put theirs into one directory.
+    """Return the sink of dead letters, each of which names its stream and shard, so that several writers may put
+    theirs into one directory.
 
     Letters are raw data that nobody has looked at, so they are for this user alone; executors may be other users."""
     assert settings.writer is not None

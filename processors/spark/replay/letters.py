@@ -100,8 +100,9 @@ def _milliseconds(text: str) -> int:
 def for_us(
     letters: Iterable[SparkLetter], writer: tuple[str, str], sinks: frozenset[str]
 ) -> Iterator[tuple[frozenset[str] | None, list[SparkLetter]]]:
-    """Run of letters that are for the same of our `sinks` (None: for all), in their order. Letters of other writers,
-    and of sinks that are not there any more, are left out."""
+    """Yield runs of letters that are for the same of our `sinks` (None: for all), in their order. Letters of other
+    writers, and of sinks that are not there any more, are left out.
+    """
     mine = (one for one in letters if one.writer in (None, writer) and (one.sinks is None or one.sinks & sinks))
     for only, run in groupby(mine, lambda one: None if one.sinks is None else one.sinks & sinks):
         yield only, list(run)

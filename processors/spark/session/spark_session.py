@@ -223,14 +223,16 @@ def hadoop_version() -> str | None:
 
 
 def python_functions() -> dict[str, str]:
-    """Return where Arrow cannot be, Spark would do without it too, but with a warning for each function of the user."""
+    """Forbid Arrow where it cannot be: Spark would do without it too, but with a warning for each function of the
+    user.
+    """
     if all(map(_there, ARROW_MODULES)):
         return {}
     return {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
 
 
 def _huge_pages() -> str:
-    """Return where the system has none to give, the JVM would complain."""
+    """Return a time zone where the system has none to give: the JVM would complain."""
     try:
         offered = "[never]" not in HUGE_PAGES_FILE.read_text()
     except OSError:
@@ -247,7 +249,7 @@ def local_cores(master: str) -> int:
 
 
 def environment(settings: SparkSettings) -> Path:
-    """Return what PySpark and the JVM read from the environment; returns the home of Java. Raises SessionError if there
+    """Set what PySpark and the JVM read from the environment; returns the home of Java. Raises SessionError if there
     is no fit one.
     """
     java = java_home(settings.java_home, os.environ)

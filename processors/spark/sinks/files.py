@@ -277,8 +277,8 @@ class FlatSink(FileSink):
             self._store.remove(f"{COPIES}/{ledger.entry_name(number)}")
 
     def _lost_ledger(self) -> LedgerEntry | None:
-        """Begin a ledger anew. Whoever removes `_mld` and keeps the data has only lost the newest copy's number of
-        empty batches.
+        """Restore the ledger from its newest copy. Whoever removes `_mld` and keeps the data has only lost that copy's
+        number of empty batches.
         """
         try:
             names, copies = self._store.names(""), self._copies()
@@ -289,10 +289,22 @@ class FlatSink(FileSink):
             newest = max((number for name in names if (number := ledger.commit_of(name)) is not None), default=0)
             # A copy without its files was never seen by a reader; its number is given again, to another commit.
             unseen = [number for number in copies if number > newest]
+            for number in unseen:
+                self._check_removals(f"{COPIES}/{ledger.entry_name(number)}", names)
             self._remove_copies(unseen)
             return self._restored(f"{COPIES}/{ledger.entry_name(newest)}") if newest else None
         except OSError as error:
             raise as_sink_error(error, f"sink {self.name}: looking for its lost ledger") from error
+
+    def _check_removals(self, copy: str, names: list[str]) -> None:
+        """Check that a compaction of 0.2.0-dev whose file has not come has taken none away."""
+        with suppress(ValueError):  # what cannot be read was no compaction's
+            gone = set(ledger.decode(self._store.read(copy)).removals) - set(names)
+            if gone:
+                raise SinkRefused(
+                    f"sink {self.name}: {self._store.uri('')} has no ledger, and {len(gone)} files are missing that "
+                    f"the compaction of {copy} was replacing, {min(gone)} among them; restore _mld, which has them"
+                )
 
     def _restored(self, copy: str) -> LedgerEntry:
         try:
@@ -322,5 +334,5 @@ def _suffixes(name: str) -> str:
 
 
 def _hidden(name: str) -> bool:
-    """Hide what Spark's readers see it: `_x` and `.x` are no data, `_x=1` is a partition."""
+    """Return whether Spark's readers skip it: `_x` and `.x` are no data, `_x=1` is a partition."""
     return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in PurePosixPath(name).parts)

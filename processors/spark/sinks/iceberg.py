@@ -99,7 +99,7 @@ class IcebergSink(LakeSink):
         return self._table.write(frame, self._spec.options)
 
     def _merged(self, merge: Merge, frame: DataFrame, batch: ShardSpans, batch_id: str) -> Published:
-        """Return the batch as one MERGE, staged beside `main`, and then made its next snapshot."""
+        """Publish the batch as one MERGE, staged beside `main`, and then made its next snapshot."""
         assert self._table is not None and self._seen is not None
         rows = merge.newest(frame)
         self._fit(frame)

@@ -169,8 +169,8 @@ class MySqlDialect(JdbcDialect):
     def merge(
         self, target: TableName, stage: TableName, columns: Sequence[StagedColumn], newest: Sequence[Ordering]
     ) -> str:
-        """Return rows come in the order of their age, each over the ones before it: what is one key is the target's own
-        word, whatever its collation.
+        """Return a merge: rows come in the order of their age, each over the ones before it: what is one key is the
+        target's own word, whatever its collation.
         """
         names = ", ".join(self.quoted(column.target) for column in columns)
         values = ", ".join(map(self._value, columns))

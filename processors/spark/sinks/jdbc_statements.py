@@ -266,7 +266,7 @@ _STATES: dict[str, DatabaseFault] = {
 }
 
 
-_PART = r'"(?:[^"]|"")+"|`(?:[^`]|``)+`|\[(?:[^\]]|\]\])+\]|[^."`\[\]\s]+'
+_PART = r'"(?:[^"]|"")+"|`(?:[^`]|``)+`|[^."`\[\]\s]+'
 _NAME = re.compile(rf"(?:(?P<schema>{_PART})\.)?(?P<table>{_PART})")
 
 

@@ -158,7 +158,7 @@ class PartitionedSink(FileSink):
             kept.unpersist()
 
     def _key(self, frame: DataFrame) -> Column:
-        """Return names the partition of a row."""
+        """Name the partition of a row."""
         from pyspark.sql import functions as F
 
         return F.to_json(F.array(*(frame[name].cast("string") for name in self._spec.partition_by)))

@@ -69,7 +69,7 @@ class StreamingEngine:
         self._late_rows = 0
 
     def start(self) -> None:
-        """Raise SinkError."""
+        """Start the queries. Raises SinkError."""
         self._inbox.open()
         self._leader.start()
 

@@ -178,7 +178,9 @@ class LeadLock:
         self._waits = False
 
     def take(self) -> bool:
-        """Raise SinkError if the file system has no place for the lock."""
+        """Return whether the lock was free, and is ours now. Raises SinkError if the file system has no place for
+        the lock.
+        """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -101,6 +101,23 @@ async def test_botocore_hangs_up_on_an_answer_without_an_end(
     assert attack.sent <= SENT_MAX
 
 
+async def test_botocore_refuses_an_answer_that_was_cut_off(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table read by half would look like one without those rows."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SKENV")
+    with Server(lambda peer: peer.sendall(OK + b"Content-Length: 200\r\n\r\n{}")) as server:
+        factory = client_factory(
+            configure("EnvironmentVariableCredentialsProvider", f"kinesisEndpoint=http://127.0.0.1:{server.port}")
+        )
+        client = factory.create_client("kinesis", read_timeout_s=2, connect_timeout_s=2, pool_connections_max=1)
+        service = BotoService(lambda: client, threads_max=1, name="kinesis")
+        with pytest.raises(AwsUnreachableError, match="cut off, 198 bytes are missing"):
+            await service.call(*GET)
+        await service.close()
+
+
 LYING = {
     "a gzip bomb": answer(gzip.compress(bytes(100 * MEGABYTE), 9), "Content-Encoding: gzip"),
     "nested": answer(b"[" * 5_000),

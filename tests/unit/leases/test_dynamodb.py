@@ -22,7 +22,7 @@ from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable, segments_for
 from mld.leases.lease import Lease
-from mld.leases.table_maker import on_demand
+from mld.leases.table_maker import LegacyTable, on_demand
 from tests.twins.dynamo import Fault, MemoryDynamo
 from tests.virtual_time import virtual
 
@@ -85,6 +85,23 @@ async def test_a_table_created_by_somebody_else_at_the_same_time_is_fine() -> No
     dynamo.faults = None
     assert await rival.ensure()
     assert not await waiting
+
+
+@virtual
+async def test_the_lease_table_waits_where_no_more_tables_are_made_now_and_a_legacy_table_does_not() -> None:
+    """A fleet that changes its form waits for a legacy table, and goes on without it."""
+
+    def faults(_: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
+        error = AwsError("CreateTable", "LimitExceededException", "too many tables")
+        return Fault(fail_before=error) if operation == "CreateTable" else None
+
+    dynamo = MemoryDynamo(LoopClock(), faults=faults)
+    began = LoopClock().monotonic()
+    with pytest.raises(TableThrottledError, match="LimitExceeded"):
+        await LegacyTable(dynamo, LoopClock(), on_demand("legacy"), "key").ensure()
+    assert LoopClock().monotonic() - began < 1.0
+    with pytest.raises(TableUnavailableError, match=r"missing after 600 s: .*LimitExceeded"):
+        await DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE).ensure()
 
 
 @virtual

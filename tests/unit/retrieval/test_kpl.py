@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.core.positions import LATEST, Position
+from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, HashRange, Misrouted
 from mld.protocol.messages import Record
+from mld.retrieval import kpl
 from mld.retrieval.kpl import (
     DIGEST_BYTES,
     GROUP_DEPTH_MAX,
@@ -267,3 +269,19 @@ def test_whatever_is_sealed_is_opened_or_delivered_as_it_came(message: bytes, su
     records = records_of(batch)
     if batch.malformed:
         assert records == ([record] if sub is None else [])
+
+
+def test_what_a_checkpoint_has_passed_is_not_looked_at_again() -> None:
+    """A child may checkpoint within an aggregate and get the rest again and again: what is skipped costs no step."""
+    data = aggregate([User("k", b"%d" % one) for one in range(9_000)])
+    users = finish(kpl.user_records(data, None, kpl.Work()))
+    assert users is not None
+    for sub in (0, 2_999, 3_000, 8_998, 8_999):
+        left = [(bytes(payload), number) for payload, _, number in users.after(sub).columns()]
+        assert left == [(b"%d" % one, one) for one in range(sub + 1, 9_000)]
+    opened = []
+    original = kpl._unpacked
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(kpl, "_unpacked", lambda some: opened.append(kpl._count(some)) or original(some))
+        assert len(list(users.after(8_990).columns())) == 9
+    assert sum(opened) < 9_000 / 2

@@ -220,6 +220,39 @@ def test_a_compaction_of_an_older_version_is_finished_whatever_dies_meanwhile():
     assert seen == {0, 2, 4, 6}, "the proof has to come to every step of taking files away"
 
 
+def test_whoever_loses_the_ledger_within_a_compaction_of_an_older_version_loses_no_record():
+    refused = 0
+    for after in range(1, 100):
+        disk, left = Disk(), after
+        compacted(disk)
+
+        def before(_: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+
+        try:
+            one(MemoryStore(disk, 1, before)).open()
+        except Killed:
+            ended = False
+        else:
+            ended = True
+        lose(disk)
+        found = read(disk)
+        try:
+            marks = one(MemoryStore(disk, 2, alive={2})).open()
+        except SinkRefused as error:
+            assert "restore _mld, which has them" in str(error) or "is missing; restore _mld" in str(error)
+            refused += 1
+        else:
+            assert marks == {SHARDS[0]: RecordPosition(6)}
+            assert len(found) == 6, after
+        if ended:
+            break
+    assert refused
+
+
 @pytest.mark.parametrize("name", ["_delta_log", "_spark_metadata"])
 @pytest.mark.parametrize("layout", [FlatSink, PartitionedSink])
 def test_a_directory_whose_readers_would_never_see_our_files_is_refused(layout, name):
