@@ -8,8 +8,6 @@ configuration cannot be used.
 
 from __future__ import annotations
 
-import getpass
-import os
 import socket
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -181,12 +179,10 @@ def _act(command: str, asked: Asked, plan: Planner, waiting: Waiting | None = No
 
 def _words(seen: PlanInput, why: str) -> str:
     """Return who does it, when, and why."""
+    from mld.operating.operator_hold import user_name
+
     when = datetime.fromtimestamp(seen.reader.clock.wall(), UTC).isoformat(timespec="seconds")
-    try:
-        who = getpass.getuser()
-    except OSError:
-        who = str(os.getuid())
-    words = f"by {who}@{socket.gethostname()} at {when}" + (f": {why}" if why else "")
+    words = f"by {user_name()}@{socket.gethostname()} at {when}" + (f": {why}" if why else "")
     return words[:WORDS_CHARACTERS_MAX]
 
 
@@ -244,7 +240,7 @@ def skip(asked: Asked, records: int | None, past: str | None, only: str | None, 
         record = only
 
         async def plan(seen: PlanInput) -> ActPlan:
-            return await leave_out(seen, name, record, path if asked.execute else None)
+            return await leave_out(seen, name, record, path)
 
         act("mld skip", asked, plan)
     stream, shard = stream_and_shard(None, name)
@@ -253,7 +249,8 @@ def skip(asked: Asked, records: int | None, past: str | None, only: str | None, 
         wanted = SkipRange(count=records) if past is None else parse_past(past)
         return await skip_in(app, asked, wanted, stream, shard or name, path)
 
-    _run_on(asked, work, stream=stream, shard=shard)
+    doubt = f"the checkpoint may be moved or not: look at `mld leases` and at {path} before you ask again"
+    _run_on(asked, work, stream=stream, shard=shard, doubt=doubt)
 
 
 @click.command()
@@ -261,7 +258,7 @@ def skip(asked: Asked, records: int | None, past: str | None, only: str | None, 
 @click.option("--to", "path", type=NEW_FILE, metavar="FILE", help="New file; by default one in the working directory.")
 @output_option
 def export(asked: Asked, path: Path | None, output: str) -> None:
-    """Save all rows of the lease table in a file, unchanged; the two other tables of KCL 3.0 to 3.4 in files beside it.
+    """Save all rows of the lease table in a file, unchanged; those of the two tables of KCL 3.0 to 3.4 beside it.
 
     It is no snapshot: workers go on while the table is read. `mld restore` puts leases back.
     """

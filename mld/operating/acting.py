@@ -22,7 +22,7 @@ from mld.core.errors import TableError, TableThrottledError
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK, say
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
-from mld.operating.backup import save_rows
+from mld.operating.backup import forget, save_rows, saved_file
 from mld.operating.fleet_reader import FleetReader, fleet_reader
 from mld.operating.options import Asked, finish
 from mld.operating.plan import ActPlan, Change, Fate, Outcome, RawTable, Row, raw_table
@@ -32,10 +32,11 @@ THROTTLED_TRIES_MAX = 8
 THROTTLED_PAUSE_S = 0.2
 SCAN_TIMEOUT_S = 20.0
 
+DOUBT = "what was not reported as done may be done or not; the same command again does what is left"
+
 Report: TypeAlias = Callable[[Outcome], None]
 Writing: TypeAlias = Callable[[Report], Awaitable[tuple[Sequence[Outcome], bool]]]
 """Writes, and reports what becomes of each change; all outcomes, and whether all is as it was to be."""
-INTERRUPTED = "interrupted: what was not reported as done may be done or not; the same command again does what is left"
 
 
 async def read_table(calls: TableCalls) -> RawTable:
@@ -120,7 +121,7 @@ def act(command: str, asked: Asked, planner: Planner, waiting: Waiting | None = 
                 return EXIT_FAILURE
             return code
 
-    finish(acting, interrupted=INTERRUPTED, acts=True)
+    finish(acting, doubt=DOUBT if asked.execute else "")
 
 
 async def _nobody_minds() -> None:
@@ -152,7 +153,14 @@ async def perform(
     if asked.execute and plan.changes:
         saved = save()
         echo(f"the rows are saved in {saved}")
-        outcomes, is_done = await write(lambda one: echo(f"  {one.change.key}: {_fate(one)}"))
+        if plan.kept is not None:
+            with saved_file(plan.kept.path) as file:
+                file.writelines(plan.kept.lines)
+        outcomes, is_done = await write(lambda one: echo(f"  {one.change.key}: {one.words}"))
+        if plan.kept is not None and not _may_be_made(outcomes):
+            forget(plan.kept.path)
+        elif plan.kept is not None:
+            echo(f"the records are saved in {plan.kept.path}")
     if is_json:
         click.echo(json.dumps(_value(plan, outcomes, saved), indent=2))
     if saved is None:
@@ -172,8 +180,8 @@ def _silent(_: str) -> None:
     return
 
 
-def _fate(outcome: Outcome) -> str:
-    return f"{outcome.fate.value}: {outcome.why}" if outcome.why else outcome.fate.value
+def _may_be_made(outcomes: Sequence[Outcome]) -> bool:
+    return any(one.fate in (Fate.DONE, Fate.UNKNOWN) for one in outcomes)
 
 
 def _value(plan: ActPlan, outcomes: Sequence[Outcome], saved: Path | None) -> dict[str, Any]:
@@ -187,4 +195,8 @@ def _value(plan: ActPlan, outcomes: Sequence[Outcome], saved: Path | None) -> di
         for one in outcomes
     ]
     document = {"plan": plan.title, "changes": changes, "notes": list(plan.notes)}
-    return document | ({} if saved is None else {"saved": str(saved)})
+    if saved is not None:
+        document["saved"] = str(saved)
+    if plan.kept is not None and _may_be_made(outcomes):
+        document["file"] = str(plan.kept.path)
+    return document

@@ -25,7 +25,7 @@ from mld.core.turns import in_turns
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable
-from mld.operating.acting import INTERRUPTED, Report, perform, read_table
+from mld.operating.acting import DOUBT, Report, perform, read_table
 from mld.operating.backup import save_rows
 from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, dynamo_of, with_stream
 from mld.operating.naming import in_stream, of_stream, only_stream, require_form, settings_of_one, stream_id_in, within
@@ -349,11 +349,12 @@ def run_on(
     stream: str | None = None,
     shard: str | None = None,
     of_whole: bool = False,
+    doubt: str = DOUBT,
 ) -> NoReturn:
     """Run `work` on the application of a properties file, and exit with what it gives.
 
     If the file names several streams, `stream` says which one is meant, or `shard` if only one has such a shard; unless
-    it is about the table as a whole.
+    it is about the table as a whole. `doubt` is what nobody knows if it is interrupted with --execute.
     """
     settings = asked.settings()
 
@@ -364,4 +365,4 @@ def run_on(
         async with application_of(settings, None if of_whole else only_stream(settings, name)) as app:
             return await work(app)
 
-    finish(running, interrupted=INTERRUPTED, acts=True)
+    finish(running, doubt=doubt if asked.execute else "")

@@ -220,7 +220,7 @@ def table_findings(
     schema = [(part.get("AttributeName"), part.get("KeyType")) for part in table.get("KeySchema", ())]
     if schema != [(key, "HASH")]:
         words = f"{name} is no lease table: its key is {', '.join(f'{n} ({k})' for n, k in schema) or 'unknown'}"
-        yield fail(about, words, "set another applicationName, or leaseTableName")
+        yield fail(about, words, "set another applicationName, or tableName")
         return
     words = f"{name} is {status}, about {table.get('ItemCount', '?')} rows"
     is_there = status in ("ACTIVE", "UPDATING")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -170,19 +169,14 @@ def tap(wanted: WantedDaemon, shard: str, full: bool, until_exit: bool, output: 
     if Path(shard).is_file():
         raise click.UsageError(f"name a shard after the file: mld tap {shard} SHARD")
     printer = _print_json if output == "json" else _Transcript().print
-    finish(lambda: _follow(find_daemon(wanted, os.environ), shard, full, until_exit, printer))
+    finish(lambda: _follow(find_daemon(wanted, os.environ), shard, full, until_exit, printer), is_open_ended=True)
 
 
 def _follow(link: DaemonLink, shard: str, full: bool, until_exit: bool, printer: Any) -> int:
-    try:
-        for value in link.follow("tap", shard=shard, full=full):
-            printer(value)
-            sys.stdout.flush()
-            if value.get("event") == "leaseEnded" or (until_exit and value.get("event") == "childEnded"):
-                return EXIT_OK
-    except BrokenPipeError:  # `mld tap … | head`
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - what is left must not be flushed into the pipe
-        return EXIT_OK
+    for value in link.follow("tap", shard=shard, full=full):
+        printer(value)
+        if value.get("event") == "leaseEnded" or (until_exit and value.get("event") == "childEnded"):
+            return EXIT_OK
     printer({"at": time.time(), "event": "daemonLeft", "words": "the daemon has closed the connection: it is stopping"})
     return EXIT_FAILURE
 

@@ -167,7 +167,7 @@ def _look(
                 FORMATS[output](*shown(status := await look()), watch)
             return EXIT_OK if is_met(status) else EXIT_FAILURE
 
-    finish(looking)
+    finish(looking, is_open_ended=watch)
 
 
 # --- a stream, and what a daemon needs --------------------------------------------------------------------------------
@@ -182,7 +182,9 @@ def _chosen(asked: Asked) -> ChosenShard:
     try:
         return chosen_shard(settings, asyncio.run(with_stream(settings, asked.words[0])))
     except (MldError, OSError) as error:
-        say(str(error))
+        from mld.operating.verdicts import with_remedy
+
+        say(with_remedy(error))
         sys.exit(EXIT_FAILURE)
 
 
@@ -232,7 +234,7 @@ def peek(asked: Asked, at: Point, count: int, raw: bool, follow: bool, output: s
             say(f"{shown} records; there are no more now (--follow waits for them)")
         return EXIT_OK
 
-    finish(peeking)
+    finish(peeking, is_open_ended=True)
 
 
 @click.command()
@@ -270,7 +272,7 @@ def replay(asked: Asked, start: Point, until: Point) -> None:
         lease = await _lease_of(shard) if needs_lease else None
         return await run_replay(shard, start, until, lease, asked.more, file, asked.overrides)
 
-    finish(replaying, interrupted="interrupted")
+    finish(replaying)
 
 
 @click.command()
@@ -299,7 +301,7 @@ def doctor(asked: Asked, output: str) -> None:
                 click.echo(printable(f"      -> {one.remedy}"))
         return EXIT_OK if is_well(found) else EXIT_FAILURE
 
-    finish(examining, interrupted="interrupted")
+    finish(examining)
 
 
 async def _lease_of(shard: ChosenShard) -> Lease | None:

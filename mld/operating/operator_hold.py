@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import getpass
+import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -49,13 +50,17 @@ RECENT_REPORTS = 4
 OWNERS_NAMED_MAX = 3
 
 
+def user_name() -> str:
+    """Return the name of the operator's account, its number if it has none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the former before Python 3.13
+        return str(os.getuid())
+
+
 def operator_id() -> str:
     """Return an id for one run of one command; it tells other operators who is at work."""
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):
-        name = "unknown"
-    plain = "".join(one for one in name if one.isascii() and one.isalnum())[:32]
+    plain = "".join(one for one in user_name() if one.isascii() and one.isalnum())[:32]
     return f"{OPERATOR_PREFIX}{plain}-{uuid.uuid4().hex[:8]}"
 
 
@@ -141,14 +146,18 @@ class OperatorHold:
 
         A lease that was stolen meanwhile is taken back first. Raises ActRefusedError, TableError.
         """
+        doubt: Outcome | None = None
         for _ in range(TRIES_MAX):
             outcome = await write_change(change, self._table, self._clock)
-            if outcome.fate is Fate.REFUSED:
+            if outcome.fate is Fate.UNKNOWN:
+                doubt = outcome
+                await self._clock.sleep(PAUSE_S)
+            elif outcome.fate is Fate.REFUSED:
                 outcome = await self._after_refusal(outcome, await self._row(change.key))
             if outcome.fate is Fate.DONE:
                 self._wrote(change.key, outcome.row)
-                break
-        return outcome
+                return outcome
+        return doubt or outcome
 
     def _wrote(self, key: str, row: Lease | None) -> None:
         if row is None:
@@ -170,17 +179,27 @@ class OperatorHold:
         return outcome
 
     async def advance(self, change: Change, position: Position) -> Outcome:
-        """Write a change that was made from the row as it is and moves it to `position`: once, or not at all."""
+        """Write a change that was made from the row as it is and moves it to `position`: once, or not at all.
+
+        It is refused only if no attempt can have been written; what is written may be gone from the row again.
+        """
+        doubt: Outcome | None = None
         for _ in range(TRIES_MAX):
             outcome = await write_change(change, self._table, self._clock)
             if outcome.fate is Fate.DONE:
+                return outcome
+            if outcome.fate is Fate.UNKNOWN:
+                doubt = outcome
+                await self._clock.sleep(PAUSE_S)
+            try:
+                row = await self._row(change.key)
+            except TableError:
                 break
-            row = await self._row(change.key)
             if row is not None and row.actual_owner == self.me and row.checkpoint == position:
                 return Outcome(change, Fate.DONE, row=row)
             if outcome.fate is Fate.REFUSED:
                 break
-        return outcome
+        return doubt or outcome
 
     async def _row(self, key: str) -> Lease | None:
         """Return the row as it is. Raises TableError after some tries."""

@@ -147,12 +147,12 @@ def show(output: str, lines: Sequence[str], value: Any) -> None:
 
 
 def finish(
-    work: Callable[[], int | Coroutine[Any, Any, int]], *, interrupted: str | None = None, acts: bool = False
+    work: Callable[[], int | Coroutine[Any, Any, int]], *, doubt: str = "", is_open_ended: bool = False
 ) -> NoReturn:
     """Do the work and exit with its code; an error is one line on stderr, and 1.
 
-    `interrupted` is what to say after Ctrl-C, with 1; without it Ctrl-C is an ordinary end. So is that nobody reads the
-    output any more, unless the command `acts`.
+    So is Ctrl-C, and that nobody reads the output any more; `doubt` is what nobody knows then. `is_open_ended`: both
+    are an ordinary end, as in `mld peek … | head`.
     """
     try:
         done = work()
@@ -162,14 +162,14 @@ def finish(
             done = asyncio.run(done)
         sys.exit(done)
     except KeyboardInterrupt:
-        if interrupted is None:
+        if is_open_ended:
             sys.exit(EXIT_OK)
-        say(interrupted)
-    except BrokenPipeError:  # `mld peek … | head`
+        say(f"interrupted{doubt and ': '}{doubt}")
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not acts:
+        if is_open_ended:
             sys.exit(EXIT_OK)
-        say(interrupted or "nobody reads the output")
+        say(f"nobody reads the output{doubt and ': '}{doubt}")
     except (MldError, OSError) as error:
         from mld.operating.verdicts import with_remedy
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from mld.core.errors import MldError, TableError
@@ -47,12 +48,22 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptLines:
+    """A new file, and its lines: what the changes of a plan take away."""
+
+    path: Path
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ActPlan:
     """What a command would do: `title` in one line, changes in the order in which they are written, and remarks."""
 
     title: str
     changes: tuple[Change, ...]
     notes: tuple[str, ...] = ()
+    kept: KeptLines | None = None
+    """Written before the first change, and gone again if surely none was made."""
 
 
 class Fate(Enum):
@@ -72,6 +83,11 @@ class Outcome:
     fate: Fate
     why: str = ""
     row: Lease | None = None
+
+    @property
+    def words(self) -> str:
+        """What became of it, for people."""
+        return f"{self.fate.value}: {self.why}" if self.why else self.fate.value
 
 
 @dataclass(frozen=True, slots=True)

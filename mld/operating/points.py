@@ -74,20 +74,20 @@ def parse_point(text: str, now_s: float, kinds: Collection[PointKind] = ALL_KIND
 
     Names are not case-sensitive, and may be written as Kinesis does (``TRIM_HORIZON``).
     """
-    point = _point(text.strip(), now_s)
+    point = _point(text.strip(), now_s, kinds)
     if point.kind not in kinds:
         raise PointError(f"{text!r} is not possible here: give {_choices(kinds)}")
     return point
 
 
-def _point(text: str, now_s: float) -> Point:
+def _point(text: str, now_s: float, kinds: Collection[PointKind]) -> Point:
     name = text.lower().replace("_", "-")
     if name in ("trim-horizon", "latest", "checkpoint"):
         return Point(PointKind(name))
     if name == "now":
         return Point(PointKind.TIME, now_s)
     sequence = _sequence(text)
-    return sequence if sequence is not None else Point(PointKind.TIME, _time_s(text, now_s))
+    return sequence if sequence is not None else Point(PointKind.TIME, _time_s(text, now_s, kinds))
 
 
 def _sequence(text: str) -> Point | None:
@@ -105,10 +105,10 @@ def _sequence(text: str) -> Point | None:
     return Point(PointKind.SEQUENCE, position=Position(found["sequence"], sub))
 
 
-def _time_s(text: str, now_s: float) -> float:
+def _time_s(text: str, now_s: float, kinds: Collection[PointKind]) -> float:
     time_s = _epoch_or_ago_s(text, now_s)
     if time_s is None:
-        time_s = _iso_s(text)
+        time_s = _iso_s(text, kinds)
     if time_s > now_s:
         raise PointError(f"{text!r} lies in the future")
     if time_s < 0:
@@ -125,11 +125,11 @@ def _epoch_or_ago_s(text: str, now_s: float) -> float | None:
     return now_s - sum(int(ago[unit] or 0) * size for unit, size in _UNITS_S.items())
 
 
-def _iso_s(text: str) -> float:
+def _iso_s(text: str, kinds: Collection[PointKind]) -> float:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise PointError(f"{text!r} names no place in a stream: give {_choices(ALL_KINDS)}") from None
+        raise PointError(f"{text!r} names no place in a stream: give {_choices(kinds)}") from None
     if time.tzinfo is None:
         raise PointError(f"{text!r} has no zone: add Z for UTC, or an offset such as +01:00")
     return time.timestamp()

@@ -28,7 +28,7 @@ from mld.operating.backup import forget, require_new, saved_file
 from mld.operating.naming import full_key, only_stream
 from mld.operating.operator_hold import Observed
 from mld.operating.options import Asked, show
-from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, Outcome, advance
+from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, KeptLines, Outcome, advance
 from mld.operating.steering import plan_leave_out
 from mld.operating.stream_access import SpanReader, framed_records
 from mld.protocol.framed import FramedRecord
@@ -103,6 +103,7 @@ async def records_at(app: Application, lease: Lease, wanted: SkipRange) -> list[
 
 
 Keep = Callable[[FramedRecord], None]
+Tell = Callable[[Passed, Outcome], None]
 
 
 async def pass_records(
@@ -165,10 +166,13 @@ def saved_line(lease: Lease, record: FramedRecord) -> str:
 
 
 async def skip(
-    app: Application, seen: Observed, lease: Lease, wanted: SkipRange, initial: InitialPosition, path: Path
-) -> tuple[Passed, Outcome]:
-    """Save the records in a new file, then move the checkpoint. Raises ActRefusedError, MldError and OSError: then the
-    checkpoint is as it was, and the file is gone."""
+    app: Application, seen: Observed, lease: Lease, wanted: SkipRange, initial: InitialPosition, path: Path, tell: Tell
+) -> Fate:
+    """Save the records in a new file, move the checkpoint, and `tell` before the lease is given back.
+
+    Unless the checkpoint is surely where it was, the file stays. Raises ActRefusedError, MldError and OSError before
+    the checkpoint is moved: then there is no file.
+    """
     async with app.hold(seen) as hold:
         await hold.take([lease], by_force=True)
         held = await app.leases.get(lease.key)
@@ -184,7 +188,8 @@ async def skip(
         outcome = await hold.advance(change, passed.last)
         if outcome.fate is Fate.REFUSED:
             forget(path)
-        return passed, outcome
+        tell(passed, outcome)
+    return outcome.fate
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -201,28 +206,40 @@ async def skip_in(app: Application, asked: Asked, wanted: SkipRange, stream: str
     require_new(path)
     await app.require_no_operators(seen)
     found: list[str] = []
-    passed = await pass_records(app, lease, wanted, initial, lambda one: found.append(_short(one)))
-    value = {"shard": lease.key, "records": passed.count, "first": str(passed.first), "last": str(passed.last)}
+
+    def note(record: FramedRecord) -> None:
+        if len(found) < RECORDS_SHOWN:
+            found.append(_short(record))
+
+    passed = await pass_records(app, lease, wanted, initial, note)
     if not asked.execute:
-        lines = [f"{lease.key}: {passed.count} records after {lease.checkpoint} would be skipped:"]
-        lines += found[:RECORDS_SHOWN]
-        lines += [f"  … and {len(found) - RECORDS_SHOWN} more"] if len(found) > RECORDS_SHOWN else []
-        show(asked.output, [*lines, "nothing was done; --execute does it"], value | {"outcome": "planned"})
+        more = passed.count - len(found)
+        lines = [f"{lease.key}: {passed.count} records after {lease.checkpoint} would be skipped:", *found]
+        lines += [f"  … and {more} more"] if more else []
+        show(asked.output, [*lines, "nothing was done; --execute does it"], _value(lease, passed, outcome="planned"))
         return EXIT_OK
     saved = save_before(app, "skip", seen, asked)
-    passed, outcome = await skip(app, seen, lease, wanted, initial, path)
+
+    def tell(passed: Passed, outcome: Outcome) -> None:
+        file = {} if outcome.fate is Fate.REFUSED else {"file": str(path)}
+        lines = [f"the rows are saved in {saved}"]
+        if file:
+            lines.append(f"{passed.count} records of {lease.key} are saved in {path}: {passed.first} to {passed.last}")
+        lines.append(f"checkpoint to {passed.last}: {outcome.words}")
+        show(asked.output, lines, _value(lease, passed, outcome=outcome.fate.value, saved=str(saved), **file))
+
+    fate = await skip(app, seen, lease, wanted, initial, path, tell)
+    return EXIT_OK if fate is Fate.DONE else EXIT_FAILURE
+
+
+def _value(lease: Lease, passed: Passed, **more: str) -> dict[str, Any]:
     value = {"shard": lease.key, "records": passed.count, "first": str(passed.first), "last": str(passed.last)}
-    lines = [
-        f"the rows are saved in {saved}",
-        f"{passed.count} records of {lease.key} are saved in {path}: {passed.first} to {passed.last}",
-        f"checkpoint to {passed.last}: {outcome.fate.value}{f': {outcome.why}' if outcome.why else ''}",
-    ]
-    show(asked.output, lines, value | {"outcome": outcome.fate.value, "saved": str(saved), "file": str(path)})
-    return EXIT_OK if outcome.fate is Fate.DONE else EXIT_FAILURE
+    return value | more
 
 
-async def leave_out(seen: PlanInput, shard: str, only: str, path: Path | None) -> ActPlan:
-    """Plan to leave one record out, which is saved in `path` first. Raises ActRefusedError, MldError."""
+async def leave_out(seen: PlanInput, shard: str, only: str, path: Path) -> ActPlan:
+    """Plan to leave one record out, which is kept in the new file `path`. Raises ActRefusedError, MldError."""
+    require_new(path)
     wanted, fleet, settings = parse_past(only), await seen.reader.look(), seen.reader.settings
     planned = plan_leave_out(fleet, shard, str(wanted).removeprefix("up to "))
     leases = {view.key: view.lease for view in fleet.shards}
@@ -230,10 +247,8 @@ async def leave_out(seen: PlanInput, shard: str, only: str, path: Path | None) -
     label = None if lease.stream is None else fleet.labels.get(lease.stream, lease.stream)
     async with application_of(settings, only_stream(settings, label)) as app:
         found = await records_at(app, lease, wanted)
-    if path is not None and planned.changes:
-        with saved_file(path) as file:
-            file.writelines(saved_line(lease, record) for record in found)
-    return replace(planned, notes=(*map(_short, found), *planned.notes))
+    kept = KeptLines(path, tuple(saved_line(lease, record) for record in found))
+    return replace(planned, notes=(*map(_short, found), *planned.notes), kept=kept if planned.changes else None)
 
 
 def _short(record: FramedRecord) -> str:

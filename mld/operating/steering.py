@@ -53,7 +53,10 @@ def plan_release(fleet: FleetStatus, shards: Iterable[str], leases_max: int, *, 
     if not owned:
         raise ActRefusedError("nobody owns " + ", ".join(view.key for view in views))
     if not is_3x:
-        changes = [Change(f"taken from {lease.actual_owner}, for nobody", writes.release(lease)) for lease in owned]
+        changes = [
+            Change(f"taken from {lease.actual_owner}, for nobody", writes.release(lease, writes_max=1))
+            for lease in owned
+        ]
         note = "the first worker that looks for leases takes it, perhaps the same one"
         return ActPlan(_title("release", owned), tuple(changes), (note,))
     changes, notes = _spread(fleet, owned, leases_max)

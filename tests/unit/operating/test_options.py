@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import click
 import pytest
 
-from mld.operating.options import file_and_words
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK
+from mld.operating.options import file_and_words, finish
 
 FILE = "app.properties"
 
@@ -39,3 +44,29 @@ def test_the_file_stands_before_or_after_the_words(
 def test_what_is_missing_or_too_much_is_said(words: tuple[str, ...], says: str) -> None:
     with pytest.raises(click.UsageError, match=says):
         file_and_words(words, None, "SHARD", "WORKER")
+
+
+@pytest.mark.parametrize(("more", "code"), [("", EXIT_FAILURE), (", is_open_ended=True", EXIT_OK)])
+def test_an_output_that_nobody_reads_is_a_failure_unless_the_command_has_no_end(more: str, code: int) -> None:
+    program = f"import click, mld.operating.options as o\no.finish(lambda: click.echo('x') or 0{more})"
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ended = subprocess.run([sys.executable, "-c", program], stdout=writer, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writer)
+    assert ended.returncode == code
+    assert ended.stderr == (b"mld: nobody reads the output\n" if code else b"")
+
+
+def test_ctrl_c_is_a_failure_that_says_what_nobody_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as ended:
+        finish(work, doubt="it may be written or not")
+    assert ended.value.code == EXIT_FAILURE
+    assert capsys.readouterr().err == "mld: interrupted: it may be written or not\n"
+    with pytest.raises(SystemExit) as ended:
+        finish(work, is_open_ended=True)
+    assert ended.value.code == EXIT_OK

@@ -76,6 +76,8 @@ def test_what_names_no_place_gets_a_sentence(text: str, words: str):
 def test_a_place_that_the_command_cannot_use_is_refused_with_those_it_can():
     with pytest.raises(PointError, match="give trim-horizon or a sequence number"):
         parse_point("latest", NOW_S, {PointKind.SEQUENCE, PointKind.TRIM_HORIZON})
+    with pytest.raises(PointError, match=r"names no place in a stream: give trim-horizon or a sequence number$"):
+        parse_point("yesterday", NOW_S, {PointKind.SEQUENCE, PointKind.TRIM_HORIZON})
 
 
 @pytest.mark.parametrize("text", [SEQUENCE, f"{SEQUENCE}/7", "trim-horizon", "2026-11-23T11:59:59.500000+00:00"])

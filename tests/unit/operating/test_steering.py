@@ -120,6 +120,12 @@ def test_in_2x_a_released_shard_is_for_whoever_takes_it() -> None:
     assert said(plan) == {"01": "taken from a, for nobody"}
 
 
+def test_a_release_that_is_refused_is_not_sent_in_another_form() -> None:
+    seen = lease(1, "a")
+    (change,) = plan_release(fleet(seen), ["1"], LEASES_MAX, is_3x=False).changes
+    assert change.write.refused(replace(seen, owner="b", checkpoint_owner="a")) is False
+
+
 def test_a_shard_that_nobody_has_cannot_be_released() -> None:
     assert "nobody owns shardId-000000000001" in refused(
         lambda: plan_release(fleet(lease(1)), ["1"], LEASES_MAX, is_3x=True)
