@@ -14,7 +14,7 @@ import os
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
 from mld.aws.client import BotoService, occasional_service
@@ -23,9 +23,6 @@ from mld.aws.pool import DaemonPool
 from mld.core.errors import AwsError, AwsUnreachableError, DeadLetterError
 from mld.properties.settings import Settings
 from mld.properties.values import DeadLetterKind
-
-if TYPE_CHECKING:
-    pass
 
 CALL_TIMEOUT_S = 30.0
 """Of each wait of a client for its service."""

@@ -402,7 +402,7 @@ class PipeChild:
             handle = process.exit_handle() if isinstance(process, ForkedProcess) else os.pidfd_open(process.pid)
         except (AttributeError, OSError):
             task = loop.create_task(self._poll_exit())
-            self._exit_watch = lambda: cast(None, task.cancel())
+            self._exit_watch = lambda: cast("None", task.cancel())
             return
 
         def stop() -> None:

@@ -2,12 +2,17 @@
 
 The model speaks JSON. CBOR is translated at the door: data are byte strings instead of base64, times are integers of
 milliseconds under tag 1 instead of seconds. The codec is the library `cbor2`, of the extra ``mld[local]``.
+
+The answer of SubscribeToShard is a stream of frames of `application/vnd.amazon.eventstream`: total length, header
+length, CRC of both, headers (all of type string), payload, CRC of everything before.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import struct
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -83,3 +88,35 @@ def _cbor_of(body: bytes) -> bytes:
 
 JSON = Encoding("application/x-amz-json-1.1", _unchanged, _unchanged)
 CBOR = Encoding("application/x-amz-cbor-1.1", _json_of, _cbor_of)
+
+
+# --- streams of events -----------------------------------------------------------------------------------------------
+
+EVENT_STREAM = "application/vnd.amazon.eventstream"
+_STRING_TYPE = 7
+
+
+def frame(headers: dict[str, str], payload: bytes) -> bytes:
+    head = b"".join(
+        bytes((len(name),)) + name.encode() + struct.pack(">BH", _STRING_TYPE, len(value.encode())) + value.encode()
+        for name, value in headers.items()
+    )
+    prelude = struct.pack(">II", 12 + len(head) + len(payload) + 4, len(head))
+    start = prelude + struct.pack(">I", zlib.crc32(prelude)) + head
+    return start + payload + struct.pack(">I", zlib.crc32(payload, zlib.crc32(start)))
+
+
+def initial_response(encoding: Encoding = JSON) -> bytes:
+    """Return the event that must come first, or boto3 refuses the stream."""
+    return event("initial-response", b"{}", encoding)
+
+
+def event(event_type: str, payload: bytes, encoding: Encoding = JSON) -> bytes:
+    """Return an event. `payload` is JSON, and is sent in `encoding`."""
+    headers = {":event-type": event_type, ":content-type": encoding.content_type, ":message-type": "event"}
+    return frame(headers, encoding.write(payload))
+
+
+def exception(code: str, payload: bytes, encoding: Encoding = JSON) -> bytes:
+    headers = {":exception-type": code, ":content-type": encoding.content_type, ":message-type": "exception"}
+    return frame(headers, encoding.write(payload))

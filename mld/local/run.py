@@ -1,7 +1,8 @@
-"""Runs the embedded AWS in the foreground, for `mld local` and ``python -m mld.local``."""
+"""Runs the embedded AWS in the foreground, for `mld local` and, as ``python -m mld.local.run``, for programs."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -16,14 +17,11 @@ from urllib.request import getproxies
 
 from mld.core.errors import MldError
 from mld.local.accounts import DEFAULT_ACCOUNT
-from mld.local.kinesis.directory import SHARD_LIMIT
-from mld.local.kinesis.model import REGION
+from mld.local.kinesis.model import REGION, SHARD_LIMIT
 from mld.local.routing import NAMES
 from mld.local.server import DEFAULT_HOST, DEFAULT_PORT, EmbeddedServer, serve
 
 _PROXIES_OF_HTTP = ("http", "all")
-
-
 _FIRST_STREAM = re.compile(
     r"(?:arn:aws[a-z-]*:kinesis:(?P<region>[a-z0-9-]+):(?P<account>\d{12}):stream/)?(?P<name>[a-zA-Z0-9_.-]{1,128})"
     r"(?::(?P<shards>[1-9]\d{0,4}))?"
@@ -124,3 +122,17 @@ def _announcement(server: EmbeddedServer, *, as_json: bool) -> str:
         return json.dumps(facts) + "\n"
     behind_proxy = not getproxies().keys().isdisjoint(_PROXIES_OF_HTTP)
     return usage_lines(server.endpoint, behind_proxy=behind_proxy)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The embedded AWS, for programs: one line of JSON once it listens.")
+    parser.add_argument("--port", type=int, default=0, help="0: any free one")
+    parser.add_argument("--enforce", action="store_true", help="enforce the throughput limits of a shard")
+    parser.add_argument("--stream", action="append", default=[], metavar="NAME:SHARDS", help="made at the start")
+    given = parser.parse_args()
+    streams = [first_stream(text) for text in given.stream]
+    return run_foreground(port=given.port, enforce=given.enforce, streams=streams, as_json=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -15,19 +15,19 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 
 from mld.core.webrule import FORBIDDEN, WebRule
-from mld.local import control, eventstream
+from mld.local import control, encodings
 from mld.local.accounts import DEFAULT_ACCOUNT, Accounts
 from mld.local.dynamo_streams import DynamoStreamsError, TableStreams
-from mld.local.dynamo_streams import json_api as dynamo_json_api
+from mld.local.dynamo_streams import model as table_streams
 from mld.local.encodings import JSON, Encoding, encoding_of
 from mld.local.fallback import OtherServices
 from mld.local.faults import Fault, FaultPlan
 from mld.local.http import Connections, Handler, HttpConnection, HttpRequest, HttpResponse, Peer
 from mld.local.kinesis import Kinesis, KinesisError, StateDelays, json_api
+from mld.local.kinesis.errors import ServiceError
 from mld.local.kinesis.model import REGION
 from mld.local.kinesis.subscription import Finished, Idle, ShardSubscription, SubscriptionEvent, event_json
 from mld.local.routing import DYNAMODB_STREAMS, KINESIS, STS, Call, error_answer, identify, unknown_service
-from mld.local.service_error import ServiceError
 from mld.local.table_changes import TableEvent
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class EmbeddedServer:
 
     def _tables_changed(self, events: Sequence[TableEvent]) -> None:
         for event in events:
-            event.apply(self.dynamo_streams)
+            event(self.dynamo_streams)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class EmbeddedServer:
 
     def _dynamo_streams(self, call: Call, request: HttpRequest, *, empty: bool = False) -> HttpResponse:
         try:
-            body = dynamo_json_api.dispatch(
+            body = table_streams.dispatch(
                 self.dynamo_streams,
                 call.operation,
                 request.body,
@@ -190,11 +190,11 @@ class EmbeddedServer:
             )
             failure = f"{call.operation} failed; see the server's log"
             return self._dynamo_refusal(DynamoStreamsError("InternalServerError", failure, 500))
-        return HttpResponse(body, 200, dynamo_json_api.CONTENT_TYPE, self._request_id())
+        return HttpResponse(body, 200, table_streams.CONTENT_TYPE, self._request_id())
 
     def _dynamo_refusal(self, error: ServiceError) -> HttpResponse:
-        body = dynamo_json_api.error_body(error)
-        return HttpResponse(body, error.status, dynamo_json_api.CONTENT_TYPE, self._request_id())
+        body = table_streams.error_body(error)
+        return HttpResponse(body, error.status, table_streams.CONTENT_TYPE, self._request_id())
 
     async def _expire(self, peer: Peer) -> None:
         peer.respond(control.answer({"expired": await self._others.expire()}))
@@ -261,8 +261,8 @@ class EmbeddedServer:
     async def _stream(
         self, subscription: ShardSubscription, peer: Peer, encoding: Encoding, wake: asyncio.Event, fault: Fault
     ) -> None:
-        peer.start_stream(eventstream.CONTENT_TYPE, self._request_id())
-        await peer.send(eventstream.initial_response(encoding))
+        peer.start_stream(encodings.EVENT_STREAM, self._request_id())
+        await peer.send(encodings.initial_response(encoding))
         sent = 0
         while peer.is_open:
             if fault.after_events is not None and sent >= fault.after_events:
@@ -273,7 +273,7 @@ class EmbeddedServer:
             wake.clear()
             match subscription.next_step(self.now()):
                 case SubscriptionEvent() as event:
-                    await peer.send(eventstream.event("SubscribeToShardEvent", event_json(event), encoding))
+                    await peer.send(encodings.event("SubscribeToShardEvent", event_json(event), encoding))
                     sent += 1
                 case Idle(until_s):
                     with contextlib.suppress(TimeoutError):
@@ -282,7 +282,7 @@ class EmbeddedServer:
                 case Finished(error):
                     if error is not None:
                         body = json_api.error_body(error.code, error.message)
-                        await peer.send(eventstream.exception(error.code, body, encoding))
+                        await peer.send(encodings.exception(error.code, body, encoding))
                     peer.end_stream()
                     return
 

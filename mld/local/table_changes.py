@@ -16,8 +16,8 @@ import base64
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from mld.local.dynamo_streams import ItemChange, TableStreamKey, TableStreams, ViewType
@@ -33,37 +33,8 @@ class StreamSpecificationError(ValueError):
     """A request that the service refuses; the text is its message."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEnabled:
-    key: TableStreamKey
-    view: ViewType
-    key_schema: Sequence[dict[str, str]]
-    at_s: float
-
-    def apply(self, streams: TableStreams) -> None:
-        streams.enable(self.key, self.view, self.key_schema, now=self.at_s)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamDisabled:
-    arn: str
-    at_s: float
-
-    def apply(self, streams: TableStreams) -> None:
-        streams.disable(self.arn, now=self.at_s)
-
-
-@dataclass(frozen=True, slots=True)
-class ItemsChanged:
-    arn: str
-    changes: Sequence[ItemChange]
-    at_s: float
-
-    def apply(self, streams: TableStreams) -> None:
-        streams.record(self.arn, self.changes, now=self.at_s)
-
-
-TableEvent = StreamEnabled | StreamDisabled | ItemsChanged
+TableEvent = Callable[[TableStreams], object]
+"""What a request did, to be done to the model."""
 
 
 class _Request(threading.local):
@@ -150,7 +121,7 @@ class TableChanges:
         here = {arn for arn, key in self._enabled.items() if (key.account, key.region) == (account, region)}
         for arn in here - found.keys():
             del self._enabled[arn]
-            yield StreamDisabled(arn, now)
+            yield partial(TableStreams.disable, arn=arn, now=now)
         for arn in found.keys() - here:
             yield self._enable(found[arn], now)
 
@@ -164,13 +135,14 @@ class TableChanges:
                 yield self._enable(table, now)
             by_table.setdefault(arn, []).append(change)
         for arn, found in by_table.items():
-            yield ItemsChanged(arn, coalesced(found), now)
+            yield partial(TableStreams.record, arn=arn, changes=coalesced(found), now=now)
 
-    def _enable(self, table: Any, now: float) -> StreamEnabled:
+    def _enable(self, table: Any, now: float) -> TableEvent:
         key = _key(table)
         self._enabled[key.arn] = key
         view = ViewType(table.stream_specification["StreamViewType"])
-        return StreamEnabled(key, view, [dict(part) for part in table.schema], now)
+        schema = [dict(part) for part in table.schema]
+        return partial(TableStreams.enable, key=key, view=view, key_schema=schema, now=now)
 
 
 # --- moto's objects --------------------------------------------------------------------------------------------------

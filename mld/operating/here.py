@@ -65,7 +65,7 @@ def of_daemon(command: F) -> F:
     asking: Any = called
     for option in reversed(options):
         asking = option(asking)
-    return cast(F, asking)
+    return cast("F", asking)
 
 
 def wanted_daemon(

@@ -81,7 +81,7 @@ def asks(*names: str, acts: bool = False, more: str = "", unless: str = "") -> C
 
         kind = click.UNPROCESSED if more else None
         argument = click.argument("words", metavar=metavar, nargs=-1, type=kind)
-        asking = cast(F, argument(file_option(define_option(called))))
+        asking = cast("F", argument(file_option(define_option(called))))
         return _execute(_backup(output_option(asking))) if acts else asking
 
     return decorate

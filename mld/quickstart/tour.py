@@ -150,7 +150,10 @@ class Tour(ABC):
     def embedded_aws(self) -> Iterator[str]:
         """Run the embedded AWS on a free loopback port; yields its endpoint."""
         errors = self.directory / "embedded-aws.log"
-        with errors.open("wb") as log, process([sys.executable, "-P", "-m", "mld.local", "--port", "0"], log) as server:
+        with (
+            errors.open("wb") as log,
+            process([sys.executable, "-P", "-m", "mld.local.run", "--port", "0"], log) as server,
+        ):
             endpoint = ready_endpoint(server, errors)
             self.say(f"embedded AWS on {endpoint}")
             yield endpoint

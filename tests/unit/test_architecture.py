@@ -203,7 +203,7 @@ PURE = (
     "mld/quickstart/lineage.py",
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "mld/local/kinesis").glob("*.py"))),
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "mld/local/dynamo_streams").glob("*.py"))),
-    "mld/local/opaque.py",
+    "mld/local/kinesis/tokens.py",
     "mld/local/accounts.py",
     "protocol/messages.py",
     "protocol/codec.py",

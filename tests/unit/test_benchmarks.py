@@ -233,9 +233,9 @@ def test_what_is_set_beside_mld_makes_the_table(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_plan_of_the_table_goes_by_turns(tmp_path: Path) -> None:
     arguments = arguments_of(["table", "--beside", f"main={ROOT}", "--runs", "2", "--wire", "plain"])
-    rig = cast(Rig, None)
-    plan = [measure.args[1] for measure in cast(Any, plan_of_table(rig, arguments))]
-    turns = [measure.args[0] for measure in cast(Any, plan_of_table(rig, arguments))]
+    rig = cast("Rig", None)
+    plan = [measure.args[1] for measure in cast("Any", plan_of_table(rig, arguments))]
+    turns = [measure.args[0] for measure in cast("Any", plan_of_table(rig, arguments))]
     assert turns == [1] * 5 + [2] * 5 + ([1] * 3 + [2] * 3) * 2 + [1, 1, 2, 2] * 2
     assert [getattr(step.args[1], "name", "") for step in plan[:5]] == ["1 KB", "mld", "main", "mld", "main"]
 

@@ -83,7 +83,7 @@ def test_turns_are_compared_one_by_one() -> None:
 
 
 def test_each_turn_of_a_backlog_is_a_measurement_of_its_own() -> None:
-    planned = cast(Any, plan(cast(Rig, None), arguments_of(["backlog", "--shards", "4", "--turns", "2"])))
+    planned = cast("Any", plan(cast("Rig", None), arguments_of(["backlog", "--shards", "4", "--turns", "2"])))
     assert [measure.args[-1] for measure in planned] == [0, 1]
 
 

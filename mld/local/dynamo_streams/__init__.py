@@ -8,7 +8,7 @@ Amazon DynamoDB Streams; the developer guide, "Change data capture for DynamoDB 
 """
 
 from mld.local.dynamo_streams.changes import ItemChange, TableStreamKey, ViewType
-from mld.local.dynamo_streams.errors import DynamoStreamsError
 from mld.local.dynamo_streams.model import TableStreams
+from mld.local.dynamo_streams.table_stream import DynamoStreamsError
 
 __all__ = ["TableStreams", "DynamoStreamsError", "ItemChange", "TableStreamKey", "ViewType"]

@@ -1,32 +1,50 @@
-"""All streams of all tables, found by ARN: every operation as a method on plain values.
+"""DynamoDB Streams: all streams of all tables, found by ARN, and the four operations as AWS JSON 1.0. Pure.
 
-Times are epoch seconds, passed as `now`. Refusals are `errors.DynamoStreamsError`. Limits of throughput are enforced
-only if asked; limits of form always.
+Times are epoch seconds, passed as `now`. Refusals are `DynamoStreamsError`. Limits of throughput are enforced only if
+asked; limits of form always.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
 
-from mld.core.streams import IteratorType
-from mld.local.dynamo_streams import errors
 from mld.local.dynamo_streams.changes import ItemChange, TableStreamKey, ViewType
-from mld.local.dynamo_streams.shard import ChangePage, ChangeShard, index_of
-from mld.local.dynamo_streams.table_stream import TableStream
-from mld.local.opaque import pack, unpack
+from mld.local.dynamo_streams.table_stream import ChangeShard, DynamoStreamsError, TableStream, index_of, not_found
+from mld.local.kinesis.errors import ServiceError
+from mld.local.kinesis.json_api import error_body as plain_error_body
+from mld.local.kinesis.json_api import parse
+from mld.local.kinesis.operations import OperationRequest
+from mld.local.kinesis.shard import Bucket
+from mld.local.kinesis.tokens import pack, unpack
 
+CONTENT_TYPE = "application/x-amz-json-1.0"
+CODE_PREFIX = "com.amazonaws.dynamodb.v20120810#"
+"""On the wire, in front of every code."""
 ITERATOR_LIFE_S = 15 * 60.0
 PAGE_RECORDS_MAX = 1000
 PAGE_BYTES_MAX = 1024 * 1024
 LIST_MAX = 100
-ITERATOR_TYPES = (
-    IteratorType.TRIM_HORIZON,
-    IteratorType.LATEST,
-    IteratorType.AT_SEQUENCE_NUMBER,
-    IteratorType.AFTER_SEQUENCE_NUMBER,
-)
 _ITERATOR_KIND = "D"
+_SEQUENCE_NUMBER = re.compile(r"[0-9]{21,40}")
+_SHARD_ID = re.compile(r"[a-zA-Z0-9_.-]{28,65}")
+
+
+class _ShardFilterType(Enum):
+    CHILD_SHARDS = "CHILD_SHARDS"
+
+
+class _IteratorType(Enum):
+    """Those of Kinesis, but for AT_TIMESTAMP."""
+
+    TRIM_HORIZON = "TRIM_HORIZON"
+    LATEST = "LATEST"
+    AT_SEQUENCE_NUMBER = "AT_SEQUENCE_NUMBER"
+    AFTER_SEQUENCE_NUMBER = "AFTER_SEQUENCE_NUMBER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +57,17 @@ class _ChangeIterator:
     issued_s: float
     walked: int = 0
 
-    def encode(self) -> str:
+    @classmethod
+    def decode(cls, text: str) -> _ChangeIterator:
+        arn, _, packed = text.partition("|1|")
+        fields = unpack(_ITERATOR_KIND, packed, 4)
+        if fields is None:
+            raise _invalid("Invalid ShardIterator")
+        return cls(arn, fields[0], int(fields[1]), float(fields[2]), int(fields[3]))
+
+    def __str__(self) -> str:
         packed = pack(_ITERATOR_KIND, self.shard_id, self.position, f"{self.issued_s:.3f}", self.walked)
         return f"{self.arn}|1|{packed}"
-
-
-def _decode(text: str) -> _ChangeIterator:
-    arn, _, packed = text.partition("|1|")
-    fields = unpack(_ITERATOR_KIND, packed, 4)
-    if fields is None:
-        raise errors.invalid("Invalid ShardIterator")
-    return _ChangeIterator(arn, fields[0], int(fields[1]), float(fields[2]), int(fields[3]))
-
-
-@dataclass(frozen=True, slots=True)
-class DescribedShards:
-    """One page; `last_id` if there are more."""
-
-    shards: list[ChangeShard]
-    last_id: str | None
 
 
 class TableStreams:
@@ -71,8 +81,6 @@ class TableStreams:
         self.enforce = enforce
         self.stretch_pages = 0
         self._streams: dict[str, TableStream] = {}
-
-    # --- what happens to the tables ----------------------------------------------------------------------------------
 
     def enable(
         self, key: TableStreamKey, view: ViewType, key_schema: Sequence[dict[str, str]], *, now: float
@@ -88,107 +96,172 @@ class TableStreams:
         for change in changes:
             self._streams[arn].record(change, now)
 
-    # --- finding -----------------------------------------------------------------------------------------------------
-
-    def stream(self, arn: str, now: float, region: str | None = None) -> TableStream:
-        """Return a stream by its ARN, or by `region` the refusal of an endpoint elsewhere. Raises ResourceNotFound."""
-        found = self._streams.get(arn)
-        if found is not None and found.is_gone(now):
-            del self._streams[arn]
-            found = None
-        if found is None or region not in (None, found.key.region):
-            raise errors.stream_not_found(arn)
-        return found
-
-    def newest_of(self, table: str, now: float) -> TableStream:
-        """Return the newest stream of a table of this name, in any account and region. Raises ResourceNotFound."""
-        found = [s for s in self._all(now) if s.key.table == table]
-        if not found:
-            raise errors.stream_not_found(f"of table {table}")
-        return max(found, key=lambda stream: stream.created_s)
-
-    def list_streams(
-        self, account: str, region: str, *, now: float, table: str | None = None, after: str | None = None
-    ) -> list[TableStream]:
-        """List streams in order of their ARNs, after that one."""
-        return [
-            stream
-            for stream in self._all(now)
-            if (stream.key.account, stream.key.region) == (account, region)
-            and table in (None, stream.key.table)
-            and stream.arn > (after or "")
-        ]
-
-    def _all(self, now: float) -> list[TableStream]:
+    def all(self, now: float) -> list[TableStream]:
+        """Return all streams, in order of their ARNs."""
         for arn in [arn for arn, stream in self._streams.items() if stream.is_gone(now)]:
             del self._streams[arn]
         return [self._streams[arn] for arn in sorted(self._streams)]
 
-    def describe_shards(
-        self, stream: TableStream, *, now: float, after: str | None = None, children_of: str | None = None, limit: int
-    ) -> DescribedShards:
-        """Return a page of the shards, or of the children of one."""
-        if self.enforce:
-            if not stream.describes.has(1, now):
-                raise errors.limit_exceeded(f"DescribeStream of {stream.arn}")
-            stream.describes.take(1)
-        found = [
-            shard
-            for shard in stream.shards(now)
-            if shard.shard_id > (after or "") and children_of in (None, shard.parent_id)
-        ]
-        page = found[:limit]
-        return DescribedShards(page, page[-1].shard_id if len(found) > limit else None)
+    def stream(self, arn: str, now: float, region: str | None = None) -> TableStream:
+        """Return a stream by its ARN, or by `region` the refusal of an endpoint elsewhere. Raises ResourceNotFound."""
+        found = self._streams.get(arn)
+        if found is None or found.is_gone(now) or region not in (None, found.key.region):
+            raise not_found(f"Stream: {arn} not found")
+        return found
 
-    # --- reading -----------------------------------------------------------------------------------------------------
+    def newest_of(self, table: str, now: float) -> TableStream:
+        """Return the newest stream of a table of this name, in any account and region. Raises ResourceNotFound."""
+        found = [s for s in self.all(now) if s.key.table == table]
+        if not found:
+            raise not_found(f"Stream: of table {table} not found")
+        return max(found, key=lambda stream: stream.created_s)
 
-    def get_shard_iterator(
-        self, stream: TableStream, name: str, kind: IteratorType, sequence: str | None, *, now: float
-    ) -> str:
-        shard = stream.shard(name, now)
-        match kind:
-            case IteratorType.TRIM_HORIZON:
-                position = shard.trimmed_through + 1
-            case IteratorType.LATEST:
-                position = stream.tip()
-            case _:
-                position = _own_number(stream, shard, sequence) + (kind is IteratorType.AFTER_SEQUENCE_NUMBER)
-                if position <= shard.trimmed_through:
-                    raise errors.trimmed()
-        return _ChangeIterator(stream.arn, name, position, now).encode()
+    def admit(self, bucket: Bucket, what: str, now: float) -> None:
+        """Spend one call. Raises LimitExceeded if limits are enforced and this one is reached."""
+        if not self.enforce:
+            return
+        if not bucket.has(1, now):
+            raise DynamoStreamsError("LimitExceededException", f"Rate exceeded for {what}")
+        bucket.take(1)
 
-    def get_records(
-        self, iterator: str, *, region: str, now: float, limit: int | None = None, empty: bool = False
-    ) -> tuple[ChangePage, str | None]:
-        """Return a page and the next iterator, which is None at the end of a closed shard. With `empty` there are no
-        records, and the place stays.
-        """
-        place = _decode(iterator)
-        stream = self.stream(place.arn, now, region)
-        if now - place.issued_s > ITERATOR_LIFE_S:
-            raise errors.expired()
-        shard = stream.shard(place.shard_id, now)
-        if self.enforce:
-            if not shard.reads.has(1, now):
-                raise errors.limit_exceeded(f"GetRecords of {shard.shard_id}")
-            shard.reads.take(1)
-        if place.position <= shard.trimmed_through:
-            raise errors.trimmed()
-        page = shard.page(place.position, limit=limit or PAGE_RECORDS_MAX, bytes_max=PAGE_BYTES_MAX)
-        if empty or (place.walked < self.stretch_pages and (page.fragments or page.ended)):
-            return ChangePage([], None, False), replace(place, issued_s=now, walked=place.walked + 1).encode()
-        if page.ended:
-            return page, None
-        if page.last is None:
-            return page, replace(place, issued_s=now).encode()
-        return page, _ChangeIterator(place.arn, place.shard_id, page.last + 1, now).encode()
+
+def dispatch(
+    streams: TableStreams, operation: str, body: bytes, now: float, *, account: str, region: str, empty: bool = False
+) -> bytes:
+    """Carry out one request to the endpoint of a region; with `empty`, GetRecords finds no records. Raises
+    ServiceError."""
+    request = parse(body)
+    match operation:
+        case "ListStreams":
+            fields = _list_streams(streams, request, now, account, region)
+        case "DescribeStream":
+            fields = _describe_stream(streams, request, now, region)
+        case "GetShardIterator":
+            fields = _get_shard_iterator(streams, request, now, region)
+        case "GetRecords":
+            return _get_records(streams, request, now, region, empty=empty)
+        case _:
+            raise DynamoStreamsError(
+                "UnknownOperationException", f"{operation} is not supported by the embedded DynamoDB Streams."
+            )
+    return json.dumps(fields).encode()
+
+
+def error_body(error: ServiceError) -> bytes:
+    return plain_error_body(CODE_PREFIX + error.code, error.message)
+
+
+def _list_streams(
+    streams: TableStreams, request: OperationRequest, now: float, account: str, region: str
+) -> dict[str, Any]:
+    limit = request.integer("Limit", 1, LIST_MAX) or LIST_MAX
+    table, after = request.text("TableName"), request.text("ExclusiveStartStreamArn") or ""
+    found = [
+        stream
+        for stream in streams.all(now)
+        if (stream.key.account, stream.key.region) == (account, region)
+        and table in (None, stream.key.table)
+        and stream.arn > after
+    ]
+    fields: dict[str, Any] = {
+        "Streams": [{"StreamArn": s.arn, "TableName": s.key.table, "StreamLabel": s.key.label} for s in found[:limit]]
+    }
+    return fields if len(found) <= limit else fields | {"LastEvaluatedStreamArn": found[limit - 1].arn}
+
+
+def _describe_stream(streams: TableStreams, request: OperationRequest, now: float, region: str) -> dict[str, Any]:
+    limit = request.integer("Limit", 1, LIST_MAX) or LIST_MAX
+    children_of = None
+    if (nested := request.nested("ShardFilter")) is not None:
+        nested.choice("Type", _ShardFilterType, "shardFilter.type")
+        children_of = nested.required("ShardId", _SHARD_ID)
+    stream = streams.stream(request.required("StreamArn"), now, region)
+    after = request.text("ExclusiveStartShardId", _SHARD_ID) or ""
+    streams.admit(stream.describes, f"DescribeStream of {stream.arn}", now)
+    found = [s for s in stream.shards(now) if s.shard_id > after and children_of in (None, s.parent_id)]
+    description: dict[str, Any] = {
+        "StreamArn": stream.arn,
+        "StreamLabel": stream.key.label,
+        "StreamStatus": "ENABLED" if stream.is_enabled else "DISABLED",
+        "StreamViewType": stream.view.value,
+        "CreationRequestDateTime": round(stream.created_s, 3),
+        "TableName": stream.key.table,
+        "KeySchema": stream.key_schema,
+        "Shards": [_shard_json(shard) for shard in found[:limit]],
+    }
+    if len(found) > limit:
+        description["LastEvaluatedShardId"] = found[limit - 1].shard_id
+    return {"StreamDescription": description}
+
+
+def _shard_json(shard: ChangeShard) -> dict[str, Any]:
+    numbers = {"StartingSequenceNumber": str(shard.starting)}
+    if shard.ending is not None:
+        numbers["EndingSequenceNumber"] = str(shard.ending)
+    fields: dict[str, Any] = {"ShardId": shard.shard_id, "SequenceNumberRange": numbers}
+    return fields if shard.parent_id is None else fields | {"ParentShardId": shard.parent_id}
+
+
+def _get_shard_iterator(streams: TableStreams, request: OperationRequest, now: float, region: str) -> dict[str, Any]:
+    kind = request.choice("ShardIteratorType", _IteratorType)
+    name = request.required("ShardId", _SHARD_ID)
+    sequence = request.text("SequenceNumber", _SEQUENCE_NUMBER)
+    stream = streams.stream(request.required("StreamArn"), now, region)
+    shard = stream.shard(name, now)
+    match kind:
+        case _IteratorType.TRIM_HORIZON:
+            position = shard.trimmed_through + 1
+        case _IteratorType.LATEST:
+            position = stream.tip()
+        case _:
+            position = _own_number(stream, shard, sequence) + (kind is _IteratorType.AFTER_SEQUENCE_NUMBER)
+            _require_untrimmed(shard, position)
+    return {"ShardIterator": str(_ChangeIterator(stream.arn, name, position, now))}
+
+
+def _get_records(streams: TableStreams, request: OperationRequest, now: float, region: str, *, empty: bool) -> bytes:
+    """Return a page, with the next iterator unless a closed shard ends here."""
+    place = _ChangeIterator.decode(request.required("ShardIterator"))
+    limit = request.integer("Limit", 1, PAGE_RECORDS_MAX) or PAGE_RECORDS_MAX
+    stream = streams.stream(place.arn, now, region)
+    if now - place.issued_s > ITERATOR_LIFE_S:
+        raise DynamoStreamsError(
+            "ExpiredIteratorException",
+            "The provided iterator exceeds the maximum age allowed (15 minutes after it was given out).",
+        )
+    shard = stream.shard(place.shard_id, now)
+    streams.admit(shard.reads, f"GetRecords of {shard.shard_id}", now)
+    _require_untrimmed(shard, place.position)
+    found = shard.log.span(place.position, limit=limit, bytes_max=PAGE_BYTES_MAX)
+    ended = not shard.is_open and not found.more
+    if empty or (place.walked < streams.stretch_pages and (found.fragments or ended)):
+        return _page_json([], replace(place, issued_s=now, walked=place.walked + 1))
+    if found.last is not None:
+        place = replace(place, position=found.last + 1, walked=0)
+    return _page_json(found.fragments, None if ended else replace(place, issued_s=now))
+
+
+def _page_json(fragments: list[bytes], following: _ChangeIterator | None) -> bytes:
+    end = b"" if following is None else b',"NextShardIterator":' + json.dumps(str(following)).encode()
+    return b'{"Records":[' + b",".join(fragments) + b"]" + end + b"}"
+
+
+def _require_untrimmed(shard: ChangeShard, position: int) -> None:
+    if position <= shard.trimmed_through:
+        raise DynamoStreamsError(
+            "TrimmedDataAccessException", "The operation attempted to read past the oldest stream record in a shard."
+        )
 
 
 def _own_number(stream: TableStream, shard: ChangeShard, text: str | None) -> int:
     if text is None:
-        raise errors.invalid("SequenceNumber is required for this ShardIteratorType")
+        raise _invalid("SequenceNumber is required for this ShardIteratorType")
     number = int(text)
     top = stream.tip() if shard.ending is None else shard.ending
     if index_of(number) != shard.index or not shard.starting <= number <= top:
-        raise errors.invalid(f"Invalid SequenceNumber: {text} is not of {shard.shard_id}")
+        raise _invalid(f"Invalid SequenceNumber: {text} is not of {shard.shard_id}")
     return number
+
+
+def _invalid(message: str) -> DynamoStreamsError:
+    return DynamoStreamsError("ValidationException", message)

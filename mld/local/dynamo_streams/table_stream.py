@@ -1,4 +1,4 @@
-"""The stream of one table: its shards over time.
+"""The stream of one table: its shards over time, each a part of the items for a part of the time.
 
 Every shard is succeeded after four hours by one child; under load, or when a test asks, by two. A child has one parent,
 shards are never merged. All records of one item are in order along that line.
@@ -7,12 +7,12 @@ shards are never merged. All records of one item are in order along that line.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Sequence
 
-from mld.local.dynamo_streams import errors
 from mld.local.dynamo_streams.changes import ItemChange, TableStreamKey, ViewType, hash_of, record_json
-from mld.local.dynamo_streams.shard import ChangeShard, KeySpan, sequence_number, shard_id
-from mld.local.kinesis.throttle import Bucket
+from mld.local.kinesis.errors import ServiceError
+from mld.local.kinesis.shard import Bucket, ShardLog
 
 SHARD_LIFE_S = 4 * 3600.0
 RETENTION_S = 24 * 3600.0
@@ -22,7 +22,95 @@ SPLIT_WINDOW_S = 60.0
 SPLIT_OPEN_MAX = 8
 """Load splits no shard of a stream that has so many open ones."""
 DESCRIBE_PER_S = 10.0
+GET_RECORDS_PER_S = 10.0
+"""With enforced limits: two readers, each five times a second."""
 _HASHES = 2**32
+_COUNTER_UNIT = 10**20
+
+
+class DynamoStreamsError(ServiceError):
+    """An operation was refused, with the code that AWS uses. Do not match on the message."""
+
+
+def not_found(what: str) -> DynamoStreamsError:
+    return DynamoStreamsError("ResourceNotFoundException", f"Requested resource not found: {what}")
+
+
+def sequence_number(counter: int, index: int) -> int:
+    """Return a number of at least 21 digits, increasing over the whole stream; the lower ones name the shard."""
+    return counter * _COUNTER_UNIT + index
+
+
+def index_of(number: int) -> int:
+    """Return the index of the shard that a number was given to."""
+    return number % _COUNTER_UNIT
+
+
+def shard_id(created_ms: int, arn: str, index: int) -> str:
+    """Return a shard's id as the service writes it: milliseconds in 20 digits, then eight hexadecimal digits."""
+    return f"shardId-{created_ms:020d}-{zlib.crc32(f'{arn} {index}'.encode()):08x}"
+
+
+class ChangeShard:
+    """Open until `close` is called; times are epoch seconds. `span` are the hashes of its partition keys, which clients
+    do not see."""
+
+    __slots__ = (
+        "closed_s",
+        "created_s",
+        "ending",
+        "index",
+        "log",
+        "parent_id",
+        "reads",
+        "shard_id",
+        "span",
+        "starting",
+        "window_records",
+        "window_s",
+    )
+
+    def __init__(
+        self, identity: str, index: int, span: range, starting: int, created_s: float, parent_id: str | None
+    ) -> None:
+        self.shard_id = identity
+        self.index = index
+        self.span = span
+        self.starting = starting
+        self.created_s = created_s
+        self.parent_id = parent_id
+        self.ending: int | None = None
+        self.closed_s: float | None = None
+        self.window_s = created_s
+        self.window_records = 0
+        self.reads = Bucket(GET_RECORDS_PER_S)
+        self.log = ShardLog()
+
+    @property
+    def is_open(self) -> bool:
+        return self.closed_s is None
+
+    @property
+    def trimmed_through(self) -> int:
+        """The number of the newest record that is gone."""
+        return self.starting - 1 if self.log.trimmed_through is None else self.log.trimmed_through
+
+    @property
+    def halves(self) -> tuple[range, range]:
+        middle = (self.span.start + self.span.stop) // 2
+        return range(self.span.start, middle), range(middle, self.span.stop)
+
+    def close(self, ending: int, closed_s: float) -> None:
+        assert self.is_open and ending >= self.starting
+        self.ending = ending
+        self.closed_s = max(closed_s, self.created_s)
+
+    def count_write(self, now: float, window_s: float) -> int:
+        """Count a record; the number of them since the current window of time began."""
+        if not 0 <= now - self.window_s <= window_s:
+            self.window_s, self.window_records = now, 0
+        self.window_records += 1
+        return self.window_records
 
 
 class TableStream:
@@ -42,7 +130,7 @@ class TableStream:
         self._shards: dict[str, ChangeShard] = {}
         self._counter = 0
         self._made = 0
-        self._make(KeySpan(0, _HASHES), created_s, None)
+        self._make(range(_HASHES), created_s, None)
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
@@ -63,7 +151,7 @@ class TableStream:
         """Return the shard of this name. Raises ResourceNotFound."""
         self._advance(now)
         if (found := self._shards.get(name)) is None:
-            raise errors.shard_not_found(name)
+            raise not_found(f"Shard: {name} does not exist")
         return found
 
     def tip(self) -> int:
@@ -79,20 +167,21 @@ class TableStream:
         if event_name is None or not self.is_enabled:
             return
         place = hash_of({self._partition_key: change.keys[self._partition_key]})
-        shard = next(s for s in self._open() if s.span.low <= place < s.span.high)
+        shard = next(s for s in self._open() if place in s.span)
         number = self._take(shard.index)
         fields, size = record_json(change, event_name, self.key, self.view, number, now)
-        shard.append(number, now, size, json.dumps(fields).encode())
+        # A clock that was set back must not change the order in which records expire.
+        shard.log.append(number, max(now, shard.log.last_arrival), size, json.dumps(fields).encode())
         if shard.count_write(now, SPLIT_WINDOW_S) >= SPLIT_RECORDS and len(self._open()) < SPLIT_OPEN_MAX:
-            self._succeed(shard, shard.span.halves(), now)
+            self._succeed(shard, shard.halves, now)
 
     def split(self, name: str | None, now: float) -> list[str]:
         """Split this open shard, or the first one, into two; the ids of the children. Raises ResourceNotFound."""
         self._advance(now)
         found = [s for s in self._open() if name in (None, s.shard_id)]
         if not found:
-            raise errors.shard_not_found(f"{name or 'any'} (open)")
-        return self._succeed(found[0], found[0].span.halves(), now)
+            raise not_found(f"Shard: {name or 'any'} (open) does not exist")
+        return self._succeed(found[0], found[0].halves, now)
 
     def roll(self, now: float) -> list[str]:
         """Let every open shard be succeeded by one child, as after four hours; the ids of the children."""
@@ -104,7 +193,7 @@ class TableStream:
         self._advance(now)
         for shard in self._shards.values():
             if name in (None, shard.shard_id):
-                shard.trim(float("inf"))
+                shard.log.trim(float("inf"))
 
     def disable(self, now: float) -> None:
         """Take no more records; the open shards end without children."""
@@ -119,7 +208,7 @@ class TableStream:
             for shard in self._open():
                 self._grow_old(shard, now, horizon)
         for shard in list(self._shards.values()):
-            shard.trim(horizon)
+            shard.log.trim(horizon)
             if shard.closed_s is not None and shard.closed_s <= horizon:
                 del self._shards[shard.shard_id]
 
@@ -130,11 +219,11 @@ class TableStream:
             (child,) = self._succeed(shard, (shard.span,), at)
             shard = self._shards[child]
 
-    def _succeed(self, shard: ChangeShard, spans: Sequence[KeySpan], now: float) -> list[str]:
+    def _succeed(self, shard: ChangeShard, spans: Sequence[range], now: float) -> list[str]:
         shard.close(self._take(shard.index), now)
         return [self._make(span, max(now, shard.created_s + 0.001), shard.shard_id) for span in spans]
 
-    def _make(self, span: KeySpan, created_s: float, parent_id: str | None) -> str:
+    def _make(self, span: range, created_s: float, parent_id: str | None) -> str:
         self._made += 1
         name = shard_id(round(created_s * 1000), self.arn, self._made)
         self._shards[name] = ChangeShard(name, self._made, span, self._take(self._made), created_s, parent_id)

@@ -1,12 +1,25 @@
 """The refusals of Kinesis, with the codes and HTTP statuses that AWS uses.
 
 Messages follow the service's wording where it is known; do not match on them.
+
+The refusal of an operation by a service that the embedded AWS models itself.
 """
 
 from __future__ import annotations
 
+from mld.core.errors import MldError
 from mld.local.accounts import DEFAULT_ACCOUNT
-from mld.local.service_error import ServiceError
+
+
+class ServiceError(MldError):
+    """`code` goes to the client as ``__type``, `status` is the HTTP status."""
+
+    def __init__(self, code: str, message: str, status: int = 400) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.status = status
+
 
 ACCOUNT = DEFAULT_ACCOUNT
 

@@ -1,44 +1,74 @@
-"""Kinesis as AWS JSON 1.1: one function per operation from a request's fields to an answer's bytes. Still pure.
+"""Kinesis as AWS JSON 1.1: one function for each operation, from a request's fields to an answer's. Still pure.
 
-`open_subscription` opens SubscribeToShard, because its answer is a stream of events. Operations that only AWS has are
-refused as unknown. StreamId is ignored, as the service documents it as not implemented.
+A function is registered under the name of its operation: ``put_record`` is PutRecord. SubscribeToShard is opened by
+`open_subscription`, because its answer is a stream of events. Operations that only AWS has are refused as unknown.
+StreamId is ignored, as the service documents it as not implemented.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
-from mld.local.kinesis import wire_fanout, wire_records, wire_streams
+from mld.core.streams import IteratorType, StartingPoint
+from mld.local.kinesis import errors
 from mld.local.kinesis.errors import KinesisError
-from mld.local.kinesis.model import Kinesis
-from mld.local.kinesis.operations import HANDLERS, OperationRequest, OperationResult
-from mld.local.kinesis.wire_fanout import open_subscription
-from mld.local.kinesis.wire_records import empty_page
+from mld.local.kinesis.model import LIST_SHARDS_DEFAULT, Kinesis
+from mld.local.kinesis.operations import HASH_KEY, INT_MAX, NAME, PAGE_MAX, SEQUENCE_NUMBER, OperationRequest
+from mld.local.kinesis.records import PutEntry, PutResult
+from mld.local.kinesis.shard import FilterType, ListFilter, ShardState
+from mld.local.kinesis.stream_state import Consumer, Stream
+from mld.local.kinesis.subscription import ShardSubscription, hash_range_json, page_json
+from mld.local.kinesis.tokens import encode_name
 
-__all__ = ["READ_ONLY", "KinesisFinder", "OperationResult", "dispatch", "error_body", "open_subscription", "parse"]
-
-# Importing these registers their operations.
-_MODULES = (wire_fanout, wire_records, wire_streams)
+Fields = dict[str, Any]
+KinesisFinder = Callable[[str | None], Kinesis]
+"""The model of an account; of the caller's for None."""
 
 READ_ONLY = frozenset(
     ("GetRecords", "GetShardIterator", "ListShards", "ListStreams", "DescribeStream", "DescribeStreamSummary")
     + ("PutRecord", "PutRecords", "DescribeStreamConsumer", "ListStreamConsumers", "ListTagsForStream")
 )
 """Operations after which no subscription can find anything changed, apart from the shards its answer touched."""
+_LIST_DEFAULT = 100
+"""Items of a page of streams, of a stream's shards, or of consumers."""
+_TAGS_MAX = 50
+_STREAMS_TOKEN, _CONSUMERS_TOKEN = "L", "C"
+_STRATEGY = "RecordDistributionStrategy"
 
 
-KinesisFinder = Callable[[str | None], Kinesis]
-"""The model of an account; of the caller's for None."""
+@dataclass(frozen=True, slots=True)
+class OperationResult:
+    """`touched` names the shards that got records, as (stream name, shard id); they are streams of `account`."""
+
+    body: bytes
+    touched: frozenset[tuple[str, str]] = frozenset()
+    account: str = ""
+
+
+Handler = Callable[[Kinesis, OperationRequest, float], Fields | OperationResult | None]
+"""Returns the fields of the answer; None for an answer without a body."""
+_HANDLERS: dict[str, Handler] = {}
+
+
+def operation(function: Handler) -> Handler:
+    _HANDLERS["".join(word.capitalize() for word in function.__name__.split("_"))] = function
+    return function
 
 
 def dispatch(find: KinesisFinder, operation: str, body: bytes, now: float, *, empty: bool = False) -> OperationResult:
     """Carry out one JSON request; with `empty`, GetRecords finds no records. Raises KinesisError."""
-    handler = empty_page if empty and operation == "GetRecords" else HANDLERS.get(operation)
+    handler = _empty_page if empty and operation == "GetRecords" else _HANDLERS.get(operation)
     if handler is None:
         raise KinesisError("UnknownOperationException", f"{operation} is not supported by the embedded Kinesis.")
     request = parse(body)
-    return handler(find(request.account()), request, now)
+    answer = handler(find(request.account()), request, now)
+    if isinstance(answer, OperationResult):
+        return answer
+    return OperationResult(b"" if answer is None else json.dumps(answer).encode())
 
 
 def parse(body: bytes) -> OperationRequest:
@@ -53,3 +83,368 @@ def parse(body: bytes) -> OperationRequest:
 
 def error_body(code: str, message: str) -> bytes:
     return json.dumps({"__type": code, "message": message}).encode()
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+class _Mode(Enum):
+    PROVISIONED = "PROVISIONED"
+    ON_DEMAND = "ON_DEMAND"
+
+
+class _Strategy(Enum):
+    AUTO = "AUTO"
+    USER_PARTITION_KEY = "USER_PARTITION_KEY"
+
+
+@operation
+def create_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    mode = request.nested("StreamModeDetails")
+    kinesis.create_stream(
+        request.required("StreamName", NAME),
+        now=now,
+        shard_count=request.integer("ShardCount", 1, INT_MAX),
+        on_demand=mode is not None and _is_on_demand(mode),
+        tags=_tags(request),
+        record_kib_max=request.integer("MaxRecordSizeInKiB", 1024, 10_240),
+        distributes=request.text(_STRATEGY) is not None and _distributes(request),
+    )
+
+
+@operation
+def delete_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    kinesis.delete_stream(request.stream(), now=now, with_consumers=request.flag("EnforceConsumerDeletion"))
+
+
+@operation
+def describe_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    limit = request.integer("Limit", 1, PAGE_MAX) or _LIST_DEFAULT
+    after = request.text("ExclusiveStartShardId", NAME) or ""
+    stream = kinesis.stream(request.stream(), now)
+    ready = stream.status(now) != "CREATING"
+    shards = [s for s in stream.shards.values() if s.shard_id > after] if ready else []
+    shown = {"Shards": [_shard_json(s) for s in shards[:limit]], "HasMoreShards": len(shards) > limit}
+    return {"StreamDescription": _stream_json(stream, now) | shown}
+
+
+@operation
+def describe_stream_summary(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    stream = kinesis.stream(request.stream(), now)
+    fields = _stream_json(stream, now) | {
+        "OpenShardCount": len(stream.open_shards),
+        "ConsumerCount": len(kinesis.consumers(stream.arn, now=now)),
+        "MaxRecordSizeInKiB": stream.record_kib_max,
+    }
+    if stream.on_demand:
+        fields[_STRATEGY] = (_Strategy.AUTO if stream.distributes else _Strategy.USER_PARTITION_KEY).value
+    return {"StreamDescriptionSummary": fields}
+
+
+def _stream_json(stream: Stream, now: float) -> Fields:
+    return _summary_json(stream, now) | {
+        "RetentionPeriodHours": stream.retention_h,
+        "EnhancedMonitoring": [{"ShardLevelMetrics": []}],
+        "EncryptionType": "NONE",
+    }
+
+
+def _summary_json(stream: Stream, now: float) -> Fields:
+    return {
+        "StreamName": stream.name,
+        "StreamARN": stream.arn,
+        "StreamStatus": stream.status(now),
+        "StreamModeDetails": {"StreamMode": (_Mode.ON_DEMAND if stream.on_demand else _Mode.PROVISIONED).value},
+        "StreamCreationTimestamp": stream.created_ms / 1000,
+    }
+
+
+@operation
+def list_streams(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    limit = request.integer("Limit", 1, PAGE_MAX) or _LIST_DEFAULT
+    after = request.place(_STREAMS_TOKEN, request.text("ExclusiveStartStreamName", NAME) or "")
+    found = [s for s in kinesis.streams(now) if s.name > after]
+    page = found[:limit]
+    fields: Fields = {
+        "StreamNames": [s.name for s in page],
+        "HasMoreStreams": len(found) > limit,
+        "StreamSummaries": [_summary_json(s, now) for s in page],
+    }
+    return fields if len(found) <= limit else fields | {"NextToken": encode_name(_STREAMS_TOKEN, page[-1].name)}
+
+
+@operation
+def describe_limits(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    return {
+        "ShardLimit": kinesis.shard_limit,
+        "OpenShardCount": kinesis.open_shard_count(now),
+        "OnDemandStreamCount": sum(s.on_demand for s in kinesis.streams(now)),
+        "OnDemandStreamCountLimit": 50,
+    }
+
+
+@operation
+def update_stream_mode(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    mode = request.required_nested("StreamModeDetails")
+    kinesis.set_mode(request.required("StreamARN"), on_demand=_is_on_demand(mode), now=now)
+
+
+def _is_on_demand(mode: OperationRequest) -> bool:
+    return mode.choice("StreamMode", _Mode, "streamModeDetails.streamMode") is _Mode.ON_DEMAND
+
+
+@operation
+def update_stream_record_distribution_strategy(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    kinesis.set_distribution(request.required("StreamARN"), distributes=_distributes(request), now=now)
+
+
+def _distributes(request: OperationRequest) -> bool:
+    return request.choice(_STRATEGY, _Strategy) is _Strategy.AUTO
+
+
+@operation
+def increase_stream_retention_period(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    hours = request.required_integer("RetentionPeriodHours", -INT_MAX, INT_MAX)
+    kinesis.set_retention(request.stream(), hours, increase=True, now=now)
+
+
+@operation
+def decrease_stream_retention_period(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    hours = request.required_integer("RetentionPeriodHours", -INT_MAX, INT_MAX)
+    kinesis.set_retention(request.stream(), hours, increase=False, now=now)
+
+
+@operation
+def update_max_record_size(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    kib = request.required_integer("MaxRecordSizeInKiB", 1024, 10_240)
+    kinesis.set_record_size(request.required("StreamARN"), kib, now=now)
+
+
+@operation
+def add_tags_to_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    stream, tags = kinesis.stream(request.stream(), now), _tags(request)
+    if len(stream.tags | tags) > _TAGS_MAX:
+        raise errors.invalid(f"A stream can have at most {_TAGS_MAX} tags.")
+    stream.tags.update(tags)
+
+
+@operation
+def remove_tags_from_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    stream = kinesis.stream(request.stream(), now)
+    for key in request.strings("TagKeys"):
+        stream.tags.pop(key, None)
+
+
+@operation
+def list_tags_for_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    limit = request.integer("Limit", 1, _TAGS_MAX) or _TAGS_MAX
+    after = request.text("ExclusiveStartTagKey") or ""
+    stream = kinesis.stream(request.stream(), now)
+    keys = sorted(key for key in stream.tags if key > after)
+    tags = [{"Key": key, "Value": stream.tags[key]} for key in keys[:limit]]
+    return {"Tags": tags, "HasMoreTags": len(keys) > limit}
+
+
+def _tags(request: OperationRequest) -> dict[str, str]:
+    tags = request.mapping("Tags")
+    if any(not 1 <= len(key) <= 128 or len(value) > 256 for key, value in tags.items()):
+        raise errors.invalid("A tag's key must have 1 to 128 characters and its value at most 256.")
+    return tags
+
+
+# --- shards ----------------------------------------------------------------------------------------------------------
+
+
+class _Scaling(Enum):
+    UNIFORM_SCALING = "UNIFORM_SCALING"
+
+
+@operation
+def list_shards(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    nested = request.nested("ShardFilter")
+    page = kinesis.list_shards(
+        request.stream_or_none(),
+        now=now,
+        token=request.text("NextToken"),
+        after_id=request.text("ExclusiveStartShardId", NAME),
+        shard_filter=None if nested is None else _filter(nested),
+        limit=request.integer("MaxResults", 1, PAGE_MAX) or LIST_SHARDS_DEFAULT,
+    )
+    fields: Fields = {"Shards": [_shard_json(shard) for shard in page.shards]}
+    return fields if page.next_token is None else fields | {"NextToken": page.next_token}
+
+
+def _filter(request: OperationRequest) -> ListFilter:
+    kind = request.choice("Type", FilterType, "shardFilter.type")
+    return ListFilter(kind, request.text("ShardId", NAME), request.timestamp("Timestamp"))
+
+
+def _shard_json(shard: ShardState) -> Fields:
+    """Return a shard as ListShards and DescribeStream show it."""
+    view = shard.view()
+    numbers = {"StartingSequenceNumber": view.starting_sequence, "EndingSequenceNumber": view.ending_sequence}
+    fields = {
+        "ShardId": view.shard_id,
+        "HashKeyRange": hash_range_json(view.hash_range),
+        "SequenceNumberRange": _present(numbers),
+        "ParentShardId": view.parent_id,
+        "AdjacentParentShardId": view.adjacent_parent_id,
+    }
+    return _present(fields)
+
+
+def _present(fields: Fields) -> Fields:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+@operation
+def split_shard(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    border = int(request.required("NewStartingHashKey", HASH_KEY))
+    kinesis.split_shard(request.stream(), request.required("ShardToSplit", NAME), border, now=now)
+
+
+@operation
+def merge_shards(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    first, second = request.required("ShardToMerge", NAME), request.required("AdjacentShardToMerge", NAME)
+    kinesis.merge_shards(request.stream(), first, second, now=now)
+
+
+@operation
+def update_shard_count(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    request.choice("ScalingType", _Scaling)
+    target = request.required_integer("TargetShardCount", 1, INT_MAX)
+    before = kinesis.update_shard_count(request.stream(), target, now=now)
+    stream = kinesis.stream(request.stream(), now)
+    counts = {"CurrentShardCount": before, "TargetShardCount": target}
+    return {"StreamName": stream.name, "StreamARN": stream.arn} | counts
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+@operation
+def put_record(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
+    placed = kinesis.put_record(request.stream(), _entry(request), now=now)
+    return _placed(kinesis, request, now, _placed_json(placed), [placed])
+
+
+@operation
+def put_records(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
+    entries = [_entry(item) for item in request.entries("Records")]
+    placed = kinesis.put_records(request.stream(), entries, now=now)
+    failed = sum(p.error is not None for p in placed)
+    return _placed(
+        kinesis, request, now, {"FailedRecordCount": failed, "Records": [_placed_json(p) for p in placed]}, placed
+    )
+
+
+def _entry(request: OperationRequest) -> PutEntry:
+    explicit = request.text("ExplicitHashKey", HASH_KEY)
+    return PutEntry(request.required("Data"), request.text("PartitionKey"), None if explicit is None else int(explicit))
+
+
+def _placed_json(placed: PutResult) -> Fields:
+    if placed.error is not None:
+        return {"ErrorCode": placed.error[0], "ErrorMessage": placed.error[1]}
+    return {"ShardId": placed.shard_id, "SequenceNumber": placed.sequence}
+
+
+def _placed(
+    kinesis: Kinesis, request: OperationRequest, now: float, fields: Fields, placed: Sequence[PutResult]
+) -> OperationResult:
+    stream = kinesis.stream(request.stream(), now)
+    touched = frozenset((stream.name, p.shard_id) for p in placed if p.error is None)
+    return OperationResult(json.dumps(fields).encode(), touched, kinesis.account)
+
+
+@operation
+def get_shard_iterator(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    start = StartingPoint(
+        request.choice("ShardIteratorType", IteratorType),
+        request.text("StartingSequenceNumber", SEQUENCE_NUMBER),
+        request.timestamp("Timestamp"),
+    )
+    iterator = kinesis.get_shard_iterator(request.stream(), request.required("ShardId", NAME), start, now=now)
+    return {"ShardIterator": iterator}
+
+
+@operation
+def get_records(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
+    page, following = kinesis.get_records(
+        request.required("ShardIterator"),
+        now=now,
+        limit=request.integer("Limit", 1, PAGE_MAX),
+        ref=request.text("StreamARN"),
+    )
+    return OperationResult(page_json(page, "NextShardIterator", following))
+
+
+def _empty_page(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    """Return a GetRecords answer without records, at the same place."""
+    behind, following = kinesis.get_no_records(request.required("ShardIterator"), now=now)
+    return {"Records": [], "NextShardIterator": following, "MillisBehindLatest": behind}
+
+
+# --- enhanced fan-out ------------------------------------------------------------------------------------------------
+
+
+def open_subscription(
+    kinesis: Kinesis, request: OperationRequest, now: float
+) -> tuple[ShardSubscription, tuple[str, str]]:
+    """Return a new subscription, with the stream name and shard id to watch."""
+    arn, shard_id = request.required("ConsumerARN"), request.required("ShardId", NAME)
+    start = request.required_nested("StartingPosition")
+    point = StartingPoint(
+        start.choice("Type", IteratorType, "startingPosition.type"),
+        start.text("SequenceNumber", SEQUENCE_NUMBER),
+        start.timestamp("Timestamp"),
+    )
+    subscription = kinesis.subscribe(arn, shard_id, point, now=now)
+    return subscription, (kinesis.consumer(now=now, arn=arn).stream_arn.rpartition("/")[2], shard_id)
+
+
+@operation
+def register_stream_consumer(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    arn, name = request.required("StreamARN"), request.required("ConsumerName", NAME)
+    consumer = kinesis.register_consumer(arn, name, now=now)
+    return {"Consumer": _consumer_json(consumer, now) | {"ConsumerStatus": "CREATING"}}
+
+
+@operation
+def describe_stream_consumer(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    consumer = _consumer(kinesis, request, now)
+    return {"ConsumerDescription": _consumer_json(consumer, now) | {"StreamARN": consumer.stream_arn}}
+
+
+@operation
+def list_stream_consumers(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
+    limit = request.integer("MaxResults", 1, PAGE_MAX) or _LIST_DEFAULT
+    after = request.place(_CONSUMERS_TOKEN, "")
+    found = [c for c in kinesis.consumers(request.required("StreamARN"), now=now) if c.name > after]
+    fields: Fields = {"Consumers": [_consumer_json(c, now) for c in found[:limit]]}
+    if len(found) > limit:
+        fields["NextToken"] = encode_name(_CONSUMERS_TOKEN, found[limit - 1].name)
+    return fields
+
+
+@operation
+def deregister_stream_consumer(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
+    kinesis.deregister_consumer(_consumer(kinesis, request, now), now=now)
+
+
+def _consumer(kinesis: Kinesis, request: OperationRequest, now: float) -> Consumer:
+    return kinesis.consumer(
+        now=now,
+        arn=request.text("ConsumerARN"),
+        stream_arn=request.text("StreamARN"),
+        name=request.text("ConsumerName", NAME),
+    )
+
+
+def _consumer_json(consumer: Consumer, now: float) -> Fields:
+    return {
+        "ConsumerName": consumer.name,
+        "ConsumerARN": consumer.arn,
+        "ConsumerStatus": consumer.status(now),
+        "ConsumerCreationTimestamp": round(consumer.created_s, 3),
+    }

@@ -1,126 +1,55 @@
 """The Kinesis of one account and region: every operation as a method on plain Python values.
 
 Times are epoch seconds, passed to each operation as `now`. Streams are named by name or ARN. Refusals are
-`errors.KinesisError`. Limits of throughput are enforced only if asked; limits of form always.
-
-Registered consumers and their subscriptions are here, too (retrieval#service-limits).
+`errors.KinesisError`. Limits of throughput are enforced only if asked; limits of form always. Rules:
+retrieval#service-limits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mld.core.streams import IteratorType, StartingPoint
+from mld.local.accounts import partition_of
 from mld.local.kinesis import errors
-from mld.local.kinesis.directory import REGION, Directory, StateDelays
-from mld.local.kinesis.filters import FilterType, ListFilter, matches
-from mld.local.kinesis.reading import PAGE_RECORDS_MAX, LogPage, read_page, start_position
-from mld.local.kinesis.records import PutEntry, PutResult, check_entries, shard_of, store
-from mld.local.kinesis.shard import ShardState
-from mld.local.kinesis.stream_state import Consumer, Stream
+from mld.local.kinesis.errors import ACCOUNT
+from mld.local.kinesis.records import (
+    PAGE_RECORDS_MAX,
+    LogPage,
+    PutEntry,
+    PutResult,
+    check_entries,
+    read_page,
+    shard_of,
+    start_position,
+    store,
+)
+from mld.local.kinesis.shard import FilterType, ListFilter, ShardState, matches
+from mld.local.kinesis.stream_state import ON_DEMAND_SHARDS, RETENTION_H_MAX, Consumer, Stream
 from mld.local.kinesis.subscription import TAKEOVER_S, ShardSubscription
 from mld.local.kinesis.tokens import ListShardsToken, ShardIterator, decode_iterator, decode_list_token
 
+REGION = "us-east-1"
+SHARD_LIMIT = 10_000
+RECORD_KIB_MAX = 10_240
 CONSUMERS_MAX = 20
 CREATING_MAX = 5
-
-
-class FanOutDirectory(Directory):
-    """One live subscription for each consumer and shard; a later one takes over."""
-
-    def register_consumer(self, ref: str, name: str, *, now: float) -> Consumer:
-        stream = self.data_stream(ref, now)
-        existing = self.consumers(stream.arn, now=now)
-        if any(c.name == name for c in existing):
-            raise errors.in_use(
-                f"Consumer {name} under stream {stream.name} already exists for account {self.account}."
-            )
-        if len(existing) >= CONSUMERS_MAX:
-            raise errors.limit_exceeded(f"Consumer count cannot exceed {CONSUMERS_MAX} for stream {stream.name}.")
-        if sum(c.status(now) == "CREATING" for c in existing) >= CREATING_MAX:
-            raise errors.limit_exceeded(f"Only {CREATING_MAX} consumers can be created at the same time.")
-        consumer = Consumer(
-            name, f"{stream.arn}/consumer/{name}:{int(now)}", stream.arn, now, now + self.delays.consumer_s
-        )
-        stream.consumers[name] = consumer
-        return consumer
-
-    def consumers(self, ref: str, *, now: float) -> list[Consumer]:
-        """Return all consumers of a stream, in order of their names."""
-        stream = self.stream(ref, now)
-        for name in [c.name for c in stream.consumers.values() if c.is_gone(now)]:
-            del stream.consumers[name]
-        return [stream.consumers[name] for name in sorted(stream.consumers)]
-
-    def consumer(
-        self, *, now: float, arn: str | None = None, stream_arn: str | None = None, name: str | None = None
-    ) -> Consumer:
-        """Return the consumer with this ARN, or with this stream's ARN and name; if all are given they must agree."""
-        if arn is not None:
-            parts = _stream_and_name(arn)
-            if parts is None:
-                raise errors.invalid(f"ConsumerARN {arn} is not valid.")
-            if (stream_arn or parts[0]) != parts[0] or (name or parts[1]) != parts[1]:
-                raise errors.invalid("ConsumerARN contradicts StreamARN or ConsumerName.")
-            stream_arn, name = parts
-        if stream_arn is None or name is None:
-            raise errors.invalid("Either ConsumerARN or StreamARN and ConsumerName must be provided.")
-        found = [c for c in self.consumers(stream_arn, now=now) if c.name == name and arn in (None, c.arn)]
-        if not found:
-            raise errors.not_found(f"Consumer {arn or name} under account {self.account} not found.")
-        return found[0]
-
-    def deregister_consumer(self, consumer: Consumer, *, now: float) -> None:
-        if consumer.gone_s is None:
-            consumer.gone_s = now + self.delays.consumer_s
-
-    def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint, *, now: float) -> ShardSubscription:
-        """Begin a subscription. Raises before anything is streamed; later the subscription reports its own end."""
-        consumer = self.consumer(now=now, arn=consumer_arn)
-        if (status := consumer.status(now)) != "ACTIVE":
-            raise errors.in_use(f"Consumer {consumer_arn} is not ACTIVE, instead in state {status}.")
-        stream = self.data_stream(consumer.stream_arn, now)
-        shard = self.shard(stream, shard_id)
-        if start.type in (IteratorType.AT_SEQUENCE_NUMBER, IteratorType.AFTER_SEQUENCE_NUMBER) and not start.sequence:
-            raise errors.invalid("StartingPosition needs a SequenceNumber for this type.")
-        position = start_position(stream, shard, start, now)
-        key = (consumer_arn, shard.shard_id)
-        before = self._subscriptions.get(key)
-        in_use = errors.in_use(
-            f"Another active subscription exists for this consumer: {self.account}:{stream.name}:{shard.shard_id}:"
-            f"{consumer.name}"
-        )
-        if before is not None and before.is_live:
-            if now - before.started_s < TAKEOVER_S:
-                raise in_use
-            before.stop(in_use)
-
-        def find(at: float) -> tuple[Stream, ShardState]:
-            self.consumer(now=at, arn=consumer_arn)
-            current = self.data_stream(consumer.stream_arn, at)
-            if current is not stream:
-                raise errors.stream_not_found(stream.name, self.account)
-            return current, self.shard(current, shard.shard_id)
-
-        subscription = ShardSubscription(find, position, now, enforce=self.enforce)
-        self._subscriptions = {k: s for k, s in self._subscriptions.items() if s.is_live}
-        self._subscriptions[key] = subscription
-        return subscription
-
-
-def _stream_and_name(arn: str) -> tuple[str, str] | None:
-    """Return stream ARN and consumer name of a consumer's ARN; None if it is none."""
-    stream_arn, found, rest = arn.partition("/consumer/")
-    name, colon, stamp = rest.rpartition(":")
-    return (stream_arn, name) if found and colon and name and stamp.isdigit() else None
-
-
-__all__ = ["REGION", "Kinesis", "ListedShards", "StateDelays"]
-
 LIST_SHARDS_DEFAULT = 1000
 SCALINGS_PER_DAY = 10
 _DAY_S = 86_400.0
+_ARN = re.compile(r"arn:(aws[^:]*):kinesis:([^:]+):(\d{12}):stream/([a-zA-Z0-9_.-]{1,128})")
+
+
+@dataclass(frozen=True, slots=True)
+class StateDelays:
+    """How long streams and consumers stay in their passing states, in seconds. At 0 these are never seen."""
+
+    create_s: float = 0.0
+    update_s: float = 0.0
+    delete_s: float = 0.0
+    consumer_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +60,172 @@ class ListedShards:
     next_token: str | None
 
 
-class Kinesis(FanOutDirectory):
-    """Mutable; `enforce` and `delays` may be changed at any time."""
+class Kinesis:
+    """Mutable; `enforce`, `delays` and `shard_limit` may be changed at any time.
+
+    A consumer has one live subscription for each shard; a later one takes over.
+    """
+
+    def __init__(
+        self,
+        *,
+        region: str = REGION,
+        account: str = ACCOUNT,
+        enforce: bool = False,
+        delays: StateDelays | None = None,
+    ) -> None:
+        self.region = region
+        self.account = account
+        self.enforce = enforce
+        self.delays = delays or StateDelays()
+        self.shard_limit = SHARD_LIMIT
+        self._streams: dict[str, Stream] = {}
+        self._subscriptions: dict[tuple[str, str], ShardSubscription] = {}
+
+    # --- finding things ----------------------------------------------------------------------------------------------
+
+    def stream_arn(self, name: str) -> str:
+        return f"arn:{partition_of(self.region)}:kinesis:{self.region}:{self.account}:stream/{name}"
+
+    def streams(self, now: float) -> list[Stream]:
+        """Return all streams, in order of their names."""
+        for stream in [s for s in self._streams.values() if s.gone_s is not None and now >= s.gone_s]:
+            del self._streams[stream.name]
+        return [self._streams[name] for name in sorted(self._streams)]
+
+    def stream(self, ref: str, now: float) -> Stream:
+        """Return the stream of this name or ARN, in whatever state."""
+        name = ref
+        if ref.startswith("arn:"):
+            parts = _ARN.fullmatch(ref)
+            if parts is None:
+                raise errors.invalid(f"StreamARN {ref} is not valid.")
+            name = parts[4]
+            if (parts[2], parts[3]) != (self.region, self.account):
+                raise errors.stream_not_found(name, parts[3])
+        stream = self._streams.get(name)
+        if stream is None or (stream.gone_s is not None and now >= stream.gone_s):
+            self._streams.pop(name, None)
+            raise errors.stream_not_found(name, self.account)
+        stream.drop_expired_shards(now)
+        return stream
+
+    def data_stream(self, ref: str, now: float) -> Stream:
+        """Return a stream that takes reads and writes; one that is still being made has no shards yet."""
+        stream = self.stream(ref, now)
+        if stream.status(now) == "CREATING":
+            raise errors.stream_not_found(stream.name, self.account)
+        return stream
+
+    def settled_stream(self, ref: str, now: float) -> Stream:
+        stream = self.stream(ref, now)
+        if (status := stream.status(now)) != "ACTIVE":
+            raise errors.in_use(
+                f"Stream {stream.name} under account {self.account} not ACTIVE, instead in state {status}"
+            )
+        return stream
+
+    def shard(self, stream: Stream, shard_id: str) -> ShardState:
+        shard = stream.shard(shard_id)
+        if shard is None:
+            raise errors.shard_not_found(shard_id, stream.name, self.account)
+        return shard
+
+    # --- making and setting ------------------------------------------------------------------------------------------
+
+    def create_stream(
+        self,
+        name: str,
+        *,
+        now: float,
+        shard_count: int | None = None,
+        on_demand: bool = False,
+        tags: Mapping[str, str] | None = None,
+        record_kib_max: int | None = None,
+        distributes: bool = False,
+    ) -> Stream:
+        """Create a stream. `shard_count` is required unless `on_demand`, which starts with four shards."""
+        if any(s.name == name for s in self.streams(now)):
+            raise errors.in_use(f"Stream {name} under account {self.account} already exists.")
+        if on_demand and shard_count is not None:
+            raise errors.validation("ShardCount must not be given for a stream in On-Demand mode.")
+        if not on_demand and shard_count is None:
+            raise errors.missing("shardCount")
+        if distributes and not on_demand:
+            raise _needs_on_demand(name)
+        count = ON_DEMAND_SHARDS if on_demand else shard_count or 0
+        self.require_room(count, now)
+        stream = Stream(
+            name,
+            self.stream_arn(name),
+            now,
+            shard_count=count,
+            on_demand=on_demand,
+            active_s=now + self.delays.create_s,
+        )
+        stream.tags.update(tags or {})
+        if record_kib_max is not None:
+            stream.record_kib_max = record_kib_max
+        stream.distributes = distributes
+        self._streams[name] = stream
+        return stream
+
+    def require_room(self, more: int, now: float) -> None:
+        open_count = self.open_shard_count(now)
+        if open_count + more > self.shard_limit:
+            raise errors.limit_exceeded(
+                f"This request would exceed the shard limit for the account {self.account} in {self.region}. "
+                f"Current shard count for the account: {open_count}. Limit: {self.shard_limit}."
+            )
+
+    def open_shard_count(self, now: float) -> int:
+        return sum(len(s.open_shards) for s in self.streams(now))
+
+    def delete_stream(self, ref: str, *, now: float, with_consumers: bool = False) -> None:
+        stream = self.stream(ref, now)
+        if any(not c.is_gone(now) for c in stream.consumers.values()) and not with_consumers:
+            raise errors.in_use(f"Stream {stream.name} under account {self.account} has registered consumers.")
+        if stream.gone_s is None:
+            stream.gone_s = now + self.delays.delete_s
+
+    def set_retention(self, ref: str, hours: int, *, increase: bool, now: float) -> None:
+        stream = self.settled_stream(ref, now)
+        if not 24 <= hours <= RETENTION_H_MAX:
+            raise errors.invalid(
+                f"Retention period must be between 24 and {RETENTION_H_MAX} hours; requested: {hours} hours."
+            )
+        if increase and hours < stream.retention_h:
+            raise errors.invalid(
+                f"Requested retention period ({hours} hours) for stream {stream.name} can not be shorter than existing "
+                f"retention period ({stream.retention_h} hours). Use DecreaseRetentionPeriod API."
+            )
+        if not increase and hours > stream.retention_h:
+            raise errors.invalid(
+                f"Requested retention period ({hours} hours) for stream {stream.name} can not be longer than existing "
+                f"retention period ({stream.retention_h} hours). Use IncreaseRetentionPeriod API."
+            )
+        stream.retention_h = hours
+        stream.updated_s = now + self.delays.update_s
+
+    def set_mode(self, ref: str, *, on_demand: bool, now: float) -> None:
+        stream = self.settled_stream(ref, now)
+        stream.on_demand = on_demand
+        stream.distributes = stream.distributes and on_demand
+        stream.updated_s = now + self.delays.update_s
+
+    def set_distribution(self, ref: str, *, distributes: bool, now: float) -> None:
+        """Set the distribution, at once."""
+        stream = self.settled_stream(ref, now)
+        if not stream.on_demand:
+            raise _needs_on_demand(stream.name)
+        stream.distributes = distributes
+
+    def set_record_size(self, ref: str, kib: int, *, now: float) -> None:
+        stream = self.settled_stream(ref, now)
+        if not 1024 <= kib <= RECORD_KIB_MAX:
+            raise errors.validation(f"Value '{kib}' at 'maxRecordSizeInKiB' must be between 1024 and {RECORD_KIB_MAX}")
+        stream.record_kib_max = kib
+        stream.updated_s = now + self.delays.update_s
 
     # --- shards ------------------------------------------------------------------------------------------------------
 
@@ -165,13 +258,10 @@ class Kinesis(FanOutDirectory):
         horizon = max(stream.horizon_s(now), stream.created_s)
         found = [s for s in stream.shards.values() if s.shard_id > (after_id or "") and matches(s, wanted, horizon)]
         page = found[:limit]
-        more = len(found) > limit
-        following = (
-            ListShardsToken(self.account, stream.name, stream.created_ms, page[-1].shard_id, shard_filter, now)
-            if more
-            else None
-        )
-        return ListedShards(page, following.encode() if following else None)
+        if len(found) <= limit:
+            return ListedShards(page, None)
+        following = ListShardsToken(self.account, stream.name, stream.created_ms, page[-1].shard_id, shard_filter, now)
+        return ListedShards(page, following.encode())
 
     def _resume_listing(self, token: str, now: float) -> tuple[Stream, str, ListFilter | None]:
         resumed = decode_list_token(token)
@@ -266,8 +356,7 @@ class Kinesis(FanOutDirectory):
             shard.limits.spent(page.size_bytes, now, full_page=page.cut_by_size)
         if page.position is None:
             return page, None
-        following = ShardIterator(self.account, stream.name, stream.created_ms, shard.index, page.position, now)
-        return page, following.encode()
+        return page, replace(place, position=page.position, issued_s=now).encode()
 
     def get_no_records(self, iterator: str, *, now: float) -> tuple[int, str]:
         """Answer GetRecords without records although there are some, as real streams sometimes answer. Returns the lag
@@ -275,8 +364,7 @@ class Kinesis(FanOutDirectory):
         """
         stream, shard, place = self._place(iterator, None, now)
         behind = read_page(stream, shard, place.position, now, limit=1).millis_behind_latest
-        following = ShardIterator(self.account, stream.name, stream.created_ms, shard.index, place.position, now)
-        return behind, following.encode()
+        return behind, replace(place, issued_s=now).encode()
 
     def _place(self, iterator: str, ref: str | None, now: float) -> tuple[Stream, ShardState, ShardIterator]:
         place = decode_iterator(iterator)
@@ -295,6 +383,98 @@ class Kinesis(FanOutDirectory):
         if shard is None:
             raise errors.shard_not_found(f"of index {place.shard_index}", stream.name, self.account)
         return stream, shard, place
+
+    # --- enhanced fan-out --------------------------------------------------------------------------------------------
+
+    def register_consumer(self, ref: str, name: str, *, now: float) -> Consumer:
+        stream = self.data_stream(ref, now)
+        existing = self.consumers(stream.arn, now=now)
+        if any(c.name == name for c in existing):
+            raise errors.in_use(
+                f"Consumer {name} under stream {stream.name} already exists for account {self.account}."
+            )
+        if len(existing) >= CONSUMERS_MAX:
+            raise errors.limit_exceeded(f"Consumer count cannot exceed {CONSUMERS_MAX} for stream {stream.name}.")
+        if sum(c.status(now) == "CREATING" for c in existing) >= CREATING_MAX:
+            raise errors.limit_exceeded(f"Only {CREATING_MAX} consumers can be created at the same time.")
+        consumer = Consumer(
+            name, f"{stream.arn}/consumer/{name}:{int(now)}", stream.arn, now, now + self.delays.consumer_s
+        )
+        stream.consumers[name] = consumer
+        return consumer
+
+    def consumers(self, ref: str, *, now: float) -> list[Consumer]:
+        """Return all consumers of a stream, in order of their names."""
+        stream = self.stream(ref, now)
+        for name in [c.name for c in stream.consumers.values() if c.is_gone(now)]:
+            del stream.consumers[name]
+        return [stream.consumers[name] for name in sorted(stream.consumers)]
+
+    def consumer(
+        self, *, now: float, arn: str | None = None, stream_arn: str | None = None, name: str | None = None
+    ) -> Consumer:
+        """Return the consumer with this ARN, or with this stream's ARN and name; if all are given they must agree."""
+        if arn is not None:
+            parts = _stream_and_name(arn)
+            if parts is None:
+                raise errors.invalid(f"ConsumerARN {arn} is not valid.")
+            if (stream_arn or parts[0]) != parts[0] or (name or parts[1]) != parts[1]:
+                raise errors.invalid("ConsumerARN contradicts StreamARN or ConsumerName.")
+            stream_arn, name = parts
+        if stream_arn is None or name is None:
+            raise errors.invalid("Either ConsumerARN or StreamARN and ConsumerName must be provided.")
+        found = [c for c in self.consumers(stream_arn, now=now) if c.name == name and arn in (None, c.arn)]
+        if not found:
+            raise errors.not_found(f"Consumer {arn or name} under account {self.account} not found.")
+        return found[0]
+
+    def deregister_consumer(self, consumer: Consumer, *, now: float) -> None:
+        if consumer.gone_s is None:
+            consumer.gone_s = now + self.delays.consumer_s
+
+    def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint, *, now: float) -> ShardSubscription:
+        """Begin a subscription. Raises before anything is streamed; later the subscription reports its own end."""
+        consumer = self.consumer(now=now, arn=consumer_arn)
+        if (status := consumer.status(now)) != "ACTIVE":
+            raise errors.in_use(f"Consumer {consumer_arn} is not ACTIVE, instead in state {status}.")
+        stream = self.data_stream(consumer.stream_arn, now)
+        shard = self.shard(stream, shard_id)
+        if start.type in (IteratorType.AT_SEQUENCE_NUMBER, IteratorType.AFTER_SEQUENCE_NUMBER) and not start.sequence:
+            raise errors.invalid("StartingPosition needs a SequenceNumber for this type.")
+        position = start_position(stream, shard, start, now)
+        key = (consumer_arn, shard.shard_id)
+        before = self._subscriptions.get(key)
+        in_use = errors.in_use(
+            f"Another active subscription exists for this consumer: {self.account}:{stream.name}:{shard.shard_id}:"
+            f"{consumer.name}"
+        )
+        if before is not None and before.is_live:
+            if now - before.started_s < TAKEOVER_S:
+                raise in_use
+            before.stop(in_use)
+
+        def find(at: float) -> tuple[Stream, ShardState]:
+            self.consumer(now=at, arn=consumer_arn)
+            current = self.data_stream(consumer.stream_arn, at)
+            if current is not stream:
+                raise errors.stream_not_found(stream.name, self.account)
+            return current, self.shard(current, shard.shard_id)
+
+        subscription = ShardSubscription(find, position, now, enforce=self.enforce)
+        self._subscriptions = {k: s for k, s in self._subscriptions.items() if s.is_live}
+        self._subscriptions[key] = subscription
+        return subscription
+
+
+def _stream_and_name(arn: str) -> tuple[str, str] | None:
+    """Return stream ARN and consumer name of a consumer's ARN; None if it is none."""
+    stream_arn, found, rest = arn.partition("/consumer/")
+    name, colon, stamp = rest.rpartition(":")
+    return (stream_arn, name) if found and colon and name and stamp.isdigit() else None
+
+
+def _needs_on_demand(name: str) -> errors.KinesisError:
+    return errors.invalid(f"Stream {name} is not in On-Demand mode: it has no record distribution strategy.")
 
 
 def _check_filter(wanted: ListFilter | None) -> None:

@@ -1,18 +1,14 @@
-"""An operation as a function from its request to its result: reading the fields of the JSON request, with the refusals
-that AWS gives for what is missing or malformed, the shape of results, and the registry of the functions."""
+"""Reads the fields of a JSON request, with the refusals that AWS gives for what is missing or malformed."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
 from mld.local.kinesis import errors
 from mld.local.kinesis.errors import KinesisError
-from mld.local.kinesis.model import Kinesis
 from mld.local.kinesis.tokens import account_of_token, decode_name
 
 NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
@@ -151,28 +147,3 @@ class OperationRequest:
 
 def _camel(key: str) -> str:
     return key[:1].lower() + key[1:]
-
-
-@dataclass(frozen=True, slots=True)
-class OperationResult:
-    """`touched` names the shards that got records, as (stream name, shard id); they are streams of `account`."""
-
-    body: bytes
-    touched: frozenset[tuple[str, str]] = frozenset()
-    account: str = ""
-
-
-Handler = Callable[[Kinesis, OperationRequest, float], OperationResult]
-HANDLERS: dict[str, Handler] = {}
-"""By the operation's name in the API."""
-
-
-def operation(function: Handler) -> Handler:
-    """Register a function; ``put_record`` becomes PutRecord."""
-    words = function.__name__.split("_")
-    HANDLERS["".join(word.capitalize() for word in words)] = function
-    return function
-
-
-def answer(fields: dict[str, Any] | None = None) -> OperationResult:
-    return OperationResult(b"" if fields is None else json.dumps(fields).encode())

@@ -2,6 +2,12 @@
 
 States follow from times alone: a stream is CREATING until `active_s`, UPDATING until `updated_s`, and DELETING as soon
 as `gone_s` is set, until then. A change of shards takes effect at once; the state only shows it for a while.
+
+Sequence numbers have 56 digits, increase over a whole stream, and tell their shard. From the top: the version 2 at bit
+184, the milliseconds of the stream's last change of shards at bit 128, a counter of everything numbered in the stream
+at bit 40, the shard's index below. The first two never decrease and the counter always increases, hence a child's first
+number is above its parent's last one, and the numbers of a stream that was made again under the same name are above
+those of its predecessor.
 """
 
 from __future__ import annotations
@@ -13,8 +19,43 @@ from dataclasses import dataclass
 
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.local.kinesis import errors
-from mld.local.kinesis.sequence import Sequencer
 from mld.local.kinesis.shard import ShardState, shard_index
+
+_VERSION_BIT = 184
+_EPOCH_BIT = 128
+_COUNTER_BIT = 40
+_INDEX_MASK = (1 << 32) - 1
+_VERSION = 2
+
+
+def index_of_number(number: int) -> int | None:
+    """Return the index of the shard a number was made for; None if the number is none of ours."""
+    return number & _INDEX_MASK if number >> _VERSION_BIT == _VERSION else None
+
+
+class Sequencer:
+    """Gives out the numbers of one stream."""
+
+    __slots__ = ("_counter", "_epoch_ms")
+
+    def __init__(self, epoch_ms: int) -> None:
+        self._epoch_ms = epoch_ms
+        self._counter = 0
+
+    def start_epoch(self, epoch_ms: int) -> None:
+        """Note that shards change at this time; an earlier time than the last one is ignored."""
+        self._epoch_ms = max(self._epoch_ms, epoch_ms)
+
+    def take(self, index: int) -> int:
+        """Return the next number, for the shard with this index."""
+        self._counter += 1
+        return self.tip(index)
+
+    def tip(self, index: int) -> int:
+        """Return a number of this shard that is above all given out before it and below all to come, except that it may
+        equal the very last one."""
+        return _VERSION << _VERSION_BIT | self._epoch_ms << _EPOCH_BIT | self._counter << _COUNTER_BIT | index
+
 
 DEFAULT_RETENTION_H = 24
 RETENTION_H_MAX = 8760
@@ -66,8 +107,6 @@ class Stream:
         """Whether records go to the shards in turn, whatever their keys (RecordDistributionStrategy AUTO)."""
         self.tags: dict[str, str] = {}
         self.consumers: dict[str, Consumer] = {}
-        self.metrics: tuple[str, ...] = ()
-        self.key_id: str | None = None
         self.active_s = active_s
         self.updated_s = float("-inf")
         self.gone_s: float | None = None

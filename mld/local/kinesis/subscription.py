@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from mld.core.streams import HashRange
 from mld.local.kinesis.errors import KinesisError
-from mld.local.kinesis.reading import PAGE_RECORDS_MAX, LogPage, read_page
-from mld.local.kinesis.shard import ShardState
+from mld.local.kinesis.records import PAGE_RECORDS_MAX, LogPage, read_page
+from mld.local.kinesis.shard import READ_BYTES_PER_S, ShardState
 from mld.local.kinesis.stream_state import Stream
-from mld.local.kinesis.throttle import READ_BYTES_PER_S
 
 LIFE_S = 300.0
 TAKEOVER_S = 5.0

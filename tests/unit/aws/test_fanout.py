@@ -28,7 +28,7 @@ from mld.aws.wire.frames import FRAME_BYTES_MAX, FrameStream
 from mld.aws.wire.source import AHEAD_BYTES, WireFrames
 from mld.core import errors
 from mld.core.streams import IteratorType, StartingPoint, StreamConsumer
-from mld.local import eventstream
+from mld.local import encodings as eventstream
 from mld.retrieval.rawpage import RawPage, page_of_event
 from tests.support.patience import PATIENCE_S
 from tests.twins.streams import MemoryStreams

@@ -16,7 +16,7 @@ from mld.aws.servicetime import SKEW_MIN_S, ServiceTime
 from mld.aws.wire.client import WireService
 from mld.aws.wire_or_boto import AwsService, service_of
 from mld.core.errors import AwsError
-from mld.local.eventstream import initial_response
+from mld.local.encodings import initial_response
 from tests.support.strict_aws import StrictAws
 from tests.unit.aws.conftest import Configure
 

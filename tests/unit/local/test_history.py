@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from mld.core.streams import HASH_KEY_MAX, IteratorType, StartingPoint
 from mld.local.kinesis import Kinesis, KinesisError, PutEntry
-from mld.local.kinesis.filters import FilterType, ListFilter
-from mld.local.kinesis.reading import LogPage
-from mld.local.kinesis.shard import ShardState
+from mld.local.kinesis.records import LogPage
+from mld.local.kinesis.shard import FilterType, ListFilter, ShardState
 
 START_S = 1_700_000_000.0
 STREAM = "s"
