@@ -7,3 +7,8 @@ __version__ = "0.2.0"
 
 DISTRIBUTION = "mld-kinesis"
 """The name under which pip installs this; `mld` on the package index is somebody else's."""
+
+
+def pip_install(extra: str) -> str:
+    """Return the command that installs an extra."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"

@@ -20,7 +20,17 @@ import click
 
 import mld
 from mld.core.errors import MldError
-from mld.core.terminal import EXIT_FAILURE, Duration, chosen_file, complain, properties_file, say, say_what_is_logged
+from mld.core.extras import NotReadyError
+from mld.core.terminal import (
+    EXIT_CONFIGURATION,
+    EXIT_FAILURE,
+    Duration,
+    chosen_file,
+    complain,
+    properties_file,
+    say,
+    say_what_is_logged,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -251,7 +261,7 @@ def quickstart(records: int, directory: str, plain: bool) -> None:
     """Try everything on this machine: click events on an embedded AWS, the real daemon, a split on the way, a pipeline
     on Spark into Parquet files.
 
-    Exit codes: 0 everything adds up, 1 it does not, 2 Java or PySpark is missing.
+    Exit codes: 0 everything adds up, 1 it does not, 2 a package or Java is missing.
     """
     from mld.quickstart import run_quickstart
 
@@ -261,6 +271,9 @@ def quickstart(records: int, directory: str, plain: bool) -> None:
 def _guarded(action: Callable[[], int]) -> int:
     try:
         return action()
+    except NotReadyError as error:
+        say(str(error))
+        return EXIT_CONFIGURATION
     except (MldError, OSError) as error:
         say(str(error))
         return EXIT_FAILURE

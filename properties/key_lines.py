@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from mld import DISTRIBUTION
+from mld import pip_install
 from mld.properties import keys
 from mld.properties.grammar import FileEntry
 from mld.properties.keytypes import OWN_PREFIX, Key
@@ -58,7 +58,7 @@ OBSOLETE: dict[str, str] = {
 REMOVED: dict[str, str] = {
     "mld.childRestartBackoffMaxMillis": "remove it; no pause exceeds 5 minutes",
     "mld.catchUpIntervalMillis": "remove it; a shard that is behind is read every 200 ms",
-    "mld.eventLoop": f"remove it; uvloop is used where it is installed (pip install '{DISTRIBUTION}[fast]')",
+    "mld.eventLoop": f"remove it; uvloop is used where it is installed ({pip_install('fast')})",
     "mld.wireClient": "remove it; what the daemon's own client cannot do is left to botocore",
     "mld.schemaRegistry.cacheSize": "remove it; 200 schema versions are kept",
     "mld.schemaRegistry.timeToLiveMillis": "remove it; schema versions are kept for a day",

@@ -7,15 +7,19 @@ on this machine. A remark never holds a value: it may have a secret in it, and `
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from mld import pip_install
 from mld.aws.service_data import NameRule, name_rule
 from mld.consumer.child import find_executable
+from mld.core.extras import is_installed
 from mld.properties.redaction import Shown, redacted
 from mld.properties.remarks import Level, Remark
 from mld.properties.settings import Settings
+from mld.properties.spark import PROGRAM as SPARK_PROGRAM
 from mld.properties.stream_keys import key_of_stream
 from mld.protocol.command import split_command
 from mld.schemas.opening import missing_codecs
@@ -84,13 +88,17 @@ def _programs(settings: Settings, file_name: str) -> Iterator[Remark]:
 def faults_of(words: list[str]) -> Iterator[tuple[Level, str, str]]:
     """Yield what is wrong with a command, and the remedy."""
     is_for_shell = any(map(_SHELL_WORD.fullmatch, words))
-    if find_executable(words) is None:
+    found = find_executable(words)
+    if found is None:
         program = redacted("executableName", Shown.COMMAND, words[0])
         if Path(words[0]).is_file():
             yield Level.ERROR, f"the file {program!r} is not executable", f"chmod +x {program}"
         else:
             yield Level.ERROR, f"no executable file {program!r} is found", NO_SHELL if is_for_shell else NOT_FOUND
         return
+    is_ours = Path(found) == Path(sys.executable).with_name(SPARK_PROGRAM)
+    if is_ours and not is_installed("pyspark"):
+        yield Level.ERROR, f"{SPARK_PROGRAM} needs a package that is not installed (pyspark)", pip_install("spark")
     if is_for_shell:
         yield Level.WARNING, "has signs that only a shell understands; the program gets them as they are", NO_SHELL
     for word in words[1:]:

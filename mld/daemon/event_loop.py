@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, TypeVar
+
+from mld.core.extras import is_installed
 
 T = TypeVar("T")
 
@@ -19,7 +20,7 @@ def run(main: Coroutine[Any, Any, T], loop_factory: Callable[[], asyncio.Abstrac
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """Return what makes the loop of uvloop; None, which stands for asyncio's own, where it is not installed."""
-    if find_spec("uvloop") is None:
+    if not is_installed("uvloop"):
         return None
     made: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
     return made

@@ -17,14 +17,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mld import DISTRIBUTION
 from mld.local.kinesis.errors import KinesisError
 
 _EPOCH_TIME = 1
 """The tag."""
 _DATA = "Data"
 _TIME_SUFFIX = "Timestamp"
-MISSING = f"CBOR needs the package cbor2 of the extra 'local': pip install '{DISTRIBUTION}[local]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +44,8 @@ def _unchanged(body: bytes) -> bytes:
 
 
 def _json_of(body: bytes) -> bytes:
-    try:
-        import cbor2
-    except ImportError:
-        raise KinesisError("SerializationException", MISSING, 415) from None
+    import cbor2  # only some SDKs speak it
+
     try:
         fields = cbor2.loads(body, semantic_decoders={_EPOCH_TIME: _seconds}) if body else {}
         return json.dumps(fields, default=_base64).encode()
@@ -68,10 +64,8 @@ def _base64(value: object) -> str:
 
 
 def _cbor_of(body: bytes) -> bytes:
-    try:
-        import cbor2
-    except ImportError:
-        return body  # an error in JSON, which says so
+    import cbor2
+
     if not body:
         return b""
 

@@ -6,8 +6,7 @@ the one for a request: moto's own dispatcher, which serves all of AWS and moto's
 
 What a request does to tables with a stream is told to the model of DynamoDB Streams (`mld.local.table_changes`).
 
-moto is imported in the background after the start; meanwhile Kinesis answers. It comes with the extra ``mld[local]``;
-without it these services answer with an error that says so.
+moto is imported in the background after the start; meanwhile Kinesis answers.
 
 moto ignores DeleteItem's old argument `Expected` and deletes the item; Java workers of a mixed fleet use it. It is
 rewritten as a ConditionExpression (DynamoDB API reference, legacy conditional parameters).
@@ -24,7 +23,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from mld import DISTRIBUTION
 from mld.local.http import HttpRequest, HttpResponse
 from mld.local.kinesis.json_api import error_body
 from mld.local.routing import DYNAMODB, Call
@@ -87,9 +85,6 @@ def _term(index: int, attribute: str, rule: dict[str, Any], names: dict[str, str
 
 log = logging.getLogger(__name__)
 
-MISSING = (
-    f"DynamoDB, CloudWatch, STS and Glue need the packages of the extra 'local': pip install '{DISTRIBUTION}[local]'"
-)
 _HOP_BY_HOP = frozenset(("connection", "content-length", "content-type", "date", "server", "transfer-encoding"))
 
 _ACCOUNT_HEADER = "x-moto-account-id"
@@ -111,9 +106,8 @@ class OtherServices:
         self._port = port
         self._changes = TableChanges(now, lambda events: _call_soon(loop, publish, events))
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="moto")
-        self._make_app: Callable[[str], WsgiApp] | None = None
         self._apps: dict[str, WsgiApp] = {}
-        self._executor.submit(self._import)
+        self._importing = self._executor.submit(_import)
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
@@ -127,32 +121,22 @@ class OtherServices:
 
     # --- on the one thread -------------------------------------------------------------------------------------------
 
-    def _import(self) -> None:
-        try:
-            from moto.moto_server.werkzeug_app import create_backend_app
-        except ImportError:
-            return
-        install()
-        self._make_app = create_backend_app
-
     def _expire(self) -> int:
-        return 0 if self._make_app is None else self._changes.expire()
+        return self._changes.expire()
 
     def _answer(self, call: Call, request: HttpRequest) -> HttpResponse:
-        if self._make_app is None:
-            return _error("MissingDependencyException", MISSING)
         if call.service.name != DYNAMODB:
-            return self._call(self._make_app, call, request)
+            return self._call(call, request)
         try:
             self._changes.begin(call.operation, request.body, call.account, call.region)
         except StreamSpecificationError as error:
             return _error("ValidationException", str(error))
         try:
-            return self._call(self._make_app, call, request)
+            return self._call(call, request)
         finally:
             self._changes.finish(call.operation, call.account, call.region)
 
-    def _call(self, make_app: Callable[[str], WsgiApp], call: Call, request: HttpRequest) -> HttpResponse:
+    def _call(self, call: Call, request: HttpRequest) -> HttpResponse:
         if call.operation == "DeleteItem":
             try:
                 body = json.dumps(rewrite_expected(json.loads(request.body))).encode()
@@ -162,7 +146,7 @@ class OtherServices:
             request = HttpRequest(request.method, request.target, headers, body)
         try:
             backend = call.service.backend or call.service.name
-            app = self._apps.get(backend) or self._apps.setdefault(backend, make_app(backend))
+            app = self._apps.get(backend) or self._apps.setdefault(backend, self._importing.result()(backend))
             response = self._run(app, request, call.account)
         except Exception as error:
             # Whatever moto raises becomes an answer, and the one thread goes on.
@@ -194,6 +178,15 @@ class OtherServices:
             if name.lower() not in _HOP_BY_HOP and not name.lower().startswith(_CORS)
         ]
         return HttpResponse(b"".join(pieces), int(status.split(" ", 1)[0]), answered.get("content-type", ""), kept)
+
+
+def _import() -> Callable[[str], WsgiApp]:
+    """Return what makes the application of a service."""
+    from moto.moto_server.werkzeug_app import create_backend_app
+
+    install()
+    make_app: Callable[[str], WsgiApp] = create_backend_app
+    return make_app
 
 
 def _error(code: str, message: str) -> HttpResponse:

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from http.client import responses
 from typing import Protocol
 
-from mld import DISTRIBUTION
-
 log = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX = 64 * 1024
@@ -92,15 +90,14 @@ Connections = set[asyncio.Transport]
 class HttpConnection(asyncio.Protocol):
     """One client. Requests are answered in order, one at a time.
 
-    A client that begins with the preface of HTTP/2 is handed to the protocol that `http2` makes; without `http2` it is
-    cut off.
+    A client that begins with the preface of HTTP/2 is handed to the protocol that `http2` makes.
     """
 
     def __init__(
         self,
         handle: Handler,
         connections: Connections,
-        http2: Callable[[Handler, Connections], asyncio.Protocol] | None = None,
+        http2: Callable[[Handler, Connections], asyncio.Protocol],
     ) -> None:
         self._handle = handle
         self._connections = connections
@@ -181,14 +178,6 @@ class HttpConnection(asyncio.Protocol):
     def _hand_over(self) -> None:
         """Hand the connection to HTTP/2, with all that was received."""
         assert self._transport is not None
-        if self._http2 is None:
-            log.warning(
-                "A client speaks HTTP/2, which needs h2 of the extra 'local': pip install '%s[local]'",
-                DISTRIBUTION,
-                extra={"action": "local_http2_missing"},
-            )
-            self.abort()
-            return
         transport, self._transport = self._transport, None
         successor = self._http2(self._handle, self._connections)
         transport.set_protocol(successor)

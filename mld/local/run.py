@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from mld.core.errors import MldError
+from mld.core.extras import require
 from mld.local.accounts import DEFAULT_ACCOUNT
 from mld.local.kinesis.model import REGION, SHARD_LIMIT
 from mld.local.routing import NAMES
@@ -80,6 +81,11 @@ Stop it with Ctrl-C.
 """
 
 
+def check_extra() -> None:
+    """Raise NotReadyError without the packages of the extra `local`."""
+    require("local", "the embedded AWS", "moto", "flask", "flask_cors", "cbor2", "h2")
+
+
 def run_foreground(
     host: str = DEFAULT_HOST,
     port: int = DEFAULT_PORT,
@@ -93,9 +99,10 @@ def run_foreground(
 
     `port` 0 takes any free one. Clients may also call by the names in `allow_hosts`. `streams` are made at the start.
     Once the server listens, stdout gets the lines to paste, or with `as_json` one JSON line:
-    ``{"endpoint": ..., "host": ..., "port": ..., "pid": ...}``. Raises OSError if the port is taken, and KinesisError
-    for two streams of one name in one place.
+    ``{"endpoint": ..., "host": ..., "port": ..., "pid": ...}``. Raises NotReadyError without the extra `local`, OSError
+    if the port is taken, and KinesisError for two streams of one name in one place.
     """
+    check_extra()
 
     async def until_signal() -> None:
         stop = asyncio.Event()

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 
 from mld.core.webrule import FORBIDDEN, WebRule
 from mld.local import control, encodings
@@ -22,7 +22,7 @@ from mld.local.dynamo_streams import model as table_streams
 from mld.local.encodings import JSON, Encoding, encoding_of
 from mld.local.fallback import OtherServices
 from mld.local.faults import Fault, FaultPlan
-from mld.local.http import Connections, Handler, HttpConnection, HttpRequest, HttpResponse, Peer
+from mld.local.http import Connections, HttpConnection, HttpRequest, HttpResponse, Peer
 from mld.local.kinesis import Kinesis, KinesisError, StateDelays, json_api
 from mld.local.kinesis.errors import ServiceError
 from mld.local.kinesis.model import REGION
@@ -71,11 +71,10 @@ class EmbeddedServer:
 
     async def start(self, port: int) -> None:
         loop = asyncio.get_running_loop()
-        http2: Callable[[Handler, Connections], asyncio.Protocol] | None = None
-        with contextlib.suppress(ImportError):  # it comes with the extra `local`
-            from mld.local.http2 import Http2Connection as http2
+        from mld.local.http2 import Http2Connection  # its library comes with the extra `local`
+
         self._listener = await loop.create_server(
-            lambda: HttpConnection(self.handle, self._connections, http2),
+            lambda: HttpConnection(self.handle, self._connections, Http2Connection),
             self.host,
             port,
             backlog=_OPEN_CONNECTIONS_BACKLOG,

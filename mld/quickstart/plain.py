@@ -15,6 +15,7 @@ from rich.table import Table
 
 from mld.leases.lease import Lease
 from mld.quickstart.clicks import Put
+from mld.quickstart.stage import mld_command
 from mld.quickstart.tour import APPLICATION, STREAM, Tour, tail
 
 
@@ -75,10 +76,11 @@ dynamoDBEndpoint = {endpoint}
         return f"""
 The records are in {self.archive_directory}/*.jsonl. For your own stream:
 
-  cp {self.properties_file} app.properties     # set streamName, applicationName, regionName and executableName,
-                                          # and remove the two endpoint lines
-  bin/mld check app.properties            # what it means, and what is wrong with it
-  bin/mld app.properties                  # run it; Ctrl-C stops it gracefully"""
+  cp {self.properties_file} app.properties
+                                  # set streamName, applicationName, regionName and executableName,
+                                  # and remove the two endpoint lines
+  {mld_command()} check app.properties    # what it means, and what is wrong with it
+  {mld_command()} app.properties          # run it; Ctrl-C stops it gracefully"""
 
 
 def _shard_table(archive: dict[str, list[Archived]], leases: dict[str, Lease]) -> Table:

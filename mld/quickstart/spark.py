@@ -24,10 +24,11 @@ from typing import Any
 from rich.table import Table
 
 from mld.core import sparkhosts
+from mld.core.extras import NotReadyError
 from mld.leases.lease import Lease
 from mld.quickstart.clicks import ClickEvent
 from mld.quickstart.lineage import Sums, TourOutcome, expected, find_faults, shard_lines
-from mld.quickstart.stage import NotReadyError, QuickstartError, process
+from mld.quickstart.stage import QuickstartError, mld_command, process
 from mld.quickstart.tour import APPLICATION, STREAM, Tour, tail
 
 CLICKS, PER_MINUTE, DEAD_LETTER = "clicks", "per_minute", "dead-letter"
@@ -206,10 +207,10 @@ class SparkTour(Tour):
 The tables are in {self.lake}; `spark.read.parquet` reads them. Pipeline and settings to copy and change:
 
   cp {self.pipeline_file} {self.properties_file} .
-                                          # set streamName, applicationName, AwsCredentialsProvider and regionName,
-                                          # and remove the lines at the end from kinesisEndpoint on
-  bin/mld check quickstart.properties     # what it means, and what is wrong with it
-  bin/mld quickstart.properties           # run it; Ctrl-C stops it gracefully
+                                      # set streamName, applicationName, AwsCredentialsProvider and regionName,
+                                      # and remove the lines at the end from kinesisEndpoint on
+  {mld_command()} check quickstart.properties     # what it means, and what is wrong with it
+  {mld_command()} quickstart.properties           # run it; Ctrl-C stops it gracefully
 
 docs/use/spark.md explains both files, docs/use/spark-pipeline.md how to test a pipeline."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import json
+import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+import mld
 from mld.core.errors import MldError
 
 LOCK_FILE = ".lock"
@@ -29,8 +32,16 @@ class QuickstartError(MldError):
     """The tour cannot go on; the text says what to look at."""
 
 
-class NotReadyError(QuickstartError):
-    """This machine lacks something the tour needs; the text has the remedy."""
+def mld_command() -> str:
+    """Return how the user calls `mld` here: by its name if that is found, else by the path of the checkout's script or
+    of the one that pip has installed.
+    """
+    if shutil.which("mld"):
+        return "mld"
+    checkout = Path(mld.__file__).parents[1] / "bin" / "mld"
+    script = checkout if checkout.exists() else Path(sys.executable).with_name("mld")
+    relative = os.path.relpath(script)
+    return str(script) if relative.startswith("..") else relative
 
 
 @contextmanager

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 
-from mld import DISTRIBUTION
+from mld import pip_install
 from mld.aws.client import occasional_service
 from mld.aws.client_factory import ClientFactory
 from mld.aws.counted import CountedService
 from mld.core.clock import Clock
+from mld.core.extras import is_installed
 from mld.metrics.worker import WorkerMetrics
 from mld.properties.remarks import Level, Remark
 from mld.properties.settings import Settings
@@ -77,7 +77,7 @@ def registry_of(
 
 def missing_codecs(settings: Settings, file_name: str) -> list[Remark]:
     """Return an error for a mode whose package is not installed."""
-    if settings.schemas.mode is not SchemaMode.JSON or find_spec("fastavro") is not None:
+    if settings.schemas.mode is not SchemaMode.JSON or is_installed("fastavro"):
         return []
     why = "json needs a package that is not installed (fastavro)"
-    return [Remark(Level.ERROR, "mld.schemaRegistry", file_name, why, f"pip install '{DISTRIBUTION}[schemas]'")]
+    return [Remark(Level.ERROR, "mld.schemaRegistry", file_name, why, pip_install("schemas"))]

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from mld import DISTRIBUTION
+from mld import pip_install
 from mld.core.turns import in_turns
 from mld.core.webrule import WebRule
 from mld.properties.values import ListenAddress
@@ -85,7 +85,7 @@ class WebPages:
 
             from mld.views.prometheus import exposition_steps, process_collector
         except ImportError:
-            return text_answer(501, f"install the extra: pip install '{DISTRIBUTION}[metrics]'")
+            return text_answer(501, f"install the extra: {pip_install('metrics')}")
         accept = question.headers.get("accept", "")
 
         async def made() -> HttpAnswer:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
-from mld import DISTRIBUTION
+from mld import pip_install
+from mld.core.extras import is_installed
 from mld.properties.remarks import Level, Remark
 from mld.properties.settings import Settings
 from mld.properties.values import MetricsLevel, MetricsOutput
@@ -21,26 +20,17 @@ def sends_metrics(settings: Settings) -> bool:
 def missing_extras(settings: Settings, file_name: str) -> list[Remark]:
     """Return an error for an output that could not send anything, a warning for a page that could not be shown."""
     remarks = []
-    if MetricsOutput.OTLP in settings.metrics.outputs and not _found("opentelemetry.exporter.otlp.proto.http"):
+    if MetricsOutput.OTLP in settings.metrics.outputs and not is_installed("opentelemetry.exporter.otlp.proto.http"):
         why, remedy = (
             "has otlp, which needs packages that are not installed",
-            f"pip install '{DISTRIBUTION}[otel]', or remove otlp",
+            f"{pip_install('otel')}, or remove otlp",
         )
         remarks.append(Remark(Level.ERROR, KEY, file_name, why, remedy))
     if (
         settings.serving.http is not None
         and MetricsOutput.PROMETHEUS in settings.metrics.outputs
-        and not _found("prometheus_client")
+        and not is_installed("prometheus_client")
     ):
         why = "has prometheus, and /metrics of mld.http needs a package that is not installed"
-        remarks.append(
-            Remark(Level.WARNING, KEY, file_name, why, f"pip install '{DISTRIBUTION}[metrics]', or remove prometheus")
-        )
+        remarks.append(Remark(Level.WARNING, KEY, file_name, why, f"{pip_install('metrics')}, or remove prometheus"))
     return remarks
-
-
-def _found(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from mld import DISTRIBUTION
+from mld import pip_install
 from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ NEVER_THE_RECORDS = ("AnalysisException", "PySparkTypeError", "PicklingError")
 NO_SESSION_YET = "SESSION_OR_CONTEXT_NOT_EXISTS"
 """The file is read before there is a session."""
 PANDAS_MODULES = ("pandas", "pyarrow")
-PANDAS_EXTRA = f"pip install '{DISTRIBUTION}[spark-pandas]'"
+PANDAS_EXTRA = pip_install("spark-pandas")
 
 
 class PipelineError(Exception):

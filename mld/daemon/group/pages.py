@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
-from mld import DISTRIBUTION
+from mld import pip_install
 from mld.daemon.group.rules import WorkerAnswer, why_not_alive, why_not_ready
 from mld.daemon.group.supervisor import GroupMember, WorkerGroup
 from mld.properties.values import ListenAddress
@@ -112,7 +112,7 @@ class GroupPages:
             from prometheus_client.exposition import choose_encoder
 
         except ImportError:
-            return text_answer(501, f"install the extra: pip install '{DISTRIBUTION}[metrics]'")
+            return text_answer(501, f"install the extra: {pip_install('metrics')}")
         accept = question.headers.get("accept", "")
 
         async def made() -> HttpAnswer:

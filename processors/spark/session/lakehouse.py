@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from mld import DISTRIBUTION
+from mld import pip_install
 
 DELTA, ICEBERG = "delta", "iceberg"
-EXTRA = f"pip install '{DISTRIBUTION}[lakehouse]'"
+EXTRA = pip_install("lakehouse")
 RUNTIMES: Mapping[str, Mapping[str, str]] = {
     ICEBERG: {"4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"},
     DELTA: {

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mld import DISTRIBUTION
+from mld import pip_install
 from mld.processors.spark.session import class_archive, delta_log, gateway
 from mld.processors.spark.session.cluster import ANSWER_SHARE, addresses, await_answer
 from mld.processors.spark.session.lakehouse import DELTA, PACKAGES, NoRelease, formats_of, lake_settings
@@ -80,7 +80,7 @@ AVRO_LIMITS = " ".join(
 )
 REDACTED = "(?i)secret|passw|passphrase|pwd|token|credential|access[.]?key|account[.]key|private[.]?key|sas[.]"
 """Settings whose values the UI and Spark's own logs do not show: Spark's own list, and the keys of Azure."""
-EXTRA = f"pip install '{DISTRIBUTION}[spark]'"
+EXTRA = pip_install("spark")
 OTHERS = ("SPARK_HOME", "SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE_ENABLED")
 """Variables of another Spark: its jars mixed with this PySpark's fail in strange ways; our keys say where we run."""
 ARROW_MODULES = ("pandas", "pyarrow")

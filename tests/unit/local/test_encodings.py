@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
 
 import cbor2
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,9 +50,3 @@ def test_the_encoding_of_an_answer_is_that_of_the_request() -> None:
     assert encoding_of({"content-type": "application/x-amz-cbor-1.1"}) is CBOR
     assert encoding_of({"content-type": "application/x-amz-json-1.1"}) is JSON
     assert encoding_of({}) is JSON
-
-
-def test_without_the_package_the_refusal_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cbor2", None)
-    with pytest.raises(KinesisError, match=r"pip install 'mld-kinesis\[local\]'"):
-        CBOR.read(b"\xa0")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 
 import pytest
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, Event, ResponseReceived, StreamEnded, StreamReset
 
-from mld.local.http import Connections, Handler, HttpConnection, HttpRequest, HttpResponse, Peer
+from mld.local.http import Connections, HttpConnection, HttpRequest, HttpResponse, Peer
 from mld.local.http2 import Http2Connection
 from tests.support.patience import PATIENCE_S
 
@@ -105,12 +104,10 @@ class Client:
 
 
 @asynccontextmanager
-async def bed(
-    http2: Callable[[Handler, Connections], asyncio.Protocol] | None = Http2Connection,
-) -> AsyncIterator[tuple[Answering, Client]]:
+async def bed() -> AsyncIterator[tuple[Answering, Client]]:
     app = Answering()
     server = await asyncio.get_running_loop().create_server(
-        lambda: HttpConnection(app.handle, app.connections, http2), "127.0.0.1", 0
+        lambda: HttpConnection(app.handle, app.connections, Http2Connection), "127.0.0.1", 0
     )
     reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
     try:
@@ -180,11 +177,3 @@ async def test_who_breaks_the_protocol_is_told_so_and_cut_off() -> None:
     async with bed() as (_, client):
         client.writer.write(PREFACE + HEADERS_ON_NO_STREAM)
         assert any([isinstance(event, ConnectionTerminated) async for event in client.events()])
-
-
-async def test_without_the_package_the_server_says_what_is_missing(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        async with bed(None) as (_, client):
-            client.writer.write(PREFACE)
-            assert [event async for event in client.events()] == []
-    assert "pip install 'mld-kinesis[local]'" in caplog.text

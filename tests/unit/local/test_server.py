@@ -121,7 +121,7 @@ async def test_bad_input_gets_the_error_of_the_service(
     assert error["message"]
 
 
-async def test_without_moto_the_other_services_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_moto_that_cannot_be_imported_is_a_failure_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "moto.moto_server.werkzeug_app", None)
     running = await serve()
     reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
@@ -129,8 +129,8 @@ async def test_without_moto_the_other_services_say_what_to_install(monkeypatch: 
     status, error = await answer(reader)
     writer.close()
     await running.close()
-    assert status == 400
-    assert "pip install 'mld-kinesis[local]'" in error["message"]
+    assert status == 500
+    assert "moto.moto_server.werkzeug_app" in error["message"]
 
 
 def put(kinesis: Any, data: bytes) -> None:
