@@ -473,14 +473,13 @@ KEYS: tuple[Key, ...] = (
     *_DAEMON, *_APPLICATION, *STREAM_KEYS, *_AWS, *_CLIENTS, *_LEASES, *_HANDOFF_KEYS, *_ASSIGNMENT_KEYS,
     *_LEGACY_TABLE_KEYS, *_COORDINATOR, *_LIFECYCLE, *_METRICS, *_POLLING, *_FANOUT, *_OWN,
 )  # fmt: skip
-
 """Every key of one name. `PATTERN_KEYS` are the patterns."""
 
 BY_NAME: dict[str, Key] = {name: key for key in KEYS for name in key.names}
 
 
 def canonical_spelling(name: str) -> str:
-    """Return Java's one liberty: the prefix of the credentials keys is accepted in any case."""
+    """Return the name as `KEYS` has it: Java accepts the prefix of the credentials keys in any case."""
     size = len(CREDENTIALS_PREFIX)
     return CREDENTIALS_PREFIX + name[size:] if name[:size].lower() == CREDENTIALS_PREFIX.lower() else name
 

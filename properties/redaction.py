@@ -283,7 +283,7 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _exactly(form: str) -> str:
-    """Return digits are looked for as a whole number only: sequence numbers hold any others."""
+    """Return a pattern for the form; digits are looked for as a whole number only: sequence numbers hold any others."""
     return rf"(?<![0-9]){form}(?![0-9])" if form.isdigit() else re.escape(form)
 
 

@@ -36,7 +36,6 @@ REGISTRY = "registry"
 """The value of `mld.spark.schema` for which frames of the Glue Schema Registry name the schema."""
 SINK_PREFIX = f"{PREFIX}sink."
 CONF_PREFIX = f"{PREFIX}conf."
-DEFAULT_SINK = "default"
 PLACED = ("parquet", "orc", "json", "csv", "text", "avro", "delta", "iceberg")
 """Formats of a sink whose marks are where its rows are."""
 JDBC = "jdbc"
@@ -455,7 +454,7 @@ def _executors_read_files(values: Mapping[str, object]) -> bool:
 def _together(
     values: dict[str, object], places: Mapping[str, str], file_name: str, sinks: Mapping[str, SinkLines]
 ) -> list[Remark]:
-    """Check keys against each other, and fills in the defaults that depend on others."""
+    """Check keys against each other, and fill in the defaults that depend on others."""
     remarks: list[Remark] = []
 
     def say(name: str, message: str, remedy: str, level: Level = Level.ERROR, place: str = "") -> None:

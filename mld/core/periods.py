@@ -16,7 +16,7 @@ def renew_interval_s(lease_duration_s: float) -> float:
 
 
 HEARTBEATS_PER_LEASE = 3
-"""Of a worker whose heartbeat carries its leases, in a lease's duration: as often as leases are renewed one by one."""
+"""Heartbeats of a worker in the duration of the leases that they cover: as often as leases are renewed one by one."""
 CONFIRM_SHARE = 0.4
 """How often covered rows are read, as a share of the lease duration; rows confirmed less than half of that ago are left
 out. So a row is read after 0.6 of it at the latest: a request may time out and be repeated."""

@@ -49,7 +49,7 @@ class ShowingParts:
     clock: Clock
     supervision: Supervision
     group_pages: Path | None = None
-    """Of one of several workers of a unit: where its pages are asked for by who serves those of all."""
+    """Of one of a group of workers: where its pages are asked for by whoever serves those of all."""
 
 
 @asynccontextmanager

@@ -12,14 +12,12 @@ Each heartbeat also tells people how the covered shards are, as far as that fits
 A heartbeat that somebody else left under our id is a predecessor's, or a twin's: it is taken over only when it has
 stood still for a lease duration. Until then, and whenever there is no epoch, leases are renewed one by one.
 
-Worker heartbeats in DynamoDB: carries out the requests of `heartbeats`, one per call, no retries.
+`HeartbeatTable` carries out the requests of `heartbeats`, one per call, no retries. What is not a definite answer
+leaves as a `TableError`: the write may or may not have been applied.
 
-What is not a definite answer leaves as a `TableError`: the write may or may not have been applied.
-
-Workers that are not mld, among workers that send heartbeats: kept out at the start, told of later.
-
-Rules: `heartbeats` and, for why they cannot live together, `leases.validity`. Every leader looks, whichever way it
-renews itself; while nobody sends heartbeats this costs nothing.
+`JavaPeers` looks for workers that are not mld among workers that send heartbeats: they are kept out at the start, and
+told of later, because they cannot live together (`leases.validity`). Every leader looks, whichever way it renews
+itself; while nobody sends heartbeats this costs nothing.
 """
 
 from __future__ import annotations
@@ -52,6 +50,8 @@ from mld.leases.packed_status import pack
 from mld.leases.table import LeaseTable
 from mld.leases.validity import Heartbeat, may_be_applied, retry_delay_s
 from mld.metrics.registry import Metrics
+
+log = logging.getLogger(__name__)
 
 UNREPORTED_S_MIN = 8.0
 """A young mld worker has its first report within three seconds; a few attempts may fail."""
@@ -192,8 +192,6 @@ class HeartbeatTable:
             return HeartbeatRefusal(heartbeats.parse(refused.row) if refused.row else await self.read(worker))
         return heartbeats.parse(answer["Attributes"])
 
-
-log = logging.getLogger(__name__)
 
 UNREPORTED_SHARE = 0.45
 """How long a leader may go without a report, as young mld workers do, as a share of the lease duration. A leader that

@@ -20,9 +20,8 @@ names one worker twice, which nobody may renew. When it is refused, the old row 
 At most one of our attempts with counter n can have been applied, and only a process with our worker id could have
 written (n + 1, us) otherwise. Never accept n + 1 without an unknown attempt: that is how twins go unnoticed.
 
-A `LeaseWrite` as a request of DynamoDB, without TableName. Pure.
-
-Each attribute stands in the expressions under its own name with a `#`, as KCL writes it.
+`request_of` makes a write a request of DynamoDB, without TableName: each attribute stands in the expressions under its
+own name with a `#`, as KCL writes it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,6 @@ OF_WORKER: tuple[Metric, ...] = (
     *metrics_of(SparkFigures, reach=lambda metrics: metrics.worker.spark),
 )
 """Read from `Metrics`."""
-CATALOGUE = (*OF_SHARD, *OF_WORKER)
 
 JAVA_OF_SHARD: tuple[Declared, ...] = tuple(declared(ShardMetrics))
 JAVA_METRICS: tuple[JavaMetric, ...] = (

@@ -86,7 +86,7 @@ class Application:
         return TableCalls(self.dynamo, name, REQUEST_TIMEOUT_S)
 
     async def of_stream(self, name: str | None = None) -> Application:
-        """Return it as what sees and writes the leases of its one stream only; as it is if the file names one.
+        """Return the application that sees and writes the leases of one stream only; this one if the file names one.
 
         Raises ActRefusedError if the stream has no leases, TableError.
         """

@@ -14,7 +14,7 @@ import socket
 import ssl
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -62,12 +62,11 @@ LABELS: dict[ServiceName, str] = {
 
 
 class Doctor:
-    """One examination. `wall` is this machine's clock in epoch seconds."""
+    """One examination."""
 
-    def __init__(self, settings: Settings, properties_file: str, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, settings: Settings, properties_file: str) -> None:
         self._settings = settings
         self._file = properties_file
-        self._wall = wall
         self._factory = client_factory(settings)
         self._offset_s: float | None = None
         self._summary: Mapping[str, Any] | None = None
@@ -142,7 +141,7 @@ class Doctor:
         date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
         if date is not None and self._offset_s is None:
             try:
-                self._offset_s = parsedate_to_datetime(date).timestamp() - self._wall()
+                self._offset_s = parsedate_to_datetime(date).timestamp() - time.time()
             except ValueError:
                 return
 
@@ -286,7 +285,7 @@ class Doctor:
             answer = await service.call("DescribeTable", {"TableName": name}, timeout_s=TIMEOUT_S)
         except MldError as error:
             if findings.is_missing(error):
-                return [findings.missing_table(name, await self._reports(service), self._wall(), view_rules(settings))]
+                return [findings.missing_table(name, await self._reports(service), time.time(), view_rules(settings))]
             return [refusal("lease table", "dynamodb:DescribeTable", error)]
         self._learn_time(answer)
         is_3x = settings.fleet.client_version is ClientVersionConfig.VERSION_3X

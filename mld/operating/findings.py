@@ -18,6 +18,7 @@ from mld.fleet.report.reports import is_expired, newest_of_each
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease
 from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ViewRules
+from mld.operating.naming import names_of
 from mld.operating.verdicts import duration
 from mld.shards.identity import foreign_evidence
 
@@ -103,7 +104,7 @@ def is_well(findings: Iterable[Diagnosis]) -> bool:
 
 
 def finding_value(finding: Diagnosis) -> dict[str, str]:
-    """Return it in plain values."""
+    """Return a finding in plain values."""
     state = finding.health.value
     return {"state": state, "about": finding.about, "words": finding.words, "remedy": finding.remedy}
 
@@ -280,10 +281,10 @@ def against_stream(leases: Sequence[Lease], shards: Sequence[Shard]) -> Iterator
     gone = sorted(lease.key for lease in leases if lease.key not in listed and not lease.is_complete)
     lacking = sorted(shard.shard_id for shard in shards if shard.is_open and shard.shard_id not in keys)
     if gone:
-        words = f"{len(gone)} open rows are of shards that are not listed any more: {_some(gone)}"
+        words = f"{len(gone)} open rows are of shards that are not listed any more: {names_of(gone, NAMED_MAX)}"
         yield warn(about, words, "the daemon ends them once it is certain that they are past retention")
     if lacking:
-        words = f"{len(lacking)} open shards have no row: {_some(lacking)}"
+        words = f"{len(lacking)} open shards have no row: {names_of(lacking, NAMED_MAX)}"
         yield warn(about, words, "a running fleet makes them when their parents have ended, or within minutes")
     if not gone and not lacking:
         yield ok(about, f"{len(keys)} rows, all of this stream")
@@ -306,10 +307,6 @@ def _versions(status: FleetStatus, *, is_3x: bool) -> list[Diagnosis]:
     if sum(kind not in (SILENT, JAVA_3X) for kind in kinds) > 1:
         return [warn("workers", words, "finish the deployment")]
     return [ok("workers", words)]
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:NAMED_MAX]) + (" …" if len(names) > NAMED_MAX else "")
 
 
 # --- this machine -----------------------------------------------------------------------------------------------------

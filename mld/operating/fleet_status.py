@@ -24,6 +24,7 @@ from mld.fleet.values import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.leases.packed_status import unpack
 from mld.metrics.shard import ShardMetrics
+from mld.operating.naming import names_of
 from mld.operating.verdicts import Verdict, duration, judge, state_of
 from mld.shards.graph import id_order
 from mld.shards.holes import hole_steps
@@ -31,7 +32,6 @@ from mld.shards.holes import hole_steps
 RENEWALS_UNTIL_UNKNOWN = 2
 NO_HASH_KEYS = HashRange(0, 1)
 """What every shard of a stream of DynamoDB has."""
-STREAMS_NAMED_MAX = 5
 LAG_MAX_S = 60.0
 """A shard that is further behind than this is lagging, unless the operator names another bound."""
 JAVA, UNREPORTED = "java", "unknown"
@@ -153,11 +153,6 @@ class FleetStatus:
     """What people call each stream of a table with several, by identifier."""
 
     @property
-    def has_several(self) -> bool:
-        """Whether its rows are of the form for several streams."""
-        return any(shard.label is not None for shard in self.shards)
-
-    @property
     def holes(self) -> tuple[HashRange, ...]:
         """Those of all streams."""
         return tuple(hole for holes in self.holes_of.values() for hole in holes)
@@ -264,10 +259,8 @@ def chosen(status: FleetStatus, name: str | None) -> FleetStatus:
     found = of_stream(status, name)
     if found is None:
         labels = sorted({shard.label for shard in status.shards if shard.label is not None})
-        has = f"it has {', '.join(labels[:STREAMS_NAMED_MAX])}{', …' if len(labels) > STREAMS_NAMED_MAX else ''}"
-        raise NoStreamError(
-            f"the lease table has no stream {name}; " + (has if labels else "it has the form of one stream")
-        )
+        has = f"it has {names_of(labels) or 'the form of one stream'}"
+        raise NoStreamError(f"the lease table has no stream {name}; {has}")
     return found
 
 

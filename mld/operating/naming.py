@@ -53,11 +53,9 @@ def full_key(known: Iterable[str], name: str, labels: Mapping[str, str] | None =
     if found:
         shard = name.rpartition(":")[2]
         streams = [stream_of_key(key) or "" for key in found]
-        ways = ", ".join(f"{(labels or {}).get(stream, stream)}:{shard}" for stream in streams[:NAMED_MAX])
-        more = ", …" if len(found) > NAMED_MAX else ""
-        raise ActRefusedError(f"{len(found)} streams have a shard {name}: say which one, as {ways}{more}")
-    near = ", ".join(keys[:5]) + (", …" if len(keys) > 5 else "")
-    raise ActRefusedError(f"there is no shard {name} in the lease table; it has {near or 'no leases at all'}")
+        ways = names_of(f"{(labels or {}).get(stream, stream)}:{shard}" for stream in streams)
+        raise ActRefusedError(f"{len(found)} streams have a shard {name}: say which one, as {ways}")
+    raise ActRefusedError(f"there is no shard {name} in the lease table; it has {names_of(keys) or 'no leases at all'}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from mld.core.streams import (
 from mld.core.turns import a_few_at_a_time, in_turns
 from mld.leases.lease import Lease
 from mld.operating.application import Application, act_on, is_like
-from mld.operating.naming import shard_id_of
+from mld.operating.naming import names_of, shard_id_of
 from mld.operating.options import Asked
 from mld.operating.plan import ActPlan, ActRefusedError, Change, RawTable, create, remove, rewrite
 from mld.operating.points import Point, PointKind
@@ -47,7 +47,6 @@ NO_TIME = (
     "the stream of a DynamoDB table cannot be read from a time on: reset to trim-horizon or latest, or one shard to a "
     "sequence number; `mld replay --from TIME` sends records from a time on to another child"
 )
-RESET_KINDS = frozenset({PointKind.TRIM_HORIZON, PointKind.LATEST, PointKind.TIME, PointKind.SEQUENCE})
 BACK_S = (1.0, 8.0, 64.0, 512.0, 4_096.0, 32_768.0, 262_144.0, 2_097_152.0)
 """How much earlier the record before a place is looked for, before all that is kept is read."""
 
@@ -135,9 +134,7 @@ async def _one_shard(app: Application, shards: tuple[Shard, ...], point: Point, 
     graph = await in_turns(ShardGraph.steps(shards))
     shard_id = shard_id_of(name)
     if shard_id not in graph.shards:
-        known = sorted(graph.shards)
-        shown = ", ".join(known[:5]) + (", …" if len(known) > 5 else "")
-        raise ActRefusedError(f"the stream has no shard {name} (any more); it has {shown}")
+        raise ActRefusedError(f"the stream has no shard {name} (any more); it has {names_of(sorted(graph.shards))}")
     boundary = await _boundary(app, graph.shards[shard_id], point)
     return Reset(point, shard_id, shards, positions={shard_id: boundary.checkpoint})
 

@@ -2,7 +2,7 @@
 
 Rules: shards#list-of-streams. What fails leaves the list as it was.
 
-The row of `stream_list` in the lease table: read and written under a condition, one request a call, no retries.
+`ListTable` reads the row of `stream_list` in the lease table, and writes it under a condition, without retries.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class HeldAnswers(NamedTuple):
     ended_at: float = 0.0
 
     def when(self, answered_at: float, came_at: float, hold_limits: HoldLimits) -> HeldAnswers:
-        """Return when a batch comes; `answered_at` is the time of the answer before it."""
+        """Return what counts when a batch comes; `answered_at` is the time of the answer before it."""
         waited = came_at - answered_at >= hold_limits.queued_s
         return HeldAnswers() if waited or came_at - self.ended_at >= hold_limits.patience_s else self
 
@@ -64,5 +64,5 @@ class HeldAnswers(NamedTuple):
         return self.seconds < hold_limits.patience_s
 
     def after(self, came_at: float, answered_at: float) -> HeldAnswers:
-        """Return when an answer has been held."""
+        """Return what counts when an answer has been held from `came_at` to `answered_at`."""
         return HeldAnswers(self.seconds + answered_at - came_at, answered_at)

@@ -104,7 +104,7 @@ class Published:
 
 
 class Sink(Protocol):
-    """One destination. Not thread-safe, but for `StagingSink.stage`; several processes on several hosts may hold it."""
+    """One destination. Not thread-safe; several processes on several hosts may hold it."""
 
     @property
     def name(self) -> str:

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from mld.metrics.catalogue import CATALOGUE
 from mld.operating.service_unit import STOP_MARGIN_S
 from mld.properties.loader import LoadedConfiguration, load
 from tests.support.locked import LOCKS
 from tests.support.make_deploy_tools import VENV
+from tests.support.metrics_page import CATALOGUE
 from tests.support.servers import require
 
 ROOT = LOCKS.parent

@@ -23,7 +23,7 @@ from mld.core.steps import finish
 from mld.fleet.report.platform import LoadUnreadableError
 from mld.local.kinesis import PutEntry
 from mld.logging.log_stream import QUEUED_BYTES_MAX, QueuedStream
-from mld.metrics.catalogue import CATALOGUE, JAVA_METRICS, OF_SHARD, OF_WORKER
+from mld.metrics.catalogue import JAVA_METRICS, OF_SHARD, OF_WORKER
 from mld.metrics.declaring import Instant, JavaMetric, Metric
 from mld.metrics.instruments import SpreadValue
 from mld.metrics.operations import (
@@ -44,6 +44,7 @@ from mld.views.datums import ALL_DIMENSIONS, OPERATION, Wanted, take_datums
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet
 from tests.support.kpl import User, aggregate, sealed
 from tests.support.many import many_fleet
+from tests.support.metrics_page import CATALOGUE
 from tests.twins.children import MemoryChild, Recorder
 from tests.twins.decoding import decode_here
 from tests.twins.dynamo import MemoryDynamo, lost_request, throttled

@@ -5,9 +5,8 @@ both ways: True costs no request while the lock is held, False is believed for o
 wait for may be taken. In between there is one check at a time; whoever asks meanwhile waits for it. A task renews the
 lock while it is held.
 
-The leader lock in DynamoDB: carries out the requests of `lock`, one per call, no retries (coordination#leader-lock).
-
-What is not a definite answer leaves as a `TableError`: the write may or may not have been applied.
+`LockTable` carries out the requests of `lock`, one per call, no retries (coordination#leader-lock). What is not a
+definite answer leaves as a `TableError`: the write may or may not have been applied.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rows of both migrations in DynamoDB: carries out the requests of `state_requests`, one per call, no retries.
+"""The rows of both migrations in DynamoDB: carries out the requests of `states`, one per call, no retries.
 
 Rules: coordination#state-writes. False means refused by a condition: somebody else was faster. What is no definite
 answer leaves as a `TableError`.
@@ -76,13 +76,13 @@ class StatesTable:
         return await self._try("DeleteItem", requests.delete(row, place), place)
 
     async def move(self, rows: list[tuple[Row, Row, Row | None]], legacy: Place, leases: Place, leader: str) -> bool:
-        """See `state_requests.move`: all or nothing. Raises TableError."""
+        """See `states.move`: all or nothing. Raises TableError."""
         return await self._try("TransactWriteItems", requests.move(rows, legacy, leases, leader), legacy)
 
     async def finalise(
         self, row: StateRow[StateT], previous: StateT, legacy: Place, leases: Place, leader: str
     ) -> bool:
-        """See `state_requests.finalise`: all or nothing. Raises TableError."""
+        """See `states.finalise`: all or nothing. Raises TableError."""
         copy_exists = await self.get_item(row.kind.key, leases) is not None
         params = requests.finalise(row, previous, legacy, leases, leader, copy_exists=copy_exists)
         return await self._try("TransactWriteItems", params, legacy)

@@ -38,6 +38,8 @@ from mld.leases.lease import Lease
 from mld.leases.table_maker import LegacyTable
 from mld.metrics.registry import Metrics
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(eq=False)
 class RowMover:
@@ -98,8 +100,6 @@ class RowMover:
             self.on_moved()
             log.info("%d rows moved to the lease table", len(plans), extra={"action": "rows_moved"})
 
-
-log = logging.getLogger(__name__)
 
 LEADER_CHECK_S = 5.0  # leadership is asked about once a second; nothing here is in such a hurry
 UNREAD_S_MAX = 30.0  # Java followers look that often: for so long a leader goes on without having read the row

@@ -25,6 +25,8 @@ from mld.fleet.report.reports import CorruptReportError, ReportScan
 from mld.fleet.values import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, EntityType, Place, WorkerReport
 from mld.leases.table import TableScan
 
+log = logging.getLogger(__name__)
+
 Request: TypeAlias = dict[str, Any]
 
 REQUEST_TIMEOUT_S = 3.0  # a tenth of a period: a hanging request leaves time for the next one before the row expires
@@ -135,9 +137,6 @@ class ReportsTable:
 
 def _names(expressions: str) -> dict[str, str]:
     return {f"#{name}": name for name in _PLACEHOLDER.findall(expressions)}
-
-
-log = logging.getLogger(__name__)
 
 
 class StoredReports:

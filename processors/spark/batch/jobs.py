@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
 from mld.processors.spark.batch.destinations import Destinations
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 log = logging.getLogger("mld.spark")
-
-Result = TypeVar("Result")
 
 PIPELINE = "(pipeline)"
 """Stands for a sink where there is none: what a pipeline writes by itself; no sink can be called so."""

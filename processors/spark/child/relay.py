@@ -33,7 +33,8 @@ CHECKPOINT_ATTEMPTS_MAX = 6
 RETRY_BASE_S = 0.25
 RETRY_DELAY_MAX_S = 4.0
 PIECES_OF_ALIGN = 2
-"""As in `host.alignment`, which a child does not import."""
+"""Into how many pieces the distance that `host.alignment` allows is cut at least: less than two, and the next piece of
+the slowest shard would itself be too far ahead."""
 START_WAIT_S = 600.0
 """Longest wait for READY; the host gives up earlier by itself (`mld.spark.startTimeoutMillis`)."""
 SMALL_BODY_BYTES = 64 * 1024

@@ -17,10 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-PIECES_OF_ALIGN = 2
-"""Into how many pieces the distance allowed is cut at least: less than two, and the next piece of the slowest shard
-would itself be too far ahead."""
-
 Shard = TypeVar("Shard")
 
 

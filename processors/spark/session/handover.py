@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from mld.processors.spark.session.registry import NAMED_MORE, RAW_MORE, SCHEMA_COLUMNS, Definitions
 from mld.processors.spark.session.shared_input import computed_once
@@ -22,8 +22,6 @@ from mld.properties.spark import Format
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
-
-Result = TypeVar("Result")
 
 RAW = (
     "data BINARY, partitionKey STRING, sequenceNumber STRING, approximateArrivalTimestamp BIGINT, "

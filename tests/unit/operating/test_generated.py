@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from mld.cli import commands
-from mld.metrics.catalogue import CATALOGUE, JAVA_METRICS
+from mld.metrics.catalogue import JAVA_METRICS
 from mld.metrics.declaring import MetricKind
 from mld.operating.generate import (
     cloudformation_alarms,
@@ -23,6 +23,7 @@ from mld.operating.generate import (
 )
 from mld.operating.iam_policy import policy
 from tests.support.fleet import settings_of
+from tests.support.metrics_page import CATALOGUE
 
 DAY_S = 86_400
 METRIC = re.compile(r"\bmld_[a-z_]+")

@@ -8,10 +8,10 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from mld.metrics.catalogue import CATALOGUE
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Identity, Metrics
 from mld.views.prometheus import exposition, process_collector
+from tests.support.metrics_page import CATALOGUE
 from tests.unit.metrics.test_catalogue import NOW, SHARD, busy_worker
 
 ME = Identity("clicks", "clicks-stream", "worker-1", "0.2.0")
