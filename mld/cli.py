@@ -27,6 +27,7 @@ from mld.core.terminal import (
     Duration,
     chosen_file,
     complain,
+    open_standard_streams,
     properties_file,
     say,
     say_what_is_logged,
@@ -89,6 +90,7 @@ def commands() -> None:
 
 def main() -> NoReturn:
     """Run the command line: for the console script and `python -m mld`."""
+    open_standard_streams()
     commands(prog_name="mld")
     raise AssertionError("click exits by itself")
 
@@ -205,7 +207,14 @@ def check(
     from mld.check.command import print_check
 
     file = chosen_file(option_file, argument_file)
-    sys.exit(print_check(file, overrides, as_json=as_json, show_all=show_all, leases=leases, workers=workers))
+    try:
+        code = print_check(file, overrides, as_json=as_json, show_all=show_all, leases=leases, workers=workers)
+    except BrokenPipeError:  # click ends without a word
+        raise
+    except OSError as error:  # such as a full disk behind stdout
+        say(str(error))
+        code = EXIT_FAILURE
+    sys.exit(code)
 
 
 @commands.command(context_settings={"ignore_unknown_options": True})

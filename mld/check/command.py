@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -168,7 +169,7 @@ def print_check(
         loaded = load(file, overrides, os.environ)
     except ConfigurationError as error:
         if as_json:
-            print(json.dumps({"file": file, "remarks": [r.to_json() for r in error.remarks]}, indent=2))  # noqa: T201
+            click.echo(json.dumps({"file": file, "remarks": [r.to_json() for r in error.remarks]}, indent=2))
         else:
             _print_remarks(_console(), error.remarks)
         return EXIT_CONFIGURATION
@@ -184,7 +185,7 @@ def print_check(
         document |= {} if sessions is None else {"spark": sessions}
         document |= {"streams": streams_of(loaded)} if loaded.settings.is_multi_stream else {}
         document["dynamoDbDollarsPerMonth"] = {"prices": price.LIST_PRICE, "fleets": prices}
-        print(json.dumps(document, indent=2))  # noqa: T201
+        click.echo(json.dumps(document, indent=2))
         return exit_code
     console = _console()
     shown = [value for value in loaded.effective if show_all or value.source != DEFAULT_SOURCE or value.remarks]

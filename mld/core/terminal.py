@@ -83,6 +83,20 @@ def settings_of(file: str, overrides: Sequence[str]) -> Settings:
         complain(error)
 
 
+def open_standard_streams() -> None:
+    """Give what was started without stdin, stdout or stderr (``>&-``) an empty one.
+
+    Else the next file or connection takes its number.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - until the process ends
+
+
 def say(text: str) -> None:
     """Print one line to stderr, without secrets and line breaks that the text may repeat."""
     from mld.properties.redaction import Scrubber, printable

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mld.core.errors import TableError
 from mld.core.terminal import Duration
 from mld.operating.options import Asked, PointType, asks, output_option, stream_option
 from mld.operating.points import PointKind
@@ -114,7 +115,7 @@ def drain(asked: Asked, undo: bool, wait_s: float | None, why: str) -> None:
     async def is_empty(seen: PlanInput) -> bool:
         clock = seen.reader.clock
         ends_at = clock.monotonic() + (wait_s or 0.0)
-        while any(one.leases for one in (await seen.reader.look()).workers if one.worker == worker):
+        while not await _is_empty(seen, worker):
             if clock.monotonic() + WAIT_POLL_S > ends_at:
                 return False
             await clock.sleep(WAIT_POLL_S)
@@ -169,6 +170,15 @@ def resume(asked: Asked) -> None:
         return plan_resume(await seen.reader.look(), asked.words[0])
 
     _act("mld resume", asked, plan)
+
+
+async def _is_empty(seen: PlanInput, worker: str) -> bool:
+    """Return whether the worker is seen to own nothing; a look that fails does not tell."""
+    try:
+        fleet = await seen.reader.look()
+    except TableError:
+        return False
+    return not any(one.leases for one in fleet.workers if one.worker == worker)
 
 
 def _act(command: str, asked: Asked, plan: Planner, waiting: Waiting | None = None) -> None:

@@ -9,7 +9,7 @@ applied is reported as unknown, never as done.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -18,7 +18,7 @@ import click
 
 from mld.aws.table_calls import TableCalls
 from mld.core.clock import Clock
-from mld.core.errors import TableError, TableThrottledError
+from mld.core.errors import TableError, TableMissingError, TableThrottledError
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK, say
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
@@ -31,6 +31,8 @@ from mld.properties.redaction import printable
 THROTTLED_TRIES_MAX = 8
 THROTTLED_PAUSE_S = 0.2
 SCAN_TIMEOUT_S = 20.0
+READ_AGAIN_S = (0.5, 1.0, 2.0)
+"""Pauses before a page of the table that could not be read is asked for again."""
 
 DOUBT = "what was not reported as done may be done or not; the same command again does what is left"
 
@@ -39,16 +41,27 @@ Writing: TypeAlias = Callable[[Report], Awaitable[tuple[Sequence[Outcome], bool]
 """Writes, and reports what becomes of each change; all outcomes, and whether all is as it was to be."""
 
 
-async def read_table(calls: TableCalls) -> RawTable:
-    """Read every row. Raises TableError; TableMissingError if there is no such table."""
+async def read_table(calls: TableCalls, clock: Clock) -> RawTable:
+    """Read every row. Raises TableError, after some tries; TableMissingError if there is no such table."""
     found: list[Row] = []
     params: dict[str, Any] = {"ConsistentRead": True}
     while True:
-        answer = await calls.send("Scan", params, timeout_s=SCAN_TIMEOUT_S)
+        answer = await _page(calls, clock, params)
         found.extend(answer.get("Items", ()))
         if not answer.get("LastEvaluatedKey"):
             return raw_table(found)
         params = params | {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+
+
+async def _page(calls: TableCalls, clock: Clock, params: dict[str, Any]) -> Mapping[str, Any]:
+    for pause_s in READ_AGAIN_S:
+        try:
+            return await calls.send("Scan", params, timeout_s=SCAN_TIMEOUT_S)
+        except TableMissingError:
+            raise
+        except TableError:
+            await clock.sleep(pause_s)
+    return await calls.send("Scan", params, timeout_s=SCAN_TIMEOUT_S)
 
 
 async def carry_out(
@@ -105,7 +118,7 @@ def act(command: str, asked: Asked, planner: Planner, waiting: Waiting | None = 
 
     async def acting() -> int:
         async with fleet_reader(settings) as reader:
-            seen = PlanInput(reader, await read_table(reader.calls))
+            seen = PlanInput(reader, await read_table(reader.calls, reader.clock))
             plan = await planner(seen)
 
             def save() -> Path:
@@ -140,9 +153,10 @@ async def perform(
     `refuse` raises ActRefusedError if it must not be done: before anything is printed with --execute, else at the end.
     """
     is_json, is_done = asked.output == "json", True
+    reported: list[Outcome] = []
     outcomes: Sequence[Outcome] = [Outcome(change, Fate.SKIPPED) for change in plan.changes]
     saved = None
-    echo = _silent if is_json else _echo
+    echo = teller(asked)
     if asked.execute and plan.changes:
         await refuse()
     echo(plan.title)
@@ -156,11 +170,21 @@ async def perform(
         if plan.kept is not None:
             with saved_file(plan.kept.path) as file:
                 file.writelines(plan.kept.lines)
-        outcomes, is_done = await write(lambda one: echo(f"  {one.change.key}: {one.words}"))
+            echo(f"what is taken away is saved in {plan.kept.path}")
+
+        def report(outcome: Outcome) -> None:
+            reported.append(outcome)
+            echo(f"  {outcome.change.key}: {outcome.words}")
+
+        try:
+            outcomes, is_done = await write(report)
+        except BaseException:
+            if is_json:  # what is known of it, and where the rows are
+                click.echo(json.dumps(_value(plan, reported, saved), indent=2))
+            raise
         if plan.kept is not None and not _may_be_made(outcomes):
             forget(plan.kept.path)
-        elif plan.kept is not None:
-            echo(f"the records are saved in {plan.kept.path}")
+            echo(f"nothing was taken away, and {plan.kept.path} is gone again")
     if is_json:
         click.echo(json.dumps(_value(plan, outcomes, saved), indent=2))
     if saved is None:
@@ -172,12 +196,9 @@ async def perform(
     return EXIT_OK if is_done else EXIT_FAILURE
 
 
-def _echo(text: str) -> None:
-    click.echo(printable(text))
-
-
-def _silent(_: str) -> None:
-    return
+def teller(asked: Asked) -> Callable[[str], None]:
+    """Return what prints a line for people, at once; nothing for machines."""
+    return (lambda _: None) if asked.output == "json" else (lambda text: click.echo(printable(text)))
 
 
 def _may_be_made(outcomes: Sequence[Outcome]) -> bool:

@@ -18,7 +18,7 @@ from typing import NoReturn, TypeAlias
 from mld.aws.service import Service
 from mld.aws.table_calls import TableCalls
 from mld.core.clock import Clock, LoopClock
-from mld.core.errors import TableError, TableMissingError
+from mld.core.errors import TableMissingError
 from mld.core.stream_ids import stream_of_key
 from mld.core.streams import Shard, ShardFilter, StreamKind, Streams
 from mld.core.turns import in_turns
@@ -41,8 +41,6 @@ from mld.shards.identity import foreign_evidence
 
 LISTINGS_MAX = 3
 LISTING_SPACING_S = 1.0
-LOOK_AGAIN_S = (0.5, 1.0, 2.0)
-"""Pauses before a look at the table that failed is made again."""
 ROUNDS_MAX = 4
 """How often the table is looked at again after writing, for rows that moved or came meanwhile."""
 
@@ -96,23 +94,14 @@ class Application:
         return replace(self, stream=stream_id_in(seen.table, self.setting, name))
 
     async def look(self) -> Observed:
-        """Look at the rows as they are now. Raises TableError, after some tries unless there is no table."""
-        for pause_s in (*LOOK_AGAIN_S, None):
-            try:
-                table = of_stream(await read_table(self.calls), self.stream)
-                return Observed(table, await self.rows_of(self.settings.worker_metrics_table.name))
-            except TableMissingError:
-                raise
-            except TableError:
-                if pause_s is None:
-                    raise
-                await self.clock.sleep(pause_s)
-        raise AssertionError("unreachable")
+        """Look at the rows as they are now. Raises TableError."""
+        table = of_stream(await read_table(self.calls, self.clock), self.stream)
+        return Observed(table, await self.rows_of(self.settings.worker_metrics_table.name))
 
     async def rows_of(self, table: str) -> tuple[Row, ...]:
         """Return the rows of a table that only fleets of KCL 3.0 to 3.4 have. Raises TableError."""
         try:
-            return (await read_table(self.table(table))).rows
+            return (await read_table(self.table(table), self.clock)).rows
         except TableMissingError:
             return ()
 

@@ -10,12 +10,12 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import click
 
-from mld.core.terminal import EXIT_CONFIGURATION, complain, say
-from mld.operating.options import Asked, asks, removed_option
+from mld.core.terminal import EXIT_CONFIGURATION, EXIT_OK, complain, say
+from mld.operating.options import Asked, asks, finish, removed_option
 
 if TYPE_CHECKING:
     from mld.properties.settings import Settings
@@ -161,6 +161,14 @@ def cloudformation_alarms(settings: Settings, retention_s: int) -> str:
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
+def _print(text: str) -> NoReturn:
+    def printing() -> int:
+        click.echo(text)
+        return EXIT_OK
+
+    finish(printing)
+
+
 @click.command("iam-policy")
 @asks()
 @removed_option("--terraform", 'the JSON is what Terraform takes, as policy = file("policy.json")')
@@ -171,7 +179,7 @@ def iam_policy(asked: Asked, no_create: bool, operate: bool) -> None:
     """Print the least that the application has to be allowed, as a policy of IAM in JSON."""
     from mld.operating.iam_policy import policy
 
-    click.echo(json.dumps(policy(asked.settings(), create=not no_create, operate=operate), indent=2))
+    _print(json.dumps(policy(asked.settings(), create=not no_create, operate=operate), indent=2))
 
 
 @click.command("table")
@@ -180,7 +188,7 @@ def iam_policy(asked: Asked, no_create: bool, operate: bool) -> None:
 @click.option("--terraform", "is_json", flag_value=False, default=False, help="As a resource of Terraform.")
 def table(asked: Asked, is_json: bool) -> None:
     """Print the lease table as mld creates it, for who makes tables with Terraform (the default) or CloudFormation."""
-    click.echo(lease_table(asked.settings(), "lease-table.json" if is_json else "lease-table.tf"))
+    _print(lease_table(asked.settings(), "lease-table.json" if is_json else "lease-table.tf"))
 
 
 @click.command("alerts")
@@ -195,14 +203,14 @@ def alerts(asked: Asked, by_cloudwatch: bool, retention_hours: int) -> None:
     settings = asked.settings()
     if why := unseen(settings, by_cloudwatch=by_cloudwatch):
         say(why)
-    click.echo((cloudformation_alarms if by_cloudwatch else prometheus_rules)(settings, retention_hours * 3600))
+    _print((cloudformation_alarms if by_cloudwatch else prometheus_rules)(settings, retention_hours * 3600))
 
 
 @click.command("dashboard")
 @asks()
 def dashboard(asked: Asked) -> None:
     """Print a dashboard for Grafana over the metrics of Prometheus."""
-    click.echo(grafana_dashboard(asked.settings()))
+    _print(grafana_dashboard(asked.settings()))
 
 
 @click.command("systemd-unit")
@@ -230,6 +238,6 @@ def systemd_unit(asked: Asked, user: str | None, group: str | None) -> None:
     except UnitRefused as error:
         say(str(error))
         sys.exit(EXIT_CONFIGURATION)
-    click.echo(text, nl=False)
     for remark in remarks:
         say(remark)
+    _print(text.removesuffix("\n"))

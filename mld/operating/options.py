@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -151,9 +152,10 @@ def finish(
 ) -> NoReturn:
     """Do the work and exit with its code; an error is one line on stderr, and 1.
 
-    So is Ctrl-C, and that nobody reads the output any more; `doubt` is what nobody knows then. `is_open_ended`: both
-    are an ordinary end, as in `mld peek … | head`.
+    So are Ctrl-C, the end of the terminal, and that nobody reads the output any more; `doubt` is what nobody knows
+    then. `is_open_ended`: they are an ordinary end, as in `mld peek … | head`.
     """
+    _hear_what_ends_a_command()
     try:
         done = work()
         if not isinstance(done, int):
@@ -170,8 +172,22 @@ def finish(
         if is_open_ended:
             sys.exit(EXIT_OK)
         say(f"nobody reads the output{doubt and ': '}{doubt}")
-    except (MldError, OSError) as error:
+    except MldError as error:
         from mld.operating.verdicts import with_remedy
 
         say(with_remedy(error))
+    except OSError as error:  # such as a full disk behind stdout
+        say(f"{error}{doubt and '; '}{doubt}")
     sys.exit(EXIT_FAILURE)
+
+
+def _hear_what_ends_a_command() -> None:
+    """Let a closed terminal and SIGTERM do what Ctrl-C does, so that what is held is given back.
+
+    What is ignored stays ignored (nohup); so does what would become a Ctrl-C that is ignored.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))

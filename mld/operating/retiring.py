@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
+from mld.core.clock import Clock
 from mld.core.errors import AwsError, MldError, StreamNotFoundError, TableMissingError
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY
 from mld.leases import rows
-from mld.operating.acting import read_table
+from mld.operating.acting import read_table, teller
 from mld.operating.application import Application, application_of
 from mld.operating.backup import backup_name, free_name, save_rows
 from mld.operating.options import Asked, show
@@ -67,7 +68,7 @@ async def possessions(app: Application) -> Possessions:
         (settings.coordinator_state_table.name, COORDINATOR_TABLE_KEY, "coordinator states of KCL 3.0 to 3.4"),
         (settings.worker_metrics_table.name, REPORTS_TABLE_KEY, "worker reports of KCL 3.0 to 3.4"),
     )
-    found = [await _table(app.table(name), key, what) for name, key, what in wanted]
+    found = [await _table(app.table(name), app.clock, key, what) for name, key, what in wanted]
     consumers = []
     for setting in settings.streams or (None,):
         async with _alone(app, setting) as one:
@@ -86,13 +87,13 @@ async def _alone(app: Application, setting: StreamSetting | None) -> AsyncIterat
             yield one
 
 
-async def _table(calls: TableCalls, key: str, what: str) -> FoundTable | None:
+async def _table(calls: TableCalls, clock: Clock, key: str, what: str) -> FoundTable | None:
     try:
         described = (await calls.send("DescribeTable", {}))["Table"]
     except TableMissingError:
         return None
     require_key(calls.table_name, described, key)
-    table = await read_table(calls)
+    table = await read_table(calls, clock)
     if what == "lease table":
         require_lease_rows(calls.table_name, table)
     return FoundTable(
@@ -156,15 +157,13 @@ def require_unprotected(found: Possessions) -> None:
             )
 
 
-async def take_down(found: Possessions, app: Application) -> Sequence[tuple[str, str]]:
+async def take_down(found: Possessions, app: Application) -> AsyncIterator[tuple[str, str]]:
     """Delete all of it, the lease table last; what became of each. A failure does not stop the others."""
-    outcomes = []
     for setting, arn in found.consumers:
         async with _alone(app, setting) as one:
-            outcomes.append((arn, await _deregister(arn, one)))
+            yield arn, await _deregister(arn, one)
     for table in reversed(found.tables):
-        outcomes.append((table.name, await _delete(app.table(table.name))))
-    return outcomes
+        yield table.name, await _delete(app.table(table.name))
 
 
 async def _deregister(arn: str, app: Application) -> str:
@@ -194,7 +193,7 @@ async def _delete(calls: TableCalls) -> str:
 async def export_tables(app: Application, output: str, path: Path | None) -> int:
     """Save all rows, also those of the tables of KCL 3.0 to 3.4; the exit code. Raises BackupError, TableError."""
     settings = app.settings
-    tables: dict[str, Sequence[Row]] = {settings.lease_table.name: (await read_table(app.calls)).rows}
+    tables: dict[str, Sequence[Row]] = {settings.lease_table.name: (await read_table(app.calls, app.clock)).rows}
     for name in (settings.coordinator_state_table.name, settings.worker_metrics_table.name):
         if found := await app.rows_of(name):
             tables[name] = found
@@ -244,8 +243,13 @@ async def tear_down(app: Application, asked: Asked) -> int:
     backup = None if asked.backup_file is None else Path(asked.backup_file)
     written = exported_tables(app, backup, {one.name: one.rows for one in found.tables})
     lines += [f"{count} rows of {name} are saved in {file}" for name, file, count in written]
-    outcomes = await take_down(found, app)
-    lines += [f"{name}: {what}" for name, what in outcomes]
-    value |= {"saved": [str(file) for _, file, _ in written], "outcomes": dict(outcomes)}
-    show(asked.output, lines, value)
-    return EXIT_FAILURE if any(what.startswith("failed") for _, what in outcomes) else EXIT_OK
+    echo, outcomes = teller(asked), dict[str, str]()
+    for line in lines:
+        echo(line)
+    try:
+        async for name, what in take_down(found, app):
+            outcomes[name] = what
+            echo(f"{name}: {what}")
+    finally:
+        show(asked.output, [], value | {"saved": [str(file) for _, file, _ in written], "outcomes": outcomes})
+    return EXIT_FAILURE if any(what.startswith("failed") for what in outcomes.values()) else EXIT_OK

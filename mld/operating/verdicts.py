@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from mld.core.errors import AwsUnreachableError, TableMissingError, TableUnavailableError
+from mld.core.errors import AwsUnreachableError, TableMissingError, TableThrottledError, TableUnavailableError
 from mld.leases.lease import Lease, ShardStatus
 from mld.metrics.shard import ShardActivity
 
@@ -24,6 +24,8 @@ def with_remedy(error: Exception) -> str:
     match error:
         case TableMissingError():
             return f"{text}; the first worker of an application makes its table: {WRONG_NAMES}"
+        case TableThrottledError():
+            return f"{text}; the table has too little capacity: give it more, or ask again"
         case TableUnavailableError() | AwsUnreachableError():
             return f"{text}; `mld doctor` with the same file looks for the reason"
     if "is no lease table" in text:

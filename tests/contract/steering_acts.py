@@ -66,7 +66,7 @@ class SteeringContract:
         return TableCalls(service, table, REQUEST_TIMEOUT_S)
 
     async def seen(self, calls: TableCalls) -> FleetStatus:
-        scan = (await read_table(calls)).scan
+        scan = (await read_table(calls, LoopClock())).scan
         reports = parse_rows(scan.others, LEASE_TABLE_KEY).reports
         return fleet_status(scan.leases, reports, None, time.time(), ViewRules(lease_duration_s=10.0))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -34,3 +36,19 @@ def test_a_warning_that_quotes_a_row_steers_no_terminal(capsys: pytest.CaptureFi
 def test_one_message_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     say(HOSTILE)
     assert capsys.readouterr().err[:-1].isprintable()
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_a_stream_that_is_closed_is_an_empty_one_and_its_number_is_nobody_elses(closed: tuple[int, ...]) -> None:
+    program = (
+        "import os, sys, mld.core.terminal as t\n"
+        "t.open_standard_streams()\n"
+        "print('x', flush=True); print('y', file=sys.stderr, flush=True); sys.stdout.isatty(); sys.stdin.read()\n"
+        "sys.exit(0 if os.open(os.devnull, os.O_RDONLY) > 2 else 1)"
+    )
+    redirected = " ".join(("<&-", ">&-", "2>&-")[number] for number in closed)
+    command = ["sh", "-c", f'exec "$0" -c "$1" {redirected}', sys.executable, program]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert ended.returncode == 0
+    assert ended.stdout == (b"" if 1 in closed else b"x\n")
+    assert ended.stderr == (b"" if 2 in closed else b"y\n")

@@ -8,13 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from mld.core.errors import TableThrottledError, TableUnavailableError
 from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.operating import operator_hold
-from mld.operating.acting import Report, perform
+from mld.operating.acting import READ_AGAIN_S, Report, perform, read_table
+from mld.operating.application import application_with
 from mld.operating.options import Asked
 from mld.operating.plan import ActPlan, Change, Fate, KeptLines, Outcome
+from tests.support.fleet import settings_of
+from tests.twins.dynamo import MemoryDynamo, throttled
+from tests.twins.streams import MemoryStreams
 from tests.virtual_time import virtual
 
 CHANGE = Change("goes", writes.create(Lease("shard", TRIM_HORIZON)))
@@ -42,6 +47,34 @@ async def test_what_a_change_takes_away_is_kept_unless_it_is_surely_not_made(
     value = json.loads(capsys.readouterr().out)
     assert path.exists() is (fate is not Fate.REFUSED)
     assert value.get("file") == (None if fate is Fate.REFUSED else str(path))
+
+
+@virtual
+async def test_what_was_written_before_a_failure_is_told_to_machines_too(capsys: pytest.CaptureFixture[str]) -> None:
+    async def write(report: Report) -> tuple[Sequence[Outcome], bool]:
+        report(Outcome(CHANGE, Fate.DONE))
+        raise TableUnavailableError("no answer")
+
+    asked = Asked("f", execute=True, output="json")
+    with pytest.raises(TableUnavailableError):
+        await perform(ActPlan("title", (CHANGE,)), asked, lambda: Path("rows"), write)
+    value = json.loads(capsys.readouterr().out)
+    assert [change["outcome"] for change in value["changes"]] == ["done"]
+    assert value["saved"] == "rows"
+
+
+@virtual
+async def test_a_page_that_is_throttled_is_asked_for_again() -> None:
+    streams = MemoryStreams()
+    dynamo = MemoryDynamo(streams.clock)
+    app = application_with(settings_of(), dynamo, streams, streams.clock)
+    await app.leases.ensure()
+    faults = iter([throttled("Scan")] * len(READ_AGAIN_S))
+    dynamo.faults = lambda *_: next(faults, None)
+    assert (await read_table(app.calls, app.clock)).rows == ()
+    faults = iter([throttled("Scan")] * (len(READ_AGAIN_S) + 1))
+    with pytest.raises(TableThrottledError):
+        await read_table(app.calls, app.clock)
 
 
 @virtual

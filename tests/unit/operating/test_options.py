@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -70,3 +71,26 @@ def test_ctrl_c_is_a_failure_that_says_what_nobody_knows(capsys: pytest.CaptureF
     with pytest.raises(SystemExit) as ended:
         finish(work, is_open_ended=True)
     assert ended.value.code == EXIT_OK
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_the_end_of_the_terminal_ends_a_command_in_order(number: signal.Signals) -> None:
+    program = (
+        "import asyncio, os, mld.operating.options as o\n"
+        "async def work():\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    try: await asyncio.Event().wait()\n"
+        "    finally: print('given back')\n"
+        "o.finish(work)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (EXIT_FAILURE, b"given back\n", b"mld: interrupted\n")
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    program = (
+        "import os, signal, mld.operating.options as o\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        f"o.finish(lambda: os.kill(os.getpid(), {int(signal.SIGHUP)}) or 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == EXIT_OK

@@ -17,6 +17,7 @@ from mld.operating.verdicts import with_remedy
         ),
         (TableUnavailableError("Scan: AccessDeniedException: not authorized"), "`mld iam-policy`"),
         (TableUnavailableError("Scan: no answer: refused"), "`mld doctor`"),
+        (TableThrottledError("Scan: throttled"), "too little capacity"),
         (TableError("table orders is no lease table: it has rows without"), "check applicationName"),
     ],
 )
@@ -27,4 +28,4 @@ def test_the_remedy_follows_the_sentence(error: MldError, remedy: str) -> None:
 
 
 def test_where_none_is_known_the_sentence_stands_alone() -> None:
-    assert with_remedy(TableThrottledError("Scan: throttled")) == "Scan: throttled"
+    assert with_remedy(TableError("the row cannot be read")) == "the row cannot be read"

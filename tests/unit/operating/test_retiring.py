@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +15,9 @@ from mld.core.positions import TRIM_HORIZON
 from mld.leases.lease import Lease
 from mld.leases.rows import new_row
 from mld.operating.application import application_with
+from mld.operating.options import Asked
 from mld.operating.plan import ActRefusedError, raw_table
-from mld.operating.retiring import possessions, require_lease_rows, require_unprotected, take_down
+from mld.operating.retiring import possessions, require_lease_rows, require_unprotected, take_down, tear_down
 from mld.properties.settings import Settings
 from tests.support.fleet import TABLE, settings_of
 from tests.twins.dynamo import MemoryDynamo
@@ -77,7 +81,7 @@ async def test_tables_of_both_layouts_and_the_own_consumer_are_found_and_deleted
         (f"{TABLE}-CoordinatorState", 0),
         (f"{TABLE}-WorkerMetricStats", 0),
     ]
-    outcomes = dict(await take_down(found, owned.app))
+    outcomes = {name: what async for name, what in take_down(found, owned.app)}
 
     assert set(outcomes.values()) == {"deleted", "deregistered"}
     assert not owned.dynamo.has_table(TABLE)
@@ -122,9 +126,28 @@ async def test_a_failure_is_said_and_does_not_stop_the_rest() -> None:
     await owned.create(TABLE, "leaseKey")
     found = await owned.found()
     owned.dynamo.forbidden.add("DeleteTable")
-    outcomes = dict(await take_down(found, owned.app))
+    outcomes = {name: what async for name, what in take_down(found, owned.app)}
     assert outcomes[TABLE].startswith("failed: ")
     assert outcomes[found.arns[0]] == "deregistered"
+
+
+@virtual
+async def test_what_is_saved_and_deleted_is_said_before_an_end_in_the_middle(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    owned = Owned(TABLE)
+    await owned.create(TABLE, "leaseKey")
+
+    def ended(_: str, operation: str, __: Any) -> None:
+        if operation == "DeleteTable":
+            raise asyncio.CancelledError
+
+    owned.dynamo.faults = ended
+    with pytest.raises(asyncio.CancelledError):
+        await tear_down(owned.app, Asked("f", execute=True, output="json", backup_file=str(tmp_path / "rows")))
+    value = json.loads(capsys.readouterr().out)
+    assert value["saved"] == [str(tmp_path / "rows")]
+    assert list(value["outcomes"].values()) == ["deregistered"]
 
 
 @pytest.mark.parametrize(
