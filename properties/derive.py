@@ -16,13 +16,21 @@ from pathlib import PurePath
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
-from mld.properties.keys import CREDENTIALS_PREFIX, KEYS
+from mld.properties.keys import (
+    CREDENTIALS_PREFIX,
+    FORMER,
+    FORMER_WAIT,
+    KEYS,
+    PATTERN_KEYS,
+    STREAMS,
+    STREAMS_FILE,
+    key_of_stream,
+)
 from mld.properties.keytypes import Section
 from mld.properties.redaction import where
 from mld.properties.remarks import Level, Remark
 from mld.properties.settings import Settings, StreamSetting
 from mld.properties.spark import PROGRAM as SPARK_PROGRAM
-from mld.properties.stream_keys import FORMER, FORMER_WAIT, PATTERN_KEYS, STREAMS, STREAMS_FILE, key_of_stream
 from mld.properties.stream_list import CONSUMER_ARN, NO_CONSUMER_ARN, NO_TIME, streams_of
 from mld.properties.validation import Given
 from mld.properties.values import (

@@ -1,8 +1,12 @@
 """`load`: a file, overrides and an environment -> settings, remarks and where every value comes from.
 
 The way: grammar -> key_lines -> validation (one key each) -> derive (keys together). All problems are collected and
-raised as one ConfigurationError. Reading the file, and those that it names for secrets, is the only I/O of this
-package.
+raised as one ConfigurationError. Reading the file, and those that it names for lists and secrets, is the only I/O of
+this package: `secret_of` reads what `${file:/path}` names, a secret of Docker or Kubernetes or a credential of systemd.
+
+`changes_between` tells what differs between the configuration a daemon runs with and its file as it is now. Most keys
+are read at the start only. Those that the table of keys marks `live` are bounds, pauses and the level of the log: they
+may change while the daemon runs. A value that follows from another key is not named beside it.
 """
 
 from __future__ import annotations
@@ -11,23 +15,22 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 
 from mld.properties.derive import Derivation, derive, settings_of
 from mld.properties.grammar import FileEntry, GrammarError, parse
 from mld.properties.key_lines import all_lines, collect
-from mld.properties.keys import BY_NAME, KEYS, find
+from mld.properties.keys import BY_NAME, KEYS, STREAMS, STREAMS_FILE, find
+from mld.properties.keys import PREFIX as STREAM_PREFIX
 from mld.properties.keytypes import Effect, Key, Section
-from mld.properties.redaction import remarks_on_exposure, where, who_else
+from mld.properties.redaction import printable, remarks_on_exposure, where, who_else
 from mld.properties.remarks import OVERRIDE_PLACE, ConfigurationError, Level, Remark
-from mld.properties.secret_files import secret_of
 from mld.properties.settings import Settings
 from mld.properties.spark import PREFIX, PROGRAM, REGISTRY, Format, SparkLines
 from mld.properties.spark import read as read_spark
-from mld.properties.stream_keys import PREFIX as STREAM_PREFIX
-from mld.properties.stream_keys import STREAMS, STREAMS_FILE
 from mld.properties.stream_list import ListFile, StreamList, StreamsFile, entries_of_list, read_list
-from mld.properties.substitution import Sources
+from mld.properties.substitution import Sources, SubstitutionError
 from mld.properties.validation import Given, check, display, display_value
 from mld.properties.values import SchemaMode
 
@@ -39,6 +42,38 @@ _ONLY_WITH_LIST = (STREAMS, STREAMS_FILE)
 """Keys of a stream are wrong without these."""
 DEFAULT_SOURCE = "default"
 STREAM_ID = f"{PREFIX}streamId"
+
+
+SECRET_BYTES_MAX = 64 * 1024  # a key, a token or a certificate has a few kilobytes
+
+
+def secret_of(path: str) -> str:
+    """Return the content of the file. Raises SubstitutionError."""
+    shown = printable(path)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not make us wait
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise SubstitutionError(f"{shown} is no regular file", "name a file")
+            data = file.read(SECRET_BYTES_MAX + 1)
+    except OSError as error:
+        remedy = "check the path, and that the daemon's user may read the file"
+        raise SubstitutionError(f"{shown} cannot be read: {error.strerror}", remedy) from None
+    except SubstitutionError:
+        raise
+    except ValueError:  # a NUL in the path
+        raise SubstitutionError("${file:…} does not name a file", "write ${file:/path/of/the/file}") from None
+    if len(data) > SECRET_BYTES_MAX:
+        raise SubstitutionError(f"{shown} is larger than {SECRET_BYTES_MAX} bytes", "is this the right file?")
+    try:
+        text = data.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise SubstitutionError(f"{shown} is no text", "write the value as text in UTF-8")
+    if not text.strip():
+        raise SubstitutionError(f"{shown} is empty", "write the value into it, or remove the line")
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,3 +356,57 @@ def _bytes_of(path: str, file_name: str, flags: int = 0) -> tuple[bytes, str | N
 
 def _file_problem(place: str, message: str, remedy: str) -> ConfigurationError:
     return ConfigurationError([Remark(Level.ERROR, "", place, message, remedy)])
+
+
+# --- changes of a file ------------------------------------------------------------------------------------------------
+
+LIVE = tuple(key for key in KEYS if key.live)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Names of keys: `taken` may change at once, `waiting` need a restart. `running` is what to run with now."""
+
+    running: LoadedConfiguration
+    taken: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+
+
+def changes_between(running: LoadedConfiguration, file: LoadedConfiguration) -> Changes:
+    """Compare what runs with what the file says now."""
+    changed = {
+        key.name
+        for key in KEYS
+        if key.effect is Effect.EFFECTIVE
+        and not (key.name == STREAMS and file.settings.streams_file)  # which is read again anyway
+        and key.sets
+        and value_of(running.settings, key) != value_of(file.settings, key)
+    }
+    source = {value.key: value.source for value in file.effective}
+    named = [
+        key.name
+        for key in KEYS
+        if key.name in changed and not (source[key.name] in BY_NAME and BY_NAME[source[key.name]].name in changed)
+    ]
+    spark = {name for name in {**running.spark, **file.spark} if running.spark.get(name) != file.spark.get(name)}
+    return Changes(
+        running=replace(running, settings=with_live(running.settings, file.settings)),
+        taken=tuple(name for name in named if BY_NAME[name].live),
+        waiting=(*(name for name in named if not BY_NAME[name].live), *sorted(spark)),
+    )
+
+
+def value_of(settings: Settings, key: Key) -> object:
+    """Return what the settings have for a key that sets a field."""
+    return reduce(getattr, key.sets.split("."), settings)
+
+
+def with_live(running: Settings, file: Settings) -> Settings:
+    """Return `running` with the values that `file` gives to the live keys."""
+    for key in LIVE:
+        group, _, name = key.sets.rpartition(".")
+        value = value_of(file, key)
+        running = replace(
+            running, **{group: replace(getattr(running, group), **{name: value})} if group else {name: value}
+        )
+    return running

@@ -2,33 +2,93 @@
 
 They are in the same file as the daemon's own keys, and the daemon checks them at start, but only the processor acts on
 them. Four groups have free names: `mld.spark.sink.<name>.<property>`, `mld.spark.table.<name>`,
-`mld.spark.catalog.<catalog>.<property>` and `mld.spark.conf.<a key of Spark>`. Pure: `loader` and the processor read.
+`mld.spark.catalog.<catalog>.<property>` and `mld.spark.conf.<a key of Spark>`. A table is a sink of that name with the
+format iceberg. A catalog is one of Iceberg's: four kinds, each with what it needs; every other property goes to Iceberg
+as it is. Pure: `loader` and the processor read.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from mld.properties.grammar import FileEntry
-from mld.properties.iceberg_catalogs import (
-    CATALOG_KEY,
-    CATALOG_PREFIX,
-    SINK_NAME,
-    TABLE_PREFIX,
-    TRANSFORM,
-    catalog_shown,
-    problems,
-)
 from mld.properties.key_lines import KeyLine, all_lines
 from mld.properties.keytypes import INT_MAX, Effect, Key, Section, ValueKind
 from mld.properties.redaction import Shown, conf_shown, option_shown, shown_name
 from mld.properties.remarks import Level, Remark
 from mld.properties.substitution import Sources
 from mld.properties.validation import check
+
+TABLE_PREFIX = "mld.spark.table."
+CATALOG_PREFIX = "mld.spark.catalog."
+SINK_NAME = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+CATALOG_KEY = re.compile(r"(?P<catalog>[A-Za-z0-9_]+)\.(?P<property>[A-Za-z0-9][A-Za-z0-9._-]*)", re.ASCII)
+TABLE = re.compile(r"[^\s./`]+(?:\.[^\s./`]+){2,}")
+"""catalog.schema.table; a schema may have several parts."""
+TRANSFORM = re.compile(r"(?P<transform>years|months|days|hours)\((?P<column>\w+)\)")
+"""What a table of Iceberg may be partitioned by besides columns."""
+NEEDS = {"glue": ("warehouse",), "rest": ("uri",), "jdbc": ("uri", "warehouse"), "hadoop": ("warehouse",)}
+"""Kinds of catalogs, with the properties that each must have."""
+NO_ATOMIC_RENAME = re.compile(r"\s*(?:s3[an]?|gs|wasbs?|abfss?|oss|cos)://", re.IGNORECASE)
+Say = Callable[[str, str, str], None]
+Problem = tuple[str, str, str]
+"""Key, what is wrong, and the remedy."""
+
+
+def catalog_shown(property_: str) -> Shown:
+    """Show a property as the same one of a catalog among the settings of Spark."""
+    return conf_shown(f"spark.sql.catalog.c.{property_}")
+
+
+def problems(
+    tables: Mapping[str, str],
+    catalogs: Mapping[str, Mapping[str, str]],
+    sinks: Mapping[str, Mapping[str, str]],
+    conf: Mapping[str, str],
+) -> Iterator[Problem]:
+    """Yield what does not fit together; `sinks` are the properties of the sinks as they were given."""
+    for name, table in tables.items():
+        key = f"{TABLE_PREFIX}{name}"
+        if not TABLE.fullmatch(table):
+            yield key, "is no name of a table", "write catalog.schema.table"
+            continue
+        given = sinks.get(name, {})
+        for other, value in (("path", table), ("format", "iceberg")):
+            if given.get(other, value).lower() != value.lower():
+                yield key, f"and mld.spark.sink.{name}.{other} do not agree", f"remove mld.spark.sink.{name}.{other}"
+        catalog = table.partition(".")[0]
+        if catalog not in catalogs and f"spark.sql.catalog.{catalog}" not in conf:
+            yield (
+                key,
+                f"is in the catalog {catalog}, which no key describes",
+                f"write {CATALOG_PREFIX}{catalog}.type = {', '.join(list(NEEDS)[:-1])} or {list(NEEDS)[-1]}",
+            )
+    for catalog, given in catalogs.items():
+        yield from _of_catalog(f"{CATALOG_PREFIX}{catalog}", catalog, given, conf)
+
+
+def _of_catalog(prefix: str, catalog: str, given: Mapping[str, str], conf: Mapping[str, str]) -> Iterator[Problem]:
+    if f"spark.sql.catalog.{catalog}" in conf:
+        yield prefix, f"and mld.spark.conf.spark.sql.catalog.{catalog} are the same catalog", "keep one of them"
+    kind = given.get("type", "")
+    if kind not in NEEDS:
+        said = "is no kind of a catalog" if kind else "is missing"
+        yield f"{prefix}.type", said, f"write {', '.join(list(NEEDS)[:-1])} or {list(NEEDS)[-1]}"
+        return
+    for needed in NEEDS[kind]:
+        if not given.get(needed):
+            yield f"{prefix}.{needed}", f"is required by {prefix}.type = {kind}", "set it"
+    if kind == "hadoop" and NO_ATOMIC_RENAME.match(given.get("warehouse", "")):
+        yield (
+            f"{prefix}.type",
+            "is hadoop, whose commits are renames, and an object store has no atomic rename: commits would be lost",
+            "use glue, rest or jdbc; hadoop is for HDFS and local paths",
+        )
+
 
 PROGRAM = "mld-spark"
 PREFIX = "mld.spark."

@@ -18,10 +18,10 @@ from mld.properties.keys import (
     METRICS_PERIOD_MILLIS_MIN,
     READ_INTERVAL_MILLIS_MIN,
 )
+from mld.properties.keys import PREFIX as STREAM_PREFIX
 from mld.properties.keytypes import NUMERIC_KINDS, Effect, Key, ValueKind
 from mld.properties.redaction import HIDDEN, Shown, is_secret_key, redacted, secrets_in, shown_mistake
 from mld.properties.remarks import Level, Remark
-from mld.properties.stream_keys import PREFIX as STREAM_PREFIX
 from mld.properties.substitution import Sources, SubstitutionError, has_file, has_reference, substitute
 
 # Java raises or clamps these without refusing the file.

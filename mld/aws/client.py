@@ -260,7 +260,7 @@ def is_surprise(error: Exception) -> bool:
     """Return whether nobody who writes to AWS has to expect this: a defect, or a machine at its end."""
     from botocore.exceptions import BotoCoreError, ClientError
 
-    from mld.aws.keptcredentials import CredentialsExpiredError
+    from mld.aws.credentials import CredentialsExpiredError
 
     return not isinstance(error, OSError | BotoCoreError | ClientError | CredentialsExpiredError | MldError)
 

@@ -1,20 +1,71 @@
-"""`CountedService`: a service whose requests are counted, and the capacity that DynamoDB says they have used.
+"""The services of a daemon: botocore's client in a few threads, before it the lean one if that is wanted, and the
+requests counted.
 
-DynamoDB is asked to say so with each request, which costs nothing. What failed without an answer has used an unknown
-amount; a write that was refused for its condition has used a unit, as lease rows have less than 1 KB.
+DynamoDB is asked to say which capacity a request has used, which costs nothing. What failed without an answer has used
+an unknown amount; a write that was refused for its condition has used a unit, as lease rows have less than 1 KB.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from mld.aws.client import BotoService, keep_raw_body
+from mld.aws.client_factory import ClientFactory, ServiceName
 from mld.aws.service import FrameSource
 from mld.aws.table_calls import REFUSED_CODE
 from mld.aws.wire.client import WireService
-from mld.aws.wire_or_boto import AwsService
 from mld.core.errors import AwsError, MldError
 from mld.metrics.worker import WorkerMetrics
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+
+AwsService = BotoService | WireService
+
+
+def service_of(
+    factory: ClientFactory,
+    name: ServiceName,
+    *,
+    label: str,
+    lean: bool,
+    threads_max: int,
+    calls_max: int,
+    read_timeout_s: float,
+    connect_timeout_s: float,
+) -> AwsService:
+    """Return a service that is not open yet; `label` is for threads and messages. Does no I/O.
+
+    The lean client has up to `calls_max` calls under way, few of which need a thread.
+    """
+
+    def client() -> BaseClient:
+        made = factory.create_client(
+            name,
+            read_timeout_s=read_timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            pool_connections_max=threads_max,
+        )
+        if name in ("kinesis", "dynamodbstreams"):
+            keep_raw_body(made, "GetRecords")
+        return made
+
+    plain = BotoService(client, threads_max=threads_max, name=label)
+    if not lean:
+        return plain
+    return WireService(
+        plain,
+        credentials=lambda: factory.credentials_of(name),
+        ca_bundle=lambda: factory.ca_bundle_of(name),
+        threads_max=threads_max,
+        calls_max=calls_max,
+        name=label,
+        read_timeout_s=read_timeout_s,
+        connect_timeout_s=connect_timeout_s,
+        service_time=factory.service_time,
+    )
+
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ import re
 import time
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from botocore.awsrequest import AWSRequest
@@ -46,6 +46,13 @@ SCOPE = re.compile(r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws
 """Region and service in an Authorization header."""
 _SIGNER = "mld_signer"
 _SIGNED_WITH = "mld_signed_with_s"
+
+
+class Scope(NamedTuple):
+    """What a signature is good for."""
+
+    region: str
+    service: str
 
 
 class ServiceTime:

@@ -26,13 +26,13 @@ from mld.check import price
 from mld.check.refusals import refusals
 from mld.consumer.child import find_executable
 from mld.core import sparkhosts
+from mld.properties.keys import key_of_stream
 from mld.properties.keytypes import Section
 from mld.properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load
 from mld.properties.redaction import printable, where
 from mld.properties.remarks import ConfigurationError, Level, Remark
 from mld.properties.settings import Settings, StreamSetting
 from mld.properties.spark import CONF_PREFIX, PREFIX, PROGRAM
-from mld.properties.stream_keys import key_of_stream
 from mld.properties.values import ChildFailurePolicy, ClientVersionConfig, FormerStreams, HeartbeatSetting
 from mld.protocol.command import split_command
 from mld.protocol.messages import Dialect

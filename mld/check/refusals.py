@@ -16,13 +16,13 @@ from mld import pip_install
 from mld.aws.service_data import NameRule, name_rule
 from mld.consumer.child import find_executable
 from mld.core.extras import is_installed
+from mld.properties.keys import key_of_stream
 from mld.properties.redaction import Shown, redacted
 from mld.properties.remarks import Level, Remark
 from mld.properties.settings import Settings
 from mld.properties.spark import PROGRAM as SPARK_PROGRAM
-from mld.properties.stream_keys import key_of_stream
 from mld.protocol.command import split_command
-from mld.schemas.opening import missing_codecs
+from mld.schemas.preparer import missing_codecs
 from mld.views.choice import missing_extras
 
 SCRIPTS = (".py", ".js", ".rb", ".jar", ".sh")

@@ -29,8 +29,8 @@ from mld.consumer.naming import StreamNaming
 from mld.consumer.pipes import ChildInput, ChildOutput
 from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.core.clock import Clock, wait_for_event
+from mld.protocol.codec import LineSplitter
 from mld.protocol.command import shell_command
-from mld.protocol.lines import LineSplitter
 from mld.protocol.messages import StreamLabel
 
 log = logging.getLogger(__name__)

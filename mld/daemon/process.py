@@ -18,10 +18,9 @@ from pathlib import PurePath
 from random import Random
 
 from mld.aws.client_factory import ClientFactory, client_factory
-from mld.aws.counted import CountedService
+from mld.aws.counted import CountedService, service_of
 from mld.aws.letters import LetterBox, letter_box_of
 from mld.aws.service import Service
-from mld.aws.wire_or_boto import service_of
 from mld.check.refusals import refusals
 from mld.consumer.child import ChildCommand, PipeHost, runnable
 from mld.consumer.naming import StreamNaming
@@ -50,7 +49,7 @@ from mld.properties.values import ChildLog
 from mld.protocol.command import split_command
 from mld.protocol.messages import StreamLabel
 from mld.retrieval.stream_adapters import LABELS, service_name
-from mld.schemas.opening import OpenedRegistry, registry_of
+from mld.schemas.preparer import OpenedRegistry, registry_of
 
 log = logging.getLogger(__name__)
 

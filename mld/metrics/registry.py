@@ -1,8 +1,11 @@
 """What one worker counts: `Metrics` has a part for the worker and one for each shard that it works on.
 
-The shells hold the part that concerns them and raise its instruments; the views read what is declared with each of
-them (`mld.metrics.declaring`). A shard's part ends with its lease, so that no series outlives what it speaks of; what
-it counted stays in the worker's sums.
+The shells hold the part that concerns them and raise its instruments; the views read what is declared with each of them
+(`mld.metrics.declaring`). A shard's part ends with its lease, so that no series outlives what it speaks of; what it
+counted stays in the worker's sums.
+
+`CATALOGUE` and the tables of KCL's names collect every name under which metrics are published, as they are declared.
+`docs/use/metrics.md` is written from them, and the alerts and the dashboard name only what stands here.
 """
 
 from __future__ import annotations
@@ -12,12 +15,18 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mld.metrics.declaring import (
+    Declared,
     Instant,
+    JavaMetric,
+    Metric,
+    declared,
+    metrics_of,
     shown,
 )
 from mld.metrics.liveness import Progress
+from mld.metrics.operations import ABSENT, OPERATIONS
 from mld.metrics.shard import ShardActivity, ShardMetrics, nobody_asks, none_waits
-from mld.metrics.worker import WorkerMetrics
+from mld.metrics.worker import SparkFigures, TableMetrics, WorkerMetrics
 
 ENDED_MAX = 1_000
 """Parts of ended shards that wait for a publisher; beyond that the oldest go unpublished."""
@@ -156,3 +165,23 @@ class Metrics:
     @shown("mld_prefetch_bytes", "Payload that waits in memory for children.")
     def prefetch_bytes(self, _: Instant) -> int:
         return sum(part.waiting_bytes() for part in self.shards.values())
+
+
+OF_SHARD: tuple[Metric, ...] = tuple(metrics_of(ShardMetrics, "shard"))
+"""Read from the part of each shard."""
+OF_WORKER: tuple[Metric, ...] = (
+    *metrics_of(Metrics),
+    *metrics_of(WorkerMetrics, reach=lambda metrics: metrics.worker),
+    *metrics_of(TableMetrics, reach=lambda metrics: metrics.worker.table),
+    *metrics_of(SparkFigures, reach=lambda metrics: metrics.worker.spark),
+)
+"""Read from `Metrics`."""
+
+JAVA_OF_SHARD: tuple[Declared, ...] = tuple(declared(ShardMetrics))
+JAVA_METRICS: tuple[JavaMetric, ...] = (
+    *(metric for one in JAVA_OF_SHARD for metric in one.metrics),
+    *(metric for _, ones in OPERATIONS for one in ones for metric in one.metrics),
+    *ABSENT,
+)
+"""Every name of KCL's."""
+JAVA_BY_NAME: Mapping[tuple[str, str], JavaMetric] = {(one.operation, one.name): one for one in JAVA_METRICS}

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from mld.aws.client_factory import ServiceName, client_factory
+from mld.aws.counted import service_of
 from mld.aws.service import RawService, Service
 from mld.aws.table_calls import TableCalls
-from mld.aws.wire_or_boto import service_of
 from mld.core.clock import Clock, LoopClock
 from mld.core.errors import TableError, TableMissingError
 from mld.core.steps import Steps

@@ -125,8 +125,8 @@ def cloudformation_alarms(settings: Settings, retention_s: int) -> str:
     A metric of one worker has the worker's id as a dimension if `workerId` is set, and so has its alarm: each worker's
     file makes one of its own.
     """
-    from mld.metrics.catalogue import JAVA_BY_NAME
     from mld.metrics.declaring import Dimension
+    from mld.metrics.registry import JAVA_BY_NAME
     from mld.views.datums import Wanted, dimensions_of
 
     wanted = Wanted.of(settings)

@@ -14,9 +14,8 @@ from pathlib import Path
 from rich.table import Table
 
 from mld.leases.lease import Lease
-from mld.quickstart.clicks import Put
-from mld.quickstart.stage import mld_command
-from mld.quickstart.tour import APPLICATION, STREAM, Tour, tail
+from mld.quickstart.lineage import Put
+from mld.quickstart.tour import APPLICATION, STREAM, Tour, mld_command, tail
 
 
 @dataclass(frozen=True, slots=True)

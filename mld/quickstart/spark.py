@@ -26,10 +26,8 @@ from rich.table import Table
 from mld.core import sparkhosts
 from mld.core.extras import NotReadyError
 from mld.leases.lease import Lease
-from mld.quickstart.clicks import ClickEvent
-from mld.quickstart.lineage import Sums, TourOutcome, expected, find_faults, shard_lines
-from mld.quickstart.stage import QuickstartError, mld_command, process
-from mld.quickstart.tour import APPLICATION, STREAM, Tour, tail
+from mld.quickstart.lineage import ClickEvent, Sums, TourOutcome, expected, find_faults, shard_lines
+from mld.quickstart.tour import APPLICATION, STREAM, QuickstartError, Tour, mld_command, process, tail
 
 CLICKS, PER_MINUTE, DEAD_LETTER = "clicks", "per_minute", "dead-letter"
 MALFORMED = ClickEvent("user-0007", b'{"event_id": 4711, "user": "user-0007", "page": "/chec')

@@ -1,43 +1,168 @@
 """What both tours share: embedded AWS, a stream with click events, the real daemon, a split while it reads.
 
-Each part runs as a process of its own, as a user would start it. `plain` and `spark` say which processor runs, when it
-has caught up, and what the result must be.
+Each part runs as a process of its own, as a user would start it; all end with the tour, however it ends. A directory
+may be used by one tour at a time. `plain` and `spark` say which processor runs, when it has caught up, and what the
+result must be.
 """
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
+import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+import mld
 from mld.aws.client_factory import client_factory
+from mld.core.errors import MldError
 from mld.leases.lease import Lease
 from mld.leases.rows import parse_row
 from mld.properties.loader import load
 from mld.properties.redaction import printable, printable_lines
-from mld.quickstart.clicks import ClickEvent, Put, click_events
-from mld.quickstart.stage import (
-    STOP_S,
-    QuickstartError,
-    free_port,
-    only_one_in,
-    process,
-    ready_endpoint,
-    signals_end_us,
-)
+from mld.quickstart.lineage import ClickEvent, Put, click_events
+
+LOCK_FILE = ".lock"
+SERVER_START_S = 30.0
+STOP_S = 60.0
+"""How long a daemon that was told to stop may take before it is killed."""
+_PR_SET_PDEATHSIG = 1
+
+
+class QuickstartError(MldError):
+    """The tour cannot go on; the text says what to look at."""
+
+
+def mld_command() -> str:
+    """Return how the user calls `mld` here: by its name if that is found, else by the path of the checkout's script or
+    of the one that pip has installed.
+    """
+    if shutil.which("mld"):
+        return "mld"
+    checkout = Path(mld.__file__).parents[1] / "bin" / "mld"
+    script = checkout if checkout.exists() else Path(sys.executable).with_name("mld")
+    relative = os.path.relpath(script)
+    return str(script) if relative.startswith("..") else relative
+
+
+@contextmanager
+def signals_end_us() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the tour like Ctrl-C: everything it has started is stopped."""
+
+    def end(number: int, _: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def only_one_in(directory: Path) -> Iterator[None]:
+    """Hold the directory. Raises QuickstartError if another tour does."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / LOCK_FILE).open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise QuickstartError(
+                f"another quickstart runs in {directory}; wait for its end, or give --directory"
+            ) from None
+        yield
+
+
+def free_port(wanted: int) -> int:
+    """Return a port of the loopback interface that nobody has: the wanted one, or else any."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise QuickstartError("no port of 127.0.0.1 is free for the status page")
+
+
+@contextmanager
+def process(
+    command: Sequence[str],
+    stderr: Any,
+    stdout: Any = subprocess.PIPE,
+    *,
+    stdin: Any = subprocess.DEVNULL,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process that ends with the block: by TERM, and KILL if need be. On Linux it ends even if we are killed."""
+    with subprocess.Popen(
+        command,
+        stdout=stdout,
+        stderr=stderr,
+        stdin=stdin,
+        process_group=0,
+        cwd=cwd,
+        env=environment,
+        preexec_fn=_ends_with_us(),  # noqa: PLW1509 - no thread of ours runs yet
+    ) as started:
+        try:
+            yield started
+        finally:
+            if started.poll() is None:
+                started.terminate()
+                try:
+                    started.wait(STOP_S)
+                except subprocess.TimeoutExpired:
+                    started.kill()
+
+
+def _ends_with_us() -> Callable[[], None] | None:
+    if sys.platform != "linux":
+        return None
+    system = ctypes.CDLL(None)
+
+    def ask() -> None:
+        system.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+    return ask
+
+
+def ready_endpoint(server: subprocess.Popen[bytes], errors: Path) -> str:
+    """Return the endpoint that the server announces on its first line, within `SERVER_START_S`. Raises
+    QuickstartError.
+    """
+    assert server.stdout is not None
+    limit = threading.Timer(SERVER_START_S, server.kill)
+    limit.start()
+    line = server.stdout.readline()
+    limit.cancel()
+    limit.join()
+    try:
+        return str(json.loads(line)["endpoint"])
+    except (ValueError, KeyError):
+        raise QuickstartError(f"the embedded AWS did not start; see {errors}") from None
+
 
 STREAM = "quickstart-clicks"
 APPLICATION = "quickstart"

@@ -19,8 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from mld.schemas.decoder import ANSWER, DONE, PAYLOAD, REQUEST, SCHEMA, SCHEMAS_MAX, ZLIB_BIT
-from mld.schemas.frames import PAYLOAD_BYTES_MAX, UndecodableError
+from mld.schemas.decoder import (
+    ANSWER,
+    DONE,
+    PAYLOAD,
+    PAYLOAD_BYTES_MAX,
+    REQUEST,
+    SCHEMA,
+    SCHEMAS_MAX,
+    ZLIB_BIT,
+    UndecodableError,
+)
 
 log = logging.getLogger(__name__)
 

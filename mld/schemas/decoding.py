@@ -14,8 +14,8 @@ from typing import Any
 from mld.properties.values import SchemaMode
 from mld.protocol.framed import FramedRecord
 from mld.retrieval.layouts import FRAME_IN_BASE64
+from mld.schemas.decoder import HEADER_BYTES, Frame, frame_of
 from mld.schemas.decoder_process import DecoderJob
-from mld.schemas.frames import HEADER_BYTES, Frame, frame_of
 
 _DATA_START = len(b'{"data":"')
 _HEADER_CHARS = HEADER_BYTES // 3 * 4  # a whole number of base64's groups, so the payload's base64 begins there

@@ -1,4 +1,5 @@
-"""`SchemaPreparer`: takes the frames off the records of a batch before a child gets it.
+"""`SchemaPreparer`: takes the frames off the records of a batch before a child gets it. `registry_of` makes it, with
+the registry's client and cache, as the settings ask for.
 
 Rules: retrieval#framed-records, retrieval#schema-lookups. It works on records as they are framed for the child, so that
 it is all the same whether they came alone or in an aggregate, by polling or by enhanced fan-out.
@@ -8,20 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 
+from mld import pip_install
+from mld.aws.client import occasional_service
+from mld.aws.client_factory import ClientFactory
+from mld.aws.counted import CountedService
 from mld.consumer.parts import JoinedBatch, Part, PlacedRecord, records_of
 from mld.core.clock import Clock
 from mld.core.errors import SchemaUnknownError, SchemaUnreachableError
+from mld.core.extras import is_installed
 from mld.core.streams import ChildBatch, Misrouted
 from mld.metrics.instruments import Tally
-from mld.properties.values import SchemaMode
+from mld.metrics.worker import WorkerMetrics
+from mld.properties.remarks import Level, Remark
+from mld.properties.settings import Settings
+from mld.properties.values import SchemaErrors, SchemaMode
 from mld.protocol.framed import FramedRecord
 from mld.retrieval.rawpage import RawBatch
-from mld.schemas.decoder_process import DecoderJob
+from mld.schemas.decoder import Frame, UndecodableError
+from mld.schemas.decoder_process import DecoderJob, DecoderProcess
 from mld.schemas.decoding import SchemaVersion, decoded, frame_in, job_of, marked
-from mld.schemas.frames import Frame, UndecodableError
-from mld.schemas.registry import SchemaRegistry
+from mld.schemas.registry import TIMEOUT_S, SchemaRegistry
 
 log = logging.getLogger(__name__)
 
@@ -195,3 +207,68 @@ def _bounded(result: FramedRecord | Failure, before: int, size: int) -> FramedRe
     if isinstance(result, FramedRecord) and before + len(result.text) > max(BATCH_BYTES_MAX, before + size):
         return UndecodableError(f"its page inflates to more than {BATCH_BYTES_MAX} bytes")
     return result
+
+
+# --- from the settings ------------------------------------------------------------------------------------------------
+
+LOOKUPS_AT_ONCE_MAX = 4
+
+
+class OpenedRegistry:
+    """Opened and closed with the daemon. `preparer` is for the consumers."""
+
+    def __init__(
+        self, service: CountedService, registry: SchemaRegistry, decoder: DecoderProcess, preparer: SchemaPreparer
+    ) -> None:
+        self._service = service
+        self._registry = registry
+        self._decoder = decoder
+        self.preparer = preparer
+
+    async def open(self) -> None:
+        """Open the client. Raises StartupError without credentials or a region."""
+        await self._service.open()
+
+    async def close(self) -> None:
+        self._decoder.close()
+        await self._registry.close()
+        await self._service.close()
+
+
+def registry_of(
+    settings: Settings, factory: ClientFactory, clock: Clock, worker: WorkerMetrics
+) -> OpenedRegistry | None:
+    """Make it, not open yet; None if frames stay on records. Does no I/O."""
+    if settings.schemas.mode is SchemaMode.OFF:
+        return None
+
+    glue = occasional_service(
+        factory,
+        "glue",
+        settings.schemas.region,
+        settings.schemas.endpoint,
+        label="schema registry",
+        timeout_s=TIMEOUT_S,
+        threads_max=LOOKUPS_AT_ONCE_MAX,
+    )
+    service = CountedService(glue, "glue", worker)
+    folder = Path(tempfile.gettempdir()) / f"mld-schemas-{os.getuid()}"
+    registry = SchemaRegistry(service, clock, folder=folder)
+    decoder = DecoderProcess()
+    preparer = SchemaPreparer(
+        registry,
+        clock,
+        settings.schemas.mode,
+        decoder.decode,
+        waits=settings.schemas.on_error is SchemaErrors.FAIL,
+        results=worker.framed_records,
+    )
+    return OpenedRegistry(service, registry, decoder, preparer)
+
+
+def missing_codecs(settings: Settings, file_name: str) -> list[Remark]:
+    """Return an error for a mode whose package is not installed."""
+    if settings.schemas.mode is not SchemaMode.JSON or is_installed("fastavro"):
+        return []
+    why = "json needs a package that is not installed (fastavro)"
+    return [Remark(Level.ERROR, "mld.schemaRegistry", file_name, why, pip_install("schemas"))]

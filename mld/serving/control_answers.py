@@ -15,11 +15,10 @@ from mld.consumer.protocol_trace import LISTENERS_MAX, ProtocolTrace, ProtocolTr
 from mld.core.clock import Clock
 from mld.core.stream_ids import keys_meant
 from mld.core.turns import in_turns
-from mld.logging.levels import LEVELS, ROOT, LevelChange, LogLevels, UnknownLoggerError, level_name
+from mld.logging.logs import LEVELS, ROOT, LevelChange, LogLevels, UnknownLoggerError, level_name
 from mld.serving.control import Answer, ControlRoute, Request, RequestRefused
 from mld.serving.daemon_status import DaemonStatus
-from mld.serving.own_status import DaemonFacts, own_status
-from mld.serving.status import in_pieces
+from mld.serving.status import DaemonFacts, in_pieces, own_status
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,5 @@
-"""What `/status.json` and the page show: the whole fleet by its tables, and more of the shards of this worker. Pure.
+"""What a daemon shows: to `/status.json` and the page the whole fleet by its tables, and more of the shards of this
+worker; over its control socket its own shards, without a look at any table. Pure.
 
 A table may have 10,000 rows, so the document is made, encoded and compressed in steps.
 """
@@ -6,6 +7,7 @@ A table may have 10,000 rows, so the document is made, encoded and compressed in
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from mld.metrics.rings import History
 from mld.metrics.shard import ShardMetrics
 from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ShardView, known_here, share_of
 from mld.operating.listings import shard_value, worker_value
-from mld.operating.verdicts import Verdict
+from mld.operating.verdicts import RANKS, Verdict
 
 SLICE = 20  # shards between two turns of the loop, 10 µs for each
 COMPRESSION_LEVEL = 3  # a twentieth of the size; more effort saves little
@@ -223,4 +225,70 @@ def _own_only(own: ShardMetrics, at: Instant, worker: str, history: History) -> 
         "why": own.why_at(at.wall_s),
         "note": "",
         **_of_own(own, at, history),
+    }
+
+
+# --- one daemon alone -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonFacts:
+    """What is no metric. The two reasons are None while the daemon is well."""
+
+    pid: int
+    up_s: float
+    mode: str
+    log_level: str
+    why_not_alive: str | None
+    why_not_ready: str | None
+
+
+def own_status(metrics: Metrics, me: Identity, at: Instant, facts: DaemonFacts) -> dict[str, Any]:
+    """Return the daemon in plain values; times in seconds, None for what is unknown. Shards in trouble come first,
+    then the furthest behind.
+    """
+    worst_first = sorted(
+        (_shard(part, at) for part in metrics.shards.values()),
+        key=lambda one: (RANKS.get(one["state"], len(RANKS)), -(one["behindSeconds"] or 0.0), one["key"]),
+    )
+    return {
+        "application": me.application,
+        "stream": me.stream,
+        "worker": me.worker,
+        "version": me.version,
+        "pid": facts.pid,
+        "upSeconds": round(facts.up_s, 3),
+        "takenAt": at.wall_s,
+        "mode": facts.mode,
+        "isLeader": metrics.worker.is_leader,
+        "isAlive": facts.why_not_alive is None,
+        "whyNotAlive": facts.why_not_alive,
+        "isReady": facts.why_not_ready is None,
+        "whyNotReady": facts.why_not_ready,
+        "logLevel": facts.log_level,
+        "behindSeconds": metrics.furthest_behind_s(at),
+        "leasesLost": metrics.worker.leases_lost,
+        "unexpectedErrors": metrics.worker.unexpected_errors,
+        "shards": worst_first,
+    }
+
+
+def _shard(part: ShardMetrics, at: Instant) -> dict[str, Any]:
+    return {
+        "shard": part.shard_id,
+        "stream": part.stream_label,
+        "streamId": part.stream_id,
+        "key": part.key,
+        "state": part.activity_at(at.wall_s).value,
+        "behindSeconds": part.behind_s(at),
+        "toldSecondsAgo": part.behind_age_s(at),
+        "busySeconds": part.busy_s(at),
+        "records": math.floor(part.batches.total),
+        "recordBytes": math.floor(part.record_bytes.total),
+        "checkpointSecondsAgo": part.checkpoint_age_s(at),
+        "delivered": None if part.delivered is None else str(part.delivered),
+        "restarts": part.restarts.total,
+        "why": part.why_at(at.wall_s),
+        "lastError": part.last_error,
+        "lastErrorAt": None if part.last_error is None else part.last_error_wall_s,
     }

@@ -11,8 +11,8 @@ import logging
 
 from mld.aws.client import BotoService
 from mld.aws.client_factory import ClientFactory
+from mld.aws.counted import service_of
 from mld.aws.service import Service
-from mld.aws.wire_or_boto import service_of
 from mld.core.errors import AwsError, AwsUnreachableError, MetricsError, MldError
 from mld.core.turns import in_turns
 from mld.views.datums import DATUMS_PER_REQUEST_MAX, Datum, DatumQueue, Period, Stamped, packed, request_of

@@ -16,11 +16,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from mld.core.steps import SLICE, Steps
-from mld.metrics.catalogue import JAVA_OF_SHARD
 from mld.metrics.declaring import MILLIS_PER_SECOND, Declared, Dimension, JavaMetric
 from mld.metrics.instruments import StatisticSet
 from mld.metrics.operations import OPERATIONS
-from mld.metrics.registry import Metrics
+from mld.metrics.registry import JAVA_OF_SHARD, Metrics
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import Settings
 from mld.properties.values import MetricsLevel

@@ -17,10 +17,9 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.process_collector import ProcessCollector
 
 from mld.core.steps import Steps, finish
-from mld.metrics.catalogue import OF_SHARD, OF_WORKER
 from mld.metrics.declaring import Instant, Metric, MetricKind, Value
 from mld.metrics.instruments import SECONDS_BOUNDS, SpreadValue
-from mld.metrics.registry import Identity, Metrics
+from mld.metrics.registry import OF_SHARD, OF_WORKER, Identity, Metrics
 
 _COMMON = ("application", "stream")
 _HEADER = re.compile(rb"^# [^\n]*\n", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The process that imports once and forks per shard. See docs/use/fork-server.md.
+"""The process that imports once and forks per shard, if it may be forked then. See docs/use/fork-server.md.
 
 It is single-threaded and never blocks for longer than a request of its own user may take to arrive. It lives as long as
 its owner (the daemon) or any of its children, and ends after a while without children. Until the imports are made it
@@ -18,17 +18,80 @@ import os
 import select
 import signal
 import socket
+import stat
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mld.processors.zygote import safety
 from mld.processors.zygote.forked import SERVER_FD_MIN, Script, ScriptError, become
 from mld.processors.zygote.stub import version_of
 from mld.protocol import forking, meeting
 from mld.protocol.forking import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a process has: Python threads, kernel threads, open sockets and the like, and whether it has children."""
+
+    python_threads: int
+    kernel_threads: int
+    shared_descriptors: int
+    has_children: bool
+
+
+def why_not_fork(facts: Facts) -> str | None:
+    """Return the reason in words; None if it may be forked.
+
+    A thread exists in the parent only, and a lock that it holds stays locked for ever in the child; a connection that
+    several children use would carry their bytes mixed; a process that the imports started would belong to no child.
+    """
+    if max(facts.python_threads, facts.kernel_threads) > 1:
+        return f"its imports start threads ({max(facts.python_threads, facts.kernel_threads) - 1} running)"
+    if facts.shared_descriptors:
+        return f"its imports open sockets or pipes ({facts.shared_descriptors})"
+    if facts.has_children:
+        return "its imports start processes"
+    return None
+
+
+def gather(known: frozenset[int]) -> Facts:
+    """Return the facts of this process; the descriptors in `known` do not count."""
+    return Facts(
+        python_threads=threading.active_count(),
+        kernel_threads=len(list(Path("/proc/self/task").iterdir())),
+        shared_descriptors=sum(map(_is_shared, open_descriptors() - known)),
+        has_children=_has_children(),
+    )
+
+
+def open_descriptors() -> frozenset[int]:
+    listed = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+    return frozenset(number for number in listed if _mode(number) is not None)  # that of the listing is closed
+
+
+def _is_shared(descriptor: int) -> bool:
+    """Return whether several processes would disturb each other by using it, as with sockets and pipes, but not
+    files.
+    """
+    mode = _mode(descriptor)
+    return mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISCHR(mode))
+
+
+def _mode(descriptor: int) -> int | None:
+    with contextlib.suppress(OSError):
+        return os.fstat(descriptor).st_mode
+    return None
+
+
+def _has_children() -> bool:
+    try:
+        return bool(os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) or True)
+    except ChildProcessError:
+        return False
+
 
 IDLE_S = 60.0  # without children: a shard that comes back soon finds a warm server, a worker without shards its memory
 REQUEST_TIMEOUT_S = 5.0  # from connecting to the end of the request, which is sent at once
@@ -53,12 +116,12 @@ def main(socket_path: str, owner: tuple[int, int], arguments: list[str], listene
     atexit.register(_tell_end, end)  # before all others, so that it is called after all others
     request_environment = dict(os.environb)
     listener = socket.socket(fileno=own(listener_fd, close=True))
-    known = safety.open_descriptors()
+    known = open_descriptors()
     gc.disable()  # nothing is freed into pages that are to be shared
     try:
         script = Script(arguments)
         script.preimport()
-        reason = safety.why_not_fork(safety.gather(known))
+        reason = why_not_fork(gather(known))
     except ScriptError:
         script, reason = None, ""
     server = Server(listener, socket_path, owner, arguments, request_environment)

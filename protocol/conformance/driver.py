@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 
+from mld.protocol.codec import LineSplitter
 from mld.protocol.command import shell_command
-from mld.protocol.lines import LineSplitter
 
 READ_BYTES = 64 * 1024
 LINES_WAITING_MAX = 1000

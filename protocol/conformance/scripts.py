@@ -6,9 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from mld.protocol.conformance.driver import CommandStartError, ExaminedChild, started
-from mld.protocol.conformance.lease import SHARD_END
 from mld.protocol.conformance.rules import Report, Rule, RuleVerdict
-from mld.protocol.conformance.session import Replies, Session, SessionOver
+from mld.protocol.conformance.session import SHARD_END, Replies, Session, SessionOver
 from mld.protocol.messages import ActionName, CheckpointErrorName, Record, StreamLabel
 
 FIRST_SEQUENCE = 49590338271490256608559692538361571095921575989136588898

@@ -26,7 +26,7 @@ import botocore.session
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from mld.aws.wire.documents import decode, encode
+from mld.aws.wire.requests import decode, encode
 from mld.core.errors import StartupError
 from mld.core.positions import SHARD_END
 from mld.core.steps import at_once

@@ -12,9 +12,9 @@ import pytest
 from botocore.credentials import Credentials
 
 from mld.aws.client import BotoService
+from mld.aws.counted import AwsService
 from mld.aws.servicetime import ServiceTime
 from mld.aws.wire.client import WireService
-from mld.aws.wire_or_boto import AwsService
 from mld.core.clock import LoopClock
 from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mld.aws.client_factory import client_factory
+from mld.aws.counted import service_of
 from mld.aws.wire.client import WireService
-from mld.aws.wire_or_boto import service_of
 from mld.core.errors import AwsError, AwsUnreachableError
 from mld.local.encodings import initial_response
 from mld.properties.loader import load

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mld.metrics.catalogue import JAVA_METRICS
+from mld.metrics.registry import JAVA_METRICS
 from mld.properties.values import MetricsLevel
 from tests.integration import metric_story
 from tests.integration.world import ASSIGNED, ENVIRONMENT, SHORT_LEASE, MakeWorld, World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from mld.metrics.catalogue import JAVA_METRICS
+from mld.metrics.registry import JAVA_METRICS
 from mld.views.otel_names import ATTRIBUTES, Instrument, instrument_of, otel_name
 from tests.interop.java import JVM_OPTIONS
 from tests.interop.kcl import fetch

@@ -15,7 +15,7 @@ from mld.processors.spark.batch.record_lines import split
 from mld.processors.spark.high_water_marks import StreamShard
 from mld.processors.spark.session.handover import Handover
 from mld.properties.spark import Format
-from mld.schemas.frames import frame_of
+from mld.schemas.decoder import frame_of
 
 pytestmark = [
     pytest.mark.spark,

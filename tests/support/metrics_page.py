@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mld.metrics.catalogue import JAVA_METRICS, OF_SHARD, OF_WORKER
 from mld.metrics.declaring import JavaMetric
 from mld.metrics.instruments import SECONDS_BOUNDS
+from mld.metrics.registry import JAVA_METRICS, OF_SHARD, OF_WORKER
 from mld.views.otel_names import ATTRIBUTES, PREFIX, instrument_of, otel_name
 
 CATALOGUE = (*OF_SHARD, *OF_WORKER)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mld.properties.keys import KEYS
+from mld.properties.keys import KEYS, PATTERN_KEYS
 from mld.properties.keytypes import Effect, Key, Section, ValueKind
 from mld.properties.spark import KEYS as SPARK_KEYS
-from mld.properties.stream_keys import PATTERN_KEYS
 from mld.properties.validation import default_text, range_text
 
 ALL_KEYS = sorted((*KEYS, *PATTERN_KEYS, *SPARK_KEYS), key=lambda key: list(Section).index(key.section))

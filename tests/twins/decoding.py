@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from mld.schemas.decoder import serve
+from mld.schemas.decoder import UndecodableError, serve
 from mld.schemas.decoder_process import DecoderAnswers, DecoderJob, DecoderRequests
-from mld.schemas.frames import UndecodableError
 
 
 async def decode_here(jobs: Sequence[DecoderJob]) -> list[bytes | UndecodableError]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mld.logging.levels import QUIET_LIBRARIES, LevelChange, LogLevels, UnknownLoggerError, keep_quiet
+from mld.logging.logs import QUIET_LIBRARIES, LevelChange, LogLevels, UnknownLoggerError, keep_quiet
 
 NAME = "mld.of_a_test"
 

@@ -23,7 +23,6 @@ from mld.core.steps import finish
 from mld.fleet.report.platform import LoadUnreadableError
 from mld.local.kinesis import PutEntry
 from mld.logging.log_stream import QUEUED_BYTES_MAX, QueuedStream
-from mld.metrics.catalogue import JAVA_METRICS, OF_SHARD, OF_WORKER
 from mld.metrics.declaring import Instant, JavaMetric, Metric
 from mld.metrics.instruments import SpreadValue
 from mld.metrics.operations import (
@@ -33,7 +32,7 @@ from mld.metrics.operations import (
     TableMigrationCounts,
     VersionMigrationCounts,
 )
-from mld.metrics.registry import Identity, Metrics
+from mld.metrics.registry import JAVA_METRICS, OF_SHARD, OF_WORKER, Identity, Metrics
 from mld.metrics.worker import SparkFigures
 from mld.properties.values import MetricsLevel, SchemaMode
 from mld.schemas.preparer import SchemaPreparer

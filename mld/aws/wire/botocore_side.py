@@ -14,11 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from mld.aws.servicetime import SCOPE
+from mld.aws.servicetime import SCOPE, Scope
 from mld.aws.wire.answers import Answer
-from mld.aws.wire.connection import Origin
-from mld.aws.wire.proxies import Proxy
-from mld.aws.wire.sigv4 import Scope
+from mld.aws.wire.connection import Origin, Proxy
 
 if TYPE_CHECKING:
     from botocore.awsrequest import AWSPreparedRequest, AWSResponse

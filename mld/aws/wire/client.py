@@ -27,16 +27,14 @@ from mld.aws.boundary import OUR_OWN, Surprises
 from mld.aws.client import CALL_TIMEOUT_S, BotoService, aws_failure, is_surprise
 from mld.aws.service import PartwiseRead
 from mld.aws.servicetime import ServiceTime
-from mld.aws.wire import documents
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
 from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
-from mld.aws.wire.connection import Connection, Origin
+from mld.aws.wire.connection import Connection, Origin, Turn
 from mld.aws.wire.loop_connection import BODY_BYTES_MAX
 from mld.aws.wire.places import Places, PlacesClosedError, WirePlace
-from mld.aws.wire.requests import Requests, Usual
+from mld.aws.wire.requests import Requests, Usual, decode_answer, encode_params
 from mld.aws.wire.source import WireFrames
 from mld.aws.wire.threads import GivenUpError, Job, Workers
-from mld.aws.wire.turns import Turn
 from mld.core.errors import AwsUnreachableError, StartupError
 from mld.core.waits import TimeLimit
 
@@ -55,7 +53,7 @@ Taken = tuple[socket.socket, Incoming]
 READS = frozenset({"GetRecords", "GetShardIterator", "GetItem", "Query", "Scan"})
 """May be repeated on a new connection: they change nothing."""
 OPERATIONS = READS | {"UpdateItem", "PutItem", "DeleteItem"}
-"""Those whose parameters and answers are JSON but for bytes and times that `documents` knows."""
+"""Those whose parameters and answers are JSON but for bytes and times that `encode_params` knows."""
 TURN_BYTES_MIN = 256 * 1024
 """Bodies above this are taken apart one at a time (`turns`)."""
 SILENCE_S_MIN = 0.5
@@ -238,7 +236,7 @@ class WireService:
         if line is None or place.origin != usual.origin or not line.is_good:
             place.drop()
             return None
-        request = self._requests.signed(usual, documents.encode(params))
+        request = self._requests.signed(usual, encode_params(params))
         sent_at = time.monotonic()
         try:
             found = await line.exchange(request, timeout_s=self._read_timeout_s)
@@ -345,7 +343,7 @@ class WireService:
         canned = self._canned
         if canned is None:
             raise UnusualError("found out a moment ago")
-        body = documents.encode(params)
+        body = encode_params(params)
         answer = exchange(body) if first is None else first
         if answer.status < 300:
             return answer
@@ -418,6 +416,6 @@ def _close_socket(taken: Taken) -> None:
 
 def _decoded(operation: str, body: bytes) -> dict[str, Any]:
     try:
-        return documents.decode(body)
+        return decode_answer(body)
     except (ValueError, RecursionError) as error:
         raise AwsUnreachableError(operation, f"the answer is no JSON: {error}") from error

@@ -2,8 +2,8 @@
 
 A call takes a place and gives it back; an idle place mostly has a connection. A few calls go on at once. More may only
 once calls have waited for some time, at most twice as many then: sixty renewals that are due at the same moment need no
-twenty connections. And as few as at first go on while it is the processor that they wait for (`turns`): more would only
-have more bodies in memory.
+twenty connections. And as few as at first go on while it is the processor that they wait for (`TurnWatch`): more would
+only have more bodies in memory.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import time
 from collections import deque
 from functools import partial
 
-from mld.aws.wire.connection import Connection, Origin
+from mld.aws.wire.connection import Connection, Origin, Turn, TurnWatch
 from mld.aws.wire.loop_connection import LoopConnection
 from mld.aws.wire.threads import THREADS_AT_ONCE, WAIT_MAX_S
-from mld.aws.wire.turns import Turn, TurnWatch
 
 log = logging.getLogger(__name__)
 

@@ -1,24 +1,89 @@
-"""`Requests`: makes the requests of one service: where to, with which head, signed with which keys at which time.
+"""`Requests`: makes the requests of one service: where to, with which head and body, signed with which keys at which
+time.
 
 botocore is asked for the blueprint of each operation once, and for the keys every few seconds. Asking may take long, or
 wait for new keys, so only threads ask (`made`); what they were told is good for the loop for a while (`usual`).
+
+`Signer` has AWS Signature Version 4 for POST requests to the path `/`: what every call of AWS's JSON protocol is.
+Rules: the AWS General Reference, "Create a signed AWS API request". Only what a server needs is signed: content type,
+host, date, session token and target. Bodies have parameters and answers as the SDK has them: times and bytes are its
+own, the rest is JSON.
 """
 
 from __future__ import annotations
 
+import hmac
+import json
 import ssl
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from datetime import datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from mld.aws.servicetime import SKEWED_CODES, ServiceTime
+from mld.aws.servicetime import SKEWED_CODES, Scope, ServiceTime
 from mld.aws.wire.answers import Answer
 from mld.aws.wire.botocore_side import Blueprint, Canned, UnusualError
 from mld.aws.wire.connection import Origin
-from mld.aws.wire.sigv4 import Keys, Signer
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials
+
+
+class Keys(Protocol):
+    """botocore's frozen credentials."""
+
+    access_key: Any
+    secret_key: Any
+    token: Any
+
+
+class Signer:
+    """Signs for one scope. Keeps the key of the day, which takes four of the six hashes."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._cached: tuple[tuple[str, str], bytes] = (("", ""), b"")
+        self._stamped: tuple[int, str] = (-1, "")
+
+    def headers(self, keys: Keys, at_s: float, *, content_type: str, host: str, target: str, body: bytes) -> str:
+        """Return the headers to add, each with its line end; `at_s` is the service's time in epoch seconds."""
+        stamp = self._stamp(int(at_s))
+        day = stamp[:8]
+        token_line = f"x-amz-security-token:{keys.token}\n" if keys.token else ""
+        signed = f"content-type;host;x-amz-date;{'x-amz-security-token;' if keys.token else ''}x-amz-target"
+        canonical = (
+            f"POST\n/\n\ncontent-type:{content_type}\nhost:{host}\nx-amz-date:{stamp}\n{token_line}"
+            f"x-amz-target:{target}\n\n{signed}\n{sha256(body).hexdigest()}"
+        )
+        scope = f"{day}/{self._scope.region}/{self._scope.service}/aws4_request"
+        to_sign = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{sha256(canonical.encode()).hexdigest()}"
+        signature = hmac.digest(self._key(keys.secret_key, day), to_sign.encode(), "sha256").hex()
+        token_header = f"X-Amz-Security-Token: {keys.token}\r\n" if keys.token else ""
+        return (
+            f"X-Amz-Date: {stamp}\r\n{token_header}Authorization: AWS4-HMAC-SHA256 "
+            f"Credential={keys.access_key}/{scope}, SignedHeaders={signed}, Signature={signature}\r\n"
+        )
+
+    def _stamp(self, at_s: int) -> str:
+        known, stamp = self._stamped  # as below
+        if known != at_s:
+            stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s))
+            self._stamped = (at_s, stamp)
+        return stamp
+
+    def _key(self, secret: str, day: str) -> bytes:
+        wanted = (secret, day)
+        known, key = self._cached  # one read: threads may replace it meanwhile
+        if known == wanted:
+            return key
+        key = f"AWS4{secret}".encode()
+        for part in (day, self._scope.region, self._scope.service, "aws4_request"):
+            key = hmac.digest(key, part.encode(), "sha256")
+        self._cached = (wanted, key)
+        return key
+
 
 ENDPOINT_PARAMS = ("StreamARN", "TableName", "ConsumerARN")
 """Parameters that an endpoint may depend on: accounts have their own."""
@@ -123,3 +188,58 @@ class Requests:
 
 def _key(operation: str, params: Mapping[str, Any], keys: Keys | None) -> tuple[object, ...]:
     return (operation, None if keys is None else keys.access_key, *map(params.get, ENDPOINT_PARAMS))
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+_BLOB, _BLOBS = "B", "BS"
+
+
+def encode_params(params: Mapping[str, Any]) -> bytes:
+    """Return the body of a request. A time is rounded down to the millisecond, never up."""
+    return _encode(params).encode()
+
+
+def _plain(value: object) -> object:
+    match value:
+        case datetime():
+            whole = int(value.replace(microsecond=0).timestamp())
+            return whole if value.microsecond < 1000 else float(f"{whole}.{value.microsecond // 1000:03d}")
+        case bytes() | bytearray():
+            return b64encode(value).decode()
+        case _:
+            raise TypeError(f"{type(value).__name__} is not part of the JSON protocol")
+
+
+_encode = json.JSONEncoder(default=_plain, separators=(",", ":")).encode
+
+
+def decode_answer(body: bytes) -> dict[str, Any]:
+    """Return an answer; attribute values of DynamoDB have their bytes decoded. Raises ValueError."""
+    answer = json.loads(body) if body else {}
+    if not isinstance(answer, dict):
+        raise ValueError("the answer is no object")
+    if b'"B"' in body or b'"BS"' in body:
+        _restore_bytes(answer)
+    return answer
+
+
+def _restore_bytes(holder: Any) -> None:
+    """Replace `{"B": "base64"}` and `{"BS": [...]}` where they stand as attribute values; names are not looked at.
+
+    In place, and without a call for each text or number: one such value must not make a page of 1 MB expensive.
+    """
+    for place, value in holder.items() if isinstance(holder, dict) else enumerate(holder):
+        if type(value) is dict:
+            if len(value) == 1:
+                ((kind, content),) = value.items()
+                if type(content) is str:
+                    if kind == _BLOB:
+                        holder[place] = {kind: b64decode(content)}
+                    continue
+                if kind == _BLOBS and isinstance(content, list) and all(isinstance(item, str) for item in content):
+                    holder[place] = {kind: [b64decode(item) for item in content]}
+                    continue
+            _restore_bytes(value)
+        elif type(value) is list:
+            _restore_bytes(value)

@@ -25,8 +25,7 @@ from mld.processors.spark.datasource.spans import ReadSpan
 from mld.properties.settings import Settings
 from mld.retrieval.placement import Placement
 from mld.retrieval.rawpage import RawPage
-from mld.schemas.opening import registry_of
-from mld.schemas.preparer import SchemaPreparer
+from mld.schemas.preparer import SchemaPreparer, registry_of
 
 READ_INTERVAL_S = 0.2
 """Kinesis allows five reads a second and shard, for all who read it."""

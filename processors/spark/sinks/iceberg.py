@@ -29,7 +29,7 @@ from mld.processors.spark.sinks.iceberg_table import WAP_PROPERTY, Files, Iceber
 from mld.processors.spark.sinks.lake_table import APPLICATION, RACES_MAX, LakeSink, LostRace
 from mld.processors.spark.sinks.merge import Merge, quoted, type_of
 from mld.processors.spark.sinks.table_columns import changes
-from mld.properties.iceberg_catalogs import TRANSFORM
+from mld.properties.spark import TRANSFORM
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,7 +15,7 @@ import threading
 import zlib
 from collections import Counter
 
-from mld.aws.wire import documents
+from mld.aws.wire.requests import decode_answer, encode_params
 from mld.core.clock import LoopClock
 from mld.core.errors import AwsError
 from mld.local.http import HttpConnection, HttpRequest, HttpResponse
@@ -38,11 +38,11 @@ class Tables:
         self.calls[operation] += 1
         status = 200
         try:
-            body = documents.encode(await self._dynamo.call(operation, documents.decode(request.body)))
+            body = encode_params(await self._dynamo.call(operation, decode_answer(request.body)))
         except AwsError as error:
             status = error.status or 400
             said = {"__type": f"com.amazonaws.dynamodb.v20120810#{error.code}", "message": str(error)}
-            body = documents.encode(said if not error.item else {**said, "Item": error.item})
+            body = encode_params(said if not error.item else {**said, "Item": error.item})
         if len(self._dynamo.history) > FORGET_EVERY:
             self._dynamo.history.clear()
             self._dynamo.calls.clear()

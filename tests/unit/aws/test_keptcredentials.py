@@ -13,11 +13,11 @@ import pytest
 from botocore.credentials import Credentials, DeferredRefreshableCredentials, RefreshableCredentials
 from botocore.utils import ContainerMetadataFetcher
 
-from mld.aws import keptcredentials
+from mld.aws import credentials as credentials_module
 from mld.aws.client_factory import client_factory
-from mld.aws.keptcredentials import PAUSE_S, RENEW_BEFORE_S, CredentialsExpiredError, KeptCredentials, kept
+from mld.aws.counted import service_of
+from mld.aws.credentials import PAUSE_S, RENEW_BEFORE_S, CredentialsExpiredError, KeptCredentials, kept
 from mld.aws.servicetime import ServiceTime
-from mld.aws.wire_or_boto import service_of
 from mld.core.errors import AwsUnreachableError
 from tests.support.strict_aws import StrictAws
 from tests.unit.aws.conftest import Configure
@@ -181,7 +181,7 @@ def aws() -> Iterator[StrictAws]:
 def endpoint(
     aws: StrictAws, monkeypatch: pytest.MonkeyPatch, no_aws_environment: None
 ) -> Iterator[CredentialsEndpoint]:
-    monkeypatch.setattr(keptcredentials, "PAUSE_S", 0.0)
+    monkeypatch.setattr(credentials_module, "PAUSE_S", 0.0)
     monkeypatch.setattr(ContainerMetadataFetcher, "SLEEP_TIME", 0)
     server = CredentialsEndpoint(aws=aws)
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{server.url}/creds")

@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
-from mld.aws.wire.connection import Connection, Origin
+from mld.aws.wire.connection import Connection, Origin, Turn
 from mld.aws.wire.loop_connection import BODY_BYTES_MAX, LoopConnection
 from mld.aws.wire.places import IDLE_MAX_S, Places, PlacesClosedError, WirePlace
-from mld.aws.wire.turns import Turn
 from tests.support.certificates import write_certificate
 from tests.support.patience import PATIENCE_S
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from mld.aws.client_factory import ClientFactory, client_factory
+from mld.aws.counted import AwsService, service_of
 from mld.aws.servicetime import SKEW_MIN_S, ServiceTime
 from mld.aws.wire.client import WireService
-from mld.aws.wire_or_boto import AwsService, service_of
 from mld.core.errors import AwsError
 from mld.local.encodings import initial_response
 from tests.support.strict_aws import StrictAws

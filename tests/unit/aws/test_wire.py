@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from email.utils import formatdate
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import botocore.session
@@ -28,13 +29,11 @@ from botocore.credentials import Credentials, RefreshableCredentials
 
 from mld.aws.client import BotoService, keep_raw_body
 from mld.aws.servicetime import ServiceTime
-from mld.aws.wire import documents
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
 from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
 from mld.aws.wire.client import WireService
 from mld.aws.wire.connection import Connection, Origin
-from mld.aws.wire.requests import KEYS_AGE_MAX_S
-from mld.aws.wire.sigv4 import Scope, Signer
+from mld.aws.wire.requests import KEYS_AGE_MAX_S, Scope, Signer, decode_answer, encode_params
 from mld.core.errors import AwsError, AwsUnreachableError, MldError, StreamError
 from tests.support.certificates import write_certificate
 from tests.support.patience import PATIENCE_S
@@ -335,14 +334,14 @@ def test_the_key_is_made_anew_with_another_day_or_secret() -> None:
 def test_parameters_are_written_as_json_with_times_rounded_down() -> None:
     when = datetime(2026, 1, 2, 3, 4, 5, 678_999, tzinfo=UTC)
     whole = when.replace(microsecond=999)
-    assert documents.encode({"a": b"\xff", "t": when, "w": whole, "n": [True, None, "\u00e9"]}) == (
+    assert encode_params({"a": b"\xff", "t": when, "w": whole, "n": [True, None, "\u00e9"]}) == (
         b'{"a":"/w==","t":1767323045.678,"w":1767323045,"n":[true,null,"\\u00e9"]}'
     )
 
 
 def test_bytes_in_attribute_values_are_decoded_and_nothing_else() -> None:
     body = b'{"Attributes":{"B":{"S":"B"},"x":{"B":"/w=="},"l":{"L":[{"BS":["AA==",""]},{"M":{"BS":{"SS":["B"]}}}]}}}'
-    assert documents.decode(body) == {
+    assert decode_answer(body) == {
         "Attributes": {
             "B": {"S": "B"},
             "x": {"B": b"\xff"},
@@ -497,15 +496,10 @@ async def test_keys_are_asked_for_again_after_a_while_and_after_a_refusal(monkey
                 with contextlib.suppress(AwsError):
                     await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes)
                 if number == 4:
-                    monkeypatch.setattr("mld.aws.wire.requests.time", _Later)
+                    later = SimpleNamespace(**vars(time) | {"monotonic": lambda: time.monotonic() + KEYS_AGE_MAX_S})
+                    monkeypatch.setattr("mld.aws.wire.requests.time", later)
         used = [headers_of(request)["authorization"].partition("Credential=")[2][:5] for request in server.requests]
     assert used[0] == used[1] == used[2] != used[3] == used[4] != used[5]
-
-
-class _Later:
-    @staticmethod
-    def monotonic() -> float:
-        return time.monotonic() + KEYS_AGE_MAX_S
 
 
 async def test_a_refusal_on_a_kept_connection_costs_only_itself() -> None:

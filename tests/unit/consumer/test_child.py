@@ -27,8 +27,8 @@ from mld.consumer.pipes import PIPE_BYTES, ChildInput
 from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.consumer.processor import NOTED_PER_STEP, Processor
 from mld.core.clock import LoopClock
+from mld.protocol.codec import LINE_BYTES_MAX
 from mld.protocol.conversation import ProcessorGoneError
-from mld.protocol.lines import LINE_BYTES_MAX
 from mld.protocol.messages import Dialect, Initialize, StreamLabel
 from tests.support.patience import PATIENCE_S
 

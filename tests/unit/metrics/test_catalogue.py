@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from mld.metrics.catalogue import JAVA_METRICS, OF_SHARD
 from mld.metrics.declaring import Instant, Metric, MetricKind, Number
 from mld.metrics.instruments import SpreadValue
-from mld.metrics.registry import Metrics
+from mld.metrics.registry import JAVA_METRICS, OF_SHARD, Metrics
 from mld.metrics.shard import FetchResult, ShardActivity
 from mld.metrics.worker import SparkFigures
 from tests.support.metrics_page import CATALOGUE

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from mld.metrics.catalogue import JAVA_METRICS
 from mld.metrics.declaring import Dimension
+from mld.metrics.registry import JAVA_METRICS
 from mld.properties.values import MetricsLevel
 from tests.integration.metric_story import recorded
 

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from mld.cli import commands
-from mld.metrics.catalogue import JAVA_METRICS
 from mld.metrics.declaring import MetricKind
+from mld.metrics.registry import JAVA_METRICS
 from mld.operating.generate import (
     cloudformation_alarms,
     grafana_dashboard,

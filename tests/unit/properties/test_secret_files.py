@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mld.logging.logs import TextFormatter
+from mld.properties.loader import SECRET_BYTES_MAX
 from mld.properties.redaction import Scrubber
-from mld.properties.secret_files import SECRET_BYTES_MAX
 from tests.unit.properties.conftest import Configure, problems
 
 SECRET = "pl4nted-Zq7+x"

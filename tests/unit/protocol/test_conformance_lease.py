@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.protocol.conformance.lease import ExaminedLease
+from mld.protocol.conformance.session import ExaminedLease
 from mld.protocol.messages import CheckpointErrorName, CheckpointRequest, Record
 
 

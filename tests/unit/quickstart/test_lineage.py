@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from mld.quickstart.clicks import Put
-from mld.quickstart.lineage import Sums, TourOutcome, expected, find_faults, shard_lines
+from mld.quickstart.lineage import Put, Sums, TourOutcome, expected, find_faults, shard_lines
 
 
 def event(number, page="/", agent="Firefox", at=60.5, load_ms=100):

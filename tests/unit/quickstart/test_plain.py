@@ -2,7 +2,7 @@
 
 import pytest
 
-from mld.quickstart.clicks import Put, click_events
+from mld.quickstart.lineage import Put, click_events
 from mld.quickstart.plain import Archived, find_faults
 
 PUT = [Put("s0", 3, "c"), Put("s0", 1, "a"), Put("s0", 2, "b"), Put("s1", 9, "z")]

@@ -19,9 +19,8 @@ from mld.properties.values import SchemaMode
 from mld.protocol.codec import encode_record
 from mld.protocol.conformance.session import flaw
 from mld.protocol.framed import FramedRecord, Splitter, line_of
-from mld.schemas.avro import avro_decoder
+from mld.schemas.decoder import UndecodableError, avro_decoder
 from mld.schemas.decoding import DecodedRecord, SchemaVersion, decoded, frame_in, job_of, marked, version_of
-from mld.schemas.frames import UndecodableError
 from tests.twins.decoding import decode_here
 
 ID = "00112233-4455-6677-8899-aabbccddeeff"
