@@ -40,7 +40,7 @@ _GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
 
 _ELSEWHERE = {
     "mld.operating.act_commands": (
-        *("drain", "export", "migrate-streams", "move", "pause", "release", "reset", "restart-child", "restore"),
+        *("drain", "export", "move", "pause", "release", "reset", "restart-child", "restore"),
         *("resume", "skip", "teardown"),
     ),
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "systemd-unit", "table"),

@@ -43,7 +43,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells have it in th
 LONGEST = (
     *("test_kinesis_mock_crosscheck", "test_streams", "test_liveness", "test_steering", "test_hostile_children"),
     *("test_fanout", "test_real_systemd", "test_cron", "test_daemon", "test_resets", "test_supervised"),
-    *("test_operations", "test_children_of_streams", "test_image", "test_migrate_streams", "test_fanout_renewal"),
+    *("test_operations", "test_children_of_streams", "test_image", "test_fanout_renewal"),
     *("test_other_users", "test_quickstart", "test_spark_engine"),
 )
 """Files whose tests wait longest, the longest first."""

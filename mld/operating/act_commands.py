@@ -1,7 +1,7 @@
 """The commands that change a table. Options only.
 
 `mld move`, `release`, `drain`, `pause`, `resume` and `restart-child` steer a fleet; `reset`, `skip`, `export`,
-`restore`, `teardown` and `migrate-streams` move a whole application. Without --execute each of them prints what it
+`restore` and `teardown` move a whole application. Without --execute each of them prints what it
 would do, and changes nothing. Exit codes: 0 done, or nothing to do; 1 refused or failed, with a sentence; 2 the
 configuration cannot be used.
 """
@@ -309,28 +309,6 @@ def teardown(asked: Asked) -> None:
     from mld.operating.retiring import tear_down
 
     _run_on(asked, lambda app: tear_down(app, asked), of_whole=True)
-
-
-@click.command("migrate-streams")
-@asks(acts=True)
-@click.option(
-    "--to",
-    "form",
-    type=click.Choice(["several", "one"]),
-    required=True,
-    help="The form of the table: for several streams (mld.streams), or for one (streamName).",
-)
-@click.option("--stream", "stream_name", metavar="NAME", help="Whose leases they are, if the file names several.")
-def migrate_streams(asked: Asked, form: str, stream_name: str | None) -> None:
-    """Turn the leases of one stream into the form of several streams, or back; all checkpoints are kept.
-
-    The file may be that of before or that of after. All workers must be stopped. If it breaks off, the same command
-    again does what is left; until then workers refuse the table.
-    """
-    from mld.operating.reshaping import migrate
-    from mld.operating.table_forms import TableForm
-
-    _run_on(asked, lambda app: migrate(app, asked, TableForm(form)), stream=stream_name)
 
 
 def stream_and_shard(stream: str | None, shard: str | None) -> tuple[str | None, str | None]:

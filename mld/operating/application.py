@@ -105,9 +105,9 @@ class Application:
         except TableMissingError:
             return ()
 
-    async def require_table(self, *, any_form: bool = False) -> Observed:
-        """Return the rows. Raises ActRefusedError if there is no table, a row cannot be read, or, unless `any_form`,
-        the table is not of the form that the file has; TableError."""
+    async def require_table(self) -> Observed:
+        """Return the rows. Raises ActRefusedError if there is no table, a row cannot be read, or the table is not of
+        the form that the file has; TableError."""
         try:
             seen = await self.look()
         except TableMissingError as error:
@@ -117,8 +117,7 @@ class Application:
         if seen.table.scan.corrupt:
             key, why = seen.table.scan.corrupt[0]
             raise ActRefusedError(f"lease row {key} cannot be read: {why}; repair or delete the row first")
-        if not any_form:
-            require_form(seen.table, is_several=self.is_several)
+        require_form(seen.table, is_several=self.is_several)
         return seen
 
     async def table_or_none(self) -> Observed | None:

@@ -36,7 +36,7 @@ from mld.leases.rows import KEY
 from mld.operating import findings
 from mld.operating.findings import Diagnosis, fail, ok, refusal, warn
 from mld.operating.fleet_reader import fleet_reader, view_rules
-from mld.operating.naming import settings_of_one
+from mld.operating.naming import OTHER_FORM, settings_of_one
 from mld.operating.stream_access import streams_of
 from mld.properties.redaction import Scrubber
 from mld.properties.settings import Settings
@@ -359,7 +359,7 @@ class Doctor:
         if other is not None:
             form = "several streams" if other.stream is not None else "one stream"
             words = f"the table has the form of {form} (lease {other.key}), and the file has the other one"
-            return [fail("lease rows", words, "choose between streamName and mld.streams, or mld migrate-streams")]
+            return [fail("lease rows", words, f"choose between streamName and mld.streams, or {OTHER_FORM}")]
         shards = None if self._settings.is_multi_stream else self._shards
         found = list(findings.rows_findings(status, leases, shards, is_3x=is_3x))
         for name, listed in self._shards_of.items():

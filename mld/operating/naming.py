@@ -23,6 +23,8 @@ from mld.tracking.stream_list import TrackedList
 from mld.tracking.stream_rows import within_stream
 
 NAMED_MAX = 5
+OTHER_FORM = "mld export and mld restore --from-another"
+"""The way of leases into a table of the other form."""
 _SHARD_NUMBER = re.compile(r"[0-9]{1,12}", re.ASCII)
 
 
@@ -202,7 +204,7 @@ def require_form(table: RawTable, *, is_several: bool) -> None:
         )
         raise ActRefusedError(
             f"the lease table holds {holds} (lease {other.key}), but the file names {names}: use the file with {key}, "
-            "or turn the table with mld migrate-streams"
+            f"or another tableName, with the leases of this table by {OTHER_FORM}"
         )
 
 

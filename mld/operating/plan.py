@@ -135,7 +135,7 @@ _STALE = (
     *rows.STATUS,
 )
 """What a row says about a place that it leaves."""
-OF_HOLDER = (rows.OWNER, rows.CHECKPOINT_OWNER, rows.HEARTBEAT, *rows.STATUS)
+_OF_HOLDER = (rows.OWNER, rows.CHECKPOINT_OWNER, rows.HEARTBEAT, *rows.STATUS)
 """What a row says of its holder."""
 
 
@@ -146,12 +146,8 @@ def create(lease: Lease, me: str) -> LeaseWrite[bool]:
 
 def put_back(row: Row, me: str) -> LeaseWrite[bool]:
     """Make a saved row again, as it was but for its owners."""
-    return put({name: value for name, value in row.items() if name not in OF_HOLDER} | {rows.OWNER: {"S": me}})
-
-
-def put(item: Row, conditions: tuple[Condition, ...] = (Absent(rows.KEY),)) -> LeaseWrite[bool]:
-    """Make a row to the letter, by default where none is."""
-    return yes_or_no("put", item[rows.KEY]["S"], conditions, item=item, creates=rows.parse_row(item))
+    item = {name: value for name, value in row.items() if name not in _OF_HOLDER} | {rows.OWNER: {"S": me}}
+    return yes_or_no("put", item[rows.KEY]["S"], (Absent(rows.KEY),), item=item, creates=rows.parse_row(item))
 
 
 def rewrite(seen: Lease, target: Lease, me: str) -> LeaseWrite[Lease | Refusal]:
@@ -177,16 +173,6 @@ def advance(seen: Lease, to: Position, me: str) -> LeaseWrite[Lease | Refusal]:
 def remove(key: str, me: str) -> LeaseWrite[bool]:
     """Delete the row."""
     return yes_or_no("remove", key, _mine(me))
-
-
-def remove_as_read(row: Row, names: Sequence[str]) -> LeaseWrite[bool]:
-    """Delete a row that nobody holds, if these attributes are as they were read."""
-    return yes_or_no("remove", row[rows.KEY]["S"], (writes.EXISTS, *unchanged(row, names)))
-
-
-def unchanged(row: Row, names: Sequence[str]) -> tuple[Condition, ...]:
-    """Return the conditions that these attributes of the row are as they were read."""
-    return tuple(Is(one, Value(f":{one}", row[one])) if one in row else Absent(one) for one in names)
 
 
 def _mine(me: str) -> tuple[Condition, ...]:

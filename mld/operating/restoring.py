@@ -1,5 +1,8 @@
 """`mld restore`: lease rows as a file of `mld export`, or of any act, has them. Pure, but for reading the file.
 
+A file of one stream may go into a table of several, and the leases of one stream of a file of several into a table of
+one: rows are named as the table names them.
+
 Rows of the table that the file does not have came later. Those below a shard that the file has unfinished go: the end
 of that shard makes them again, and what they had is read again with it. All others stay.
 
@@ -14,18 +17,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mld.core.steps import finish
+from mld.core.stream_ids import StreamId
 from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.operating.application import Application, act_on, is_of_another_shard
 from mld.operating.backup import BackupHeader, read_backup
-from mld.operating.naming import names_of, stream_id_in, streams_in
+from mld.operating.naming import listed, names_of, of_stream, stream_id_in, streams_in
+from mld.operating.operator_hold import Observed
 from mld.operating.options import Asked
-from mld.operating.plan import ActPlan, ActRefusedError, Change, RawTable, Row, put_back, remove, rewrite
+from mld.operating.plan import ActPlan, ActRefusedError, Change, RawTable, Row, put_back, raw_table, remove, rewrite
 from mld.operating.target import direction, words_of
-from mld.properties.settings import StreamSetting
+from mld.properties.settings import Settings, StreamSetting
 from mld.shards.graph import ShardGraph, id_order
 from mld.shards.identity import foreign_evidence
+from mld.tracking.stream_list import Contradiction, account_and_name, identify
 from mld.tracking.stream_rows import within_stream
 
 
@@ -36,6 +42,8 @@ class Saved:
     header: BackupHeader
     leases: tuple[Lease, ...]
     rows: Mapping[str, Row]
+    stream: str | None = None
+    """Whose leases these are, if the file tells streams apart."""
 
 
 def read_saved(path: Path) -> Saved:
@@ -55,25 +63,37 @@ def read_saved(path: Path) -> Saved:
     return Saved(header, tuple(leases.values()), raw)
 
 
-def saved_of(saved: Saved, setting: StreamSetting | None, name: str | None) -> tuple[Saved, str | None]:
-    """Return what the file has of one of several streams, and its identifier; all of a file of one.
+def of_its_stream(saved: Saved, settings: Settings, setting: StreamSetting | None, name: str | None) -> Saved:
+    """Return the leases of the stream that is meant, as a table of one stream has them; all of a file of one stream.
 
-    Raises ActRefusedError for a file of the other form, or without leases of that stream.
+    `setting`: the one of several streams of the properties file. Raises ActRefusedError if the file has none of it.
     """
-    table = RawTable((), TableScan(saved.leases))
-    if setting is None:
-        if streams_in(saved.leases):
-            raise ActRefusedError("the file holds leases of several streams, and the properties file names one")
-        return saved, None
-    if not streams_in(saved.leases):
-        raise ActRefusedError(
-            "the file holds leases of one stream, and the properties file names several: restore it with the file of "
-            "that time, then turn the table with mld migrate-streams"
-        )
-    stream = stream_id_in(table, setting, name)
+    ids = streams_in(saved.leases)
+    if not ids:
+        return saved
+    if setting is not None:
+        stream = stream_id_in(RawTable((), TableScan(saved.leases)), setting, name)
+    else:
+        stream = _newest_of(settings, ids)
     leases = tuple(within_stream(lease) for lease in saved.leases if lease.stream == stream)
-    raw = {lease.key: saved.rows[f"{stream}:{lease.key}"] for lease in leases}
-    return Saved(saved.header, leases, raw), stream
+    raw = {lease.key: _within(saved.rows[f"{stream}:{lease.key}"], lease.key) for lease in leases}
+    return Saved(saved.header, leases, raw, stream)
+
+
+def _newest_of(settings: Settings, ids: Sequence[StreamId]) -> str:
+    """Return which of the identifiers is that of the file's stream; of one that was made again, the last."""
+    account, name = None, settings.stream_name
+    if settings.stream_arn is not None:
+        account, name = account_and_name(settings.stream_arn)
+    found = [one for one in ids if one.name == name and account in (None, one.account)]
+    if not found:
+        raise ActRefusedError(f"the file has leases of {names_of(ids)}, and the properties file names stream {name}")
+    return str(max(found, key=lambda one: one.epoch))
+
+
+def _within(row: Row, key: str) -> Row:
+    own = {name: value for name, value in row.items() if name not in (rows.STREAM, rows.SHARD)}
+    return own | {rows.KEY: {"S": key}}
 
 
 def require_same_table(saved: Saved, application: str, table: str) -> None:
@@ -160,18 +180,37 @@ async def restore_from(
     saved, settings = read_saved(path), app.settings
     if not from_another:
         require_same_table(saved, settings.application_name, settings.lease_table.name)
-    saved, id_ = saved_of(saved, app.setting, stream)
-    app = replace(app, stream=id_)
-    seen = await app.table_or_none()
+    saved = of_its_stream(saved, settings, app.setting, stream)
+    there = await app.table_or_none()
+    seen = there or Observed(raw_table(()))
+    if app.setting is not None:
+        id_ = saved.stream
+        if id_ is None:
+            await app.require_no_workers(seen, "stop them first: they do not know that this stream has leases")
+            id_ = await _identifier(app, app.setting, seen.table)
+        app = replace(app, stream=id_)
+        seen = replace(seen, table=of_stream(seen.table, id_))
     shards = await app.shards()  # rows of another stream in the table give way to those of the file
     foreign = finish(foreign_evidence(shards, saved.leases))
     if foreign is not None:
         raise ActRefusedError(foreign.replace("the lease table", f"the file {path}", 1))
-    if seen is None:
-        if not asked.execute:
-            name = settings.lease_table.name
-            raise ActRefusedError(f"table {name} does not exist; --execute creates it and restores there")
+    if there is None and asked.execute:
         await app.leases.ensure()
-        seen = await app.require_table()
     restoration = Restoration(saved, ShardGraph(shards), may_skip)
     return await act_on(app, "restore", asked, restoration.plan, seen, stop_fleet=stop_fleet)
+
+
+async def _identifier(app: Application, setting: StreamSetting, table: RawTable) -> str:
+    """Return the identifier that the leases of the stream get in the table. Raises ActRefusedError, StreamError."""
+    summary = await app.streams.describe()
+    found = identify(
+        setting.name,
+        summary.arn,
+        summary.created_ms,
+        epoch=setting.epoch,
+        listed=listed(table).current().get(setting.name),
+        in_table=streams_in(table.scan.leases),
+    )
+    if isinstance(found, Contradiction):
+        raise ActRefusedError(found.reason)
+    return str(found)

@@ -55,7 +55,7 @@ class FollowedStreams(TrackedStreams):
         if other is not None:
             raise StartupError(
                 f"the lease table holds one stream (lease {other.key}), but the file names several: set streamName "
-                "instead of mld.streams, or turn the table into one of several streams with mld migrate-streams"
+                "instead of mld.streams, or another tableName, into which mld restore brings its leases"
             )
 
     async def make_leases(self, scan: TableScan, *, leads: Callable[[], Awaitable[bool]]) -> bool:

@@ -151,7 +151,7 @@ class TrackedStreams:
         if other is not None:
             raise StartupError(
                 f"the lease table holds several streams (lease {other.key}), but the file names one: set mld.streams, "
-                "or turn the table into one of a single stream with mld migrate-streams"
+                "or another tableName, into which mld restore brings the leases of this one stream"
             )
 
     async def make_leases(self, scan: TableScan, *, leads: Callable[[], Awaitable[bool]]) -> bool:

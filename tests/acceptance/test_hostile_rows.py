@@ -41,7 +41,6 @@ WORDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "lag": ((), ("--probe",), ("-o", "json"), ("--stream", HOSTILE)),
     "leases": ((), ("--all",), ("--by", "worker"), ("--by", "host"), ("-o", "json"), ("--stream", HOSTILE)),
     "log-level": (("info", "--logger", HOSTILE),),
-    "migrate-streams": (("--to", "several", "--stream", "s"), ("--to", "one")),
     "move": ((HOSTILE, WORKER), (HOSTILE, "w1")),
     "pause": ((HOSTILE,), (HOSTILE, "--execute"), ("999",)),
     "peek": (("0", "--at", "trim-horizon"), ("0", "--at", "trim-horizon", "-o", "json"), (HOSTILE,)),

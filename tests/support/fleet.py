@@ -124,7 +124,7 @@ class Fleet:
         dynamo: Any = self.dynamo.client(worker_id)
         if self.counts_requests:
             dynamo = CountedService(dynamo, "dynamodb", metrics.worker)
-        table = DynamoLeaseTable(dynamo, self.clock, table_name=TABLE)
+        table = DynamoLeaseTable(dynamo, self.clock, table_name=settings.lease_table.name)
         worker = assemble(
             settings,
             worker_id,

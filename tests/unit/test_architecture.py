@@ -153,7 +153,6 @@ PURE = (
     "mld/operating/steering.py",
     "mld/operating/record_views.py",
     "mld/operating/target.py",
-    "mld/operating/table_forms.py",
     "mld/operating/naming.py",
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "mld/metrics").glob("*.py"))),
     "mld/leases/lease.py",

@@ -171,7 +171,7 @@ async def test_a_table_of_one_stream_is_refused_by_name(world: ManyFleet) -> Non
     await world.until(lambda: "shardId-000000000000" in world.rows())
     await world.running[0].stop()
     second = world.start("w2")
-    with pytest.raises(StartupError, match="mld migrate-streams"):
+    with pytest.raises(StartupError, match="into which mld restore brings its leases"):
         await second.task
 
 

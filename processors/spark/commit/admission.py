@@ -8,7 +8,7 @@ Ledgers of version 1 do not say whose their marks are. They become those of the 
 stream of that name, by a commit of its own before anything is dropped by them; unless the entry shows that they are
 somebody else's: the stream was made later, or another application wrote the entry.
 
-An application that reads one stream may become one that reads several, and the other way round (`migrate-streams`).
+An application that reads one stream may become one that reads several, and the other way round.
 The marks of the stream are taken over from the writer that it was: whoever of the two commits takes them away from the
 other in the same entry, so that they are never in two places.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +11,15 @@ import pytest
 from mld.core.positions import TRIM_HORIZON, Position
 from mld.leases.lease import Lease
 from mld.leases.rows import new_row
+from mld.operating.acting import read_table
 from mld.operating.application import Application
-from mld.operating.backup import BackupHeader
+from mld.operating.backup import BackupHeader, save_rows
 from mld.operating.naming import in_stream, of_stream, require_form, stream_id_in, within
+from mld.operating.options import Asked
 from mld.operating.plan import ActPlan, ActRefusedError, Change, RawTable, create, raw_table, remove, rewrite
 from mld.operating.points import Point, PointKind
 from mld.operating.resetting import resolve
-from mld.operating.restoring import Saved, saved_of
+from mld.operating.restoring import Saved, of_its_stream, restore_from
 from mld.properties.settings import StreamSetting
 from mld.properties.values import StreamArn
 from mld.tracking import stream_list
@@ -68,9 +71,9 @@ def test_what_is_planned_is_written_to_the_rows_of_the_stream() -> None:
 
 
 def test_a_table_of_the_other_form_is_refused_with_the_remedy() -> None:
-    with pytest.raises(ActRefusedError, match="mld migrate-streams"):
+    with pytest.raises(ActRefusedError, match="mld restore --from-another"):
         require_form(table(lease(None)), is_several=True)
-    with pytest.raises(ActRefusedError, match="mld migrate-streams"):
+    with pytest.raises(ActRefusedError, match="mld restore --from-another"):
         require_form(table(lease(ORDERS)), is_several=False)
     require_form(table(lease(ORDERS)), is_several=True)
     require_form(table(lease(None)), is_several=False)
@@ -99,19 +102,29 @@ def test_an_account_in_the_arn_tells_streams_of_one_name_apart() -> None:
     assert stream_id_in(there, setting("orders", "arn:aws:kinesis:us-east-1:222222222222:stream/orders")) == other
 
 
-def test_a_file_gives_what_it_has_of_the_stream_and_is_refused_if_it_has_the_other_form() -> None:
+def test_a_file_gives_what_it_has_of_the_stream_as_a_table_of_one_stream_has_it() -> None:
     leases = (lease(ORDERS), lease(CLICKS))
     saved = Saved(BackupHeader("a", "t", "", "", "export"), leases, {one.key: new_row(one) for one in leases})
-    found, stream = saved_of(saved, setting("clicks"), None)
-    assert stream == CLICKS
-    assert [one.key for one in found.leases] == [SHARD_0]
-    assert found.rows[SHARD_0] == new_row(lease(CLICKS))
-    with pytest.raises(ActRefusedError, match="the properties file names one"):
-        saved_of(saved, None, None)
+    for mine, keys in ((setting("clicks"), {}), (None, {"streamName": "clicks"})):
+        found = of_its_stream(saved, settings_of(**keys), mine, None)
+        assert found.stream == CLICKS
+        assert [one.key for one in found.leases] == [SHARD_0]
+        assert found.rows == {SHARD_0: new_row(lease(None))}
+    with pytest.raises(ActRefusedError, match=f"has leases of {CLICKS}, {ORDERS}, and"):
+        of_its_stream(saved, settings_of(streamName="x"), None, None)
     old = Saved(saved.header, (lease(None),), {SHARD_0: new_row(lease(None))})
-    with pytest.raises(ActRefusedError, match="mld migrate-streams"):
-        saved_of(old, setting("orders"), None)
-    assert saved_of(old, None, None) == (old, None)
+    for mine in (setting("orders"), None):
+        assert of_its_stream(old, settings_of(), mine, None) == old
+
+
+def test_of_a_stream_that_was_made_again_a_table_of_one_gets_the_last() -> None:
+    newer = "111111111111:orders:99"
+    leases = (lease(newer), lease(ORDERS))
+    saved = Saved(BackupHeader("a", "t", "", "", "export"), leases, {one.key: new_row(one) for one in leases})
+    arn = "arn:aws:kinesis:us-east-1:111111111111:stream/orders"
+    assert of_its_stream(saved, settings_of(streamName="", streamArn=arn), None, None).stream == newer
+    with pytest.raises(ActRefusedError, match="names stream orders"):
+        of_its_stream(saved, settings_of(streamName="", streamArn=arn.replace("1111", "2222")), None, None)
 
 
 # --- a fleet ----------------------------------------------------------------------------------------------------------
@@ -143,3 +156,42 @@ async def test_one_stream_is_read_again_while_the_other_goes_on(world: ManyFleet
     assert {key: world.rows()[key]["checkpoint"] for key in before} == before
     assert all(row["streamName"]["S"] and ":" in key for key, row in world.rows().items())
     assert world.dynamo.has_table(TABLE)
+
+
+# --- leases of a table of the other form ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+@in_many_fleet("orders", shard_count=2)
+async def test_leases_go_into_a_table_of_the_other_form_and_the_next_worker_goes_on_there(
+    world: ManyFleet, is_back: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    forms: list[dict[str, str]] = [{"streamName": "orders", "mld__streams": ""}, {"tableName": "several"}]
+    old, new = reversed(forms) if is_back else forms
+    worker = world.start("w1", **old)
+    world.put_in("orders", 10)
+    await world.until(world.all_delivered, 60.0)
+    await world.advance(15.0)
+    assert await worker.stop()
+    before = operator_on(world, **{"streamName": "orders", "mld__streams": "", **old})
+    rows = (await read_table(before.calls, before.clock)).rows
+    file = save_rows("export", before.settings, rows, before.clock.wall(), tmp_path / "rows.jsonl")
+    world.put_in("orders", 10)
+
+    app = operator_on(world, **{"streamName": "orders", **new, "mld__streams": ""})
+    if not is_back:
+        app = replace(app, setting=setting("orders"), is_several=True)
+    asked = Asked("f", execute=True)
+    code = await restore_from(app, asked, file, None, from_another=True, may_skip=False, stop_fleet=False)
+
+    assert code == 0
+    world.recorder.deliveries.clear()
+    world.start("w2", **new)
+    await world.until(lambda: len(world.recorder.deliveries) >= 10, 120.0)
+    await world.advance(30.0)
+    assert sorted(world.recorder.data()) == sorted(world.put_to["orders"][10:])
+    known = world.dynamo.rows(app.settings.lease_table.name)
+    leases = [key for key, row in known.items() if "checkpoint" in row]
+    assert all((":" in key) is not is_back for key in leases)
+    assert len(leases) == 2

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from mld.aws.dynamo_streams import DynamoDBStreams
-from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
+from mld.core.positions import SHARD_END, TRIM_HORIZON
 from mld.core.streams import HashRange, StreamKind
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
@@ -14,7 +14,6 @@ from mld.leases.lease import Lease
 from mld.operating.application import Application, application_with
 from mld.operating.points import Point, PointKind
 from mld.operating.resetting import resolve
-from mld.operating.reshaping import reshape, to_one, to_several
 from mld.retrieval.rawpage import page_of
 from tests.support.fleet import TABLE, settings_of
 from tests.twins.dynamo import MemoryDynamo
@@ -67,22 +66,3 @@ async def test_the_stream_is_read_again_from_its_beginning() -> None:
     reset = await resolve(world.app, seen.table, Point(PointKind.TRIM_HORIZON), None)
     await world.app.carry_out(reset.plan, lambda _: None, seen)
     assert world.places() == {parent: "TRIM_HORIZON"}, "the child's lease comes with the end of its parent"
-
-
-@virtual
-async def test_the_leases_go_to_the_other_form_and_back() -> None:
-    world = ChangesApplication()
-    parent, child = await world.fill()
-    before = world.places()
-    seen = await world.app.require_table()
-    forth = await to_several(world.app, seen.table, "changes", None)
-    assert await reshape(world.app, forth, seen.table, lambda _: None)
-    label = "2026-11-23T00_00_00.000"
-    id_ = f"123456789012:us-east-1$123456789012$orders${label}:1"
-    assert world.places() == {f"{id_}:{parent}": "SHARD_END", f"{id_}:{child}": "TRIM_HORIZON"}
-    seen = await world.app.require_table(any_form=True)
-    back = await to_one(world.app, seen.table, world.settings)
-    assert back is not None
-    assert await reshape(world.app, back, seen.table, lambda _: None)
-    assert world.places() == before
-    assert Position(before[child]) == TRIM_HORIZON
