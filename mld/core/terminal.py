@@ -21,6 +21,8 @@ EXIT_CONFIGURATION = 2
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+FILE_VARIABLE = "MLD_PROPERTIES"
+"""Names the properties file for all commands that are given none."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
@@ -63,12 +65,12 @@ def properties_file(command: F) -> F:
 
 
 def chosen_file(option_file: str | None, argument_file: str | None) -> str:
-    """Return the file that was named. Raises click.UsageError if there is none."""
+    """Return the file that was named, or that of `MLD_PROPERTIES`. Raises click.UsageError if there is none."""
     if option_file and argument_file:
         say(f"both -p {option_file} and {argument_file} are given; -p is used")
-    chosen = option_file or argument_file
+    chosen = option_file or argument_file or os.environ.get(FILE_VARIABLE)
     if not chosen:
-        raise click.UsageError("give a properties file")
+        raise click.UsageError(f"give a properties file, or name one in the environment as {FILE_VARIABLE}")
     return chosen
 
 

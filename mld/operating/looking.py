@@ -41,12 +41,18 @@ def _as_table(listing: Listing, _value: Any, _watch: bool) -> None:
     print_listing(listing)
 
 
+def _as_wide_table(listing: Listing, _value: Any, _watch: bool) -> None:
+    from mld.operating.printing import print_wide
+
+    print_wide(listing)
+
+
 def _as_json(_listing: Listing, value: Any, watch: bool) -> None:
     click.echo(json.dumps(value, indent=None if watch else 2))
 
 
-FORMATS = {"table": _as_table, "json": _as_json}
-"""How to print a look: its rows for people, or its values, once or again and again."""
+FORMATS = {"table": _as_table, "wide": _as_wide_table, "json": _as_json}
+"""How to print a look: its rows for people, with short ids on a narrow terminal or each as it is, or its values."""
 _output = click.option(
     "-o", "--output", type=click.Choice([*FORMATS]), default="table", show_default=True, help="How to print."
 )

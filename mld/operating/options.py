@@ -12,15 +12,17 @@ import sys
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import click
+from click.shell_completion import CompletionItem
 
 from mld.core.errors import MldError
 from mld.core.terminal import (
     EXIT_FAILURE,
     EXIT_OK,
+    FILE_VARIABLE,
     chosen_file,
     define_option,
     file_option,
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 FILE_SUFFIX = ".properties"
+SHARD, WORKER = "SHARD", "WORKER"
+COMPLETION_S = 3.0
 output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
 )
@@ -75,20 +79,57 @@ def asks(*names: str, acts: bool = False, more: str = "", unless: str = "") -> C
         @wraps(command)
         def called(words: Sequence[str], option_file: str | None, overrides: Sequence[str], **rest: Any) -> Any:
             wanted = names if not unless or rest[unless] is None else ()
-            own, behind = (words, ()) if not more else _split(words, len(wanted) + (option_file is None))
+            own, behind = (words, ()) if not more else _split(words, option_file, len(wanted))
             file, found = file_and_words(own, option_file, *wanted)
             how = {name: rest.pop(name) for name in ("output", "execute", "backup_file") if acts}
             return command(Asked(file, tuple(overrides), found, tuple(behind), **how), **rest)
 
         kind = click.UNPROCESSED if more else None
-        argument = click.argument("words", metavar=metavar, nargs=-1, type=kind)
+        complete = partial(_completions, names)
+        argument = click.argument("words", metavar=metavar, nargs=-1, type=kind, shell_complete=complete)
         asking = cast("F", argument(file_option(define_option(called))))
         return _execute(_backup(output_option(asking))) if acts else asking
 
     return decorate
 
 
-def _split(words: Sequence[str], count: int) -> tuple[Sequence[str], Sequence[str]]:
+def _completions(names: Sequence[str], context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Return what a shell may offer for the next word: files, or the shards and workers of the lease table. Without an
+    answer within `COMPLETION_S` there is nothing to offer.
+    """
+    words = [word for word in context.params.get("words") or () if word]
+    file = context.params.get("option_file")
+    if file is None and words and words[0].endswith(FILE_SUFFIX):
+        file, words = words[0], words[1:]
+    file = file or os.environ.get(FILE_VARIABLE)
+    if file is None and not words:
+        return [CompletionItem(begun, type="file")]
+    wanted = names[len(words)] if len(words) < len(names) else ""
+    if file is None or wanted not in (SHARD, WORKER):
+        return []
+    import asyncio
+
+    from mld.operating.fleet_reader import fleet_reader
+    from mld.operating.fleet_status import LAG_MAX_S
+    from mld.properties.loader import load
+
+    async def look() -> list[str]:
+        settings = load(file, context.params.get("overrides") or (), os.environ).settings
+        async with asyncio.timeout(COMPLETION_S), fleet_reader(settings, LAG_MAX_S) as reader:
+            fleet = await reader.look()
+        return [one.key for one in fleet.open_shards] if wanted == SHARD else [one.worker for one in fleet.workers]
+
+    try:
+        return [CompletionItem(name) for name in asyncio.run(look()) if name.startswith(begun)]
+    except Exception:  # whatever it is, a shell that completes has no place to show it
+        return []
+
+
+def _split(words: Sequence[str], option_file: str | None, count: int) -> tuple[Sequence[str], Sequence[str]]:
+    """Return so many words, and a file unless it is named otherwise; and what follows."""
+    by_variable = os.environ.get(FILE_VARIABLE) and not (words and words[0].endswith(FILE_SUFFIX))
+    if not option_file and not by_variable:
+        count += 1
     return words[:count], words[count:]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -20,25 +21,39 @@ from mld.operating.listings import Listing
 from mld.properties.redaction import Scrubber, printable
 
 PLAIN_WIDTH = 200  # columns where stdout is no terminal
+UNBOUNDED_WIDTH = 10_000
 ROWS_MAX = 500
 """Beyond that no cell is folded: `rich` lays out 10,000 rows in four seconds, and nobody reads them on a screen."""
 GAP = "  "
 WATCH_PERIOD_S = 5.0  # a look at the fleet costs a scan of its table
+_SHARD = re.compile(r"shardId-(?=[0-9]{12}(?![0-9-]))0*([0-9]+)", re.ASCII)
+_UUID = re.compile(r"\b([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.ASCII)
 TABLE_FRAME_LINES = 2  # its head, and the line that counts the rows without room
 
 
 def print_listing(listing: Listing) -> None:
-    """Print to stdout."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name may hold what the locale cannot show
+    """Print to stdout, folded and with short ids where a terminal is too narrow."""
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
     console = Console(file=sys.stdout, highlight=False, markup=False, width=width)
     if len(listing.rows) > ROWS_MAX:
-        sys.stdout.writelines(aligned(listing))
-    else:
-        console.print(_table(listing))
+        print_wide(listing)
+        return
+    _take_any_letter()
+    console.print(_table(_fitting(listing, console)))
     for line in listing.notes:
         console.print(Text(printable(line)), soft_wrap=True)
+
+
+def print_wide(listing: Listing) -> None:
+    """Print to stdout, each row on one line, however long it is."""
+    _take_any_letter()
+    sys.stdout.writelines((*aligned(listing), *(f"{printable(note)}\n" for note in listing.notes)))
+
+
+def _take_any_letter() -> None:
+    """Let stdout show what the locale cannot, which a name may hold, as escapes."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 async def follow(look: Callable[[], Awaitable[Listing]], console: Console) -> NoReturn:
@@ -51,7 +66,7 @@ async def follow(look: Callable[[], Awaitable[Listing]], console: Console) -> No
     listing, looked_at, trouble = await look(), time.localtime(), ""
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(_screen(listing, trouble, console.height), refresh=True)
+            live.update(_screen(listing, trouble, console), refresh=True)
             await asyncio.sleep(WATCH_PERIOD_S)
             try:
                 listing, looked_at, trouble = await look(), time.localtime(), ""
@@ -59,15 +74,30 @@ async def follow(look: Callable[[], Awaitable[Listing]], console: Console) -> No
                 trouble = f"no answer, this is as of {time.strftime('%H:%M:%S', looked_at)}: {Scrubber()(str(error))}"
 
 
-def _screen(listing: Listing, trouble: str, height: int) -> Group:
-    notes = [note for note in (trouble, *listing.notes) if note][: height // 2]
-    room = max(0, height - len(notes) - TABLE_FRAME_LINES)
+def _screen(listing: Listing, trouble: str, console: Console) -> Group:
+    notes = [note for note in (trouble, *listing.notes) if note][: console.height // 2]
+    room = max(0, console.height - len(notes) - TABLE_FRAME_LINES)
     left_out = len(listing.rows) - room
+    shown = _fitting(replace(listing, rows=listing.rows[:room]), console)
     return Group(
         *(_line(note) for note in notes),
-        _table(replace(listing, rows=listing.rows[:room]), one_line=True),
+        _table(shown, one_line=True),
         _line(f"… and {left_out:,} more" if left_out > 0 else ""),
     )
+
+
+def _fitting(listing: Listing, console: Console) -> Listing:
+    """Return the listing; where the console is too narrow for it, with the numbers of shards and the beginnings of the
+    workers' ids, which commands take as well.
+    """
+    unbounded = console.options.update(max_width=UNBOUNDED_WIDTH)
+    if console.measure(_table(listing), options=unbounded).maximum <= console.width:
+        return listing
+
+    def short(cell: str) -> str:
+        return _UUID.sub(r"\1…", _SHARD.sub(r"\1", cell))
+
+    return replace(listing, rows=tuple(tuple(map(short, row)) for row in listing.rows))
 
 
 def _line(text: str) -> Text:
@@ -75,11 +105,11 @@ def _line(text: str) -> Text:
 
 
 def _table(listing: Listing, *, one_line: bool = False) -> Table:
-    """Lay the rows out; `one_line` cuts cells of all columns but the shard's instead of folding them."""
+    """Lay the rows out. A shard is never folded; `one_line` cuts cells of the other columns instead of folding them."""
     table = Table(title=listing.title or None, title_justify="left", box=None, pad_edge=False)
     for name, to_the_right in listing.columns:
         justify: Literal["left", "right"] = "right" if to_the_right else "left"
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=one_line and name == "shard")
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name == "shard")
     for row in listing.rows:
         table.add_row(*(_line(cell) if one_line else Text(printable(cell)) for cell in row))
     return table

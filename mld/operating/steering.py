@@ -36,6 +36,7 @@ def plan_move(fleet: FleetStatus, shard: str, target: str, *, is_3x: bool, now_s
     _must_be_3x(is_3x)
     view = _open_shard(fleet, shard)
     worker = _living(fleet, target)
+    target = worker.worker
     if worker.drained is not None:
         raise ActRefusedError(f"worker {target} is drained ({worker.drained}): end that first, or choose another")
     lease = view.lease
@@ -68,7 +69,9 @@ def plan_release(fleet: FleetStatus, shards: Iterable[str], leases_max: int, *, 
 def shards_of(fleet: FleetStatus, name: str) -> tuple[str, ...]:
     """Return the open shards that a worker owns, and does not hand over yet. Raises ActRefusedError if it has none."""
     worker = _known(fleet, name)
-    keys = tuple(view.key for view in fleet.open_shards if view.owner == name and view.lease.handoff_to is None)
+    keys = tuple(
+        view.key for view in fleet.open_shards if view.owner == worker.worker and view.lease.handoff_to is None
+    )
     if not keys:
         raise ActRefusedError(f"worker {worker.worker} has no open shards to release")
     return keys
@@ -80,6 +83,7 @@ def plan_drain(
     """Mark a worker, so that others get leases before it, and give away those that it has. Raises ActRefusedError."""
     _must_be_3x(is_3x)
     worker = _living(fleet, name)
+    name = worker.worker
     leases = [view.lease for view in fleet.open_shards if view.owner == name]
     changes, notes = _spread(fleet, leases, leases_max) if leases else ([], _need_others(fleet, {name}))
     if worker.drained is None:
@@ -94,6 +98,7 @@ def plan_drain(
 def plan_undrain(fleet: FleetStatus, name: str, report_place: Place) -> ActPlan:
     """Let a worker have leases again. Raises ActRefusedError."""
     worker = _known(fleet, name)
+    name = worker.worker
     if worker.drained is None:
         raise ActRefusedError(f"worker {name} is not drained")
     change = _on_report(name, report_place, "may have leases again", Present(reports.DRAIN), removes=(reports.DRAIN,))
@@ -183,11 +188,15 @@ def _open_shard(fleet: FleetStatus, name: str) -> ShardView:
 
 
 def _known(fleet: FleetStatus, name: str) -> WorkerView:
-    found = next((worker for worker in fleet.workers if worker.worker == name), None)
-    if found is None:
-        others = ", ".join(worker.worker for worker in fleet.workers) or "none"
-        raise ActRefusedError(f"there is no worker {name}; the table knows {others}")
-    return found
+    """Return the worker with this id, or the only one whose id begins so; tables on narrow terminals end ids with …"""
+    begins = name.removesuffix("…")
+    found = [worker for worker in fleet.workers if worker.worker == name]
+    found = found or [worker for worker in fleet.workers if begins and worker.worker.startswith(begins)]
+    if len(found) != 1:
+        others = ", ".join(worker.worker for worker in found or fleet.workers) or "none"
+        many = "several workers begin with" if found else "there is no worker"
+        raise ActRefusedError(f"{many} {name}; the table knows {others}")
+    return found[0]
 
 
 def _living(fleet: FleetStatus, name: str) -> WorkerView:

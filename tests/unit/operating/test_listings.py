@@ -196,6 +196,30 @@ def test_a_living_worker_without_leases_is_part_of_the_balance_unless_it_is_drai
     assert "drained by me" in printed(listings.workers_listing(drained), monkeypatch)
 
 
+WORKER = "f2bea819-e548-4c5d-a607-dde05e93434b"
+OF_A_TABLE = "shardId-00000001541626099285-f35f62ef"
+
+
+@pytest.mark.parametrize(("columns", "shard", "owner"), [(200, shard_id(3), WORKER), (110, "3", "f2bea819…")])
+def test_a_narrow_terminal_shows_short_ids_each_on_one_line(
+    columns: int, shard: str, owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases = [Lease(one, TRIM_HORIZON, owner=WORKER) for one in (shard_id(3), OF_A_TABLE)]
+    status = fleet_status(leases, [], None, NOW_S, ViewRules(lease_duration_s=10.0))
+    monkeypatch.setattr(printing, "PLAIN_WIDTH", columns)
+    text = printed(listings.leases_listing(status, status.shards), monkeypatch)
+    assert [line.split()[0] for line in text.splitlines()[1:3]] == [shard, OF_A_TABLE]
+    assert text.count(f" {owner} ") == 2
+
+
+def test_each_row_is_one_line_of_whole_ids_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    status = fleet_status([Lease(shard_id(3), TRIM_HORIZON, owner=WORKER)], [], None, NOW_S, ViewRules(10.0))
+    printing.print_wide(listings.leases_listing(status, status.shards))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith(f"{shard_id(3)}  ") and f"  {WORKER}  " in lines[1]
+    assert lines[2].startswith("1 open shards: ")
+
+
 ORDERS, CLICKS = "111111111111:orders:17", "111111111111:clicks:18"
 
 
@@ -276,8 +300,8 @@ def test_a_watched_listing_fits_the_screen_and_stays_while_there_is_no_answer() 
     first, without, again = screens(iter((long, gone, long, asyncio.CancelledError())))
     assert first == again
     assert (len(first), first[0].rstrip(), first[1].split()) == (SCREEN_LINES, "10,000 open", ["shard", "owner"])
-    assert first[2].startswith(shard_id(0)) and first[-1].rstrip() == "… and 9,983 more"
+    assert first[2].startswith("0  ") and first[-1].rstrip() == "… and 9,983 more"
     assert re.match(r"no answer, this is as of \d\d:\d\d:\d\d: the table is gone", without[0])
-    assert without[3].startswith(shard_id(0)) and len(without) == SCREEN_LINES
+    assert without[3].startswith("0  ") and len(without) == SCREEN_LINES
     assert [line for line in (*first, *without) if len(line) > SCREEN_COLUMNS] == []
     assert "pl4nted" not in "".join(without)

@@ -6,12 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 
+from mld.cli import commands
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK
-from mld.operating.options import file_and_words, finish
+from mld.operating.options import Asked, asks, file_and_words, finish
 
 FILE = "app.properties"
 
@@ -45,6 +51,96 @@ def test_the_file_stands_before_or_after_the_words(
 def test_what_is_missing_or_too_much_is_said(words: tuple[str, ...], says: str) -> None:
     with pytest.raises(click.UsageError, match=says):
         file_and_words(words, None, "SHARD", "WORKER")
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "names", "meant"),
+    [
+        ((), None, (), ("env.conf", ())),
+        (("3",), None, ("SHARD",), ("env.conf", ("3",))),
+        ((FILE, "3"), None, ("SHARD",), (FILE, ("3",))),
+        (("3",), "o.conf", ("SHARD",), ("o.conf", ("3",))),
+    ],
+)
+def test_the_environment_names_the_file_for_commands_that_are_given_none(
+    words: tuple[str, ...],
+    option: str | None,
+    names: tuple[str, ...],
+    meant: tuple[str, tuple[str, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MLD_PROPERTIES", "env.conf")
+    assert file_and_words(words, option, *names) == meant
+
+
+@pytest.mark.parametrize(
+    ("variable", "words", "found"),
+    [
+        ("env.conf", ["3", "--", "cat"], ("env.conf", ("3",), ("cat",))),
+        ("env.conf", [FILE, "3", "cat"], (FILE, ("3",), ("cat",))),
+        ("", [FILE, "3", "--", "cat"], (FILE, ("3",), ("cat",))),
+        ("env.conf", ["-p", "o.conf", "3", "cat"], ("o.conf", ("3",), ("cat",))),
+    ],
+)
+def test_words_that_follow_begin_behind_the_file_if_it_is_there(
+    variable: str,
+    words: list[str],
+    found: tuple[str, tuple[str, ...], tuple[str, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+
+    @click.command()
+    @asks("SHARD", more="[-- COMMAND]")
+    def command(asked: Asked) -> None:
+        seen.append((asked.file, asked.words, asked.more))
+
+    monkeypatch.setenv("MLD_PROPERTIES", variable)
+    command.main(words, standalone_mode=False)
+    assert seen == [found]
+
+
+def completions(
+    words: list[str], begun: str, monkeypatch: pytest.MonkeyPatch, variable: str | None = None
+) -> list[tuple[str, str]]:
+    """Of `mld move`, over a fleet of two workers and three shards; what a shell is offered, with its kind."""
+
+    class Reader:
+        async def look(self) -> Any:
+            shards = [SimpleNamespace(key=f"shardId-{number:012d}") for number in range(3)]
+            return SimpleNamespace(open_shards=shards, workers=[SimpleNamespace(worker=one) for one in ("w1", "w2")])
+
+    @asynccontextmanager
+    async def reader(settings: Any, bound_s: float) -> AsyncIterator[Reader]:
+        if settings == "gone.properties":
+            raise OSError("no such table")
+        yield Reader()
+
+    monkeypatch.setattr("mld.operating.fleet_reader.fleet_reader", reader)
+    monkeypatch.setattr("mld.properties.loader.load", lambda file, *_: SimpleNamespace(settings=file))
+    if variable is None:
+        monkeypatch.delenv("MLD_PROPERTIES", raising=False)
+    else:
+        monkeypatch.setenv("MLD_PROPERTIES", variable)
+    complete = ShellComplete(commands, {}, "mld", "_MLD_COMPLETE")
+    return [(item.type, item.value) for item in complete.get_completions(["move", *words], begun)]
+
+
+def test_a_shell_is_offered_files_shards_and_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = [("plain", f"shardId-{number:012d}") for number in range(3)]
+    workers = [("plain", "w1"), ("plain", "w2")]
+    assert completions([], "app", monkeypatch) == [("file", "app")]
+    assert completions([FILE], "", monkeypatch) == shards
+    assert completions([], "shardId-00000000000", monkeypatch, FILE) == shards
+    assert completions(["-p", "o.conf"], "", monkeypatch) == shards
+    assert completions([FILE, "3"], "w", monkeypatch) == workers
+    assert completions(["3"], "w2", monkeypatch, FILE) == workers[1:]
+    assert completions([FILE, "3", "w2"], "", monkeypatch) == []
+    assert completions(["3"], "", monkeypatch) == []
+
+
+def test_a_shell_is_offered_nothing_where_the_table_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert completions(["gone.properties"], "", monkeypatch) == []
 
 
 @pytest.mark.parametrize(("more", "code"), [("", EXIT_FAILURE), (", is_open_ended=True", EXIT_OK)])

@@ -83,6 +83,7 @@ def test_a_shard_that_nobody_works_on_is_given(owner: str | None, words: str) ->
     [
         ("7", "b", "there is no shard 7"),
         ("1", "x", "there is no worker x; the table knows a, b, c, d, e"),
+        ("1", "…", "there is no worker …; the table knows a, b, c, d, e"),
         ("1", "a", "shardId-000000000001 belongs to a already"),
         ("1", "d", "worker d has not reported lately"),
         ("1", "e", "worker e is drained (by me): end that first"),
@@ -98,6 +99,14 @@ def test_what_cannot_be_moved_is_refused(shard: str, target: str, says: str) -> 
         reports=(report("a"), report("b"), report("c"), report("d", age_s=500), report("e", drain="by me")),
     )
     assert says in refused(lambda: plan_move(seen, shard, target, is_3x=True, now_s=NOW))
+
+
+@pytest.mark.parametrize("begun", ["b1", "b1…", "b1-22"])
+def test_a_worker_is_known_by_the_beginning_of_its_id(begun: str) -> None:
+    seen = fleet(lease(1, "b1-22"), reports=(report("a"), report("b1-22"), report("b2-22")))
+    assert plan_drain(seen, begun, BESIDE, "by me", LEASES_MAX, is_3x=True).title.startswith("drain b1-22:")
+    assert shards_of(seen, begun) == ("shardId-000000000001",)
+    assert "several workers begin with b; the table knows b1-22, b2-22" in refused(lambda: shards_of(seen, "b"))
 
 
 def test_workers_of_2x_are_given_nothing() -> None:
