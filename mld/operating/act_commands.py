@@ -288,7 +288,7 @@ def restore(asked: Asked, from_another: bool, skip_forward: bool, stream_name: s
 
     Leader, reports and states in the file are left out: the fleet makes them anew.
     """
-    from mld.operating.restoring import restore_from
+    from mld.operating.resetting import restore_from
 
     async def work(app: Application) -> int:
         path = Path(*asked.words)

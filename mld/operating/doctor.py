@@ -14,7 +14,7 @@ import socket
 import ssl
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -80,7 +80,7 @@ class Doctor:
         clock = findings.clock_finding(self._clock_offset_s())
         if clock is not None:
             found.append(clock)
-        found += [*await self._programs(), *self._dead_letter(), *self._machine()]
+        found += [*await self._programs(), *self._dead_letter(), self._files()]
         return [Diagnosis(one.health, one.about, self._scrub(one.words), self._scrub(one.remedy)) for one in found]
 
     # --- services -----------------------------------------------------------------------------------------------------
@@ -432,14 +432,9 @@ class Doctor:
             return [fail(about, f"{first} cannot be written to", "let the daemon's user write there (mld.deadLetter)")]
         return [ok(about, f"{path} can be written to")]
 
-    def _machine(self) -> Iterator[Diagnosis]:
-        return findings.machine_findings(
-            self._open_shards(),
-            files_max=_limit(resource.RLIMIT_NOFILE),
-            processes_max=_limit(resource.RLIMIT_NPROC),
-            memory_bytes=_free_memory_bytes(),
-            prefetch_bytes=self._settings.reader.prefetch_bytes_max,
-        )
+    def _files(self) -> Diagnosis:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return findings.files_finding(self._open_shards() or 0, None if soft == resource.RLIM_INFINITY else soft)
 
 
 def _client(factory: ClientFactory, name: ServiceName) -> Any:
@@ -461,36 +456,6 @@ async def _all_shards(streams: Any) -> tuple[Shard, ...]:
 
 def _cause(error: StreamError) -> MldError:
     return error.__cause__ if isinstance(error.__cause__, AwsError) else error
-
-
-def _limit(which: int) -> int | None:
-    soft, _ = resource.getrlimit(which)
-    return None if soft == resource.RLIM_INFINITY else soft
-
-
-def _free_memory_bytes() -> int | None:
-    """Return what the control group leaves, or the machine; None where neither tells."""
-    free = _meminfo_available()
-    limit, used = _number("/sys/fs/cgroup/memory.max"), _number("/sys/fs/cgroup/memory.current")
-    if limit is not None and used is not None:
-        left = max(0, limit - used)
-        free = left if free is None else min(free, left)
-    return free
-
-
-def _number(path: str) -> int | None:
-    try:
-        return int(Path(path).read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _meminfo_available() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
 
 
 # --- the network ------------------------------------------------------------------------------------------------------

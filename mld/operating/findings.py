@@ -17,9 +17,8 @@ from mld.core.streams import Shard
 from mld.fleet.report.reports import is_expired, newest_of_each
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease
-from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ViewRules
+from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ViewRules, duration
 from mld.operating.naming import names_of
-from mld.operating.verdicts import duration
 from mld.shards.identity import foreign_evidence
 
 CONSUMERS_MAX = 20
@@ -32,9 +31,6 @@ NAMED_MAX = 3
 FILES_BASE = 100
 FILES_PER_SHARD = 6
 """Three pipes and a handle of the child's process, and a connection to Kinesis at times."""
-CHILD_MEMORY_BYTES = 25 << 20
-"""Of a small child in Python, beside what it shares."""
-DAEMON_MEMORY_BYTES = 100 << 20
 SILENT, JAVA_3X = "workers that do not report (KCL 2.x, or gone)", "Java 3.x"
 _KINDS = {JAVA: JAVA_3X, UNREPORTED: SILENT}
 
@@ -312,28 +308,10 @@ def _versions(status: FleetStatus, *, is_3x: bool) -> list[Diagnosis]:
 # --- this machine -----------------------------------------------------------------------------------------------------
 
 
-def machine_findings(
-    open_shards: int | None,
-    *,
-    files_max: int | None,
-    processes_max: int | None,
-    memory_bytes: int | None,
-    prefetch_bytes: int,
-) -> Iterator[Diagnosis]:
-    """Yield whether this machine could take all shards by itself; None for what is unlimited or unknown."""
-    shards = open_shards or 0
+def files_finding(shards: int, files_max: int | None) -> Diagnosis:
+    """Return whether this machine could take all shards by itself; None: any number of files may be open."""
     files = FILES_BASE + FILES_PER_SHARD * shards
     if files_max is not None and files_max < files:
         words = f"{files_max} are allowed; {shards} shards take about {files}"
-        yield warn("open files", words, f"ulimit -n {2 * files}")
-    else:
-        yield ok("open files", f"{'any number' if files_max is None else files_max} allowed")
-    if processes_max is not None and processes_max < 2 * shards:
-        words = f"{processes_max} are allowed, for {shards} children"
-        yield warn("processes", words, "raise the limit (ulimit -u)")
-    if memory_bytes is not None:
-        needed = DAEMON_MEMORY_BYTES + prefetch_bytes + CHILD_MEMORY_BYTES * shards
-        free = f"{memory_bytes >> 20} MiB are free"
-        words = f"{free}; {shards} small children and the daemon take about {needed >> 20} MiB"
-        remedy = "fork server (docs/use/fork-server.md), mld.prefetchBytesMax, or more workers"
-        yield warn("memory", words, remedy) if memory_bytes < needed else ok("memory", words)
+        return warn("open files", words, f"ulimit -n {2 * files}")
+    return ok("open files", f"{'any number' if files_max is None else files_max} allowed")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
 from mld.core.positions import Position
-from mld.operating.fleet_status import FleetStatus, ShardView, WorkerView
-from mld.operating.verdicts import RANKS, Verdict, duration
+from mld.operating.fleet_status import RANKS, FleetStatus, ShardView, Verdict, WorkerView, duration
 
 NOBODY = "nobody"
 CHECKPOINT_DIGITS = 12
@@ -125,39 +128,6 @@ def streams_listing(status: FleetStatus) -> Listing:
     return _listing(names, rows, (*_totals(status), *_faults(status)))
 
 
-def shares_listing(status: FleetStatus, by: str) -> Listing:
-    """Return how the open shards are shared out, by worker or by host."""
-    living = (one.worker for one in status.workers if one.is_alive and one.drained is None)
-    owners = Counter(dict.fromkeys((_name_of(worker, by) for worker in living), 0))
-    owners.update(_holder(shard, by) for shard in status.open_shards)
-    total = max(1, sum(owners.values()))
-    rows = tuple(
-        (name, str(count), f"{count / total:.0%}", _sum_kbps(status, name, by))
-        for name, count in sorted(owners.items(), key=lambda item: (-item[1], item[0]))
-    )
-    spread = max(owners.values(), default=0) - min(owners.values(), default=0)
-    balance = "balanced" if spread <= 1 else f"unbalanced: the largest share has {spread} leases more than the smallest"
-    return _listing(f"{by}, leases>, share>, KB/s>", rows, (balance,))
-
-
-def _holder(shard: ShardView, by: str) -> str:
-    return NOBODY if shard.owner is None else _name_of(shard.owner, by)
-
-
-def _name_of(worker: str, by: str) -> str:
-    return worker if by == "worker" else host_of(worker)
-
-
-def host_of(worker: str) -> str:
-    """Return the host in a worker's id as KCL makes them, ``host:uuid``; else the id itself."""
-    return worker.rsplit(":", 1)[0] if ":" in worker else worker
-
-
-def _sum_kbps(status: FleetStatus, name: str, by: str) -> str:
-    kbps = sum(s.lease.throughput_kbps or 0.0 for s in status.open_shards if _holder(s, by) == name)
-    return f"{kbps:.1f}"
-
-
 def workers_listing(status: FleetStatus) -> Listing:
     """Return one row for each worker."""
     names = "worker, kind, leases>, share>, CPU>, furthest behind>, last heard>, note"
@@ -245,11 +215,11 @@ def _daemon_row(shard: Mapping[str, Any]) -> tuple[str, ...]:
         f"{shard['records']:,}",
         "none yet" if since is None else f"{duration(since)} ago",
         str(shard["restarts"]),
-        _cut(shard["why"] or shard["lastError"] or ""),
+        _shortened(shard["why"] or shard["lastError"] or ""),
     )
 
 
-def _cut(text: str) -> str:
+def _shortened(text: str) -> str:
     return text if len(text) <= ERROR_CHARACTERS_MAX else text[: ERROR_CHARACTERS_MAX - 1] + "…"
 
 
@@ -332,3 +302,150 @@ def fleet_value(status: FleetStatus, shards: Iterable[ShardView] | None = None) 
         ],
         "corrupt": [{"key": key, "reason": why} for key, why in status.corrupt],
     }
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+# What a producer sends is not trusted: opened payloads are bounded, and control characters are never printed.
+
+
+OPENED_BYTES_MAX = 16 << 20
+HEX_BYTES_MAX = 1_024
+TEXT_CHARS_MAX = 100_000
+HEX_COLUMNS = 16
+GZIP_MAGIC = b"\x1f\x8b"
+_ALLOWED_CONTROLS = "\n\t\r"
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """Bytes after opening; `opened` names what was opened; `note` says what could not be."""
+
+    data: bytes
+    opened: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordView:
+    """One record. `sub` is its number within its aggregate; None for one that is shown as it is stored."""
+
+    sequence: str
+    sub: int | None
+    partition_key: str
+    arrived_ms: int
+    size: int
+    payload: Payload
+
+
+def open_payload(data: bytes) -> Payload:
+    """Open gzip."""
+    if not data.startswith(GZIP_MAGIC):
+        return Payload(data)
+    opening = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        found = opening.decompress(data, OPENED_BYTES_MAX)
+    except zlib.error as error:
+        return Payload(data, note=f"looks like gzip, but cannot be opened: {error}")
+    if not opening.unconsumed_tail and opening.eof:
+        return Payload(found, ("gzip",))
+    is_long = len(found) >= OPENED_BYTES_MAX
+    return Payload(
+        data, note=f"gzip of more than {OPENED_BYTES_MAX >> 20} MiB is not opened" if is_long else "gzip, cut off"
+    )
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def headline(record: RecordView) -> str:
+    """Return where the record is, in one line."""
+    sub = f"/{record.sub}" if record.sub else ""
+    opened = f" [{' '.join(record.payload.opened)}]" if record.payload.opened else ""
+    note = f" ({record.payload.note})" if record.payload.note else ""
+    at = _time(record.arrived_ms)
+    key = printable_text(record.partition_key, newlines=False)
+    return f"{record.sequence}{sub}  {at}  key={key}  {record.size} bytes{opened}{note}"
+
+
+def body(payload: Payload) -> str:
+    """Return the payload as people read it; cut off where it is long."""
+    kind, value = read(payload.data)
+    if kind == "json":
+        return _cut(printable_text(json.dumps(value, indent=2, ensure_ascii=False)))
+    if kind == "text":
+        return _cut(printable_text(value))
+    return hex_dump(payload.data)
+
+
+def _cut(text: str) -> str:
+    more = len(text) - TEXT_CHARS_MAX
+    return text if more <= 0 else f"{text[:TEXT_CHARS_MAX]}\n… {more} characters more"
+
+
+def read(data: bytes) -> tuple[str, Any]:
+    """Read a payload: (`json`, a value), (`text`, a string) or (`bytes`, as they are)."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes", data
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            return "json", json.loads(text)
+        except (ValueError, RecursionError):
+            pass
+    is_text = all(character.isprintable() or character in _ALLOWED_CONTROLS for character in text[:TEXT_CHARS_MAX])
+    return ("text", text) if is_text else ("bytes", data)
+
+
+def printable_text(text: str, *, newlines: bool = True) -> str:
+    """Return the text without what steers a terminal."""
+    allowed = _ALLOWED_CONTROLS[:2] if newlines else ""
+    return "".join(c if c.isprintable() or c in allowed else c.encode("unicode_escape").decode() for c in text)
+
+
+def hex_dump(data: bytes) -> str:
+    """Show offset, bytes and what of them can be read, 16 in a line."""
+    lines = []
+    for start in range(0, min(len(data), HEX_BYTES_MAX), HEX_COLUMNS):
+        part = data[start : min(start + HEX_COLUMNS, HEX_BYTES_MAX)]
+        readable = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"{start:08x}  {part.hex(' '):<{3 * HEX_COLUMNS}} {readable}")
+    if len(data) > HEX_BYTES_MAX:
+        lines.append(f"… {len(data) - HEX_BYTES_MAX} bytes more")
+    return "\n".join(lines)
+
+
+def _time(epoch_ms: int) -> str:
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# --- for machines -----------------------------------------------------------------------------------------------------
+
+
+def record_value(shard_id: str, record: RecordView) -> dict[str, Any]:
+    """Return one record in plain values; the payload is `json`, `text` or `base64`."""
+    kind, value = read(record.payload.data)
+    return {
+        "shardId": shard_id,
+        "sequenceNumber": record.sequence,
+        "subSequenceNumber": record.sub,
+        "partitionKey": record.partition_key,
+        "approximateArrivalTimestamp": _time(record.arrived_ms),
+        "bytes": record.size,
+        "opened": list(record.payload.opened),
+        "note": record.payload.note,
+        **({kind: value} if kind != "bytes" else {"base64": base64.b64encode(value).decode("ascii")}),
+    }
+
+
+def view_of(fields: Mapping[str, Any], *, is_raw: bool = False) -> RecordView:
+    """Return a record as a child gets it (`processRecords`)."""
+    data = base64.b64decode(fields["data"])
+    return RecordView(
+        sequence=fields["sequenceNumber"],
+        sub=None if is_raw else fields["subSequenceNumber"],
+        partition_key=fields["partitionKey"],
+        arrived_ms=fields["approximateArrivalTimestamp"],
+        size=len(data),
+        payload=Payload(data) if is_raw else open_payload(data),
+    )

@@ -18,16 +18,15 @@ import click
 
 from mld.core.errors import MldError
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK, Duration, say
-from mld.operating.options import Asked, PointType, asks, finish, output_option
+from mld.operating.options import Asked, PointType, asks, finish, output_option, with_remedy
 from mld.operating.points import LATEST_POINT, TRIM_HORIZON_POINT, Point, PointKind
 from mld.properties.redaction import printable
 
 if TYPE_CHECKING:
     from mld.leases.lease import Lease
     from mld.operating.fleet_status import FleetStatus
-    from mld.operating.listings import Listing
+    from mld.operating.listings import Listing, RecordView
     from mld.operating.naming import ChosenShard
-    from mld.operating.record_views import RecordView
 
 RECORDS_SHOWN = 10
 
@@ -62,9 +61,7 @@ _watch = click.option("--watch", is_flag=True, help="Look again every few second
 
 @click.command()
 @asks()
-@click.option(
-    "--by", type=click.Choice(["worker", "host", "stream"]), help="How the open shards are shared out instead."
-)
+@click.option("--by", type=click.Choice(["stream"]), help="One row for each of several streams instead.")
 @_stream
 @click.option("--all", "show_all", is_flag=True, help="Show the rows of ended shards too.")
 @_output
@@ -81,7 +78,7 @@ def leases(asked: Asked, by: str | None, stream_name: str | None, show_all: bool
         value = listings.fleet_value(status, shards)
         if by == "stream":
             return listings.streams_listing(status), value
-        return listings.shares_listing(status, by) if by else listings.leases_listing(status, shards), value
+        return listings.leases_listing(status, shards), value
 
     _look(asked, shown, output, watch=watch, stream_name=stream_name)
 
@@ -116,7 +113,7 @@ def lag(asked: Asked, lag_max_s: float | None, probe: bool, stream_name: str | N
     Exit code 1 with --max, if a shard is further behind, stands still, has no owner, or does not say how far it is.
     """
     from mld.operating import listings
-    from mld.operating.verdicts import TROUBLE
+    from mld.operating.fleet_status import TROUBLE
 
     def shown(status: FleetStatus) -> tuple[Listing, Any]:
         value = {
@@ -188,8 +185,6 @@ def _chosen(asked: Asked) -> ChosenShard:
     try:
         return chosen_shard(settings, asyncio.run(with_stream(settings, asked.words[0])))
     except (MldError, OSError) as error:
-        from mld.operating.verdicts import with_remedy
-
         say(with_remedy(error))
         sys.exit(EXIT_FAILURE)
 
@@ -214,7 +209,7 @@ def peek(asked: Asked, at: Point, count: int, raw: bool, follow: bool, output: s
     the reads that Kinesis allows a second. With -o json: one JSON document a line.
     """
     from mld.core.clock import LoopClock
-    from mld.operating import record_views
+    from mld.operating import listings
     from mld.operating.stream_access import SpanReader, peek_at, span_start, streams_of
     from mld.retrieval.starting_points import initial_position
 
@@ -222,10 +217,10 @@ def peek(asked: Asked, at: Point, count: int, raw: bool, follow: bool, output: s
 
     def show(record: RecordView) -> None:
         if output == "json":
-            click.echo(json.dumps(record_views.record_value(shard.shard_id, record)))
+            click.echo(json.dumps(listings.record_value(shard.shard_id, record)))
             return
-        click.echo(record_views.headline(record))
-        click.echo("".join(f"    {line}\n" for line in record_views.body(record.payload).split("\n")))
+        click.echo(listings.headline(record))
+        click.echo("".join(f"    {line}\n" for line in listings.body(record.payload).split("\n")))
 
     async def peeking() -> int:
         lease = await _lease_of(shard) if at.kind is PointKind.CHECKPOINT else None

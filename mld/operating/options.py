@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 import click
 from click.shell_completion import CompletionItem
 
-from mld.core.errors import MldError
+from mld.core.errors import (
+    AwsUnreachableError,
+    MldError,
+    TableMissingError,
+    TableThrottledError,
+    TableUnavailableError,
+)
 from mld.core.terminal import (
     EXIT_FAILURE,
     EXIT_OK,
@@ -38,6 +44,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 FILE_SUFFIX = ".properties"
 SHARD, WORKER = "SHARD", "WORKER"
 COMPLETION_S = 3.0
+FORBIDDEN = ("AccessDenied", "not authorized")
+WRONG_NAMES = "check applicationName, tableName, regionName and dynamoDBEndpoint"
 output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
 )
@@ -214,8 +222,6 @@ def finish(
             sys.exit(EXIT_OK)
         say(f"nobody reads the output{doubt and ': '}{doubt}")
     except MldError as error:
-        from mld.operating.verdicts import with_remedy
-
         say(with_remedy(error))
     except OSError as error:  # such as a full disk behind stdout
         say(f"{error}{doubt and '; '}{doubt}")
@@ -232,3 +238,20 @@ def _hear_what_ends_a_command() -> None:
     for number in (signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+
+
+def with_remedy(error: Exception) -> str:
+    """Return the error's own sentence, and what its reader can do, if that is known."""
+    text = str(error)
+    if any(sign in text for sign in FORBIDDEN):
+        return f"{text}; `mld iam-policy` with the same file prints the permissions that are needed"
+    match error:
+        case TableMissingError():
+            return f"{text}; the first worker of an application makes its table: {WRONG_NAMES}"
+        case TableThrottledError():
+            return f"{text}; the table has too little capacity: give it more, or ask again"
+        case TableUnavailableError() | AwsUnreachableError():
+            return f"{text}; `mld doctor` with the same file looks for the reason"
+    if "is no lease table" in text:
+        return f"{text}; {WRONG_NAMES}"
+    return text

@@ -14,12 +14,14 @@ never skipped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from mld.core.clock import Clock
 from mld.core.positions import LATEST, TRIM_HORIZON, Position
 from mld.core.steps import finish
+from mld.core.stream_ids import StreamId
 from mld.core.streams import (
     IteratorType,
     Page,
@@ -31,17 +33,39 @@ from mld.core.streams import (
     Streams,
 )
 from mld.core.turns import a_few_at_a_time, in_turns
+from mld.leases import rows
 from mld.leases.lease import Lease
-from mld.operating.application import Application, act_on, is_like
-from mld.operating.naming import names_of, shard_id_of
+from mld.leases.table import TableScan
+from mld.operating.application import Application, act_on, is_like, is_of_another_shard
+from mld.operating.backup import BackupHeader, read_backup
+from mld.operating.naming import listed, names_of, of_stream, shard_id_of, stream_id_in, streams_in
+from mld.operating.operator_hold import Observed
 from mld.operating.options import Asked
-from mld.operating.plan import ActPlan, ActRefusedError, Change, RawTable, create, remove, rewrite
+from mld.operating.plan import (
+    ActPlan,
+    ActRefusedError,
+    Change,
+    RawTable,
+    ResetRows,
+    Row,
+    create,
+    direction,
+    put_back,
+    raw_table,
+    remove,
+    rewrite,
+    shard_reset,
+    whole_reset,
+    words_of,
+)
 from mld.operating.points import Point, PointKind
 from mld.operating.stream_access import SpanReader, framed_records
-from mld.operating.target import ResetRows, shard_reset, whole_reset, words_of
+from mld.properties.settings import Settings, StreamSetting
 from mld.protocol.framed import FramedRecord
-from mld.shards.graph import ShardGraph
+from mld.shards.graph import ShardGraph, id_order
 from mld.shards.identity import foreign_evidence
+from mld.tracking.stream_list import Contradiction, account_and_name, identify
+from mld.tracking.stream_rows import within_stream
 
 NO_TIME = (
     "the stream of a DynamoDB table cannot be read from a time on: reset to trim-horizon or latest, or one shard to a "
@@ -246,3 +270,187 @@ def arrival_ms(record: FramedRecord) -> int:
 
 def _reaches(page: Page, bound: int | None) -> bool:
     return bound is not None and page.last_sequence is not None and int(page.last_sequence) >= bound
+
+
+# --- restore ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The leases of a file; other rows of it are not restored. `rows` has them as they were written, by key."""
+
+    header: BackupHeader
+    leases: tuple[Lease, ...]
+    rows: Mapping[str, Row]
+    stream: str | None = None
+    """Whose leases these are, if the file tells streams apart."""
+
+
+def read_saved(path: Path) -> Saved:
+    """Read a file. Raises ActRefusedError for a lease that cannot be read, BackupError."""
+    header, lines = read_backup(path)
+    leases: dict[str, Lease] = {}
+    raw: dict[str, Row] = {}
+    for row in lines:
+        try:
+            lease = rows.parse_row(row)
+        except rows.CorruptRowError as error:
+            raise ActRefusedError(f"{path}: {error}") from error
+        if lease is not None:
+            leases[lease.key], raw[lease.key] = lease, row
+    if not leases:
+        raise ActRefusedError(f"{path} holds no lease")
+    return Saved(header, tuple(leases.values()), raw)
+
+
+def of_its_stream(saved: Saved, settings: Settings, setting: StreamSetting | None, name: str | None) -> Saved:
+    """Return the leases of the stream that is meant, as a table of one stream has them; all of a file of one stream.
+
+    `setting`: the one of several streams of the properties file. Raises ActRefusedError if the file has none of it.
+    """
+    ids = streams_in(saved.leases)
+    if not ids:
+        return saved
+    if setting is not None:
+        stream = stream_id_in(RawTable((), TableScan(saved.leases)), setting, name)
+    else:
+        stream = _newest_of(settings, ids)
+    leases = tuple(within_stream(lease) for lease in saved.leases if lease.stream == stream)
+    raw = {lease.key: _within(saved.rows[f"{stream}:{lease.key}"], lease.key) for lease in leases}
+    return Saved(saved.header, leases, raw, stream)
+
+
+def _newest_of(settings: Settings, ids: Sequence[StreamId]) -> str:
+    """Return which of the identifiers is that of the file's stream; of one that was made again, the last."""
+    account, name = None, settings.stream_name
+    if settings.stream_arn is not None:
+        account, name = account_and_name(settings.stream_arn)
+    found = [one for one in ids if one.name == name and account in (None, one.account)]
+    if not found:
+        raise ActRefusedError(f"the file has leases of {names_of(ids)}, and the properties file names stream {name}")
+    return str(max(found, key=lambda one: one.epoch))
+
+
+def _within(row: Row, key: str) -> Row:
+    own = {name: value for name, value in row.items() if name not in (rows.STREAM, rows.SHARD)}
+    return own | {rows.KEY: {"S": key}}
+
+
+def require_same_table(saved: Saved, application: str, table: str) -> None:
+    """Raise ActRefusedError for a file of another application or table."""
+    header = saved.header
+    if (header.application, header.table) != (application, table):
+        raise ActRefusedError(
+            f"the file is of application {header.application}, table {header.table}, and not of {application}, "
+            f"table {table}; --from-another restores it all the same"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Restoration:
+    """What a file and a listing make of a table; planned against its rows as often as needed."""
+
+    saved: Saved
+    graph: ShardGraph
+    may_skip: bool = False
+
+    def plan(self, table: RawTable, me: str) -> ActPlan:
+        """Return what is left to write. Raises ActRefusedError if records would be skipped that were not asked for."""
+        seen = {lease.key: lease for lease in table.scan.leases}
+        changes: list[Change] = []
+        forward: list[str] = []
+        for lease in sorted(self.saved.leases, key=lambda one: id_order(one.key)):
+            row = seen.get(lease.key)
+            if row is None:
+                change = put_back(self.saved.rows[lease.key], me)
+                changes.append(Change(f"put back at {lease.checkpoint}", change))
+            elif row.checkpoint != lease.checkpoint or is_of_another_shard(row, lease):
+                changes.append(Change(words_of(lease, row), rewrite(row, as_new(lease), me)))
+                if direction(row.checkpoint, lease.checkpoint) != "back":
+                    forward.append(lease.key)
+        if forward and not self.may_skip:
+            raise ActRefusedError(
+                f"the file is ahead of the table for {names_of(forward)}: records between the two would be skipped; "
+                "--skip-forward restores these as well"
+            )
+        gone, kept = self._newer(seen)
+        for key in gone:
+            changes.append(Change(f"its row goes, at {seen[key].checkpoint}; it is read again", remove(key, me)))
+        return ActPlan(
+            f"{len(self.saved.leases)} leases of {self.saved.header.written_at}",
+            tuple(changes),
+            tuple(self._notes(forward, kept)),
+        )
+
+    def _newer(self, seen: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
+        """Return rows that the file does not have: those that go, and those that stay, from old to young."""
+        unfinished = {lease.key for lease in self.saved.leases if not lease.is_complete} & self.graph.shards.keys()
+        below = finish(self.graph.below(unfinished))
+        newer = sorted(seen.keys() - self.saved.rows.keys(), key=id_order)
+        return [key for key in newer if key in below], [key for key in newer if key not in below]
+
+    def _notes(self, forward: Sequence[str], kept: Sequence[str]) -> Iterable[str]:
+        trimmed = [lease.key for lease in self.saved.leases if lease.key not in self.graph.shards]
+        if forward:
+            yield f"records are skipped in {names_of(forward)}"
+        if trimmed:
+            yield f"of {names_of(trimmed)} Kinesis has no records any more"
+        if kept:
+            yield f"not in the file and left alone: {names_of(kept)}"
+
+
+def as_new(lease: Lease) -> Lease:
+    """Return the lease as it would be created at its place."""
+    return Lease(
+        lease.key, lease.checkpoint, parents=lease.parents, children=lease.children, hash_range=lease.hash_range
+    )
+
+
+async def restore_from(
+    app: Application,
+    asked: Asked,
+    path: Path,
+    stream: str | None,
+    *,
+    from_another: bool,
+    may_skip: bool,
+    stop_fleet: bool,
+) -> int:
+    """Put the leases of a file back; the exit code. Raises ActRefusedError, BackupError, TableError."""
+    saved, settings = read_saved(path), app.settings
+    if not from_another:
+        require_same_table(saved, settings.application_name, settings.lease_table.name)
+    saved = of_its_stream(saved, settings, app.setting, stream)
+    there = await app.table_or_none()
+    seen = there or Observed(raw_table(()))
+    if app.setting is not None:
+        id_ = saved.stream
+        if id_ is None:
+            await app.require_no_workers(seen, "stop them first: they do not know that this stream has leases")
+            id_ = await _identifier(app, app.setting, seen.table)
+        app = replace(app, stream=id_)
+        seen = replace(seen, table=of_stream(seen.table, id_))
+    shards = await app.shards()  # rows of another stream in the table give way to those of the file
+    foreign = finish(foreign_evidence(shards, saved.leases))
+    if foreign is not None:
+        raise ActRefusedError(foreign.replace("the lease table", f"the file {path}", 1))
+    if there is None and asked.execute:
+        await app.leases.ensure()
+    restoration = Restoration(saved, ShardGraph(shards), may_skip)
+    return await act_on(app, "restore", asked, restoration.plan, seen, stop_fleet=stop_fleet)
+
+
+async def _identifier(app: Application, setting: StreamSetting, table: RawTable) -> str:
+    """Return the identifier that the leases of the stream get in the table. Raises ActRefusedError, StreamError."""
+    summary = await app.streams.describe()
+    found = identify(
+        setting.name,
+        summary.arn,
+        summary.created_ms,
+        epoch=setting.epoch,
+        listed=listed(table).current().get(setting.name),
+        in_table=streams_in(table.scan.leases),
+    )
+    if isinstance(found, Contradiction):
+        raise ActRefusedError(found.reason)
+    return str(found)

@@ -18,10 +18,9 @@ from mld.leases import writes
 from mld.leases.lease import Lease, loads_of
 from mld.leases.rows import LEFT_OUT_MAX
 from mld.leases.table import Absent, Condition, Present, Value
-from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ShardView, WorkerView
+from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ShardView, Verdict, WorkerView
 from mld.operating.naming import full_key
 from mld.operating.plan import ActPlan, ActRefusedError, Change, yes_or_no
-from mld.operating.verdicts import Verdict
 
 PIN_S = 3_600
 """How long our leaders leave a lease where an operator has put it, unless that worker stops or dies."""

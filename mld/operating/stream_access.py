@@ -29,11 +29,10 @@ from mld.core.streams import HashRange, IteratorType, Page, StartingPoint, Strea
 from mld.core.terminal import say
 from mld.leases.lease import Lease, ShardStatus
 from mld.operating.fleet_reader import opened
-from mld.operating.fleet_status import FleetStatus, ShardView, rejudged
+from mld.operating.fleet_status import FleetStatus, ShardView, Verdict, rejudged
+from mld.operating.listings import RecordView, view_of
 from mld.operating.naming import is_meant, settings_of_one
 from mld.operating.points import Point, PointKind
-from mld.operating.record_views import RecordView, view_of
-from mld.operating.verdicts import Verdict
 from mld.properties.settings import Settings
 from mld.protocol.framed import FramedRecord, Splitter
 from mld.retrieval.rawpage import RawPage

@@ -28,8 +28,7 @@ from mld.metrics.registry import Identity, Metrics
 from mld.metrics.rings import History
 from mld.metrics.worker import SparkFigures
 from mld.operating.fleet_reader import FleetReader
-from mld.operating.fleet_status import THROTTLED, FleetStatus
-from mld.operating.verdicts import NO_READER
+from mld.operating.fleet_status import NO_READER, THROTTLED, FleetStatus
 from mld.properties.redaction import Scrubber
 from mld.serving.status import Document, Moment, StatusView, document, encoded
 

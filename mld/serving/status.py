@@ -19,9 +19,8 @@ from mld.metrics.declaring import Instant
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.rings import History
 from mld.metrics.shard import ShardMetrics
-from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ShardView, known_here, share_of
+from mld.operating.fleet_status import LAG_MAX_S, RANKS, FleetStatus, ShardView, Verdict, known_here, share_of
 from mld.operating.listings import shard_value, worker_value
-from mld.operating.verdicts import RANKS, Verdict
 
 SLICE = 20  # shards between two turns of the loop, 10 µs for each
 COMPRESSION_LEVEL = 3  # a twentieth of the size; more effort saves little

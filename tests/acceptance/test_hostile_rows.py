@@ -39,7 +39,7 @@ WORDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "drain": ((WORKER,), (WORKER, "--execute"), (WORKER, "--undo"), ("nobody",)),
     "export": ((), ("--to", "out.jsonl")),
     "lag": ((), ("--probe",), ("-o", "json"), ("--stream", HOSTILE)),
-    "leases": ((), ("--all",), ("--by", "worker"), ("--by", "host"), ("-o", "json"), ("--stream", HOSTILE)),
+    "leases": ((), ("--all",), ("--by", "stream"), ("-o", "json"), ("--stream", HOSTILE)),
     "log-level": (("info", "--logger", HOSTILE),),
     "move": ((HOSTILE, WORKER), (HOSTILE, "w1")),
     "pause": ((HOSTILE,), (HOSTILE, "--execute"), ("999",)),

@@ -132,20 +132,6 @@ def test_lag_shows_the_worst_first_and_fails_with_a_bound(fleet: OperatedFleet) 
     assert see(fleet, "lag", "--max", "5m") == (1, text)
 
 
-def test_the_share_by_worker_tells_whether_the_fleet_is_balanced(fleet: OperatedFleet) -> None:
-    assert see(fleet, "leases", "--by", "worker") == (
-        0,
-        wanted(
-            """
-            worker  leases  share  KB/s
-            w1  3  50%
-            w2  3  50%
-            balanced
-            """
-        ),
-    )
-
-
 def test_machines_get_the_same_as_json(fleet: OperatedFleet) -> None:
     code, text = see(fleet, "leases", "-o", "json")
     value = json.loads(text)

@@ -11,8 +11,7 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.shard import UNREADABLE_AFTER_S, ShardActivity
 from mld.operating.fleet_reader import FleetReader, view_rules
-from mld.operating.fleet_status import FleetStatus
-from mld.operating.verdicts import Verdict
+from mld.operating.fleet_status import FleetStatus, Verdict
 from mld.protocol.messages import Record
 from mld.serving.daemon_status import DaemonStatus, StatusParts
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet, in_fleet, settings_of

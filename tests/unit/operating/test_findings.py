@@ -175,16 +175,8 @@ def test_holes_and_rows_that_cannot_be_read_are_told() -> None:
 
 
 def test_a_machine_that_is_too_small_for_all_shards_warns() -> None:
-    def look(**limits: int | None) -> dict[str, Health]:
-        given = {"files_max": None, "processes_max": None, "memory_bytes": None, **limits}
-        return healths(findings.machine_findings(100, prefetch_bytes=1 << 20, **given))  # type: ignore[arg-type]
-
-    assert look()["open files"] is Health.OK
-    assert look(files_max=600)["open files"] is Health.WARN
-    assert look(files_max=700)["open files"] is Health.OK
-    assert look(processes_max=100)["processes"] is Health.WARN
-    assert look(memory_bytes=1 << 30)["memory"] is Health.WARN
-    assert look(memory_bytes=4 << 30)["memory"] is Health.OK
+    limits = {None: Health.OK, 600: Health.WARN, 700: Health.OK}
+    assert {files: findings.files_finding(100, files).health for files in limits} == limits
 
 
 def test_a_key_is_hinted_at_only() -> None:

@@ -16,12 +16,12 @@ from mld.leases.packed_status import pack
 from mld.operating.fleet_status import (
     FleetStatus,
     NoStreamError,
+    Verdict,
     ViewRules,
     chosen,
     fleet_status,
     reported_by_heartbeats,
 )
-from mld.operating.verdicts import Verdict
 
 NOW_S = 1_763_661_600
 RULES = ViewRules(lease_duration_s=10.0)

@@ -17,11 +17,11 @@ from mld.operating.generate import (
     cloudformation_alarms,
     grafana_dashboard,
     lease_table,
+    policy,
     prometheus_rules,
     resource_name,
     unseen,
 )
-from mld.operating.iam_policy import policy
 from tests.support.fleet import settings_of
 from tests.support.metrics_page import CATALOGUE
 

@@ -121,13 +121,6 @@ shardId-000000000001  ok        340 ms  a:1    child of 0
 shardId-000000000007  ok          0 ms  a:1    goes to a:2
 7 open shards: 1 stopped, 1 parked, 1 failing, 1 unknown, 1 lagging, 2 ok; 1 ended; furthest behind: 2 h"""
 
-HOSTS = """\
-host  leases  share   KB/s
-a          5    71%  512.2
-b          1    14%    0.0
-java       1    14%    0.0
-unbalanced: the largest share has 4 leases more than the smallest"""
-
 
 def test_leases(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
     assert printed(listings.leases_listing(fleet, fleet.open_shards), monkeypatch) == LEASES
@@ -152,10 +145,6 @@ def test_workers(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_lag(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
     assert printed(listings.lag_listing(fleet), monkeypatch) == LAG
-
-
-def test_shares_by_host(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert printed(listings.shares_listing(fleet, "host"), monkeypatch) == HOSTS
 
 
 def test_a_name_cannot_break_out_of_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,16 +172,9 @@ def test_durations(seconds: float | None, text: str) -> None:
     assert listings.duration(seconds) == text
 
 
-def test_a_living_worker_without_leases_is_part_of_the_balance_unless_it_is_drained(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    leases = [Lease(f"shardId-{number:012}", TRIM_HORIZON, owner="a") for number in range(2)]
-    reports = [WorkerReport("a", NOW_S - 5), WorkerReport("b", NOW_S - 5)]
-    idle = fleet_status(leases, reports, None, NOW_S, ViewRules(lease_duration_s=10.0))
-    assert "b            0     0%   0.0\nunbalanced" in printed(listings.shares_listing(idle, "worker"), monkeypatch)
-    reports[1] = WorkerReport("b", NOW_S - 5, mld={"version": "0.2.0", "drain": "by me"})
-    drained = fleet_status(leases, reports, None, NOW_S, ViewRules(lease_duration_s=10.0))
-    assert printed(listings.shares_listing(drained, "worker"), monkeypatch).endswith("\nbalanced")
+def test_a_drained_worker_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = [WorkerReport("b", NOW_S - 5, mld={"version": "0.2.0", "drain": "by me"})]
+    drained = fleet_status([], reports, None, NOW_S, ViewRules(lease_duration_s=10.0))
     assert "drained by me" in printed(listings.workers_listing(drained), monkeypatch)
 
 

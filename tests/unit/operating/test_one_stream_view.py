@@ -18,8 +18,7 @@ from mld.operating.naming import in_stream, of_stream, require_form, stream_id_i
 from mld.operating.options import Asked
 from mld.operating.plan import ActPlan, ActRefusedError, Change, RawTable, create, raw_table, remove, rewrite
 from mld.operating.points import Point, PointKind
-from mld.operating.resetting import resolve
-from mld.operating.restoring import Saved, of_its_stream, restore_from
+from mld.operating.resetting import Saved, of_its_stream, resolve, restore_from
 from mld.properties.settings import StreamSetting
 from mld.properties.values import StreamArn
 from mld.tracking import stream_list

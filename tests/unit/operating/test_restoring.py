@@ -14,7 +14,7 @@ from mld.leases.lease import Lease
 from mld.leases.rows import new_row
 from mld.operating.backup import BackupHeader, write_backup
 from mld.operating.plan import ActRefusedError, raw_table
-from mld.operating.restoring import Restoration, Saved, read_saved, require_same_table
+from mld.operating.resetting import Restoration, Saved, read_saved, require_same_table
 from mld.shards.graph import ShardGraph
 from tests.support.changes import operation_of, request_for
 from tests.unit.shards.twins import GRAPH_S, done, row, sid

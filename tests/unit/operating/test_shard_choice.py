@@ -8,7 +8,7 @@ import pytest
 
 from mld.core.positions import TRIM_HORIZON
 from mld.leases.lease import Lease
-from mld.operating.iam_policy import statements_of
+from mld.operating.generate import statements_of
 from mld.operating.naming import chosen_shard, lease_of
 from mld.operating.plan import ActRefusedError
 from mld.operating.stream_access import by_stream

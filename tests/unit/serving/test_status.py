@@ -19,8 +19,7 @@ from mld.metrics.declaring import Instant
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.rings import History
 from mld.metrics.shard import ShardActivity
-from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
-from mld.operating.verdicts import RANKS
+from mld.operating.fleet_status import RANKS, FleetStatus, ViewRules, fleet_status
 from mld.serving.status import Moment, StatusView, document, encoded
 from mld.serving.web_pages import page_and_policy, takes_gzip
 
