@@ -190,7 +190,7 @@ def test_a_narrow_terminal_shows_short_ids_each_on_one_line(
     status = fleet_status(leases, [], None, NOW_S, ViewRules(lease_duration_s=10.0))
     monkeypatch.setattr(printing, "PLAIN_WIDTH", columns)
     text = printed(listings.leases_listing(status, status.shards), monkeypatch)
-    assert [line.split()[0] for line in text.splitlines()[1:3]] == [shard, OF_A_TABLE]
+    assert f"\n{shard} " in text and f"\n{OF_A_TABLE} " in text
     assert text.count(f" {owner} ") == 2
 
 
