@@ -204,7 +204,13 @@ class InitialPositionSetting:
         return self.kind.value if self.timestamp_s is None else f"{self.kind.value} {self.timestamp_s}"
 
 
-_PARTITIONS = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"))
+_PARTITIONS = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"), ("us-isob-", "aws-iso-b"), ("us-iso-", "aws-iso"))
+"""Prefixes of regions, and the partitions that they are in; every other region is in ``aws``."""
+
+
+def partition_of(region: str) -> str:
+    """Return the second part of the ARNs of a region."""
+    return next((partition for prefix, partition in _PARTITIONS if region.startswith(prefix)), "aws")
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +256,7 @@ class StreamArn:
     def regions_partition(self) -> str | None:
         """The partition that its region belongs to where the ARN names another one, of those that are told apart by the
         names of their regions; None if they agree."""
-        of_region = next((name for prefix, name in _PARTITIONS if self.region.startswith(prefix)), "aws")
+        of_region = partition_of(self.region)
         names = {"aws", *(name for _, name in _PARTITIONS)}
         return of_region if self.partition != of_region and self.partition in names else None
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from mld.core.clock import Clock
 from mld.core.error_boundary import kept_running
-from mld.metrics.liveness import LateLoop
+from mld.metrics.instruments import LateLoop
 
 log = logging.getLogger(__name__)
 

@@ -145,7 +145,8 @@ class OtherServices:
             headers = request.headers | {"content-length": str(len(body))}
             request = HttpRequest(request.method, request.target, headers, body)
         try:
-            backend = call.service.backend or call.service.name
+            backend = call.service.backend
+            assert backend is not None, "the others have models of ours"
             app = self._apps.get(backend) or self._apps.setdefault(backend, self._importing.result()(backend))
             response = self._run(app, request, call.account)
         except Exception as error:

@@ -1,7 +1,16 @@
-"""Finds the service that a request is for, and answers those for any other service. Pure.
+"""Finds the service and the account that a request is for, and answers those for any other service. Pure, but for the
+accounts that it learns.
 
 Every request to these services is a POST to ``/``, with the operation in a header or in a form. Nothing else is passed
 on, so that no other service of moto, none of its pages and none of its controls (``/moto-api``) can be reached.
+
+The embedded AWS has no passwords and no IAM; it tells accounts apart by the access key of the signature alone:
+
+* an access key of twelve digits is the account of that number (as in other stand-ins for AWS);
+* a key that STS gave for a role is of the role's account;
+* every other key is of the account 123456789012.
+
+Every account may read and write the streams of every other one, if it names them by ARN.
 """
 
 from __future__ import annotations
@@ -12,11 +21,40 @@ from dataclasses import dataclass
 from urllib.parse import parse_qs
 from xml.sax.saxutils import escape
 
-from mld.local.accounts import Accounts
 from mld.local.encodings import CBOR, encoding_of
 from mld.local.http import HttpRequest, HttpResponse
 from mld.local.kinesis import json_api
+from mld.local.kinesis.errors import ACCOUNT
 from mld.local.kinesis.model import REGION
+
+_CREDENTIAL = re.compile(r"Credential=([^/]+)/")
+_NUMBER = re.compile(r"\d{12}")
+_KEY_GIVEN = re.compile(rb"<AccessKeyId>([^<]+)</AccessKeyId>")
+_ROLE_GIVEN = re.compile(rb"<Arn>arn:aws[^:<]*:sts::(\d{12}):")
+_KEYS_MAX = 10_000
+"""Keys remembered; the oldest are forgotten first."""
+
+
+class Accounts:
+    """Mutable: STS's answers are shown to it."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, str] = {}
+
+    def of(self, authorization: str) -> str:
+        """Return the account of a request with this Authorization header."""
+        credential = _CREDENTIAL.search(authorization)
+        key = credential[1] if credential else ""
+        return key if _NUMBER.fullmatch(key) else self._given.get(key, ACCOUNT)
+
+    def learn(self, answer: bytes) -> None:
+        """Remember the account of the key that this answer of STS gives, if it gives one."""
+        key, role = _KEY_GIVEN.search(answer), _ROLE_GIVEN.search(answer)
+        if key and role:
+            self._given[key[1].decode("latin-1")] = role[1].decode()
+            if len(self._given) > _KEYS_MAX:
+                del self._given[next(iter(self._given))]
+
 
 KINESIS = "kinesis"
 DYNAMODB = "dynamodb"
@@ -41,6 +79,10 @@ class ServedService:
     version: str | None = None
     backend: str | None = None
     """moto's name of it; None for those that we model ourselves."""
+
+    @property
+    def is_ours(self) -> bool:
+        return self.backend is None
 
 
 SERVED = (

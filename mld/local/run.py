@@ -17,7 +17,7 @@ from urllib.request import getproxies
 
 from mld.core.errors import MldError
 from mld.core.extras import require
-from mld.local.accounts import DEFAULT_ACCOUNT
+from mld.local.kinesis.errors import ACCOUNT
 from mld.local.kinesis.model import REGION, SHARD_LIMIT
 from mld.local.routing import NAMES
 from mld.local.server import DEFAULT_HOST, DEFAULT_PORT, EmbeddedServer, serve
@@ -39,7 +39,7 @@ class FirstStream:
 
     name: str
     shards: int = 1
-    account: str = DEFAULT_ACCOUNT
+    account: str = ACCOUNT
     region: str = REGION
 
 
@@ -52,7 +52,7 @@ def first_stream(text: str) -> FirstStream:
             f"{text!r} is no stream: write NAME:SHARDS, as in orders:4, or the ARN of a Kinesis stream before the "
             f"colon; at most {SHARD_LIMIT} shards"
         )
-    account, region = found["account"] or DEFAULT_ACCOUNT, found["region"] or REGION
+    account, region = found["account"] or ACCOUNT, found["region"] or REGION
     return FirstStream(found["name"], int(found["shards"] or 1), account, region)
 
 

@@ -2,7 +2,7 @@
 
 A thin shell: it reads the clock, hands each request to the model, writes the answer, and wakes the subscriptions of
 shards that changed. It listens on the loopback interface unless told otherwise. There is no authentication: of a
-request's signature only the region and the access key are used (`mld.local.accounts`). So `mld.core.webrule` keeps the
+request's signature only the region and the access key are used (`mld.local.routing`). So `mld.core.webrule` keeps the
 pages of browsers out.
 """
 
@@ -16,18 +16,17 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 
 from mld.core.webrule import FORBIDDEN, WebRule
 from mld.local import control, encodings
-from mld.local.accounts import DEFAULT_ACCOUNT, Accounts
-from mld.local.dynamo_streams import DynamoStreamsError, TableStreams
+from mld.local.control import Fault, FaultPlan
+from mld.local.dynamo_streams import TableStreams
 from mld.local.dynamo_streams import model as table_streams
 from mld.local.encodings import JSON, Encoding, encoding_of
 from mld.local.fallback import OtherServices
-from mld.local.faults import Fault, FaultPlan
 from mld.local.http import Connections, HttpConnection, HttpRequest, HttpResponse, Peer
 from mld.local.kinesis import Kinesis, KinesisError, StateDelays, json_api
-from mld.local.kinesis.errors import ServiceError
+from mld.local.kinesis.errors import ACCOUNT, ServiceError
 from mld.local.kinesis.model import REGION
 from mld.local.kinesis.subscription import Finished, Idle, ShardSubscription, SubscriptionEvent, event_json
-from mld.local.routing import DYNAMODB_STREAMS, KINESIS, STS, Call, error_answer, identify, unknown_service
+from mld.local.routing import DYNAMODB_STREAMS, KINESIS, STS, Accounts, Call, error_answer, identify, unknown_service
 from mld.local.table_changes import TableEvent
 
 log = logging.getLogger(__name__)
@@ -108,7 +107,7 @@ class EmbeddedServer:
         for kinesis in self._kinesis_models.values():
             kinesis.enforce = enforce
 
-    def kinesis(self, region: str = REGION, account: str = DEFAULT_ACCOUNT) -> Kinesis:
+    def kinesis(self, region: str = REGION, account: str = ACCOUNT) -> Kinesis:
         """Return the model of one account in one region."""
         place = (account, region)
         if place not in self._kinesis_models:
@@ -137,40 +136,19 @@ class EmbeddedServer:
             try:
                 request.body = encoding_of(request.headers).read(request.body)
             except KinesisError as error:
-                return self._refusal(JSON, error)
+                return self._answer(JSON, json_api.error_body(error.code, error.message), error.status)
         fault = self.faults.take(service, operation, request.body) or _NO_FAULT
         if service == KINESIS and operation == "SubscribeToShard":
             return self._subscribe(call, request, peer, fault)
-        if service == KINESIS and fault is _NO_FAULT:
-            return self._kinesis(call, request)
-        if service == DYNAMODB_STREAMS and fault is _NO_FAULT:
-            return self._dynamo_streams(call, request)
+        if call.service.is_ours and fault is _NO_FAULT:
+            return self._modelled(call, request)
         return self._answer_later(call, request, peer, fault)
 
-    def _kinesis(self, call: Call, request: HttpRequest, *, empty: bool = False) -> HttpResponse:
-        encoding, operation = encoding_of(request.headers), call.operation
+    def _modelled(self, call: Call, request: HttpRequest, *, empty: bool = False) -> HttpResponse:
+        """Return the answer of one of our models."""
         try:
-            answer = json_api.dispatch(self._finder(call), operation, request.body, self.now(), empty=empty)
-        except KinesisError as error:
-            return self._refusal(encoding, error)
-        except Exception:
-            # A bug of the model must not look like a network failure to the client.
-            log.exception(
-                "The embedded Kinesis failed", extra={"action": "local_kinesis_failed", "operation": operation}
-            )
-            failure = KinesisError("InternalFailure", f"{operation} failed; see the server's log", 500)
-            return self._refusal(encoding, failure)
-        if operation not in json_api.READ_ONLY:
-            self._wake_all()
-        for stream, shard_id in answer.touched:
-            self._wake((answer.account, call.region, stream, shard_id))
-        return self._answer(encoding, answer.body)
-
-    def _finder(self, call: Call) -> json_api.KinesisFinder:
-        return lambda account: self.kinesis(call.region, account or call.account)
-
-    def _dynamo_streams(self, call: Call, request: HttpRequest, *, empty: bool = False) -> HttpResponse:
-        try:
+            if call.service.name == KINESIS:
+                return self._kinesis(call, request, empty=empty)
             body = table_streams.dispatch(
                 self.dynamo_streams,
                 call.operation,
@@ -180,51 +158,58 @@ class EmbeddedServer:
                 region=call.region,
                 empty=empty,
             )
+            return HttpResponse(body, 200, table_streams.CONTENT_TYPE, self._request_id())
         except ServiceError as error:
-            return self._dynamo_refusal(error)
+            return self._refusal(call, request, error)
         except Exception:
-            log.exception(
-                "The embedded DynamoDB Streams failed",
-                extra={"action": "local_dynamo_streams_failed", "operation": call.operation},
-            )
-            failure = f"{call.operation} failed; see the server's log"
-            return self._dynamo_refusal(DynamoStreamsError("InternalServerError", failure, 500))
-        return HttpResponse(body, 200, table_streams.CONTENT_TYPE, self._request_id())
+            # A bug of the model must not look like a network failure to the client.
+            service, operation = call.service.name, call.operation
+            fields = {"action": "local_model_failed", "service": service, "operation": operation}
+            log.exception("The embedded AWS failed", extra=fields)
+            code = "InternalFailure" if service == KINESIS else "InternalServerError"
+            return self._refusal(call, request, ServiceError(code, f"{operation} failed; see the server's log", 500))
 
-    def _dynamo_refusal(self, error: ServiceError) -> HttpResponse:
-        body = table_streams.error_body(error)
-        return HttpResponse(body, error.status, table_streams.CONTENT_TYPE, self._request_id())
+    def _kinesis(self, call: Call, request: HttpRequest, *, empty: bool) -> HttpResponse:
+        def find(account: str | None) -> Kinesis:
+            return self.kinesis(call.region, account or call.account)
+
+        answer = json_api.dispatch(find, call.operation, request.body, self.now(), empty=empty)
+        if call.operation not in json_api.READ_ONLY:
+            self._wake_all()
+        for stream, shard_id in answer.touched:
+            self._wake((answer.account, call.region, stream, shard_id))
+        return self._answer(encoding_of(request.headers), answer.body)
 
     async def _expire(self, peer: Peer) -> None:
-        peer.respond(control.answer({"expired": await self._others.expire()}))
+        peer.respond(control.json_answer({"expired": await self._others.expire()}))
 
     async def _answer_later(self, call: Call, request: HttpRequest, peer: Peer, fault: Fault) -> None:
         if fault.delay_s:
             await asyncio.sleep(fault.delay_s)
         response = None
         if fault.empty or fault.after or fault.is_late_only:
-            if call.service.name == KINESIS:
-                response = self._kinesis(call, request, empty=fault.empty)
-            elif call.service.name == DYNAMODB_STREAMS:
-                response = self._dynamo_streams(call, request, empty=fault.empty)
+            if call.service.is_ours:
+                response = self._modelled(call, request, empty=fault.empty)
             else:
                 response = await self._others.answer(call, request)
                 if call.service.name == STS:
                     self._accounts.learn(response.body)
         if fault.drop:
             peer.abort()
-        elif fault.code and call.service.name == DYNAMODB_STREAMS:
-            peer.respond(self._dynamo_refusal(fault.refusal))
         elif fault.code:
-            peer.respond(self._refusal(encoding_of(request.headers), fault.refusal))
+            peer.respond(self._refusal(call, request, fault.refusal))
         elif response is not None:
             peer.respond(response)
 
     def _answer(self, encoding: Encoding, body: bytes, status: int = 200) -> HttpResponse:
         return HttpResponse(encoding.write(body), status, encoding.content_type, self._request_id())
 
-    def _refusal(self, encoding: Encoding, error: KinesisError) -> HttpResponse:
-        return self._answer(encoding, json_api.error_body(error.code, error.message), error.status)
+    def _refusal(self, call: Call, request: HttpRequest, error: ServiceError) -> HttpResponse:
+        if call.service.name == DYNAMODB_STREAMS:
+            body = table_streams.error_body(error)
+            return HttpResponse(body, error.status, table_streams.CONTENT_TYPE, self._request_id())
+        body = json_api.error_body(error.code, error.message)
+        return self._answer(encoding_of(request.headers), body, error.status)
 
     def _request_id(self) -> list[tuple[str, str]]:
         self._requests += 1
@@ -240,14 +225,14 @@ class EmbeddedServer:
             if fault.drop:
                 peer.abort()
             else:
-                peer.respond(self._refusal(encoding, fault.refusal))
+                peer.respond(self._refusal(call, request, fault.refusal))
             return
         try:
             fields = json_api.parse(request.body)
             account = fields.account() or call.account
             subscription, watch = json_api.open_subscription(self.kinesis(call.region, account), fields, self.now())
         except KinesisError as error:
-            peer.respond(self._refusal(encoding, error))
+            peer.respond(self._refusal(call, request, error))
             return
         # Another subscription may just have been taken over: its own stream has to notice.
         self._wake((account, call.region, *watch))

@@ -23,7 +23,7 @@ from mld.metrics.declaring import (
     metrics_of,
     shown,
 )
-from mld.metrics.liveness import Progress
+from mld.metrics.instruments import Progress
 from mld.metrics.operations import ABSENT, OPERATIONS
 from mld.metrics.shard import ShardActivity, ShardMetrics, nobody_asks, none_waits
 from mld.metrics.worker import SparkFigures, TableMetrics, WorkerMetrics

@@ -30,8 +30,7 @@ from mld.metrics.declaring import (
     tally,
     total,
 )
-from mld.metrics.instruments import Calls, Spread, Tally
-from mld.metrics.liveness import Progress
+from mld.metrics.instruments import Calls, Progress, Spread, Tally
 from mld.metrics.operations import ShardEndCounts
 
 EMPTY_FETCHES_MAX = 256

@@ -21,16 +21,15 @@ from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import MldError
 from mld.core.turns import in_turns
-from mld.logging.log_stream import QueuedStream
+from mld.logging.logs import QueuedStream
 from mld.metrics.declaring import Instant
-from mld.metrics.liveness import LateLoop
+from mld.metrics.instruments import LateLoop
 from mld.metrics.registry import Identity, Metrics
-from mld.metrics.rings import History
 from mld.metrics.worker import SparkFigures
 from mld.operating.fleet_reader import FleetReader
 from mld.operating.fleet_status import NO_READER, THROTTLED, FleetStatus
 from mld.properties.redaction import Scrubber
-from mld.serving.status import Document, Moment, StatusView, document, encoded
+from mld.serving.status import Document, History, Moment, StatusView, document, encoded
 
 READ_SHARE = 1 / 3
 """The table is read once nothing was heard of it for this share of the lease duration."""

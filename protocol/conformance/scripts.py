@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from mld.protocol.conformance.driver import CommandStartError, ExaminedChild, started
 from mld.protocol.conformance.rules import Report, Rule, RuleVerdict
-from mld.protocol.conformance.session import SHARD_END, Replies, Session, SessionOver
+from mld.protocol.conformance.session import (
+    SHARD_END,
+    CommandStartError,
+    ExaminedChild,
+    Replies,
+    Session,
+    SessionOver,
+    started,
+)
 from mld.protocol.messages import ActionName, CheckpointErrorName, Record, StreamLabel
 
 FIRST_SEQUENCE = 49590338271490256608559692538361571095921575989136588898

@@ -35,9 +35,8 @@ from mld.leases.lease import Lease, ShardStatus
 from mld.leases.rows import new_row, parse_row, status_values
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Identity, Metrics
-from mld.metrics.rings import History
 from mld.operating.fleet_status import ViewRules, fleet_status, fleet_status_steps
-from mld.serving.status import Moment, StatusView, document, encoded
+from mld.serving.status import History, Moment, StatusView, document, encoded
 from tests.benchmarks.tables import load_average, table
 from tests.integration.world import ASSIGNED, ENVIRONMENT
 from tests.support.daemon import Daemon, child_command

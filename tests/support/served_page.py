@@ -19,10 +19,9 @@ from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease, ShardStatus
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Identity, Metrics
-from mld.metrics.rings import History
 from mld.operating.fleet_status import ViewRules, fleet_status
 from mld.serving.http import HttpAnswer, HttpServer, Question, text_answer
-from mld.serving.status import Moment, StatusView, encoded
+from mld.serving.status import History, Moment, StatusView, encoded
 from mld.serving.web_pages import HTML, JSON, page_and_policy
 from tests.support.patience import PATIENCE_S
 

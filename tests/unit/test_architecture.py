@@ -196,7 +196,7 @@ PURE = (
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "mld/local/kinesis").glob("*.py"))),
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "mld/local/dynamo_streams").glob("*.py"))),
     "mld/local/kinesis/tokens.py",
-    "mld/local/accounts.py",
+    "mld/local/routing.py",
     "protocol/messages.py",
     "protocol/codec.py",
     "protocol/framed.py",

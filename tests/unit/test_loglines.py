@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from mld.aws.boundary import Surprises
 from mld.core.stream_ids import working_for
-from mld.logging import log_stream, logs
+from mld.logging import logs
 from mld.logging.logs import INDENT, Guarded, JsonLines, TextFormatter, WithPriority
 from mld.properties.redaction import Scrubber
 from tests.support.patience import PATIENCE_S
@@ -168,12 +168,12 @@ def test_a_line_that_the_locale_cannot_show_is_not_lost(monkeypatch: pytest.Monk
 
 def test_a_reader_that_stops_holds_up_nobody_and_hears_what_it_missed() -> None:
     reading, writing = os.pipe()
-    stream = log_stream.QueuedStream(writing, "utf-8")
+    stream = logs.QueuedStream(writing, "utf-8")
     handler = logging.StreamHandler(stream)
-    log_stream.log.addHandler(handler)
+    logs.log.addHandler(handler)
     try:
         line = "x" * 1023 + "\n"
-        count = 2 * log_stream.QUEUED_BYTES_MAX // len(line)
+        count = 2 * logs.QUEUED_BYTES_MAX // len(line)
         for _ in range(count):
             stream.write(line)
         with os.fdopen(reading, encoding="utf-8") as log:
@@ -181,10 +181,10 @@ def test_a_reader_that_stops_holds_up_nobody_and_hears_what_it_missed() -> None:
             read = next(number for number, one in enumerate(lines) if one != line)
             stream.write(line)
             assert next(lines) == line, "it goes on"
-        assert 0 < log_stream.QueuedStream.dropped_total == count - read
+        assert 0 < logs.QueuedStream.dropped_total == count - read
     finally:
-        log_stream.log.removeHandler(handler)
-        log_stream.QueuedStream.dropped_total = 0
+        logs.log.removeHandler(handler)
+        logs.QueuedStream.dropped_total = 0
         os.close(writing)
 
 

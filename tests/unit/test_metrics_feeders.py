@@ -22,7 +22,7 @@ from mld.core.errors import AwsError, IteratorExpiredError, StreamThrottledError
 from mld.core.steps import finish
 from mld.fleet.report.platform import LoadUnreadableError
 from mld.local.kinesis import PutEntry
-from mld.logging.log_stream import QUEUED_BYTES_MAX, QueuedStream
+from mld.logging.logs import QUEUED_BYTES_MAX, QueuedStream
 from mld.metrics.declaring import Instant, JavaMetric, Metric
 from mld.metrics.instruments import SpreadValue
 from mld.metrics.operations import (

@@ -10,7 +10,7 @@ import pytest
 
 from mld.core.errors import StreamUnavailableError
 from mld.fleet.heartbeat_writer import HEARTBEATS
-from mld.metrics.liveness import PERIODS
+from mld.metrics.instruments import PERIODS
 from mld.metrics.registry import RENEWALS
 from mld.retrieval.polling import CALL_TIMEOUT_S
 from mld.retrieval.reader import SAY_EVERY_S

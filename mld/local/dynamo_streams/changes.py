@@ -15,7 +15,7 @@ from decimal import Decimal, InvalidOperation
 from enum import Enum
 from typing import Any
 
-from mld.local.accounts import partition_of
+from mld.properties.values import partition_of
 
 DynamoItem = Mapping[str, Any]
 

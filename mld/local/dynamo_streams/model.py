@@ -16,9 +16,8 @@ from typing import Any
 from mld.local.dynamo_streams.changes import ItemChange, TableStreamKey, ViewType
 from mld.local.dynamo_streams.table_stream import ChangeShard, DynamoStreamsError, TableStream, index_of, not_found
 from mld.local.kinesis.errors import ServiceError
+from mld.local.kinesis.json_api import OperationRequest, parse
 from mld.local.kinesis.json_api import error_body as plain_error_body
-from mld.local.kinesis.json_api import parse
-from mld.local.kinesis.operations import OperationRequest
 from mld.local.kinesis.shard import Bucket
 from mld.local.kinesis.tokens import pack, unpack
 

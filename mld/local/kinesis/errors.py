@@ -8,7 +8,6 @@ The refusal of an operation by a service that the embedded AWS models itself.
 from __future__ import annotations
 
 from mld.core.errors import MldError
-from mld.local.accounts import DEFAULT_ACCOUNT
 
 
 class ServiceError(MldError):
@@ -21,7 +20,8 @@ class ServiceError(MldError):
         self.status = status
 
 
-ACCOUNT = DEFAULT_ACCOUNT
+ACCOUNT = "123456789012"
+"""That of callers who name none."""
 
 
 class KinesisError(ServiceError):

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mld.core.streams import IteratorType, StartingPoint
-from mld.local.accounts import partition_of
 from mld.local.kinesis import errors
 from mld.local.kinesis.errors import ACCOUNT
 from mld.local.kinesis.records import (
@@ -30,6 +29,7 @@ from mld.local.kinesis.shard import FilterType, ListFilter, ShardState, matches
 from mld.local.kinesis.stream_state import ON_DEMAND_SHARDS, RETENTION_H_MAX, Consumer, Stream
 from mld.local.kinesis.subscription import TAKEOVER_S, ShardSubscription
 from mld.local.kinesis.tokens import ListShardsToken, ShardIterator, decode_iterator, decode_list_token
+from mld.properties.values import partition_of
 
 REGION = "us-east-1"
 SHARD_LIMIT = 10_000

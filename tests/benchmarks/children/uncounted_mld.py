@@ -24,8 +24,7 @@ from mld.daemon import assembly
 from mld.daemon import process as daemon
 from mld.fleet.heartbeat_writer import HeartbeatWriter
 from mld.leases.keeper import LeaseKeeper
-from mld.metrics.instruments import Amounts, Calls, Spread, Tally
-from mld.metrics.liveness import Progress
+from mld.metrics.instruments import Amounts, Calls, Progress, Spread, Tally
 from mld.metrics.operations import RenewalCounts
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardMetrics

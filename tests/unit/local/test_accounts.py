@@ -10,7 +10,8 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from mld.local.accounts import DEFAULT_ACCOUNT, Accounts
+from mld.local.kinesis.errors import ACCOUNT as DEFAULT_ACCOUNT
+from mld.local.routing import Accounts
 from tests.support.patience import PATIENCE_S
 from tests.support.servers import EmbeddedAws
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.local.faults import FaultError, FaultPlan, parse_fault
+from mld.local.control import FaultError, FaultPlan, parse_fault
 
 
 def hits(

@@ -7,8 +7,8 @@ import pytest
 from mld.core.errors import StreamError
 from mld.core.steps import finish
 from mld.metrics.registry import Metrics
-from mld.metrics.rings import SHARDS_MAX, STEP_FIRST_S, STEP_LAST_S, VALUES_MAX, History
 from mld.metrics.shard import ShardActivity, ShardMetrics
+from mld.serving.status import SHARDS_MAX, STEP_FIRST_S, STEP_LAST_S, VALUES_MAX, History
 
 HOUR_S = 3600.0
 

@@ -10,7 +10,7 @@ import pytest
 
 from mld.daemon.signals import HangUp, meaning_of_hang_up
 from mld.daemon.systemd import Announcements, LifePhase, ServiceManager, claim_supervision
-from mld.metrics.liveness import LateLoop
+from mld.metrics.instruments import LateLoop
 
 Told = list[str]
 KEEPALIVE_S, GRACE_S = 15.0, 25.0

@@ -17,10 +17,9 @@ from mld.fleet.values import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Identity, Metrics
-from mld.metrics.rings import History
 from mld.metrics.shard import ShardActivity
 from mld.operating.fleet_status import RANKS, FleetStatus, ViewRules, fleet_status
-from mld.serving.status import Moment, StatusView, document, encoded
+from mld.serving.status import History, Moment, StatusView, document, encoded
 from mld.serving.web_pages import page_and_policy, takes_gzip
 
 NOW_S = 1_763_661_600
