@@ -182,7 +182,7 @@ WORKER = "f2bea819-e548-4c5d-a607-dde05e93434b"
 OF_A_TABLE = "shardId-00000001541626099285-f35f62ef"
 
 
-@pytest.mark.parametrize(("columns", "shard", "owner"), [(200, shard_id(3), WORKER), (110, "3", "f2bea819…")])
+@pytest.mark.parametrize(("columns", "shard", "owner"), [(200, shard_id(3), WORKER), (112, "3", "f2bea819…")])
 def test_a_narrow_terminal_shows_short_ids_each_on_one_line(
     columns: int, shard: str, owner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
