@@ -41,7 +41,7 @@ _GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
 _ELSEWHERE = {
     "mld.operating.act_commands": (
         *("drain", "export", "move", "pause", "release", "reset", "restart-child", "restore"),
-        *("resume", "skip", "teardown"),
+        *("resume", "skip"),
     ),
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "systemd-unit", "table"),
     "mld.operating.here": ("log-level", "status", "tap"),

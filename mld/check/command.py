@@ -33,18 +33,13 @@ from mld.properties.redaction import printable, where
 from mld.properties.remarks import ConfigurationError, Level, Remark
 from mld.properties.settings import Settings, StreamSetting
 from mld.properties.spark import CONF_PREFIX, PREFIX, PROGRAM
-from mld.properties.values import ChildFailurePolicy, ClientVersionConfig, FormerStreams, HeartbeatSetting
+from mld.properties.values import ChildFailurePolicy, ClientVersionConfig, HeartbeatSetting
 from mld.protocol.command import split_command
 from mld.protocol.messages import Dialect
 
 UNKNOWN = "?"
 _OWN = ("consumerArn", "credentials", "executableName")
 """Properties of a stream that are shown as they are given; the table of all values has them as well."""
-_FORMER = {
-    FormerStreams.KEEP: "is read on",
-    FormerStreams.STOP: "is no longer read, and its rows are kept",
-    FormerStreams.DELETE: "is no longer read, and its rows are deleted after {wait}",
-}
 
 
 def streams_of(loaded: LoadedConfiguration) -> list[dict[str, Any]]:
@@ -63,30 +58,6 @@ def _stream(one: StreamSetting, settings: Settings, shown: Mapping[str, str | No
         "identifier": f"{account}:{one.stream_name}:{epoch}",
         "initialPosition": str(one.initial_position),
     } | {name: shown.get(key_of_stream(one.name, name)) for name in _OWN}
-
-
-def print_streams(console: Console, streams: Sequence[dict[str, Any]], settings: Settings) -> None:
-    """Print a table with a line for each stream, and what is not known yet."""
-    table = Table(title=f"Streams ({len(streams)})", title_justify="left")
-    for title in ("name", "stream", "region", "identifier in the lease table", "starts at", "record processor"):
-        table.add_column(title, overflow="fold")
-    for one in streams:
-        cells = (one["name"], one["streamName"], one["region"], one["identifier"], one["initialPosition"])
-        command = one["executableName"] or "executableName"
-        table.add_row(*(Text(printable(cell or UNKNOWN)) for cell in (*cells, command)))
-    console.print(table)
-    for note in _notes(streams, settings):
-        console.print(Text(note, style="dim"), soft_wrap=True)
-
-
-def _notes(streams: Sequence[dict[str, Any]], settings: Settings) -> Iterator[str]:
-    if any(UNKNOWN in one["identifier"] for one in streams):
-        yield (
-            "? is known when the daemon runs: the account is that of the stream's credentials, the epoch what the "
-            "lease table has for the stream, else the time of its creation."
-        )
-    wait = f"{settings.shards.former_streams_wait_s:g} s"
-    yield f"A stream that leaves the list {_FORMER[settings.shards.former_streams].format(wait=wait)}."
 
 
 KEY = "mld.protocolVersion"
@@ -193,8 +164,6 @@ def print_check(
     hidden = len(loaded.effective) - len(shown)
     if hidden:
         console.print(f"{hidden} more keys are at their defaults; --all shows them.", style="dim")
-    if loaded.settings.is_multi_stream:
-        print_streams(console, streams_of(loaded), loaded.settings)
     console.print(_line(failures_in_words(loaded.settings)), soft_wrap=True)
     if sessions is not None:
         for line in _session_lines(loaded.settings.application_name, sessions):

@@ -54,8 +54,8 @@ def move(asked: Asked) -> None:
     async def plan(seen: PlanInput) -> ActPlan:
         from mld.operating.steering import plan_move
 
-        reader = seen.reader
-        return plan_move(await reader.look(), shard, worker, is_3x=await reader.is_3x(), now_s=reader.clock.wall())
+        is_3x, now_s = await seen.reader.is_3x(), seen.reader.clock.wall()
+        return plan_move(seen.fleet, shard, worker, is_3x=is_3x, now_s=now_s)
 
     _act("mld move", asked, plan)
 
@@ -72,9 +72,8 @@ def release(asked: Asked, of_worker: str | None) -> None:
     async def plan(seen: PlanInput) -> ActPlan:
         from mld.operating.steering import plan_release, shards_of
 
-        fleet, reader = await seen.reader.look(), seen.reader
-        named = asked.words if of_worker is None else shards_of(fleet, of_worker)
-        return plan_release(fleet, named, reader.settings.leases.held_max, is_3x=await reader.is_3x())
+        reader, named = seen.reader, asked.words if of_worker is None else shards_of(seen.fleet, of_worker)
+        return plan_release(seen.fleet, named, reader.settings.leases.held_max, is_3x=await reader.is_3x())
 
     _act("mld release", asked, plan)
 
@@ -106,11 +105,10 @@ def drain(asked: Asked, undo: bool, wait_s: float | None, why: str) -> None:
         place = Place(settings.lease_table.name, LEASE_TABLE_KEY)
         if seen.table.row(worker) is None:  # its report is in the table of KCL 3.0 to 3.4
             place = Place(settings.worker_metrics_table.name, REPORTS_TABLE_KEY)
-        fleet = await reader.look()
         if undo:
-            return plan_undrain(fleet, worker, place)
+            return plan_undrain(seen.fleet, worker, place)
         words, most = _words(seen, why), settings.leases.held_max
-        return plan_drain(fleet, worker, place, words, most, is_3x=await reader.is_3x())
+        return plan_drain(seen.fleet, worker, place, words, most, is_3x=await reader.is_3x())
 
     async def is_empty(seen: PlanInput) -> bool:
         clock = seen.reader.clock
@@ -133,12 +131,9 @@ def pause(asked: Asked, why: str) -> None:
     SHARD is a shard's id, or its number.
     """
 
-    async def plan(seen: PlanInput) -> ActPlan:
-        from mld.operating.steering import plan_pause
+    from mld.operating.steering import plan_pause
 
-        return plan_pause(await seen.reader.look(), asked.words[0], _words(seen, why))
-
-    _act("mld pause", asked, plan)
+    _act("mld pause", asked, lambda seen: plan_pause(seen.fleet, asked.words[0], _words(seen, why)))
 
 
 @click.command("restart-child")
@@ -151,12 +146,9 @@ def restart_child(asked: Asked, why: str) -> None:
     number.
     """
 
-    async def plan(seen: PlanInput) -> ActPlan:
-        from mld.operating.steering import plan_restart
+    from mld.operating.steering import plan_restart
 
-        return plan_restart(await seen.reader.look(), asked.words[0], _words(seen, why))
-
-    _act("mld restart-child", asked, plan)
+    _act("mld restart-child", asked, lambda seen: plan_restart(seen.fleet, asked.words[0], _words(seen, why)))
 
 
 @click.command()
@@ -164,12 +156,9 @@ def restart_child(asked: Asked, why: str) -> None:
 def resume(asked: Asked) -> None:
     """Let a paused shard go on. SHARD is a shard's id, or its number."""
 
-    async def plan(seen: PlanInput) -> ActPlan:
-        from mld.operating.steering import plan_resume
+    from mld.operating.steering import plan_resume
 
-        return plan_resume(await seen.reader.look(), asked.words[0])
-
-    _act("mld resume", asked, plan)
+    _act("mld resume", asked, lambda seen: plan_resume(seen.fleet, asked.words[0]))
 
 
 async def _is_empty(seen: PlanInput, worker: str) -> bool:
@@ -246,13 +235,8 @@ def skip(asked: Asked, records: int | None, past: str | None, only: str | None, 
     from mld.operating.skipping import SkipRange, leave_out, parse_past, skip_in
 
     (name,) = asked.words
-    if only is not None:
-        record = only
-
-        async def plan(seen: PlanInput) -> ActPlan:
-            return await leave_out(seen, name, record, path)
-
-        act("mld skip", asked, plan)
+    if (record := only) is not None:
+        act("mld skip", asked, lambda seen: leave_out(seen, name, record, path))
     stream, shard = stream_and_shard(None, name)
 
     async def work(app: Application) -> int:
@@ -272,7 +256,7 @@ def export(asked: Asked, path: Path | None, output: str) -> None:
 
     It is no snapshot: workers go on while the table is read. `mld restore` puts leases back.
     """
-    from mld.operating.retiring import export_tables
+    from mld.operating.resetting import export_tables
 
     _run_on(asked, lambda app: export_tables(app, output, path), of_whole=True)
 
@@ -297,18 +281,6 @@ def restore(asked: Asked, from_another: bool, skip_forward: bool, stream_name: s
         )
 
     _run_on(asked, work, stream=stream_name)
-
-
-@click.command()
-@asks(acts=True)
-def teardown(asked: Asked) -> None:
-    """Delete what the application has in AWS: its tables, and the fan-out consumer that it registered.
-
-    Lists first. All rows are saved in files before anything is deleted. The stream and its records stay.
-    """
-    from mld.operating.retiring import tear_down
-
-    _run_on(asked, lambda app: tear_down(app, asked), of_whole=True)
 
 
 def stream_and_shard(stream: str | None, shard: str | None) -> tuple[str | None, str | None]:

@@ -24,6 +24,7 @@ from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
 from mld.operating.backup import forget, save_rows, saved_file
 from mld.operating.fleet_reader import FleetReader, fleet_reader
+from mld.operating.fleet_status import FleetStatus
 from mld.operating.options import Asked, finish
 from mld.operating.plan import ActPlan, Change, Fate, Outcome, RawTable, Row, raw_table
 from mld.properties.redaction import printable
@@ -101,13 +102,15 @@ async def write_change(change: Change, table: LeaseTable, clock: Clock) -> Outco
 
 @dataclass(frozen=True, slots=True)
 class PlanInput:
-    """What a plan of steering is made from: a reader of the fleet, and the lease table when the command began."""
+    """What a plan of steering is made from: the lease table when the command began, what it shows of the fleet, and
+    who reads it."""
 
     reader: FleetReader
     table: RawTable
+    fleet: FleetStatus
 
 
-Planner: TypeAlias = Callable[[PlanInput], Awaitable[ActPlan]]
+Planner: TypeAlias = Callable[[PlanInput], ActPlan | Awaitable[ActPlan]]
 Waiting: TypeAlias = Callable[[PlanInput], Awaitable[bool]]
 """Waits for what a command was for; False if the time is over before."""
 
@@ -118,11 +121,13 @@ def act(command: str, asked: Asked, planner: Planner, waiting: Waiting | None = 
 
     async def acting() -> int:
         async with fleet_reader(settings) as reader:
-            seen = PlanInput(reader, await read_table(reader.calls, reader.clock))
-            plan = await planner(seen)
+            table = await read_table(reader.calls, reader.clock)
+            seen = PlanInput(reader, table, await reader.look(table.scan))
+            planned = planner(seen)
+            plan = planned if isinstance(planned, ActPlan) else await planned
 
             def save() -> Path:
-                return save_rows(command, settings, seen.table.rows, reader.clock.wall(), asked.backup_file)
+                return save_rows(command, settings, table.rows, reader.clock.wall(), asked.backup_file)
 
             async def write(report: Report) -> tuple[Sequence[Outcome], bool]:
                 outcomes = await carry_out(plan, reader.table_of, reader.clock, report=report)

@@ -7,7 +7,7 @@ operator, look again, write, give the leases back.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -32,9 +32,9 @@ from mld.operating.naming import in_stream, of_stream, only_stream, require_form
 from mld.operating.operator_hold import Observed, OperatorHold, is_operator, living, operator_hold, owners_of, refusal
 from mld.operating.options import Asked, finish
 from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, Outcome, RawTable, Row
-from mld.operating.stream_access import stream_service
+from mld.operating.stream_access import streams_of
 from mld.properties.settings import Settings, StreamSetting
-from mld.retrieval.stream_adapters import kind_of, streams_port
+from mld.retrieval.stream_adapters import kind_of
 from mld.shards.detector import NotListed, ShardDetector
 from mld.shards.graph import oldest_generation, partition_fault
 from mld.shards.identity import foreign_evidence
@@ -60,8 +60,6 @@ class Application:
     leases: LeaseTable
     streams: Streams
     clock: Clock
-    kinesis: Service | None = None
-    """What `streams` asks."""
     setting: StreamSetting | None = None
     """The one of several streams that this is about; then the settings are those of it alone."""
     stream: str | None = None
@@ -127,11 +125,6 @@ class Application:
         except TableMissingError:
             return None
         return await self.require_table()
-
-    async def require_stream_of(self, seen: Observed) -> None:
-        """Raise ActRefusedError if the rows are of another stream than the one that is configured, if there is one."""
-        if await self.stream_exists():
-            await self.shards(seen.table)
 
     async def require_nobody(self, seen: Observed, *, stop_fleet: bool) -> None:
         """Raise ActRefusedError if an owner is alive, with `stop_fleet` if it is another operator."""
@@ -205,11 +198,6 @@ class Application:
         if not listing.shards:
             raise ActRefusedError(f"ListShards names no shard of stream {self.settings.stream_name}")
         return listing.shards
-
-    async def stream_exists(self) -> bool:
-        """Return whether there is such a stream. Raises StreamError if nobody knows."""
-        listing = await self._detector().list_all(None)
-        return not (isinstance(listing, NotListed) and listing.is_missing)
 
     def hold(self, seen: Observed) -> AbstractAsyncContextManager[OperatorHold]:
         """Open a hold on leases; operators that were seen, and moved no lease while they were watched, are dead."""
@@ -316,12 +304,9 @@ async def application_of(settings: Settings, setting: StreamSetting | None = Non
     clock, is_several = LoopClock(), settings.is_multi_stream
     if setting is not None:
         settings = settings_of_one(settings, setting)
-    async with AsyncExitStack() as stack:
-        dynamo = await stack.enter_async_context(dynamo_of(settings))
-        kinesis = await stack.enter_async_context(stream_service(settings))
-        streams = streams_port(kinesis, clock, settings.stream_name, settings.stream_arn)
+    async with dynamo_of(settings) as dynamo, streams_of(settings) as streams:
         app = application_with(settings, dynamo, streams, clock)
-        yield replace(app, kinesis=kinesis, setting=setting, is_several=is_several)
+        yield replace(app, setting=setting, is_several=is_several)
 
 
 def application_with(settings: Settings, dynamo: Service, streams: Streams, clock: Clock) -> Application:

@@ -138,17 +138,19 @@ class FleetReader:
         """Beyond which lag a shard is lagging."""
         return self._rules.lag_max_s
 
-    async def look(self, *, is_throttled: bool = False) -> FleetStatus:
+    async def look(self, seen: TableScan | None = None, *, is_throttled: bool = False) -> FleetStatus:
         """Return the fleet as it is now. Raises TableError; TableMissingError if there is no lease table.
 
-        `is_throttled`: the caller knows that the table refuses writes for want of capacity.
+        `seen` is the lease table, if it was read already. `is_throttled`: the caller knows that the table refuses
+        writes for want of capacity.
         """
-        scan, (legacy_reports, legacy_lock) = await asyncio.gather(self._table.scan(), self._legacy())
+        legacy = self._legacy()
+        scan, (reports, lock) = (seen, await legacy) if seen else await asyncio.gather(self._table.scan(), legacy)
         if any(key == UNKNOWN_KEY for key, _ in scan.corrupt):
             name = self.settings.lease_table.name
             raise TableError(f"table {name} is no lease table: it has rows without the attribute {LEASE_TABLE_KEY}")
         rules = replace(self._rules, is_throttled=is_throttled)
-        return await in_turns(self.status_of(scan, legacy_reports, legacy_lock, rules))
+        return await in_turns(self.status_of(scan, reports, lock, rules))
 
     def status_of(
         self,

@@ -18,7 +18,7 @@ import click
 from mld.core.streams import StreamKind
 from mld.core.terminal import EXIT_CONFIGURATION, EXIT_OK, complain, say
 from mld.operating.naming import settings_of_one
-from mld.operating.options import Asked, asks, finish, removed_option
+from mld.operating.options import Asked, asks, finish
 from mld.properties.settings import Settings
 from mld.properties.values import BillingMode, DeadLetterKind, MetricsLevel, MetricsOutput, SchemaMode
 from mld.retrieval.stream_adapters import kind_of
@@ -169,13 +169,10 @@ def _print(text: str) -> NoReturn:
 
 @click.command("iam-policy")
 @asks()
-@removed_option("--terraform", 'the JSON is what Terraform takes, as policy = file("policy.json")')
-@removed_option("--json", "JSON is what it prints")
 @click.option("--no-create", is_flag=True, help="Without the rights to create tables and index.")
-@click.option("--operate", is_flag=True, help="With the rights that `mld teardown` needs.")
-def iam_policy(asked: Asked, no_create: bool, operate: bool) -> None:
+def iam_policy(asked: Asked, no_create: bool) -> None:
     """Print the least that the application has to be allowed, as a policy of IAM in JSON."""
-    _print(json.dumps(policy(asked.settings(), create=not no_create, operate=operate), indent=2))
+    _print(json.dumps(policy(asked.settings(), create=not no_create), indent=2))
 
 
 @click.command("table")
@@ -259,20 +256,16 @@ class Statement:
         return value if self.condition is None else value | {"Condition": self.condition}
 
 
-def policy(settings: Settings, *, create: bool = True, operate: bool = False) -> dict[str, Any]:
-    """Return the policy document.
-
-    `create` False: tables and index are made by somebody else, such as Terraform. `operate`: also what the commands
-    need that delete or export (`mld teardown`, `mld restore`).
-    """
-    statements = [one.to_json() for one in statements_of(settings, create=create, operate=operate)]
+def policy(settings: Settings, *, create: bool = True) -> dict[str, Any]:
+    """Return the policy document. `create` False: tables and index are made by somebody else, such as Terraform."""
+    statements = [one.to_json() for one in statements_of(settings, create=create)]
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-def statements_of(settings: Settings, *, create: bool, operate: bool) -> Iterator[Statement]:
+def statements_of(settings: Settings, *, create: bool) -> Iterator[Statement]:
     yield from _merged(one for stream in _each(settings) for one in _stream(stream))
     yield from _roles(settings)
-    yield from _tables(settings, create=create, operate=operate)
+    yield from _tables(settings, create=create)
     yield from _dead_letter(settings)
     if settings.schemas.mode is not SchemaMode.OFF:
         yield Statement("ReadSchemas", ("glue:GetSchemaVersion",), (ANY,))
@@ -330,7 +323,7 @@ def _stream(settings: Settings) -> Iterator[Statement]:
     yield Statement("Subscribe", ("kinesis:SubscribeToShard",), (consumer,))
 
 
-def _tables(settings: Settings, *, create: bool, operate: bool) -> Iterator[Statement]:
+def _tables(settings: Settings, *, create: bool) -> Iterator[Statement]:
     lease_table = _table_arn(settings, settings.lease_table.name)
     tables = [lease_table]
     # A fleet that comes from KCL 2.x or 3.0 to 3.4 has these two; they are looked for in any case.
@@ -351,14 +344,6 @@ def _tables(settings: Settings, *, create: bool, operate: bool) -> Iterator[Stat
         ):
             makers += ["DescribeContinuousBackups", "UpdateContinuousBackups"]
         yield Statement("CreateTables", _dynamo(*makers), tuple(tables))
-    if operate:
-        yield Statement("DeleteTables", _dynamo("DeleteTable"), tuple(tables))
-        if settings.reader.by_fan_out and settings.fanout.consumer_arn is None and not settings.fanout.deregister:
-            streams = [_stream_arn(one) for one in _each(settings) if one.fanout.consumer_arn is None]
-            consumers = [f"{stream}/consumer/{settings.fanout.consumer_name}:*" for stream in streams]
-            both = tuple(arn for pair in zip(streams, consumers, strict=True) for arn in pair)
-            if both:
-                yield Statement("DeregisterConsumer", ("kinesis:DeregisterStreamConsumer",), both)
 
 
 def _dead_letter(settings: Settings) -> Iterator[Statement]:

@@ -327,10 +327,10 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class RecordView:
-    """One record. `sub` is its number within its aggregate; None for one that is shown as it is stored."""
+    """One record. `sub` is its number within its aggregate."""
 
     sequence: str
-    sub: int | None
+    sub: int
     partition_key: str
     arrived_ms: int
     size: int
@@ -438,14 +438,14 @@ def record_value(shard_id: str, record: RecordView) -> dict[str, Any]:
     }
 
 
-def view_of(fields: Mapping[str, Any], *, is_raw: bool = False) -> RecordView:
+def view_of(fields: Mapping[str, Any]) -> RecordView:
     """Return a record as a child gets it (`processRecords`)."""
     data = base64.b64decode(fields["data"])
     return RecordView(
         sequence=fields["sequenceNumber"],
-        sub=None if is_raw else fields["subSequenceNumber"],
+        sub=fields["subSequenceNumber"],
         partition_key=fields["partitionKey"],
         arrived_ms=fields["approximateArrivalTimestamp"],
         size=len(data),
-        payload=Payload(data) if is_raw else open_payload(data),
+        payload=open_payload(data),
     )

@@ -199,10 +199,9 @@ def _chosen(asked: Asked) -> ChosenShard:
     help="trim-horizon, latest, checkpoint, a time (2h, 2026-01-31T12:00:00Z) or a sequence number.",
 )
 @click.option("-n", "--count", type=click.IntRange(min=1), default=RECORDS_SHOWN, show_default=True, help="How many.")
-@click.option("--raw", is_flag=True, help="Leave KPL aggregates and compressed payloads closed.")
 @click.option("-f", "--follow", is_flag=True, help="At the tip wait for more; so does --at latest.")
 @output_option
-def peek(asked: Asked, at: Point, count: int, raw: bool, follow: bool, output: str) -> None:
+def peek(asked: Asked, at: Point, count: int, follow: bool, output: str) -> None:
     """Show records of a shard: KPL aggregates and gzip opened, JSON laid out.
 
     SHARD is an id, or its number; STREAM:SHARD if the file names several streams. Takes no lease, and at most half of
@@ -228,7 +227,7 @@ def peek(asked: Asked, at: Point, count: int, raw: bool, follow: bool, output: s
         follows = follow or at.kind is PointKind.LATEST
         async with streams_of(shard.settings) as streams:
             reader = SpanReader(streams, LoopClock(), shard.shard_id, start.start)
-            shown = await peek_at(reader, start, count, show, follow=follows, is_raw=raw)
+            shown = await peek_at(reader, start, count, show, follow=follows)
         if reader.is_over:
             say(f"{shown} records; the shard has ended")
         elif shown < count:

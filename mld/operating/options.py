@@ -158,16 +158,6 @@ def file_and_words(words: Sequence[str], option_file: str | None, *names: str) -
     return chosen_file(option_file, file), rest
 
 
-def removed_option(name: str, instead: str) -> Callable[[F], F]:
-    """Refuse an option of an earlier version with a sentence that says what to do instead."""
-
-    def refuse(_: click.Context, __: click.Parameter, value: bool) -> None:
-        if value:
-            raise click.UsageError(f"there is no {name} any more: {instead}")
-
-    return click.option(name, is_flag=True, hidden=True, expose_value=False, callback=refuse)
-
-
 class PointType(click.ParamType[Point]):
     """``trim-horizon``, ``latest``, ``checkpoint``, a time or a sequence number, as far as `kinds` allow."""
 

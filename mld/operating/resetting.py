@@ -32,15 +32,17 @@ from mld.core.streams import (
     StreamKind,
     Streams,
 )
+from mld.core.terminal import EXIT_OK
 from mld.core.turns import a_few_at_a_time, in_turns
 from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
+from mld.operating.acting import read_table
 from mld.operating.application import Application, act_on, is_like, is_of_another_shard
-from mld.operating.backup import BackupHeader, read_backup
+from mld.operating.backup import BackupHeader, backup_name, free_name, read_backup, save_rows
 from mld.operating.naming import listed, names_of, of_stream, shard_id_of, stream_id_in, streams_in
 from mld.operating.operator_hold import Observed
-from mld.operating.options import Asked
+from mld.operating.options import Asked, show
 from mld.operating.plan import (
     ActPlan,
     ActRefusedError,
@@ -270,6 +272,27 @@ def arrival_ms(record: FramedRecord) -> int:
 
 def _reaches(page: Page, bound: int | None) -> bool:
     return bound is not None and page.last_sequence is not None and int(page.last_sequence) >= bound
+
+
+# --- export -----------------------------------------------------------------------------------------------------------
+
+
+async def export_tables(app: Application, output: str, path: Path | None) -> int:
+    """Save all rows, also those of the tables of KCL 3.0 to 3.4; the exit code. Raises BackupError, TableError."""
+    settings, now_s = app.settings, app.clock.wall()
+    first = path or free_name(Path(backup_name(settings.application_name, now_s)))
+    tables = {settings.lease_table.name: (await read_table(app.calls, app.clock)).rows}
+    for name in (settings.coordinator_state_table.name, settings.worker_metrics_table.name):
+        if found := await app.rows_of(name):
+            tables[name] = found
+    lines, values = [], []
+    for name, found in tables.items():
+        file = first if name == settings.lease_table.name else first.with_name(f"{first.stem}-{name}{first.suffix}")
+        save_rows("export", settings, found, now_s, file, name)
+        lines.append(f"{len(found)} rows of {name} are saved in {file}")
+        values.append({"table": name, "file": str(file), "rows": len(found)})
+    show(output, lines, values)
+    return EXIT_OK
 
 
 # --- restore ----------------------------------------------------------------------------------------------------------

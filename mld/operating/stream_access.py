@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from mld.aws.service import RawService
 from mld.core.clock import Clock, LoopClock
 from mld.core.errors import (
     InvalidStreamArgumentError,
@@ -99,16 +98,11 @@ def _before(position: Position) -> Position:
     return Position(str(number - 1), SUB_MAX) if number else TRIM_HORIZON
 
 
-def stream_service(settings: Settings) -> AbstractAsyncContextManager[RawService]:
-    """Open the service of the stream of a properties file. Raises StartupError."""
-    kind = kind_of(settings.stream_arn)
-    return opened(settings, service_name(kind), LABELS[kind], REQUEST_TIMEOUT_S)
-
-
 @asynccontextmanager
 async def streams_of(settings: Settings) -> AsyncIterator[Streams]:
     """Open the stream of a properties file, with its credentials and endpoint. Raises StartupError."""
-    async with stream_service(settings) as service:
+    kind = kind_of(settings.stream_arn)
+    async with opened(settings, service_name(kind), LABELS[kind], REQUEST_TIMEOUT_S) as service:
         yield streams_port(service, LoopClock(), settings.stream_name, settings.stream_arn)
 
 
@@ -206,16 +200,12 @@ async def peek_at(
     show: Callable[[RecordView], None],
     *,
     follow: bool = False,
-    is_raw: bool = False,
 ) -> int:
-    """Show so many records in order, up to the tip unless it is to `follow`; how many there were. Raises StreamError.
-
-    `is_raw`: as they are stored.
-    """
+    """Show so many records in order, up to the tip unless to `follow`; how many there were. Raises StreamError."""
     shown = 0
     while shown < count and not reader.is_over and (follow or not reader.is_at_tip):
         page = await reader.page(min(count - shown, PAGE_RECORDS))
-        for record in islice(_raw_views(page, start) if is_raw else _views(page, start), count - shown):
+        for record in islice(_views(page, start), count - shown):
             show(record)
             shown += 1
     return shown
@@ -228,23 +218,6 @@ def _views(page: RawPage, start: SpanStart) -> Iterator[RecordView]:
         view = view_of(fields)
         why = batch.malformed.get(view.sequence)
         yield view if why is None else replace(view, payload=replace(view.payload, note=f"no KPL aggregate: {why}"))
-
-
-def _raw_views(page: RawPage, start: SpanStart) -> Iterator[RecordView]:
-    """Yield records as Kinesis keeps them: aggregates and compressed payloads stay closed."""
-    number_before = -1 if start.after.number is None else start.after.number
-    for place in page.places():
-        columns = place.columns
-        if int(columns.sequence) > number_before:
-            yield view_of(
-                {
-                    "data": columns.data,
-                    "partitionKey": json.loads(columns.key),
-                    "sequenceNumber": columns.sequence.decode(),
-                    "approximateArrivalTimestamp": int(columns.arrival_ms),
-                },
-                is_raw=True,
-            )
 
 
 # --- how far behind ---------------------------------------------------------------------------------------------------

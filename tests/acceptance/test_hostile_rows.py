@@ -53,7 +53,6 @@ WORDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "run": (("--until-caught-up", "--max-time", "5s"),),
     "skip": ((HOSTILE, "--past", "1", "--to", "saved"), (HOSTILE, "--only", "1", "--to", "saved")),
     "tap": (("999",),),
-    "teardown": ((), ("--execute",)),
 }
 """What is given to a command besides the file, each time; nothing to those that are not here."""
 COMMANDS = sorted(set(commands.list_commands(click.Context(commands))) - NO_TABLE)

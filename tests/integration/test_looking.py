@@ -78,14 +78,6 @@ def test_peek_opens_aggregates_and_gzip_and_lays_json_out(world: World) -> None:
 
 
 @pytest.mark.full
-def test_peek_raw_shows_what_is_stored(world: World) -> None:
-    file, data = properties(world), aggregate([User("a", b"one", "0"), User("b", b"two", "0")])
-    put(world, data)
-    (record,) = peeked(file, SHARD_0, "--raw")
-    assert (record["bytes"], record["subSequenceNumber"], record["opened"]) == (len(data), None, [])
-
-
-@pytest.mark.full
 def test_peek_begins_where_it_is_told_and_shows_so_many(world: World) -> None:
     file = properties(world)
     sequences = [put(world, f"r{n}".encode()) for n in range(5)]

@@ -1,4 +1,4 @@
-"""`mld reset`, `skip`, `export`, `restore` and `teardown` on a real application: daemons before and after.
+"""`mld reset`, `skip`, `export` and `restore` on a real application: daemons before and after.
 
 A daemon processes what is there and ends, a command acts, and the next daemon shows what the act has done: everything
 from the place on is delivered again, and nothing is missing that was not asked for.
@@ -416,45 +416,6 @@ def test_a_file_of_another_application_is_refused(acted: Acted) -> None:
     assert "the file is of application other" in acted.refused("restore", file, "--execute")
     file.write_text("no header\n")
     assert "is no file of `mld export`" in acted.refused("restore", file, "--execute")
-
-
-# --- teardown --------------------------------------------------------------------------------------------------------
-
-
-def test_teardown_lists_saves_and_deletes(acted: Acted) -> None:
-    world = acted.world
-    world.put(4)
-    acted.run_through()
-    arn = world.kinesis.describe_stream_summary(StreamName=world.stream)["StreamDescriptionSummary"]["StreamARN"]
-    world.kinesis.register_stream_consumer(StreamARN=arn, ConsumerName=world.table)
-
-    listed = acted.done("teardown")
-    assert f"table {world.table}: lease table" in listed
-    assert f"fan-out consumer {arn}/consumer/{world.table}" in listed
-    assert world.table in world.dynamo.list_tables()["TableNames"]
-    acted.done("teardown", "--execute")
-
-    assert world.table not in world.dynamo.list_tables()["TableNames"]
-    assert list(acted.cwd.glob("*.jsonl"))
-    consumers = world.kinesis.list_stream_consumers(StreamARN=arn)["Consumers"]
-    assert all(one["ConsumerStatus"] == "DELETING" for one in consumers)
-    assert "has no table and no consumer" in acted.done("teardown") or consumers
-
-
-def test_teardown_refuses_what_it_must_not_delete(acted: Acted) -> None:
-    world = acted.world
-    acted.start()
-    world.until(lambda: len([one for one in world.leases().values() if one.owner]) == 2, what="two leases held")
-    assert "workers are alive: w0 (2 leases); stop them first" in acted.refused("teardown", "--execute")
-    assert world.daemons[-1].stop() == 0
-
-    world.dynamo.update_table(TableName=world.table, DeletionProtectionEnabled=True)
-    assert "--no-deletion-protection-enabled" in acted.refused("teardown", "--execute")
-    world.dynamo.update_table(TableName=world.table, DeletionProtectionEnabled=False)
-    world.dynamo.put_item(TableName=world.table, Item={"leaseKey": {"S": "customer-1"}, "name": {"S": "x"}})
-    result = acted.command("teardown", "--execute")
-    assert "holds a row that no lease table has (customer-1)" in result.stderr
-    assert world.table in world.dynamo.list_tables()["TableNames"]
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

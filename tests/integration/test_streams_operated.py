@@ -127,5 +127,3 @@ def test_one_stream_is_reset_restored_and_taken_down_beside_the_other(operated: 
 
     operated.done("restore", "saved.jsonl", "--stream", other, "--skip-forward", "--execute")
     assert operated.checkpoints() == before
-    assert "workers are alive" not in operated.done("teardown", "--execute")
-    assert operated.world.table not in operated.world.dynamo.list_tables()["TableNames"]

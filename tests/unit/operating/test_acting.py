@@ -17,7 +17,8 @@ from mld.operating.acting import READ_AGAIN_S, Report, perform, read_table
 from mld.operating.application import application_with
 from mld.operating.options import Asked
 from mld.operating.plan import ActPlan, Change, Fate, KeptLines, Outcome
-from tests.support.fleet import settings_of
+from mld.operating.resetting import export_tables
+from tests.support.fleet import TABLE, settings_of
 from tests.twins.dynamo import MemoryDynamo, throttled
 from tests.twins.streams import MemoryStreams
 from tests.virtual_time import virtual
@@ -75,6 +76,30 @@ async def test_a_page_that_is_throttled_is_asked_for_again() -> None:
     faults = iter([throttled("Scan")] * (len(READ_AGAIN_S) + 1))
     with pytest.raises(TableThrottledError):
         await read_table(app.calls, app.clock)
+
+
+@virtual
+async def test_an_export_has_a_file_for_each_table_that_has_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streams = MemoryStreams()
+    dynamo = MemoryDynamo(streams.clock)
+    app = application_with(settings_of(), dynamo, streams, streams.clock)
+    await app.leases.ensure()
+    for name, key in (("CoordinatorState", "key"), ("WorkerMetricStats", "wid")):
+        params = {
+            "TableName": f"{TABLE}-{name}",
+            "AttributeDefinitions": [{"AttributeName": key, "AttributeType": "S"}],
+            "KeySchema": [{"AttributeName": key, "KeyType": "HASH"}],
+            "BillingMode": "PAY_PER_REQUEST",
+        }
+        await dynamo.call("CreateTable", params)
+    dynamo.put_row(f"{TABLE}-WorkerMetricStats", {"wid": {"S": "w1"}})
+
+    assert await export_tables(app, "json", tmp_path / "rows.jsonl") == 0
+    value = json.loads(capsys.readouterr().out)
+    assert [(one["table"], one["rows"]) for one in value] == [(TABLE, 0), (f"{TABLE}-WorkerMetricStats", 1)]
+    assert sorted(tmp_path.iterdir()) == sorted(Path(one["file"]) for one in value)
 
 
 @virtual

@@ -8,9 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from mld.cli import commands
 from mld.metrics.declaring import MetricKind
 from mld.metrics.registry import JAVA_METRICS
 from mld.operating.generate import (
@@ -155,8 +153,6 @@ def test_nothing_may_be_deleted_or_published_that_need_not() -> None:
     assert not any("DeleteTable" in action for group in plain.values() for action in group)
     assert "Metrics" not in actions(metricsLevel="NONE")
     assert "Metrics" not in actions(mld__metrics="prometheus")
-    operator = policy(settings_of(), operate=True)
-    assert any("dynamodb:DeleteTable" in statement["Action"] for statement in operator["Statement"])
     fixed = policy(settings_of(), create=False)
     assert not any("dynamodb:CreateTable" in statement["Action"] for statement in fixed["Statement"])
 
@@ -220,7 +216,7 @@ def test_a_value_is_never_more_than_a_value_in_what_is_generated(name: str) -> N
         changed = replace(getattr(settings, group), **{field: value}) if group else value
         settings = replace(settings, **{group or field: changed})
         return [
-            json.dumps(policy(settings, create=True, operate=True), indent=2),
+            json.dumps(policy(settings, create=True), indent=2),
             lease_table(settings, "lease-table.tf"),
             lease_table(settings, "lease-table.json"),
             prometheus_rules(settings, DAY_S),
@@ -231,9 +227,3 @@ def test_a_value_is_never_more_than_a_value_in_what_is_generated(name: str) -> N
     for plain, hostile in zip(made("plain"), made(HOSTILE), strict=True):
         assert len(hostile.splitlines()) == len(plain.splitlines()), hostile
     assert not re.search(r"(?<!\$)\$\{|(?<!%)%\{", made(HOSTILE)[1])
-
-
-@pytest.mark.parametrize("option", ["--terraform", "--json"])
-def test_an_option_of_an_earlier_version_is_refused_with_what_to_do(option: str) -> None:
-    said = CliRunner().invoke(commands, ["iam-policy", "app.properties", option])
-    assert (said.exit_code, f"there is no {option} any more: " in said.stderr) == (2, True)

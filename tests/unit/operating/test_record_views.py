@@ -82,6 +82,6 @@ def test_a_headline_has_place_time_and_key_and_steers_no_terminal() -> None:
 def test_a_value_is_json_text_or_base64() -> None:
     assert record_value("s", view_of(FIELDS))["json"] == {"a": 1}
     assert record_value("s", view_of({**FIELDS, "data": base64.b64encode(b"x").decode()}))["text"] == "x"
-    value = record_value("s", view_of(FIELDS, is_raw=True))
-    assert (value["subSequenceNumber"], value["opened"], value["base64"]) == (None, [], FIELDS["data"])
+    value = record_value("s", view_of({**FIELDS, "data": base64.b64encode(b"\xff").decode()}))
+    assert (value["subSequenceNumber"], value["opened"], value["base64"]) == (2, [], "/w==")
     json.dumps(value)

@@ -100,6 +100,6 @@ def test_each_stream_is_probed_with_its_own_settings_and_former_ones_not(several
 
 
 def test_a_policy_is_about_the_streams_that_are_read_with_it_and_the_roles_of_others(several: Settings) -> None:
-    by_sid = {one.sid: one for one in statements_of(several, create=True, operate=True)}
+    by_sid = {one.sid: one for one in statements_of(several, create=True)}
     assert by_sid["ReadStream"].resources == ("arn:aws:kinesis:eu-west-1:*:stream/orders",)
     assert by_sid["AssumeRoles"].resources == ("arn:aws:iam::222222222222:role/r",)
