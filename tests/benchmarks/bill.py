@@ -31,7 +31,6 @@ from tests.virtual_time import run_virtual
 
 PAGE = Path("docs/lab/benchmarks.md")
 BEGIN, END = "<!-- bill: begin -->", "<!-- bill: end -->"
-STATUS_BEGIN, STATUS_END = "<!-- status: begin -->", "<!-- status: end -->"
 STATUS_SIZES = ((1, 1), (64, 1), (64, 10))
 HOUR_S = 3600.0
 SIZES = ((1, 1), (1, 10), (64, 1), (64, 10), (1000, 1), (1000, 10))
@@ -52,7 +51,6 @@ HEARTBEATS, DISCOVERY, LOOKS, SCANS, REPORTS, LOCK, LIST, OTHER = (
 )  # fmt: skip
 PURPOSES = (HEARTBEATS, DISCOVERY, LOOKS, SCANS, REPORTS, LOCK, OTHER)
 PURPOSES_OF_STREAMS = (*PURPOSES[:-1], LIST, OTHER)
-STREAMS_BEGIN, STREAMS_END = "<!-- streams: begin -->", "<!-- streams: end -->"
 STREAMS, SHARDS_OF_STREAM, STREAMS_WORKERS = 100, 2, 4
 STREAMS_SETTLE_S, STREAMS_WINDOW_S = 900.0, 360.0
 JAVA_RENEWAL_S = 10.0 / 3 - 0.025
@@ -323,14 +321,10 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE}")
     options = parser.parse_args()
     if options.status:
-        print(found := run_status())
-        if options.write:
-            _write(found, STATUS_BEGIN, STATUS_END)
+        print(run_status())
         return
     if options.streams:
-        print(found := run_streams())
-        if options.write:
-            _write(found, STREAMS_BEGIN, STREAMS_END)
+        print(run_streams())
         return
     if options.size:
         leases, workers = map(int, options.size.split("x"))
@@ -339,12 +333,8 @@ def main() -> None:
     tables = run_all()
     print(tables)
     if options.write:
-        _write(tables, BEGIN, END)
-
-
-def _write(tables: str, begin: str, end: str) -> None:
-    before, rest = PAGE.read_text().split(begin)
-    PAGE.write_text(f"{before}{begin}\n\n{tables}\n{end}{rest.split(end)[1]}")
+        before, rest = PAGE.read_text().split(BEGIN)
+        PAGE.write_text(f"{before}{BEGIN}\n\n{tables}\n{END}{rest.split(END)[1]}")
 
 
 if __name__ == "__main__":

@@ -33,17 +33,16 @@ JAVA = RULES
 EVEN = replace(RULES, even_shares=True)
 
 TAKEN = (
-    "| Workers | Shards | Step | All held after s | Balanced after s | At rest after s | Moves | Scan pages | Renewals "
-    "| Takes | Refused writes | Read units | Write units | Most writes in a second | Leases per worker | Real s | MB |"
+    "| Workers | Shards | Step | All held after s | At rest after s | Moves | Refused writes | Read units "
+    "| Write units | Most writes in a second | Leases per worker | Real s | MB |"
 )
 DOUBLED = (
     "| Rules of the first hundred | Rules of the second hundred | First hundred: leases (per worker) "
     "| Second hundred: leases (per worker) | At rest after s | Moves | Moves to equal halves at least | Real s |"
 )
 GIVEN = (
-    "| Decider | Workers | Leases | Step | All renewed after s | At rest after s | Runs | Moves | Most leases of one "
-    "| Leases per worker | Lowest load | Highest load | Workers within 10 % | Scan pages | Read units | Write units "
-    "| Real s |"
+    "| Decider | Workers | Leases | Step | All renewed after s | At rest after s | Moves | Leases per worker "
+    "| Lowest load | Highest load | Workers within 10 % | Read units | Write units |"
 )
 MARKS = {TAKEN: "measured", DOUBLED: "measured", GIVEN: "measured 3.x"}
 """Which part of the page a table is in, by its head."""
@@ -120,10 +119,10 @@ def _taken(name: str, seen: Settling) -> str:
             f"{seen.workers:,}",
             f"{seen.shards:,}",
             name,
-            *map(_seconds, (seen.held_s, seen.balanced_s, seen.rest_s)),
-            *(f"{value:,}" for value in (seen.moves, bill.pages, bill.renewals, bill.takes, bill.refused)),
+            *map(_seconds, (seen.held_s, seen.rest_s)),
+            *(f"{value:,}" for value in (seen.moves, bill.refused)),
             *(f"{value:,.0f}" for value in (bill.read_units, bill.write_units, seen.peak_writes)),
-            ", ".join(f"{load} ({workers:,})" for load, workers in sorted(seen.loads.items())),
+            f"{min(seen.loads)} to {max(seen.loads)}",
             f"{seen.real_s:.0f}",
             f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f}",
         ]
@@ -138,13 +137,12 @@ def _given(decider: str, step: str, seen: Settling3x) -> str:
             f"{seen.leases:,}",
             step,
             *map(_seconds, (seen.held_s, seen.rest_s)),
-            *(f"{value:,}" for value in (seen.runs, seen.moves, seen.most_held)),
+            f"{seen.moves:,}",
             f"{seen.counts[0]} to {seen.counts[1]}",
             f"{seen.load_min:.2f}",
             f"{seen.load_max:.2f}",
             f"{seen.within:.0%}",
-            *(f"{value:,.0f}" for value in (seen.bill.pages, seen.bill.read_units, seen.bill.write_units)),
-            f"{seen.real_s:.0f}",
+            *(f"{value:,.0f}" for value in (seen.bill.read_units, seen.bill.write_units)),
         ]
     )
 

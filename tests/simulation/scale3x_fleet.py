@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -84,11 +83,7 @@ class Settling:
     leases: int
     held_s: float | None
     rest_s: float | None
-    runs: int
-    """Assignment runs from the step to the last move."""
     moves: int
-    most_held: int
-    """Most leases that one worker had at any moment."""
     bill: Bill
     load_max: float
     """Of the average load over all workers."""
@@ -96,7 +91,6 @@ class Settling:
     within: float
     """Share of the workers whose load is within the threshold of the average."""
     counts: tuple[int, int]
-    real_s: float
 
 
 class LazyTable(LeanLeaseTable):
@@ -140,10 +134,8 @@ class Fleet3x:
         self.holding: dict[str, float] = {}
         """Since when the actual owner of a lease renews it."""
         self.leader: Assigner | None = None
-        self.runs = 0
         self.full_speed = 0.0
         self._owned: Counter[str] = Counter()
-        self._most_held = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failures: list[BaseException] = []
         self._parsed: dict[str, tuple[int, WorkerReport]] = {}
@@ -197,12 +189,8 @@ class Fleet3x:
             fence=_NoOthers().fence,
             on_assigned=lambda _keys: None,
             due=asyncio.Event(),
-            listeners=(self.on_loaded,),
         )
         self._do(self.leader.run())
-
-    def on_loaded(self, _seen: object) -> None:
-        self.runs += 1
 
     def _do(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -232,7 +220,6 @@ class Fleet3x:
             self._owned[old] -= 1
         if new is not None:
             self._owned[new] += 1
-            self._most_held = max(self._most_held, self._owned[new])
             is_awaited = before is not None and before.checkpoint_owner is not None
             period_s = PENDING_POLL_S if is_awaited else JAVA_DISCOVERY_S if self.java else DISCOVERY_S
             asyncio.get_running_loop().call_later(self.rng.uniform(0.0, period_s), self._discover, row.key, new)
@@ -303,12 +290,10 @@ class Fleet3x:
 
     async def settle(self, step: Callable[[], object], give_up_s: float = GIVE_UP_S) -> Settling:
         """Do a step and wait until the fleet is at rest again, or for `give_up_s` virtual seconds."""
-        real_from, start, moves, bill = time.perf_counter(), self.now(), self.table.moves, replace(self.table.bill)
-        runs_before = runs_of_last_move = self.runs
+        start, moves, bill = self.now(), self.table.moves, replace(self.table.bill)
         bill_of_last_move, last_move = bill, self.table.moved_at
         held_s = rest_s = None
         step()
-        self._most_held = 0
         while rest_s is None and self.now() - start < give_up_s:
             await asyncio.sleep(LOOK_S)
             if self._failures:
@@ -317,7 +302,6 @@ class Fleet3x:
             held_s = (held_s or self.now() - start) if is_held else held_s
             if self.table.moved_at != last_move:
                 last_move, bill_of_last_move = self.table.moved_at, replace(self.table.bill)
-                runs_of_last_move = self.runs
             if is_held and self.now() - max(last_move, start) > REST_S:
                 rest_s = max(0.0, last_move - start)
         loads = [self.load(worker) for worker in self.living().values()]
@@ -328,15 +312,12 @@ class Fleet3x:
             leases=len(self.table.leases),
             held_s=held_s,
             rest_s=rest_s,
-            runs=runs_of_last_move - runs_before,
             moves=self.table.moves - moves,
-            most_held=self._most_held,
             bill=bill_of_last_move.since(bill),
             load_max=max(loads) / mean,
             load_min=min(loads) / mean,
             within=sum(abs(load / mean - 1) <= THRESHOLD for load in loads) / len(loads),
             counts=(min(counts), max(counts)),
-            real_s=time.perf_counter() - real_from,
         )
 
     def _is_held(self) -> bool:

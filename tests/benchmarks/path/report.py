@@ -11,10 +11,12 @@ from pathlib import Path
 from tests.benchmarks import tables
 from tests.benchmarks.path import plot, table
 from tests.benchmarks.path.figures import LOADS, Row, find
-from tests.benchmarks.path.yardsticks import BOTO3, COPY, MEMCPY, SERVER
+from tests.benchmarks.path.yardsticks import BOTO3, COPY
 from tests.benchmarks.tables import markdown_table
 
 PLOT = Path("docs/lab/performance.svg")
+SHARDS_OF_PAGE = (1, 64)
+"""Backlogs of other numbers of shards are printed only."""
 
 Measure = Callable[[], list[Row]]
 
@@ -45,7 +47,8 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def put_into_page(rows: Sequence[Row]) -> None:
-    if of_path := [row for row in rows if not row.turn]:
+    of_path = [row for row in rows if not row.turn and (row.scenario != "backlog" or row.shards in SHARDS_OF_PAGE)]
+    if of_path:
         tables.put_into_page("path", markdown(of_path))
     if of_table := [row for row in rows if row.turn]:
         PLOT.write_text(plot.svg(of_table))
@@ -64,40 +67,30 @@ def _backlogs(rows: Sequence[Row]) -> str:
             (
                 row.load, str(row.shards), row.wire, row.mode.lower(), row.subject,
                 f"{per_gb:.2f}", f"{row['us_per_record']:.2f}",
-                _ratio(per_gb, rows, BOTO3, row, inverse=True), _ratio(per_gb, rows, COPY, row),
-                _ratio(per_gb, rows, MEMCPY, row),
-                f"{row['records_per_s']:,.0f}", f"{row['mb_per_s']:.0f}", f"{1000 / per_gb:.0f}",
-                f"{row['rss_mb']:.0f}", f"{row['threads']:.0f}",
+                _boto3_ratio(per_gb, rows, row), f"{row['mb_per_s']:.0f}", f"{row['rss_mb']:.0f}",
             )
         )  # fmt: skip
     return markdown_table(
         "Backlog",
-        ("records", "shards", "wire", "retrieval", "daemon", "CPU s/GB", "us/record", "boto3 needs x", "x copy in C",
-         "x memcpy", "records/s", "MB/s", "MB/s per core", "RSS MB", "threads"),
+        ("records", "shards", "wire", "retrieval", "daemon", "CPU s/GB", "us/record", "boto3 x", "MB/s", "RSS MB"),
         lines,
-    )  # fmt: skip
+    )
 
 
-def _ratio(per_gb: float, rows: Sequence[Row], yardstick: str, row: Row, *, inverse: bool = False) -> str:
-    found = find(rows, scenario="yardstick", subject=yardstick, load=row.load, tls=row.tls)
-    if found is None:
-        return "-"
-    other = found["cpu_s_per_gb"]
-    return f"{other / per_gb if inverse else per_gb / other:.1f}"
+def _boto3_ratio(per_gb: float, rows: Sequence[Row], row: Row) -> str:
+    found = find(rows, scenario="yardstick", subject=BOTO3, load=row.load, tls=row.tls)
+    return "-" if found is None else f"{found['cpu_s_per_gb'] / per_gb:.1f}"
 
 
 def _yardsticks(rows: Sequence[Row]) -> str:
     lines = []
     for load in LOADS:
         for tls in (False, True):
-            for name in (BOTO3, COPY, MEMCPY, SERVER):
+            for name in (BOTO3, COPY):
                 row = find(rows, scenario="yardstick", subject=name, load=load, tls=tls)
                 if row is not None:
-                    cost = "-" if name == SERVER else f"{row['cpu_s_per_gb']:.2f}"
-                    each = "-" if name == SERVER else f"{row['us_per_record']:.2f}"
-                    lines.append((load, row.wire, name, cost, each, f"{row['mb_per_s']:,.0f}"))
-    title = "Yardsticks of the same run; the server alone is what the copier gets from it on one connection"
-    return markdown_table(title, ("records", "wire", "what", "CPU s/GB", "us/record", "MB/s"), lines)
+                    lines.append((load, row.wire, name, f"{row['cpu_s_per_gb']:.2f}", f"{row['mb_per_s']:,.0f}"))
+    return markdown_table("Yardsticks of the same run", ("records", "wire", "what", "CPU s/GB", "MB/s"), lines)
 
 
 def _steady(rows: Sequence[Row]) -> str:

@@ -2,7 +2,7 @@
 
     python -m tests.simulation.variants record [names]    finds a seed for each variant, writes seeds.py
     python -m tests.simulation.variants count N [names]   how many of the seeds below N catch each; writes counts.json
-    python -m tests.simulation.variants table             writes docs/lab/simulation-variants.md
+    python -m tests.simulation.variants table             prints what each breaks, and what catches it
 
 Record again after every change of the world or of the drawn plans: the seeds mean something else then.
 """
@@ -27,7 +27,6 @@ TRIED_MAX = 30
 CATCH_CPU_S_MAX = 1.5
 CATCH_CPU_S_MAX_3X = 3.0
 HERE = Path(__file__).parent
-PAGE = HERE.parents[2] / "docs" / "lab" / "simulation-variants.md"
 COUNTS = HERE / "counts.json"
 
 
@@ -38,7 +37,7 @@ def main(command: str, *arguments: str) -> None:
         case "count":
             count(int(arguments[0]), arguments[1:] or tuple(BY_NAME))
         case "table":
-            PAGE.write_text(table())
+            print(table())
 
 
 def record(names: tuple[str, ...]) -> None:
@@ -99,28 +98,18 @@ def count(below: int, names: tuple[str, ...]) -> None:
 
 
 def table() -> str:
+    """Return what each variant breaks, the recorded seed, and how many of the small plans show the fault.
+
+    A variant may need a rare combination of faults, in a mode that stands before it unless it is 2x.
+    """
     counts = json.loads(COUNTS.read_text()) if COUNTS.exists() else {}
-    lines = [
-        "# Broken variants of the daemon, and what catches them",
-        "",
-        "For those who ask whether the checkers of the [simulation](../develop/simulation.md) would notice a fault.",
-        "",
-        "Each variant is a patch of the source, applied for the length of a test (`tests/simulation/variants`). The",
-        "test runs the seed named here, with our workers only, and expects the violation beside it; unbroken, the",
-        "same seed passes. *Caught* is how many of the small plans (workers times shards at most 32) among the first",
-        "seeds show the fault by any checker. *Needs* is a rare combination of faults that is put into these plans",
-        "five times; the mode of the plans stands before it, if it is not 2x.",
-        "Written by `python -m tests.simulation.variants table`.",
-        "",
-        "| Variant | What is broken | Needs | Seed | Seen by | Caught |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = ["| Variant | What is broken | Needs | Seed | Seen by | Caught |", "|---|---|---|---|---|---|"]
     for variant in VARIANTS:
         catch, counted = next(iter(recorded.CATCHES.get(variant.name, ())), None), counts.get(variant.name)
         share = f"{counted['caught']} of {counted['seeds']}" if counted else ""
         seen = (catch.seed, catch.kind) if catch else ("", "nobody")
         lines.append(f"| {variant.name} | {variant.breaks} | {_needs(variant)} | {seen[0]} | {seen[1]} | {share} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _needs(variant: Variant) -> str:
