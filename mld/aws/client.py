@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld.aws.boundary import OUR_OWN, Surprises, reason_of
-from mld.aws.pool import DaemonPool, PoolClosedError
+from mld.aws.threads import GivenUpError, Workers
 from mld.aws.wire.answers import BODY_BYTES_MAX
 from mld.core.errors import AwsError, AwsUnreachableError, MldError, StartupError
 
@@ -65,7 +65,7 @@ class BotoService:
     ) -> None:
         self._client_factory = client_factory
         self._name = name
-        self._pool = DaemonPool(threads_max=threads_max, name=name)
+        self._threads = Workers(threads_max=threads_max, name=f"aws-{name}")
         self._client_lock = threading.Lock()
         self._client: BaseClient | None = None
         self._surprises = Surprises()
@@ -77,7 +77,7 @@ class BotoService:
         """
         try:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
-                await asyncio.wrap_future(self._pool.submit(self._made_client))
+                await self._threads.run(self._made_client)
         except TimeoutError:
             raise StartupError(f"the {self._name} client was not ready within {OPEN_TIMEOUT_S:g} s") from None
         except Exception as error:  # whatever the model loader or an application's own credential provider raises
@@ -92,8 +92,8 @@ class BotoService:
         limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                return await asyncio.wrap_future(self._pool.submit(partial(self._as_ours, operation, work)))
-        except PoolClosedError:
+                return await self._threads.run(partial(self._as_ours, operation, work))
+        except GivenUpError:
             raise AwsUnreachableError(operation, f"the {self._name} client is closed") from None
         except TimeoutError:
             self._forget_connections()
@@ -111,19 +111,12 @@ class BotoService:
 
     async def with_client(self, use: Callable[[BaseClient], T]) -> T:
         """Return what `use` makes of the client, in a thread; it may block."""
-        return await asyncio.wrap_future(self._pool.submit(lambda: use(self._made_client())))
+        return await self._threads.run(lambda: use(self._made_client()))
 
     async def close(self) -> None:
-        """End the threads. Queued calls are cancelled; calls under way get `CLOSE_TIMEOUT_S`. May be called again."""
-        under_way = self._pool.close()
-        if under_way:
-            waiters = [asyncio.wrap_future(future) for future in under_way]
-            done, late = await asyncio.wait(waiters, timeout=CLOSE_TIMEOUT_S)
-            for waiter in done:
-                if not waiter.cancelled():
-                    waiter.exception()  # belongs to the caller who has given up; fetched so that nobody reports it
-            for waiter in late:
-                waiter.cancel()
+        """End the threads. Queued calls are refused; calls under way get `CLOSE_TIMEOUT_S`. May be called again."""
+        if under_way := self._threads.close():
+            _, late = await asyncio.wait(under_way, timeout=CLOSE_TIMEOUT_S)
             if late:
                 logger.warning(
                     "left %d %s calls without an answer behind", len(late), self._name, extra={"action": "aws_close"}
@@ -191,7 +184,8 @@ def occasional_service(
     """
 
     def client() -> BaseClient:
-        return factory.create_occasional(name, region=region, endpoint_url=endpoint, timeout_s=timeout_s)
+        access = factory.access_beside_kinesis(region, endpoint)
+        return factory.create(name, access, timeout_s, timeout_s, 1)
 
     return BotoService(client, threads_max=threads_max, name=label)
 

@@ -63,16 +63,11 @@ def bucket_client(
     StartupError.
     """
     access = ClientSettings(
-        credentials=credentials, region=region, endpoint=None, dualstack=False, fips=False, proxy_url=None
+        credentials=credentials, region=region, endpoint=endpoint_url, dualstack=False, fips=False, proxy_url=None
     )
     factory = ClientFactory(dict.fromkeys(get_args(ServiceName), access), region_name=region)
-    return factory.create_for_bucket(
-        region=region,
-        endpoint_url=endpoint_url,
-        path_style=path_style,
-        timeout_s=timeout_s,
-        connections_max=connections_max,
-    )
+    style = {"addressing_style": "path" if path_style else "auto"}
+    return factory.create("s3", access, timeout_s, CONNECT_TIMEOUT_S, connections_max, style)
 
 
 def client_factory(settings: Settings) -> ClientFactory:
@@ -95,6 +90,11 @@ class ClientFactory:
         self._sessions: dict[CredentialsChain, Session] = {}
         self._instance_region: str | None = None
 
+    def access_beside_kinesis(self, region: str | None, endpoint_url: str | None) -> ClientSettings:
+        """Return how a service is reached with the credentials of Kinesis; None: in its region, at its own endpoint."""
+        kinesis = self._access["kinesis"]
+        return replace(kinesis, region=region or kinesis.region, endpoint=endpoint_url)
+
     def create_client(
         self, service: ServiceName, *, read_timeout_s: float, connect_timeout_s: float, pool_connections_max: int
     ) -> BaseClient:
@@ -102,30 +102,9 @@ class ClientFactory:
 
         Raises StartupError when no credentials provider yields any, or when no region is known.
         """
-        return self._create(service, self._access[service], read_timeout_s, connect_timeout_s, pool_connections_max)
+        return self.create(service, self._access[service], read_timeout_s, connect_timeout_s, pool_connections_max)
 
-    def create_occasional(
-        self, service: OccasionalName, *, region: str | None, endpoint_url: str | None, timeout_s: float
-    ) -> BaseClient:
-        """Return a client for dead letters, with the credentials of Kinesis, and its region unless there is another.
-
-        Makes one attempt per call, one at a time. Raises as `create_client` does.
-        """
-        kinesis = self._access["kinesis"]
-        access = replace(kinesis, region=region or kinesis.region, endpoint=endpoint_url)
-        return self._create(service, access, timeout_s, timeout_s, 1)
-
-    def create_for_bucket(
-        self, *, region: str | None, endpoint_url: str | None, path_style: bool, timeout_s: float, connections_max: int
-    ) -> BaseClient:
-        """Return a client of S3 with the credentials of Kinesis; one attempt per call. Raises as `create_client`
-        does.
-        """
-        access = replace(self._access["kinesis"], region=region, endpoint=endpoint_url)
-        style: dict[str, Any] = {"addressing_style": "path" if path_style else "auto"}
-        return self._create("s3", access, timeout_s, CONNECT_TIMEOUT_S, connections_max, style)
-
-    def _create(
+    def create(
         self,
         service: str,
         access: ClientSettings,
@@ -134,6 +113,7 @@ class ClientFactory:
         pool_connections_max: int,
         s3: Any = None,
     ) -> BaseClient:
+        """Return a client of any service, which is reached as `access` says. Raises as `create_client` does."""
         started_at = time.monotonic()
         from botocore import UNSIGNED
         from botocore.config import Config

@@ -7,7 +7,7 @@ an unknown amount; a write that was refused for its condition has used a unit, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld.aws.client import BotoService, keep_raw_body
@@ -114,12 +114,7 @@ class CountedService:
         """See `Service.call`."""
         kind = KINDS.get(operation)
         asked = params if kind is None else {**params, "ReturnConsumedCapacity": "TOTAL"}
-        try:
-            answer = await self._service.call(operation, asked, timeout_s=timeout_s)
-        except MldError as error:
-            self._failed(operation, error)
-            raise
-        self._worker.requests.add(self._ok_keys.get(operation) or self._ok_key(operation))
+        answer = await self._counted(operation, self._service.call(operation, asked, timeout_s=timeout_s))
         if kind is not None:
             self._charge(kind, answer.get("ConsumedCapacity"))
         return answer
@@ -128,26 +123,14 @@ class CountedService:
         self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], *, timeout_s: float | None = None
     ) -> T:
         """See `RawService.fetch`."""
-        try:
-            answer = await self._service.fetch(operation, params, read, timeout_s=timeout_s)
-        except MldError as error:
-            self._failed(operation, error)
-            raise
-        self._worker.requests.add(self._ok_keys.get(operation) or self._ok_key(operation))
-        return answer
+        return await self._counted(operation, self._service.fetch(operation, params, read, timeout_s=timeout_s))
 
     async def open_stream(
         self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None
     ) -> FrameSource:
         """See `StreamService.open_stream`."""
         assert isinstance(self._service, WireService), "it was asked whether it can"
-        try:
-            source = await self._service.open_stream(operation, params, timeout_s=timeout_s)
-        except MldError as error:
-            self._failed(operation, error)
-            raise
-        self._worker.requests.add(self._ok_keys.get(operation) or self._ok_key(operation))
-        return source
+        return await self._counted(operation, self._service.open_stream(operation, params, timeout_s=timeout_s))
 
     async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
         """See `StreamService.in_thread`; no request."""
@@ -155,6 +138,15 @@ class CountedService:
         return await self._service.in_thread(operation, work)
 
     # --- counting -----------------------------------------------------------------------------------------------------
+
+    async def _counted(self, operation: str, request: Awaitable[T]) -> T:
+        try:
+            answer = await request
+        except MldError as error:
+            self._failed(operation, error)
+            raise
+        self._worker.requests.add(self._ok_keys.get(operation) or self._ok_key(operation))
+        return answer
 
     def _failed(self, operation: str, error: MldError) -> None:
         self._note(operation, error.code if isinstance(error, AwsError) else UNREACHABLE)

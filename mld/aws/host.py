@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from mld.aws.pool import DaemonPool, PoolClosedError
+from mld.aws.threads import GivenUpError, Workers
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class HostReader:
     def __init__(self, root: Path = Path("/"), *, timeout_s: float = READ_TIMEOUT_S) -> None:
         self._root = root
         self._timeout_s = timeout_s
-        self._pool = DaemonPool(threads_max=THREADS_MAX, name="host")
+        self._threads = Workers(threads_max=THREADS_MAX, name="aws-host")
 
     async def exists(self, path: str) -> bool:
         """Return whether there is something at the absolute `path`; what cannot be looked at counts as absent."""
@@ -56,7 +56,7 @@ class HostReader:
 
     def close(self) -> None:
         """End the thread; later calls raise HostReadError."""
-        self._pool.close()
+        self._threads.close()
 
     def _path(self, path: str) -> Path:
         return self._root / path.lstrip("/")
@@ -64,8 +64,8 @@ class HostReader:
     async def _in_thread(self, what: str, work: Callable[[], T]) -> T:
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await asyncio.wrap_future(self._pool.submit(work))
-        except PoolClosedError:
+                return await self._threads.run(work)
+        except GivenUpError:
             raise HostReadError(f"{what}: the reader is closed") from None
         except TimeoutError:
             raise HostReadError(f"{what}: not read within {self._timeout_s:g} s") from None

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 
 from mld.aws.client import BotoService, occasional_service
 from mld.aws.client_factory import ClientFactory, OccasionalName
-from mld.aws.pool import DaemonPool
+from mld.aws.threads import Workers
 from mld.core.errors import AwsError, AwsUnreachableError, DeadLetterError
 from mld.properties.settings import Settings
 from mld.properties.values import DeadLetterKind
@@ -63,7 +63,7 @@ class DirectoryBox:
 
     def __init__(self, directory: str) -> None:
         self._root = Path(directory).absolute()
-        self._pool = DaemonPool(threads_max=1, name="letters")
+        self._threads = Workers(threads_max=1, name="aws-letters")
 
     async def open(self) -> None:
         """Open the box. Nothing is made before the first letter."""
@@ -71,13 +71,13 @@ class DirectoryBox:
     async def put(self, letter: Letter) -> str:
         try:
             async with asyncio.timeout(PUT_TIMEOUT_S):
-                return await asyncio.wrap_future(self._pool.submit(lambda: self._write(letter)))
+                return await self._threads.run(lambda: self._write(letter))
         except Exception as error:  # of the system, of the pool, the time-out: whatever it is, nothing is certain
             reason = getattr(error, "strerror", None) or str(error) or f"not done within {PUT_TIMEOUT_S:g} s"
             raise DeadLetterError(f"{self._root}: {reason} (key mld.deadLetter)") from error
 
     async def close(self) -> None:
-        self._pool.close()
+        self._threads.close()
 
     def _write(self, letter: Letter) -> str:
         directory = self._root.joinpath(*map(_file_name, letter.path))

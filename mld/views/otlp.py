@@ -20,7 +20,7 @@ from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from mld.aws.pool import DaemonPool
+from mld.aws.threads import Workers
 from mld.core.errors import MetricsError
 from mld.metrics.declaring import MILLIS_PER_SECOND
 from mld.metrics.instruments import SECONDS_BOUNDS, StatisticSet
@@ -136,7 +136,7 @@ class OtlpOutput:
         self._scope = InstrumentationScope(METER, identity.version)
         self._exporter = OTLPMetricExporter()  # what it says of the environment goes to the log
         self._said = _FirstWords()
-        self._pool = DaemonPool(threads_max=1, name="otlp")
+        self._threads = Workers(threads_max=1, name="aws-otlp")
 
     async def publish(self, datums: list[Datum], period: Period) -> None:
         if not await self._in_thread(lambda: self._export(datums, period)):
@@ -145,8 +145,7 @@ class OtlpOutput:
     async def close(self) -> None:
         """Cut a retry short, and let the thread end."""
         self._exporter.shutdown()
-        under_way = [asyncio.wrap_future(future) for future in self._pool.close()]
-        if under_way:
+        if under_way := self._threads.close():
             await asyncio.wait(under_way, timeout=CLOSE_TIMEOUT_S)
         self._said.close()
 
@@ -167,7 +166,7 @@ class OtlpOutput:
     async def _in_thread(self, export: Callable[[], bool]) -> bool:
         try:
             async with asyncio.timeout(EXPORT_TIMEOUT_S):
-                return await asyncio.wrap_future(self._pool.submit(export))
+                return await self._threads.run(export)
         except TimeoutError:
             raise MetricsError("unexported", "the collector does not answer. They wait and are sent later") from None
 

@@ -27,6 +27,7 @@ from mld.aws.boundary import OUR_OWN, Surprises
 from mld.aws.client import CALL_TIMEOUT_S, BotoService, aws_failure, is_surprise
 from mld.aws.service import PartwiseRead
 from mld.aws.servicetime import ServiceTime
+from mld.aws.threads import GivenUpError, Job, Workers
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
 from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
 from mld.aws.wire.connection import Connection, Origin, Turn
@@ -34,7 +35,6 @@ from mld.aws.wire.loop_connection import BODY_BYTES_MAX
 from mld.aws.wire.places import Places, PlacesClosedError, WirePlace
 from mld.aws.wire.requests import Requests, Usual, decode_answer, encode_params
 from mld.aws.wire.source import WireFrames
-from mld.aws.wire.threads import GivenUpError, Job, Workers
 from mld.core.errors import AwsUnreachableError, StartupError
 from mld.core.waits import TimeLimit
 
@@ -86,7 +86,7 @@ class WireService:
         self._connect_timeout_s = connect_timeout_s
         self._requests = Requests(service_time)
         self._turn = Turn()
-        self._workers = Workers(threads_max=threads_max, name=name)
+        self._workers = Workers(threads_max=threads_max, name=f"wire-{name}")
         self._places = Places(calls_max, turn=self._turn)
         self._checks = asyncio.Semaphore(CHECKS_MAX)
         self._limits: list[TimeLimit] = []  # of no call at the moment
@@ -143,7 +143,7 @@ class WireService:
             raise AwsUnreachableError(operation, f"not without the wire client: {why}") from why
 
     async def _opened(self, work: Callable[[Job], Taken]) -> WireFrames:
-        taken, incoming = await self._awaited(self._submitted(Job(work, unwanted=_close_socket)))
+        taken, incoming = await self._workers.submit(Job(work, unwanted=_close_socket)).value()
         try:
             return WireFrames(taken, incoming.ahead, chunked=b"transfer-encoding" in incoming.headers)
         except BaseException:
@@ -191,7 +191,7 @@ class WireService:
             self._limits.append(limit)
 
     async def _in_any_thread(self, work: Callable[[Job], T]) -> T:
-        value: T = await self._awaited(self._submitted(Job(work)))
+        value: T = await self._workers.submit(Job(work)).value()
         return value
 
     async def _placed(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], limit: TimeLimit) -> T:
@@ -210,7 +210,7 @@ class WireService:
                 kept = place.origin
                 place.lend()
                 work = partial(self._perform, operation=operation, params=params, read=read, place=place, begun=begun)
-                job = self._submitted(Job(work, at_end=partial(self._places.give_back, place)))
+                job = self._workers.submit(Job(work, at_end=partial(self._places.give_back, place)))
         except BaseException:
             place.drop()
             raise
@@ -221,7 +221,7 @@ class WireService:
             assert isinstance(begun, Answer)
             return read(begun.body)
         try:
-            value: T = await self._awaited(job)
+            value: T = await job.value()
             return value
         except asyncio.CancelledError:
             if limit.is_over and kept is not None:
@@ -251,20 +251,6 @@ class WireService:
         if isinstance(found, Answer) and not found.keep:
             place.drop()
         return found
-
-    def _submitted(self, job: Job) -> Job:
-        """Hand the job over; return it. Raises PlacesClosedError, and what the machine says if it has no thread."""
-        if self._workers.is_closed:
-            raise PlacesClosedError
-        self._workers.submit(job)
-        return job
-
-    async def _awaited(self, job: Job) -> Any:
-        try:
-            return await job.outcome
-        except asyncio.CancelledError:
-            job.give_up()
-            raise
 
     async def close(self) -> None:
         """End the threads and their connections; calls under way fail. May be called again."""

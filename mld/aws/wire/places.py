@@ -14,9 +14,9 @@ import time
 from collections import deque
 from functools import partial
 
+from mld.aws.threads import THREADS_AT_ONCE, WAIT_MAX_S
 from mld.aws.wire.connection import Connection, Origin, Turn, TurnWatch
 from mld.aws.wire.loop_connection import LoopConnection
-from mld.aws.wire.threads import THREADS_AT_ONCE, WAIT_MAX_S
 
 log = logging.getLogger(__name__)
 

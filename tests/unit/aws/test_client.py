@@ -250,13 +250,13 @@ async def test_a_cancelled_caller_leaves_the_service_usable() -> None:
 # --- closing ----------------------------------------------------------------------------------------------------------
 
 
-async def test_close_waits_for_calls_under_way_and_cancels_the_queued() -> None:
+async def test_close_waits_for_calls_under_way_and_refuses_the_queued() -> None:
     gate = Gate()
     async with service_of(gate, threads_max=1) as service:
         first, second = (asyncio.create_task(service.call("GetItem", {"n": n})) for n in range(2))
         await gate.wait_entered()
         closing = asyncio.create_task(service.close())
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(AwsUnreachableError, match="closed"):
             await second
         gate.opened.set()
         await closing

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from mld.aws.wire.threads import THREADS_AT_ONCE, GivenUpError, Job, Workers
+from mld.aws.threads import THREADS_AT_ONCE, GivenUpError, Job, Workers
 from tests.support.patience import PATIENCE_S
 
 AT_ONCE = THREADS_AT_ONCE

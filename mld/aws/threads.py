@@ -1,6 +1,8 @@
-"""A few threads that work through one queue of jobs, and give each outcome back to the loop that asked.
+"""A few threads for what blocks. They work through one queue of jobs, and give each outcome back to the loop that
+asked.
 
-As `mld.aws.pool`, but for calls by the thousand: a job costs one queue entry and one wake-up of the loop, and a caller
+The threads are daemons, on purpose not those of `ThreadPoolExecutor`: the interpreter joins these at exit, so that one
+hung connection would keep a stopped daemon alive. A job costs one queue entry and one wake-up of the loop, and a caller
 whose time is over interrupts the connection that its job waits for, so that no thread stays with it.
 
 The first few threads are started as jobs come. More are started only once jobs have waited for some time: sixty
@@ -15,9 +17,12 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from mld.aws.wire.connection import Connection
+if TYPE_CHECKING:
+    from mld.aws.wire.connection import Connection
+
+T = TypeVar("T")
 
 THREADS_AT_ONCE = 4
 """Started without waiting."""
@@ -79,6 +84,14 @@ class Job:
         if self.outcome.done() and not self.outcome.cancelled() and self.outcome.exception() is None:
             self._drop(self.outcome.result())
 
+    async def value(self) -> Any:
+        """Return what the work makes, or give the job up with the caller. Raises what the work raises."""
+        try:
+            return await self.outcome
+        except asyncio.CancelledError:
+            self.give_up()
+            raise
+
     # --- in the thread -----------------------------------------------------------------------------------------------
 
     def uses(self, connection: Connection | None) -> None:
@@ -134,10 +147,17 @@ class Workers:
         self.threads = 0
         self.is_closed = False
 
-    def submit(self, job: Job) -> None:
-        """Hand a job to a thread. Raises what the machine says if it has no thread for the only job; the job is
-        not in the queue then.
+    async def run(self, work: Callable[[], T]) -> T:
+        """Return what `work` makes, in a thread. Raises as `submit` does, and what it raises."""
+        value: T = await self.submit(Job(lambda _: work())).value()
+        return value
+
+    def submit(self, job: Job) -> Job:
+        """Hand a job to a thread; return it. Raises GivenUpError after `close`, and what the machine says if it has no
+        thread for the only job; the job is not in the queue then.
         """
+        if self.is_closed:
+            raise GivenUpError
         loop = asyncio.get_running_loop()
         more = self.threads < min(len(self._open) + 1, self._threads_max)
         if more and self.threads < THREADS_AT_ONCE:
@@ -150,16 +170,22 @@ class Workers:
         self._waiting.append(job)
         if more and self.threads >= THREADS_AT_ONCE and self._look is None:
             self._look = loop.call_later(self._wait_max_s, self._look_at_queue, loop)
+        return job
 
-    def close(self) -> None:
-        """Take no more jobs and give up those that there are; idle threads end now, the others after their job."""
+    def close(self) -> list[asyncio.Future[Any]]:
+        """Take no more jobs and give up those that there are; idle threads end now, the others after their job. Return
+        the outcomes that are still to come.
+        """
         self.is_closed = True
         for job in self._open:
             job.give_up()
+            if not job.begun and not job.outcome.done():
+                job.outcome.set_exception(GivenUpError())
         if self._look is not None:
             self._look.cancel()
         for _ in range(self.threads):
             self._jobs.put(None)
+        return [job.outcome for job in self._open if not job.outcome.done()]
 
     def _look_at_queue(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start more threads for those that have waited too long; and look again while anybody waits."""
@@ -177,7 +203,7 @@ class Workers:
             self._waiting.popleft()
 
     def _start_thread(self) -> None:
-        name = f"wire-{self._name}-{self.threads + 1}"
+        name = f"{self._name}-{self.threads + 1}"
         try:
             threading.Thread(target=self._work, name=name, daemon=True).start()
         except Exception:
