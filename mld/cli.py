@@ -169,7 +169,7 @@ def run(
                 of_log += ["-l", log_configuration] if log_configuration else []
                 sys.exit(asyncio.run(run_group(loaded.settings, count, file, of_log, overrides)))
 
-        from mld.daemon import event_loop
+        from mld.daemon import process
         from mld.daemon.process import run_daemon
         from mld.daemon.reload import StreamsReader
         from mld.daemon.until_tip import UntilTip
@@ -179,7 +179,7 @@ def run(
         until_tip = UntilTip(time_max_s, path) if until_caught_up else None
         streams_reader = StreamsReader(loaded.settings.streams, loaded.streams_file, scrub)
         daemon = run_daemon(loaded.settings, path, overrides, reloader, until_tip, streams_reader, membership)
-        sys.exit(event_loop.run(daemon, event_loop.loop_factory()))
+        sys.exit(process.run(daemon, process.loop_factory()))
     except ConfigurationError as error:
         complain(error)
 

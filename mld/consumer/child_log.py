@@ -1,4 +1,4 @@
-"""What a child logs, as events of our own log: a JSON object becomes fields, any other line stays as it is. Pure.
+"""What a child logs, as events of our own log: a JSON object becomes fields, any other line stays as it is.
 
 A child may print anything. Its fields never replace ours, a name that tells of a secret hides its value, and what is
 made of a line is bounded: long and crowded lines are not taken apart, and of many fields the first are taken.
@@ -7,6 +7,7 @@ made of a line is bounded: long and crowded lines are not taken apart, and of ma
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from collections.abc import Mapping
@@ -142,3 +143,38 @@ def _bounded(value: Any, depth: int) -> Any:
         case float() if not math.isfinite(value):
             return str(value)
     return value
+
+
+class ChildLogger:
+    """For one output of one child; `action` names it. `as_fields`: JSON objects become fields.
+
+    `stream` is named if the application reads several.
+    """
+
+    def __init__(
+        self,
+        log: logging.Logger,
+        action: str,
+        shard_id: str,
+        pid: int | None = None,
+        *,
+        as_fields: bool,
+        stream: str | None = None,
+    ) -> None:
+        self._log = log
+        self._as_fields = as_fields
+        self._own = {"action": action, "shard": shard_id, **({} if pid is None else {"pid": pid})}
+        if stream is not None:
+            self._own["stream"] = stream
+
+    def log(self, line: str) -> None:
+        """Log a line at the level it names. What the child prints below INFO counts as INFO: it has chosen to."""
+        event = event_of(line, as_fields=self._as_fields)
+        if self._log.isEnabledFor(max(event.level, logging.INFO)):
+            fields = {**event.fields, **self._own}
+            if "stream" in event.fields and "stream" in self._own:
+                fields[f"{CHILD_PREFIX}stream"] = event.fields["stream"]
+            record = self._log.makeRecord(
+                self._log.name, event.level, __file__, 0, event.message, (), None, extra=fields
+            )
+            self._log.handle(record)

@@ -15,10 +15,10 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import NoReturn
 
-from mld.consumer.child_logger import ChildLogger
-from mld.consumer.overdue import Holds, Overdue
+from mld.consumer.child_log import ChildLogger
 from mld.consumer.ports import ChildProcess
 from mld.consumer.protocol_trace import ProtocolTrace
+from mld.consumer.warnings import Holds, Overdue
 from mld.core.clock import Clock
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import ChildSettings

@@ -14,13 +14,11 @@ from mld.core.clock import Clock
 from mld.core.periods import renew_interval_s
 from mld.core.streams import ChildBatch, FanOut, StreamKind, Streams, StreamSummary
 from mld.daemon.worker import Worker, WorkerParts, WorkerSignals
-from mld.fleet.fleet import Fleet
-from mld.fleet.parts import DetectLoad, FleetNeeds, FleetParts, no_load
+from mld.fleet.fleet import DetectLoad, Fleet, FleetNeeds, no_load
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus
 from mld.leases.packed_status import status_of
 from mld.leases.table import StoredTable
-from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
 from mld.metrics.registry import Metrics
 from mld.properties.settings import Settings
@@ -30,8 +28,7 @@ from mld.properties.values import (
 from mld.protocol.messages import StreamLabel
 from mld.retrieval import starting_points
 from mld.retrieval.buffer import Budget
-from mld.retrieval.placement import Placement
-from mld.retrieval.reader_factory import ReaderShares, readers_of
+from mld.retrieval.reader_factory import Placement, ReaderShares, readers_of
 from mld.tracking.followed_streams import FollowedStreams
 from mld.tracking.follower import ListFollower, ListTable, WantedStream
 from mld.tracking.stream_list import ListedStream
@@ -110,7 +107,7 @@ def assemble(
         status_of=status_of_shard,
         metrics=metrics,
     )
-    taker = LeaseTaker(leases, keeper, clock, rng, worker_id=worker_id, rules=taking_rules(settings), metrics=metrics)
+    taker = LeaseTaker(leases, keeper, clock, rng, worker_id=worker_id, settings=settings.leases, metrics=metrics)
     needs = FleetNeeds(
         worker_id=worker_id,
         service=dynamo,
@@ -124,7 +121,7 @@ def assemble(
         status_of=status_of_shard,
         metrics=metrics,
     )
-    fleet = Fleet(FleetParts(settings, needs))
+    fleet = Fleet(settings, needs)
     parents_changed = Signal()
 
     tracking = TrackingNeeds(
@@ -216,14 +213,3 @@ def _apart(rng: Random) -> Random:
     twin = Random()
     twin.setstate(rng.getstate())
     return Random(twin.getrandbits(64))
-
-
-def taking_rules(settings: Settings) -> TakingRules:
-    """Return the rules of the taker: Java's, and even shares beyond them."""
-    return TakingRules(
-        lease_duration_s=settings.leases.duration_s,
-        leases_max=settings.leases.held_max,
-        steals_max=settings.leases.steals_max,
-        very_old_first=settings.leases.very_old_first,
-        even_shares=True,
-    )

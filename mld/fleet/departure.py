@@ -11,6 +11,10 @@ At the end it releases the leases that were assigned to it meanwhile.
 The mark stands on the worker's report (`reports.DRAIN`), and each report that the worker writes reads it back. Leaders
 and failover watchers of ours respect it, so mostly there is nothing to do here: the operator's command has begun the
 handoffs. A Java leader does not know the mark, and a lease may have been on its way when it came.
+
+`ChildAdopter`: takes the leases of child shards that this worker has just created (coordination#child-leases).
+
+As many as this worker has room for; the others are left to the fleet, and taken by anybody a moment later.
 """
 
 from __future__ import annotations
@@ -29,7 +33,9 @@ from mld.fleet.report.reports_table import StoredReports
 from mld.fleet.tasks import BackgroundTasks
 from mld.fleet.values import WorkerReport
 from mld.leases import writes
+from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
+from mld.leases.lease import loads_of
 from mld.leases.table import LeaseIndex, LeaseTable, Refusal, TableScan
 
 log = logging.getLogger(__name__)
@@ -160,3 +166,52 @@ class Drain:
             log.warning("not all leases are given away yet: %s", failure, extra={"action": "drain_failed"})
         finally:
             self._is_giving = False
+
+
+@dataclass(eq=False)
+class ChildAdopter:
+    """Assigns them to `worker_id` in the background, one after the other, each held before the next."""
+
+    table: LeaseTable
+    keeper: LeaseKeeper
+    discovery: LeaseDiscovery
+    _: KW_ONLY
+    worker_id: str
+    leases_max: int
+
+    def __post_init__(self) -> None:
+        self._one_by_one = asyncio.Lock()
+        self._adopting = BackgroundTasks()
+        self._stopped = False
+
+    def adopt(self, keys: Iterable[str]) -> None:
+        """Take those of these leases that are still nobody's. Errors are logged."""
+        self._adopting.spawn(self._adopt(keys))
+
+    def stop(self) -> None:
+        """Take no more."""
+        self._stopped = True
+
+    def abandon(self) -> None:
+        """End without waiting."""
+        self._adopting.cancel()
+
+    async def _adopt(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            try:
+                async with self._one_by_one:
+                    await self._adopt_one(key)
+            except TableError as error:
+                log.info("child lease %s left to the leader: %s", key, error, extra={"action": "child_not_adopted"})
+
+    async def _adopt_one(self, key: str) -> None:
+        lease = await contained(self.table.get(key), "adopting a child lease", key)
+        if lease is None or lease.actual_owner is not None or self._stopped or not self._has_room():
+            return
+        row = await contained(self.table.apply(writes.assign(lease, self.worker_id)), "adopting")
+        if not isinstance(row, Refusal):
+            await self.keeper.reacquire([row])
+
+    def _has_room(self) -> bool:
+        held = loads_of(one.lease for one in self.keeper.held().values())
+        return held[self.worker_id] + len(self.discovery.pending) < self.leases_max

@@ -5,50 +5,206 @@ which mode it is; this shell makes it so: the taker in the modes of 2.x, discove
 those of 3.x, reports in between. Everything about one's own leases is the keeper's and the worker's.
 
 A worker that stops deletes its report last, because others count on it while the worker owns leases.
+
+`ensure_index` and what follows: what a worker does for the lease table itself, its index of leases by owner
+(leases#owner-index), and the table made again that somebody has deleted under a living fleet (leases#lost-table).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
+from random import Random
 
-from mld.fleet.migrate.versions import Components
-from mld.fleet.parts import FleetParts
+import mld
+from mld.aws.host import HostReader
+from mld.aws.service import Service
+from mld.core.clock import Clock
+from mld.core.errors import TableError
+from mld.core.periods import HEARTBEATS_PER_LEASE
+from mld.fleet.assign.assigner import Assigner
+from mld.fleet.assign.failover_watcher import FailoverWatcher
+from mld.fleet.departure import ChildAdopter, Departure, Drain
+from mld.fleet.heartbeat_writer import REQUEST_TIMEOUT_S_MAX, HeartbeatTable, HeartbeatWriter, JavaPeers
+from mld.fleet.leader.election import AdaptiveElection, LockElection, LockTable, ShuffleElection
+from mld.fleet.leader.lock import LockRow
+from mld.fleet.membership import FleetMembership
+from mld.fleet.migrate.states import StatesTable
+from mld.fleet.migrate.table_migration import TableMigration
+from mld.fleet.migrate.version_machine import Components, FleetView, VersionMachine
+from mld.fleet.report.platform import LoadSource, detect
 from mld.fleet.report.reporter import Activity, Reporter
-from mld.fleet.table_care import ensure_index, keep_index, keep_table
+from mld.fleet.report.reports import EXPIRED_AFTER_PERIODS, ReportRules
+from mld.fleet.report.reports_table import ReportsTable, StoredReports
 from mld.fleet.tasks import OnFailure, Task, TaskList, Until
-from mld.fleet.values import ClientVersion
-from mld.leases.table import TableScan
+from mld.fleet.values import COORDINATOR_TABLE_KEY, REPORTS_TABLE_KEY, ClientVersion, LeaderDecider, Place, WorkerReport
+from mld.leases.discovery import LeaseDiscovery
+from mld.leases.keeper import LeaseKeeper
+from mld.leases.lease import ShardStatus
+from mld.leases.table import IndexStatus, LeaseIndex, LeaseTable, StoredTable, TableScan
+from mld.leases.table_maker import LegacyTable
+from mld.leases.taker import LeaseTaker
+from mld.metrics.registry import Metrics
+from mld.properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN
+from mld.properties.settings import Settings
+from mld.properties.values import ClientVersionConfig, HeartbeatSetting, MetadataLayout
+
+log = logging.getLogger(__name__)
+
+DetectLoad = Callable[[], Awaitable[LoadSource | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetNeeds:
+    """What a fleet is made of besides settings."""
+
+    worker_id: str
+    service: Service
+    table: LeaseTable
+    """With the leases that the fleet is to see."""
+    stored: StoredTable
+    keeper: LeaseKeeper
+    taker: LeaseTaker
+    clock: Clock
+    rng: Random
+    detect_load: DetectLoad
+    status_of: Callable[[str], ShardStatus | None]
+    """What people are told of a shard of this worker."""
+    metrics: Metrics
 
 
 class Fleet:
     """Start it after the lease table exists, `run` it while the worker runs, `leave` and `close` it at the end."""
 
-    def __init__(self, parts: FleetParts) -> None:
-        self._parts = parts
-        self.leader = parts.leader
-        self.failover_watcher = parts.failover_watcher
+    def __init__(self, settings: Settings, needs: FleetNeeds) -> None:
+        """Make the parts in the order in which they depend on each other; AWS is not asked yet.
+
+        All ask `leader` who leads, which asks the election that suits the mode.
+        """
+        self._settings = settings
+        self._needs = needs
+        self._index = needs.stored.index
+        lease_duration_s = settings.leases.duration_s
+        leases_max = settings.leases.held_max
+        rules = ReportRules.of(settings.fleet)
+        states = StatesTable(needs.service)
+        self._migration = _migration(settings, needs, states, rules)
+        reports = StoredReports(needs.service, lambda: self._migration.routes.report_read_places)
+        heartbeats = HeartbeatTable(
+            needs.service,
+            settings.lease_table.name,
+            needs.worker_id,
+            request_timeout_s=min(lease_duration_s / HEARTBEATS_PER_LEASE, REQUEST_TIMEOUT_S_MAX),
+        )
+        self._java_peers = JavaPeers(
+            needs.table, reports, heartbeats, needs.clock, lease_duration_s=lease_duration_s, rules=rules
+        )
+        self.leader = AdaptiveElection(
+            needs.metrics, is_adaptive=settings.fleet.client_version is not ClientVersionConfig.VERSION_3X
+        )
+        self._membership = FleetMembership(needs.worker_id, lease_duration_s=lease_duration_s, rules=rules)
+        self._discovery = LeaseDiscovery(
+            needs.table, self._index, needs.keeper, needs.clock, worker_id=needs.worker_id, metrics=needs.metrics
+        )
+        assigning_due = asyncio.Event()
+        self.failover_watcher = FailoverWatcher(
+            needs.table,
+            needs.clock,
+            settings,
+            needs.worker_id,
+            membership=self._membership,
+            stored_reports=reports,
+            discovery=self._discovery,
+            leader=self.leader,
+            assigning_due=assigning_due,
+            fence=heartbeats.fence,
+            metrics=needs.metrics,
+        )
+        self._assigner = Assigner(
+            needs.table,
+            needs.worker_id,
+            needs.clock,
+            needs.rng,
+            settings,
+            rules,
+            leader=self.leader,
+            membership=self._membership,
+            stored_reports=reports,
+            on_gave=self.failover_watcher.gave,
+            fence=heartbeats.fence,
+            on_assigned=self._discovery.wake,
+            due=assigning_due,
+            listeners=(
+                self.failover_watcher.on_loaded,
+                self._java_peers.on_loaded,
+                self._migration.on_loaded,
+            ),
+            metrics=needs.metrics,
+        )
+        self._heartbeat = HeartbeatWriter(
+            heartbeats,
+            needs.keeper,
+            needs.clock,
+            needs.rng,
+            worker_id=needs.worker_id,
+            lease_duration_s=lease_duration_s,
+            interval_s=lease_duration_s / HEARTBEATS_PER_LEASE,
+            is_wanted=settings.leases.heartbeat is HeartbeatSetting.WORKER,
+            leader=self._read_leader,
+            java_peers=self._java_peers,
+            status_of=needs.status_of,
+            metrics=needs.metrics,
+        )
+        self._departure = Departure(
+            needs.table,
+            self._index,
+            needs.keeper,
+            reports,
+            self._membership,
+            needs.clock,
+            worker_id=needs.worker_id,
+            leases_max=leases_max,
+        )
+        self._drain = Drain(needs.table, needs.keeper, self._departure)
+        self._versions = VersionMachine(
+            states,
+            self._migration,
+            needs.clock,
+            needs.rng,
+            worker_id=needs.worker_id,
+            configured=settings.fleet.client_version,
+            is_leader=self.leader.is_leader,
+            view=partial(self._view, reports, rules),
+            metrics=needs.metrics,
+        )
+        self._child_adopter = ChildAdopter(
+            needs.table, needs.keeper, self._discovery, worker_id=needs.worker_id, leases_max=leases_max
+        )
         self._components: Components | None = None
         self._is_led_by_lock: bool | None = None
         self._reporter: Reporter | None = None
         self._started = False
         self._leaving = False
         self._resigning: asyncio.Task[None] | None = None
-        clock, index = parts.clock, parts.index
         self._tasks: TaskList[Components] = TaskList(
             (
-                Task("assigner", parts.assigner.run, lambda on: on.assigner),
-                Task("discovery", parts.discovery.run, lambda on: on.assigner),
-                Task("heartbeat", parts.heartbeat.run, lambda _: parts.heartbeat.is_wanted, Until.RELEASED),
-                Task("index", partial(keep_index, index, clock), lambda on: on.index),
+                Task("assigner", self._assigner.run, lambda on: on.assigner),
+                Task("discovery", self._discovery.run, lambda on: on.assigner),
+                Task("heartbeat", self._heartbeat.run, lambda _: self._heartbeat.is_wanted, Until.RELEASED),
+                Task("index", partial(keep_index, self._index, needs.clock), lambda on: on.index),
                 Task("late tables", self._watch_for_late_tables),
-                Task("failover watcher", parts.failover_watcher.run, lambda on: on.assigner),
-                Task("lost table", partial(keep_table, parts.stored, clock, parts.worker_id, parts.lease_duration_s)),
+                Task("failover watcher", self.failover_watcher.run, lambda on: on.assigner),
+                Task("lost table", partial(keep_table, needs.stored, needs.clock, needs.worker_id, lease_duration_s)),
                 Task("reports", self._report, lambda _: self._reporter is not None, Until.CLOSED),
-                Task("taker", parts.taker.run, lambda on: on.taker),
+                Task("taker", needs.taker.run, lambda on: on.taker),
                 Task("versions", self._follow_version),
             ),
-            clock,
+            needs.clock,
         )
 
     @property
@@ -59,7 +215,7 @@ class Fleet:
     @property
     def version(self) -> ClientVersion:
         """The state entered last."""
-        return self._parts.versions.version
+        return self._versions.version
 
     def running(self) -> frozenset[str]:
         """Return the names of the tasks that run."""
@@ -70,17 +226,17 @@ class Fleet:
         seconds).
         """
         self.leader.ended(worker, until)
-        self._parts.assigner.wake()
-        self._parts.taker.ended(worker, until)
+        self._assigner.wake()
+        self._needs.taker.ended(worker, until)
         self.failover_watcher.ended(worker, until)
 
     def wake_leases(self) -> None:
         """Look at once for leases without an owner, or of ours, that have appeared."""
         if self.takes_leases:
-            self._parts.taker.wake()
+            self._needs.taker.wake()
         else:
-            self._parts.assigner.wake()
-            self._parts.discovery.wake()
+            self._assigner.wake()
+            self._discovery.wake()
 
     def adopt_children(self, keys: tuple[str, ...]) -> None:
         """Take, or have assigned, the leases of child shards that we have just created, for nobody yet.
@@ -90,8 +246,8 @@ class Fleet:
         """
         if self.takes_leases or self.leader.leads:
             self.wake_leases()
-        elif not self._parts.drain.is_on:
-            self._parts.child_adopter.adopt(keys)
+        elif not self._drain.is_on:
+            self._child_adopter.adopt(keys)
 
     # --- start and run ------------------------------------------------------------------------------------------------
 
@@ -102,21 +258,21 @@ class Fleet:
         """
         if self._started:
             return
-        await self._parts.migration.start()
-        place = self._parts.migration.routes.report_place
-        await self._parts.heartbeat.admit(place)
+        await self._migration.start()
+        place = self._migration.routes.report_place
+        await self._heartbeat.admit(place)
         if self._reporter is None and place is not None:
-            self._reporter = await self._parts.new_reporter(place)
-        await self._parts.versions.start(self._enter)
+            self._reporter = await self._new_reporter(place)
+        await self._versions.start(self._enter)
         self._started = True
 
     async def first_leases(self, scan: TableScan) -> None:
         """Take, or as leader assign, what is free, before the tasks begin."""
         if self.takes_leases:
             if self._components is None or self._components.taker:
-                await self._parts.taker.take_once(scan)
+                await self._needs.taker.take_once(scan)
         elif await self.leader.is_leader():
-            await self._parts.assigner.run_once()
+            await self._assigner.run_once()
 
     async def run(self, on_failure: OnFailure) -> None:
         """Start the tasks of the mode; `on_failure` hears of one that ended by itself. Returns at once."""
@@ -127,28 +283,28 @@ class Fleet:
         await self._reporter.run()
 
     async def _follow_version(self) -> None:
-        await self._parts.versions.run(self._enter)
+        await self._versions.run(self._enter)
         await asyncio.Event().wait()  # nothing changes any more
 
     async def _watch_for_late_tables(self) -> None:
-        await self._parts.migration.watch()
+        await self._migration.watch()
         await asyncio.Event().wait()
 
     # --- modes --------------------------------------------------------------------------------------------------------
 
     async def _enter(self, version: ClientVersion, components: Components) -> None:
         """Make a state's components run, in the order that a transition needs. Raises MldError; may be called again."""
-        self._parts.heartbeat.check_mode(version)
+        self._heartbeat.check_mode(version)
         if not components.reporter:
             self._switch_reports(components)
         if not components.assigner:
             await self._want(components)
         if components.index:
-            await ensure_index(self._parts.index)
+            await ensure_index(self._index)
         if components.reporter and self._started:
-            await self._parts.migration.restore_reports_table()
+            await self._migration.restore_reports_table()
         if components.assigner is not self._is_led_by_lock:
-            await self.leader.switch(self._parts.new_election(by_lock=components.assigner))
+            await self.leader.switch(self._new_election(by_lock=components.assigner))
             self._is_led_by_lock = components.assigner
         self._components = components
         self._switch_reports(components)
@@ -169,35 +325,182 @@ class Fleet:
     async def leave(self) -> None:
         """Bring no more leases to us, because a stop was asked for, and tell the keeper who receives ours."""
         self._leaving = True
-        self._parts.child_adopter.stop()
+        self._child_adopter.stop()
         await self._tasks.end(Until.LEAVING)
         if not self.takes_leases:
             if self._reporter is not None:  # before we name receivers: who names some later names us not
                 await self._reporter.leave()
-            await self._parts.departure.name_receivers()
+            await self._departure.name_receivers()
         self._resigning = asyncio.ensure_future(self.leader.close())  # may take seconds; leases need not wait for it
 
     async def close(self) -> None:
         """Release what was assigned to us meanwhile, delete the report, end the tasks: nothing is held any more."""
         try:
             if not self.takes_leases:
-                await self._parts.departure.release_late_leases()
+                await self._departure.release_late_leases()
         finally:
             await self._tasks.end(Until.RELEASED)
             if self._reporter is not None:
                 await self._reporter.close()
             await self._tasks.end(Until.CLOSED)
-            await self._parts.migration.close()
+            await self._migration.close()
             await (self._resigning or self.leader.close())
 
     async def abort(self) -> None:
         """End at once, whatever the state: nothing more is sent. Does nothing after `close`."""
         self._leaving = True
         self.leader.abandon()
-        self._parts.child_adopter.abandon()
-        self._parts.java_peers.abandon()
-        self._parts.drain.abandon()
+        self._child_adopter.abandon()
+        self._java_peers.abandon()
+        self._drain.abandon()
         if self._resigning is not None:
             self._resigning.cancel()
-        self._parts.migration.abandon()
+        self._migration.abandon()
         await self._tasks.end(Until.CLOSED)
+
+    # --- what is made anew when the state of the fleet changes --------------------------------------------------------
+
+    def _new_election(self, *, by_lock: bool) -> LeaderDecider:
+        """Make an election of the leader: by the lock, or in 2.x by a shuffle of the lease owners."""
+        needs = self._needs
+        if not by_lock:
+            return ShuffleElection(
+                self._owners, needs.clock, worker_id=needs.worker_id, on_change=self._on_leader_changed
+            )
+        return LockElection(
+            lambda: LockTable(needs.service, self._migration.routes.lock_place),
+            needs.clock,
+            worker_id=needs.worker_id,
+            new_version=lambda: str(uuid.UUID(int=needs.rng.getrandbits(128), version=4)),
+            on_check=self._migration.on_check,
+            on_change=self._on_leader_changed,
+        )
+
+    def _on_leader_changed(self, leads: bool) -> None:
+        self._needs.metrics.worker.is_leader = leads
+        if not leads:
+            self._needs.metrics.worker.table.forget_leadership()
+        self._migration.forget()
+        if leads:
+            self._assigner.wake()
+
+    async def _view(self, reports: StoredReports, rules: ReportRules) -> FleetView:
+        """Read what the readiness monitor looks at (coordination#readiness-for-3x-mode). Raises TableError."""
+        index = await self._index.status()
+        scan = await self._needs.table.scan()
+        now, believed_s = self._needs.clock.wall(), EXPIRED_AFTER_PERIODS * rules.report_period_s
+        reporting = frozenset(
+            report.worker
+            for report in await reports.beside(scan)
+            if report.updated_at_s is not None and report.updated_at_s + believed_s > now
+        )
+        return FleetView(index is IndexStatus.ACTIVE, {lease.key: lease.owner for lease in scan.leases}, reporting)
+
+    async def _owners(self) -> set[str]:
+        scan = await self._needs.table.scan()
+        return {lease.owner for lease in scan.leases if lease.owner is not None}
+
+    async def _read_leader(self) -> str | None:
+        seen = await LockTable(self._needs.service, self._migration.routes.lock_place).read()
+        return seen.owner if isinstance(seen, LockRow) and not seen.is_released else None
+
+    async def _new_reporter(self, place: Place) -> Reporter:
+        """Make the reporter to this place."""
+        settings, needs = self._settings, self._needs
+        source = None if settings.fleet.ignores_load else await needs.detect_load()
+        return Reporter(
+            ReportsTable(needs.service, place),
+            source,
+            needs.clock,
+            needs.rng,
+            worker_id=needs.worker_id,
+            version=mld.__version__,
+            settings=settings.fleet,
+            on_own_row=self._on_own_row,
+            ends=self._membership.ends,
+            metrics=needs.metrics,
+        )
+
+    def _on_own_row(self, report: WorkerReport) -> None:
+        self._heartbeat.on_own_report()
+        self._drain.on_own_report(report)
+
+
+async def no_load() -> None:
+    """Measure nothing."""
+
+
+def load_of_this_host(clock: Clock) -> DetectLoad:
+    """Return what reads CPU figures of the machine or container we run in."""
+
+    async def look() -> LoadSource | None:
+        return await detect(HostReader(), os.environ, clock)
+
+    return look
+
+
+def _migration(settings: Settings, needs: FleetNeeds, states: StatesTable, rules: ReportRules) -> TableMigration:
+    return TableMigration(
+        states,
+        needs.clock,
+        worker_id=needs.worker_id,
+        lease_table=settings.lease_table.name,
+        coordinator=LegacyTable(needs.service, needs.clock, settings.coordinator_state_table, COORDINATOR_TABLE_KEY),
+        reports=LegacyTable(needs.service, needs.clock, settings.worker_metrics_table, REPORTS_TABLE_KEY),
+        migrate=settings.fleet.migrates_to_lease_table,
+        complete_bake_s=min(max(settings.fleet.bake_s, BAKE_SECONDS_MIN), BAKE_SECONDS_MAX),
+        create_legacy=settings.fleet.metadata_layout is MetadataLayout.LEGACY,
+        lease_duration_s=settings.leases.duration_s,
+        report_period_s=rules.report_period_s,
+        metrics=needs.metrics,
+    )
+
+
+INDEX_RETRY_S = 60.0
+"""An index that is missing (a migration tool deletes it) or forbidden is asked for again after that."""
+LOST_TABLE_LOOK_S = 1.0
+
+
+async def ensure_index(index: LeaseIndex) -> None:
+    """Create the index if it is missing. Raises TableError."""
+    if await index.ensure() is IndexStatus.FORBIDDEN:
+        log.warning(
+            "the index of leases by owner cannot be created: allow dynamodb:UpdateTable and dynamodb:DescribeTable "
+            "on the lease table. Until then leases are found by scans",
+            extra={"action": "index_forbidden"},
+        )
+
+
+async def keep_index(index: LeaseIndex, clock: Clock) -> None:
+    """Ask for the index again whenever it is missing, until cancelled."""
+    while True:
+        await clock.sleep(INDEX_RETRY_S)
+        try:
+            if await index.status() is IndexStatus.MISSING:
+                await ensure_index(index)
+        except TableError as error:
+            log.warning("owner index unknown: %s", error, extra={"action": "index_unknown"})
+
+
+async def keep_table(table: StoredTable, clock: Clock, worker_id: str, lease_duration_s: float) -> None:
+    """Make a lost table again, until cancelled.
+
+    After a lease duration nobody believes to hold a lease, and whoever deleted the table has had time to see.
+    """
+    while True:
+        await clock.sleep(LOST_TABLE_LOOK_S)
+        if (lost_since := table.lost_since) is None:
+            continue
+        log.error(
+            "the lease table is gone; unless this worker is stopped, it is made again after %.0f s, with the positions "
+            "known here",
+            lease_duration_s,
+            extra={"action": "table_lost"},
+        )
+        await clock.sleep(max(0.0, lost_since + lease_duration_s - clock.monotonic()))
+        try:
+            count = await table.restore(worker_id)
+        except TableError as error:
+            log.error("the lease table cannot be made again yet: %s", error, extra={"action": "table_lost"})
+        else:
+            log.error("the lease table was made again, %d rows of it here", count, extra={"action": "table_restored"})

@@ -22,7 +22,7 @@ from enum import IntEnum
 from hashlib import blake2b
 
 from mld.core.periods import STATUS_BYTES
-from mld.core.steps import SLICE, Steps
+from mld.core.turns import SLICE, Steps
 from mld.leases.lease import ShardStatus
 from mld.metrics.shard import ShardMetrics
 

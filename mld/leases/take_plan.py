@@ -3,7 +3,7 @@
 Rules: leases#taker-observation, leases#taker-target, leases#very-old-leases, leases#stealing-of-leases,
 leases#even-shares. There is an explicit "never" instead of time 0, and very old leases do not end the pass: what is
 merely free or expired is taken up to the target at once, where Java comes back for it one period later. Even shares
-differ from Java, too; the daemon switches them on.
+differ from Java, too.
 
 *Even shares.* Java's target is the fair share rounded up, for everyone, and nobody steals from a worker that has it.
 When 500 leases of 100 workers are spread over 200, the old workers therefore stop at 3 and the new ones at 2, for good:
@@ -30,10 +30,9 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from mld.leases.lease import Lease
+from mld.properties.settings import LeaseSettings
 
 VERY_OLD_LEASE_DURATIONS = 3
-LEASES_MAX = 2**31 - 1
-STEALS_MAX = 1
 LOT_BYTES = 8  # two of 10,000 workers draw the same lot once in 10^11 fleets; then the order of their ids decides
 _KEY = attrgetter("key")
 
@@ -46,17 +45,6 @@ class SeenRow(NamedTuple):
 
     counter: int
     changed_at: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class TakingRules:
-    """The settings of the decision: failoverTimeMillis, maxLeasesForWorker, maxLeasesToStealAtOneTime, ..."""
-
-    lease_duration_s: float
-    leases_max: int = LEASES_MAX
-    steals_max: int = STEALS_MAX
-    very_old_first: bool = True
-    even_shares: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +95,24 @@ def decide(
     me: str,
     now: float,
     rng: random.Random,
-    rules: TakingRules,
+    settings: LeaseSettings,
+    *,
+    even_shares: bool = True,
 ) -> TakePlan:
-    """Return what worker `me` should take. `seen` holds an observation of each lease."""
+    """Return what worker `me` should take. `seen` holds an observation of each lease.
+
+    Without `even_shares` it decides as Java does.
+    """
     if not leases:
         return TakePlan()
-    available, ended, loads = _survey(leases, seen, me, now, rules.lease_duration_s)
-    target, spillover = _target(len(available) + sum(loads.values()), len(loads), rules.leases_max)
+    available, ended, loads = _survey(leases, seen, me, now, settings.duration_s)
+    target, spillover = _target(len(available) + sum(loads.values()), len(loads), settings.held_max)
     needed = target - loads[me]
-    room = max(0, rules.leases_max - loads[me])
+    room = max(0, settings.held_max - loads[me])
 
     very_old: list[Lease] = []
-    if rules.very_old_first:  # owned or not, leases that nobody has touched for three lease durations
-        before = now - VERY_OLD_LEASE_DURATIONS * rules.lease_duration_s
+    if settings.very_old_first:  # owned or not, leases that nobody has touched for three lease durations
+        before = now - VERY_OLD_LEASE_DURATIONS * settings.duration_s
         touched = ((lease, seen[lease.key].changed_at) for lease in available)
         very_old = [lease for lease, changed_at in touched if changed_at is None or changed_at < before]
     chosen = [Choice(lease) for lease in _some(very_old, room, rng)]
@@ -129,7 +122,7 @@ def decide(
         rest = [lease for lease in available if lease.key not in taken]
         chosen += [Choice(lease) for lease in _some(rest, needed - len(chosen), rng)]
     else:
-        victim, count = _victim(loads, me, target, rng, rules)
+        victim, count = _victim(loads, me, target, rng, settings, even_shares=even_shares)
         stolen = (lease for lease in leases if lease.owner == victim and lease.is_load) if count else ()
         chosen = [Choice(lease, is_steal=True) for lease in _some(stolen, count, rng)]
     left = {lease.key for lease in available} if len(chosen) >= room else set()
@@ -168,26 +161,26 @@ def _target(leases: int, workers: int, leases_max: int) -> tuple[int, int]:
 
 
 def _victim(
-    loads: Mapping[str, int], me: str, target: int, rng: random.Random, rules: TakingRules
+    loads: Mapping[str, int], me: str, target: int, rng: random.Random, settings: LeaseSettings, *, even_shares: bool
 ) -> tuple[str | None, int]:
     """Choose from whom to steal, and how many (leases#stealing-of-leases). Every lease has a live owner here."""
     most = max(loads.values())
     needed = target - loads[me]
     if needed <= 0 or most < target:
         return None, 0
-    if rules.even_shares and (needed == 1 or most == target):
-        return _victim_by_share(loads, me, most, rng, rules)
+    if even_shares and (needed == 1 or most == target):
+        return _victim_by_share(loads, me, most, rng, settings)
     count = min(needed, most - target)
     if needed > 1 and count == 0:
         count = 1
     if not count:
         return None, 0
     victim = rng.choice(sorted(worker for worker, load in loads.items() if load == most))
-    return victim, min(count, rules.steals_max)
+    return victim, min(count, settings.steals_max)
 
 
 def _victim_by_share(
-    loads: Mapping[str, int], me: str, most: int, rng: random.Random, rules: TakingRules
+    loads: Mapping[str, int], me: str, most: int, rng: random.Random, settings: LeaseSettings
 ) -> tuple[str | None, int]:
     """Return the victim and how many: one lease of a most loaded worker that is above its own share, if I am below
     mine; nobody's only lease.
@@ -195,10 +188,10 @@ def _victim_by_share(
     if most <= 1:
         return None, 0
     shares = shares_of(loads)
-    if loads[me] >= min(shares[me], rules.leases_max):
+    if loads[me] >= min(shares[me], settings.held_max):
         return None, 0
     victims = sorted(worker for worker, load in loads.items() if load == most and load > shares[worker])
-    return (rng.choice(victims), min(1, rules.steals_max)) if victims else (None, 0)
+    return (rng.choice(victims), min(1, settings.steals_max)) if victims else (None, 0)
 
 
 def shares_of(loads: Mapping[str, int]) -> dict[str, int]:

@@ -23,9 +23,10 @@ from mld.leases import writes
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal, TableScan
-from mld.leases.take_plan import Choice, SeenRow, TakePlan, TakingRules, decide, observe
+from mld.leases.take_plan import Choice, SeenRow, TakePlan, decide, observe
 from mld.leases.validity import may_be_applied, retry_delay_s
 from mld.metrics.registry import LeaseMove, Metrics
+from mld.properties.settings import LeaseSettings
 
 log = logging.getLogger(__name__)
 
@@ -81,15 +82,16 @@ class LeaseTaker:
     rng: random.Random
     _: KW_ONLY
     worker_id: str
-    rules: TakingRules
+    settings: LeaseSettings
+    even_shares: bool = True
     metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
         self._worker = self.metrics.worker
         self._takes = self.metrics.worker.operations.takes
         self._taken = self._refused = 0
-        self._room = RoomWatch(self.rules.leases_max, self.metrics)
-        self._period_s = (self.rules.lease_duration_s + EPSILON_S) * 2
+        self._room = RoomWatch(self.settings.held_max, self.metrics)
+        self._period_s = (self.settings.duration_s + EPSILON_S) * 2
         self._pass_lock = asyncio.Lock()
         self._woken = asyncio.Event()
         self._seen: dict[str, SeenRow] = {}
@@ -145,10 +147,12 @@ class LeaseTaker:
         self._passes += 1
         self._seen = observe(self._seen, scan.leases, now)
         ended = {worker for worker, until in self._ended.items() if until >= now}
-        expired_at = now - 2 * self.rules.lease_duration_s
+        expired_at = now - 2 * self.settings.duration_s
         self._seen |= {one.key: SeenRow(one.counter, expired_at) for one in scan.leases if one.actual_owner in ended}
         await self._resume_unknown_takes(scan.leases)
-        plan = decide(scan.leases, self._seen, self.worker_id, now, self.rng, self.rules)
+        plan = decide(
+            scan.leases, self._seen, self.worker_id, now, self.rng, self.settings, even_shares=self.even_shares
+        )
         self._count(plan, scan)
         self._room.saw(plan.left, now)
         held = self.keeper.held()
@@ -244,7 +248,7 @@ class LeaseTaker:
                     unknown_since = sent_at if unknown_since is None else unknown_since
                 elif not resent:
                     del self._unknown_takes[key]
-                remaining_s = started_at + self.rules.lease_duration_s - self.clock.monotonic()
+                remaining_s = started_at + self.settings.duration_s - self.clock.monotonic()
                 delay_s = retry_delay_s(attempt, remaining_s, self.rng)
                 if delay_s is None or attempt == TAKE_ATTEMPTS_MAX:
                     log.warning("cannot take %s: %s", key, failure, extra={"action": "take_failed", "shard": key})

@@ -34,7 +34,7 @@ from mld.operating.options import Asked, finish
 from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, Outcome, RawTable, Row
 from mld.operating.stream_access import streams_of
 from mld.properties.settings import Settings, StreamSetting
-from mld.retrieval.stream_adapters import kind_of
+from mld.retrieval.reader_factory import kind_of
 from mld.shards.detector import NotListed, ShardDetector
 from mld.shards.graph import oldest_generation, partition_fault
 from mld.shards.identity import foreign_evidence

@@ -43,7 +43,7 @@ from mld.properties.settings import Settings
 from mld.properties.spark import PROGRAM
 from mld.properties.values import ClientVersionConfig, DeadLetterKind, MetricsLevel, MetricsOutput
 from mld.protocol.command import split_command
-from mld.retrieval.stream_adapters import kind_of
+from mld.retrieval.reader_factory import kind_of
 from mld.tracking.stream_rows import within_stream
 
 TIMEOUT_S = 10.0

@@ -21,7 +21,7 @@ from mld.operating.naming import settings_of_one
 from mld.operating.options import Asked, asks, finish
 from mld.properties.settings import Settings
 from mld.properties.values import BillingMode, DeadLetterKind, MetricsLevel, MetricsOutput, SchemaMode
-from mld.retrieval.stream_adapters import kind_of
+from mld.retrieval.reader_factory import kind_of
 
 TEMPLATES = Path(__file__).with_name("templates")
 Value: TypeAlias = str | tuple[str, ...] | bool | None

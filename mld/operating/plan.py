@@ -19,13 +19,13 @@ from typing import Any, TypeAlias
 
 from mld.core.errors import MldError, TableError
 from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
-from mld.core.steps import Steps
 from mld.core.streams import Shard
+from mld.core.turns import Steps
 from mld.fleet.values import Place
 from mld.leases import rows, writes
 from mld.leases.lease import Lease
 from mld.leases.table import Absent, Condition, Is, LeaseWrite, Refusal, TableScan, Value
-from mld.shards.graph import ShardGraph, id_order, in_order, new_lease
+from mld.shards.graph import ShardGraph, ancestors_first, id_order, new_lease
 
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 
@@ -231,7 +231,7 @@ def whole_reset(
     `begin` are the shards that were open at that place, without descendants of one another.
     """
     graph = yield from ShardGraph.steps(begin)
-    puts = yield from in_order(graph, {shard.shard_id: positions[shard.shard_id] for shard in begin})
+    puts = yield from ancestors_first(graph, {shard.shard_id: positions[shard.shard_id] for shard in begin})
     deletes = sorted((lease.key for lease in existing if lease.key not in graph.shards), key=id_order)
     return ResetRows(puts, tuple(deletes))
 

@@ -34,8 +34,8 @@ from mld.properties.spark import PREFIX
 from mld.protocol.command import split_command
 from mld.protocol.conversation import ProcessorError
 from mld.protocol.messages import CheckpointErrorName, CheckpointRequest, Dialect, Initialize, StreamLabel
-from mld.retrieval.placement import Placement
 from mld.retrieval.rawpage import RawPage
+from mld.retrieval.reader_factory import Placement
 from mld.retrieval.starting_points import initial_position
 from mld.tracking.stream_list import account_and_name
 

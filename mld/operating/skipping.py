@@ -32,7 +32,7 @@ from mld.operating.plan import ActPlan, ActRefusedError, Change, Fate, KeptLines
 from mld.operating.steering import plan_leave_out
 from mld.operating.stream_access import SpanReader, framed_records
 from mld.protocol.framed import FramedRecord
-from mld.retrieval.placement import Placement
+from mld.retrieval.reader_factory import Placement
 from mld.retrieval.starting_points import initial_position, lacks_timestamp, starting_point
 
 RECORDS_SHOWN = 20

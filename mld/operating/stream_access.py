@@ -35,8 +35,8 @@ from mld.operating.points import Point, PointKind
 from mld.properties.settings import Settings
 from mld.protocol.framed import FramedRecord, Splitter
 from mld.retrieval.rawpage import RawPage
+from mld.retrieval.reader_factory import LABELS, kind_of, service_name, streams_port
 from mld.retrieval.starting_points import initial_position, starting_point
-from mld.retrieval.stream_adapters import LABELS, kind_of, service_name, streams_port
 
 READ_INTERVAL_S = 0.4
 """Kinesis allows five reads a second and shard, for all consumers together."""

@@ -1,7 +1,7 @@
 """`FanOutReader`: reads one shard by subscriptions of enhanced fan-out, ahead of its consumer.
 
 Rules: retrieval#reader-promises, retrieval#subscription-starting-point and the rules that follow it there. This is the
-shell; `subscribing`, `starting_points`, `buffer` and `faults` decide what to do. Its consumer cannot tell it from a
+shell; `subscribing`, `starting_points`, `buffer` and `pacing` decide what to do. Its consumer cannot tell it from a
 `PollingReader`.
 
 Promises: every record after the start is delivered at least once, and none before all that precede it; the end only

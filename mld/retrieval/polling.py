@@ -1,7 +1,7 @@
 """`PollingReader`: reads one shard with GetRecords, ahead of its consumer.
 
 Rules: retrieval#reader-promises, retrieval#one-page-at-a-time (the consumer asks for the next),
-retrieval#valid-answers, retrieval#polling-errors. This is the shell; `starting_points`, `pacing`, `buffer` and `faults`
+retrieval#valid-answers, retrieval#polling-errors. This is the shell; `starting_points`, `pacing` and `buffer`
 decide what to do.
 
 Promises: every record after the start is delivered once per reader, in order; the end only after all records; errors
@@ -32,7 +32,7 @@ from mld.core.streams import IteratorType, Page, StartingPoint, Streams
 from mld.core.waits import TimeLimit
 from mld.metrics.shard import FetchResult, ShardMetrics
 from mld.retrieval import buffer, pacing, starting_points
-from mld.retrieval.faults import PollingReaction, reaction_to
+from mld.retrieval.pacing import PollingReaction, reaction_to
 from mld.retrieval.reader import ShardReader
 
 logger = logging.getLogger(__name__)

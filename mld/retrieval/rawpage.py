@@ -18,8 +18,8 @@ from types import MappingProxyType
 from typing import ClassVar, TypeVar
 
 from mld.core.positions import Position
-from mld.core.steps import Steps, finish
 from mld.core.streams import A_TURN, ChildShard, HashRange, Misrouted, child_shard_of
+from mld.core.turns import Steps, finish
 from mld.protocol.codec import (
     PIECE_BYTES,
     RECORDS_HEAD,

@@ -21,7 +21,7 @@ from mld.core.positions import InitialPosition, Position
 from mld.core.streams import ChildShard, Page, StartingPoint, validate_end_of_shard
 from mld.metrics.shard import ShardMetrics
 from mld.retrieval.buffer import Budget, PrefetchBuffer
-from mld.retrieval.faults import AnswerVerdict, judge
+from mld.retrieval.pacing import AnswerVerdict, judge
 from mld.retrieval.starting_points import ReadState, begins_after_gap, lacks_timestamp, starting_point
 
 logger = logging.getLogger(__name__)

@@ -1,20 +1,32 @@
-"""Makes the readers of all shards from the settings: they poll, or use enhanced fan-out."""
+"""Makes the readers of all shards from the settings: they poll, or use enhanced fan-out, over the adapter of Kinesis or
+of DynamoDB Streams.
+
+`Placement`: who chooses the shards of a stream's records, producers by their keys, or Kinesis
+(retrieval#hash-range-rule). A stream in on-demand mode has a RecordDistributionStrategy, which may be changed at any
+time; records stay where they are, and do not show by which one they came there. So only a stream without one is known
+to have its records where their keys say. What is not known is never dropped for it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from random import Random
 
+from mld.aws.client_factory import ServiceName
 from mld.aws.counted import CountedService
+from mld.aws.dynamo_streams import DynamoDBStreams
 from mld.aws.fanout import KinesisFanOut
+from mld.aws.kinesis import KinesisStreams
 from mld.aws.service import RawService
 from mld.aws.wire.client import WireService
 from mld.core.clock import Clock
-from mld.core.errors import StartupError
+from mld.core.error_boundary import contained
+from mld.core.errors import MldError, StartupError
 from mld.core.periods import RENEWALS_PER_LEASE
-from mld.core.streams import FanOut, StreamKind, Streams
+from mld.core.streams import FanOut, HashRange, StreamKind, Streams
 from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import Settings
 from mld.properties.values import RetrievalMode
@@ -22,12 +34,74 @@ from mld.retrieval.buffer import Budget
 from mld.retrieval.fanout import FanOutReader
 from mld.retrieval.pacing import Pacing, beat_of
 from mld.retrieval.polling import PollingReader
-from mld.retrieval.rawpage import page_of_event
+from mld.retrieval.rawpage import page_of, page_of_event
 from mld.retrieval.reader import ShardReader
 from mld.retrieval.registration import RegisteredConsumer
 from mld.retrieval.subscribing import YIELD_S
 
 log = logging.getLogger(__name__)
+
+FRESH_S = 60.0
+"""How long an answer counts. A stream is changed to on-demand mode, which takes a while, before its strategy is."""
+ANSWER_S = 5.0
+
+
+class Placement:
+    """Knows it of one stream; asks only if somebody wants to know, and all of a worker's shards together."""
+
+    def __init__(self, streams: Streams, clock: Clock) -> None:
+        self._streams = streams
+        self._clock = clock
+        self._asking = asyncio.Lock()
+        self._answered_at = -FRESH_S
+        self._is_by_key = False
+
+    async def range_of(self, hash_range: HashRange | None) -> HashRange | None:
+        """Return the range of a shard to which its records belong; None if they need not belong to it, or nobody
+        knows.
+        """
+        if hash_range is None:
+            return None
+        async with self._asking:
+            if self._clock.monotonic() - self._answered_at >= FRESH_S:
+                self._is_by_key = await self._ask()
+                self._answered_at = self._clock.monotonic()
+            return hash_range if self._is_by_key else None
+
+    async def _ask(self) -> bool:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return not (await contained(self._streams.describe(), "describing the stream")).has_strategy
+        except (MldError, TimeoutError) as error:
+            log.warning(
+                "cannot tell whether records lie where their keys say, so all of KPL aggregates are delivered: %s",
+                error or f"no answer within {ANSWER_S:g} s",
+                extra={"action": "stream_not_described"},
+            )
+            return False
+
+
+LABELS = {StreamKind.KINESIS: "Kinesis", StreamKind.DYNAMODB: "DynamoDB Streams"}
+"""How people name the service."""
+
+
+def kind_of(arn: str | None) -> StreamKind:
+    """Return the kind of the stream with this ARN; without one it is of Kinesis."""
+    return StreamKind.DYNAMODB if arn is not None and arn.split(":")[2] == "dynamodb" else StreamKind.KINESIS
+
+
+def service_name(kind: StreamKind) -> ServiceName:
+    """Return the API that streams of this kind have."""
+    return "kinesis" if kind is StreamKind.KINESIS else "dynamodbstreams"
+
+
+def streams_port(service: RawService, clock: Clock, name: str, arn: str | None, extra: bytes = b"") -> Streams:
+    """Return the `Streams` port of one stream over the service of its kind; `extra` is what each record has besides."""
+    page = replace(page_of, extra=extra)
+    if arn is not None and kind_of(arn) is StreamKind.DYNAMODB:
+        return DynamoDBStreams(service, clock, stream_arn=arn, page_of=page)
+    return KinesisStreams(service, stream_name=name, stream_arn=arn, page_of=page)
+
 
 NewReader = Callable[[str, ShardMetrics], ShardReader]
 """Makes the reader of the shard with this id, which counts there what it reads."""

@@ -1,7 +1,7 @@
 """The leader's audit of the lease table: which shards lack a lease, and which rows nobody looks after.
 
 Rules: shards#audit-schedule and the rules that follow it there; what a hole is and how sure one may be is in
-`mld.shards.holes`, what to create in `mld.shards.graph`. Non-leaders only ask whether they lead.
+`mld.shards.graph`, what to create in `mld.shards.graph`. Non-leaders only ask whether they lead.
 
 The first audit comes as soon as leadership is won. One scan each; the shards are listed only if the scan has findings.
 Never creates a row but by a shard sync, and never deletes one: rows without anybody to delete them go to the clean-up.
@@ -23,7 +23,7 @@ from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.metrics.registry import Metrics
 from mld.shards.detector import ShardDetector, ShardRows, ShardsListed
-from mld.shards.holes import Findings, abandoned, examine, is_urgent, ranges_to_fill, sightings
+from mld.shards.graph import Findings, abandoned, examine, is_urgent, ranges_to_fill, sightings
 from mld.shards.sync import ShardSync, SyncResult
 
 _log = logging.getLogger(__name__)

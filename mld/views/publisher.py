@@ -16,8 +16,7 @@ from typing import Protocol
 from mld.core.clock import Clock, wait_for_event
 from mld.core.error_boundary import kept_running, survived
 from mld.core.errors import MetricsError, MldError
-from mld.core.steps import Steps
-from mld.core.turns import in_turns
+from mld.core.turns import Steps, in_turns
 from mld.views.datums import Datum, Period, wait_s
 
 log = logging.getLogger(__name__)

@@ -16,14 +16,14 @@ from dataclasses import replace
 from statistics import quantiles
 
 from mld.core.positions import TRIM_HORIZON, InitialPosition
-from mld.core.steps import Steps, finish
 from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
-from mld.core.turns import in_turns
+from mld.core.turns import Steps, finish, in_turns
 from mld.fleet.assign.assignment import Plan, decide, shuffling
-from mld.fleet.assign.loads import AssignmentRules, LiveWorker
+from mld.fleet.assign.loads import LiveWorker
 from mld.fleet.assign.observations import Observations
 from mld.leases.lease import Lease
 from mld.shards.graph import ShardGraph, missing_leases
+from tests.support.settings import rules
 
 LEASES = 10_000
 WORKERS = 1_000
@@ -55,11 +55,10 @@ def assignment() -> Decision:
             workers,
             seen,
             100.0,
-            AssignmentRules(),
+            rules(),
             order,
             leader="w0",
             balance=True,
-            by_count=False,
             wall_s=0.0,
         )
 

@@ -12,9 +12,8 @@ import pytest
 
 from mld.aws.service import Service
 from mld.core.errors import TableMissingError
-from mld.fleet.leader.candidate import Refused
-from mld.fleet.leader.lock import LEASE_S, DamagedLock, LockRow
-from mld.fleet.leader.lock_election import LockTable
+from mld.fleet.leader.election import LockTable, Refused
+from mld.fleet.leader.lock import DamagedLock, LockRow
 from mld.fleet.values import Place
 from tests.contract.lease_table import RACERS, REQUEST_TIMEOUT_S
 from tests.support.tables import RawRows, make_table, unique_table
@@ -55,30 +54,30 @@ class LockTableContract:
         assert await lock_table.read() is None
 
     async def test_a_claimed_lock_reads_back(self, lock_table: LockTable, rows: RawRows, key: str) -> None:
-        assert await lock_table.claim(None, "w-1", "v1", lease_s=LEASE_S) is None
+        assert await lock_table.claim(None, "w-1", "v1") is None
         assert await lock_table.read() == LockRow("w-1", 120.0, "v1")
         assert await rows.get("Leader") == self.raw(key, entityType={"S": "LEADER"})
 
     async def test_an_absent_lock_is_claimed_once(self, lock_table: LockTable) -> None:
-        await lock_table.claim(None, "w-1", "v1", lease_s=LEASE_S)
-        refusal = await lock_table.claim(None, "w-2", "v2", lease_s=LEASE_S)
+        await lock_table.claim(None, "w-1", "v1")
+        refusal = await lock_table.claim(None, "w-2", "v2")
         assert refusal == Refused(LockRow("w-1", 120.0, "v1"))
 
     async def test_a_stale_lock_is_replaced_whole(self, lock_table: LockTable, rows: RawRows, key: str) -> None:
         await rows.put(self.raw(key, data={"B": b"old"}))
         seen = await lock_table.read()
         assert seen == LockRow("w-1", 120.0, "v1", data=b"old")
-        assert await lock_table.claim(seen, "w-2", "v2", lease_s=60.0) is None
-        assert await lock_table.read() == LockRow("w-2", 60.0, "v2")
+        assert await lock_table.claim(seen, "w-2", "v2") is None
+        assert await lock_table.read() == LockRow("w-2", 120.0, "v2")
 
     async def test_a_lock_that_moved_or_went_is_not_replaced(self, lock_table: LockTable) -> None:
-        await lock_table.claim(None, "w-1", "v1", lease_s=LEASE_S)
+        await lock_table.claim(None, "w-1", "v1")
         seen = await lock_table.read()
-        await lock_table.heartbeat("w-1", "v1", "v2", lease_s=LEASE_S)
+        await lock_table.heartbeat("w-1", "v1", "v2")
         moved = LockRow("w-1", 120.0, "v2")
-        assert await lock_table.claim(seen, "w-2", "v3", lease_s=LEASE_S) == Refused(moved)
+        assert await lock_table.claim(seen, "w-2", "v3") == Refused(moved)
         await lock_table.release("w-1", "v2")
-        assert await lock_table.claim(moved, "w-2", "v3", lease_s=LEASE_S) == Refused(None)
+        assert await lock_table.claim(moved, "w-2", "v3") == Refused(None)
         assert await lock_table.read() is None
 
     async def test_a_released_lock_is_claimed_while_it_is_released(
@@ -87,31 +86,31 @@ class LockTableContract:
         await rows.put(self.raw(key, isReleased={"S": "1"}))
         released = await lock_table.read()
         assert released == LockRow("w-1", 120.0, "v1", is_released=True)
-        assert await lock_table.claim(released, "w-2", "v2", lease_s=LEASE_S) is None
+        assert await lock_table.claim(released, "w-2", "v2") is None
         assert await lock_table.read() == LockRow("w-2", 120.0, "v2")
-        assert await lock_table.claim(released, "w-3", "v3", lease_s=LEASE_S) is not None
+        assert await lock_table.claim(released, "w-3", "v3") is not None
 
     async def test_a_heartbeat_changes_the_version_and_keeps_the_rest(
         self, lock_table: LockTable, rows: RawRows, key: str
     ) -> None:
         await rows.put(self.raw(key, data={"B": b"kept"}))
-        assert await lock_table.heartbeat("w-1", "v1", "v2", lease_s=60.0) is None
-        assert await lock_table.read() == LockRow("w-1", 60.0, "v2", data=b"kept")
+        assert await lock_table.heartbeat("w-1", "v1", "v2") is None
+        assert await lock_table.read() == LockRow("w-1", 120.0, "v2", data=b"kept")
 
     @pytest.mark.parametrize(("owner", "version"), [("w-2", "v1"), ("w-1", "v0")])
     async def test_only_the_holder_renews_and_releases(self, lock_table: LockTable, owner: str, version: str) -> None:
-        await lock_table.claim(None, "w-1", "v1", lease_s=LEASE_S)
+        await lock_table.claim(None, "w-1", "v1")
         standing = Refused(LockRow("w-1", 120.0, "v1"))
-        assert await lock_table.heartbeat(owner, version, "v9", lease_s=LEASE_S) == standing
+        assert await lock_table.heartbeat(owner, version, "v9") == standing
         assert await lock_table.release(owner, version) == standing
         assert await lock_table.read() == standing.lock
 
     async def test_a_released_lock_is_gone(self, lock_table: LockTable) -> None:
-        await lock_table.claim(None, "w-1", "v1", lease_s=LEASE_S)
+        await lock_table.claim(None, "w-1", "v1")
         assert await lock_table.release("w-1", "v1") is None
         assert await lock_table.read() is None
         assert await lock_table.release("w-1", "v1") == Refused(None)
-        assert await lock_table.heartbeat("w-1", "v1", "v2", lease_s=LEASE_S) == Refused(None)
+        assert await lock_table.heartbeat("w-1", "v1", "v2") == Refused(None)
         assert await lock_table.read() is None
 
     @pytest.mark.parametrize(
@@ -130,9 +129,9 @@ class LockTableContract:
         damaged = await lock_table.read()
         assert isinstance(damaged, DamagedLock)
         touched = DamagedLock(dict(damaged.attributes) | {"leaseDuration": {"S": "touched"}}, "")
-        refusal = await lock_table.claim(touched, "w-2", "v2", lease_s=LEASE_S)
+        refusal = await lock_table.claim(touched, "w-2", "v2")
         assert refusal == Refused(damaged)
-        assert await lock_table.claim(damaged, "w-2", "v2", lease_s=LEASE_S) is None
+        assert await lock_table.claim(damaged, "w-2", "v2") is None
         assert await lock_table.read() == LockRow("w-2", 120.0, "v2")
 
     async def test_of_many_claims_one_wins(self, lock_table: LockTable) -> None:
@@ -140,8 +139,8 @@ class LockTableContract:
         for over in (None, LockRow("w-0", 120.0, "won")):
             if over is not None:
                 await lock_table.release("won", "won")
-                await lock_table.claim(None, "w-0", "won", lease_s=LEASE_S)
-            answers = await asyncio.gather(*(lock_table.claim(over, name, name, lease_s=LEASE_S) for name in names))
+                await lock_table.claim(None, "w-0", "won")
+            answers = await asyncio.gather(*(lock_table.claim(over, name, name) for name in names))
             winner = await lock_table.read()
             assert isinstance(winner, LockRow)
             assert [name for name, answer in zip(names, answers, strict=True) if answer is None] == [winner.owner]

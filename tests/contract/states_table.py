@@ -14,8 +14,15 @@ import pytest
 from mld.aws.service import Service
 from mld.core.clock import LoopClock
 from mld.core.errors import TableMissingError
-from mld.fleet.migrate.states import CLIENT_VERSION, TABLE_MIGRATION, UnreadableStateError, advanced, first_row, item_of
-from mld.fleet.migrate.states_table import StatesTable
+from mld.fleet.migrate.states import (
+    CLIENT_VERSION,
+    TABLE_MIGRATION,
+    StatesTable,
+    UnreadableStateError,
+    advanced,
+    first_row,
+    item_of,
+)
 from mld.fleet.migrate.table_migration import RowMover
 from mld.fleet.values import ClientVersion, Place, TableStatus
 from mld.leases.table_maker import LegacyTable, on_demand

@@ -21,7 +21,7 @@ from mld.core.errors import (
     TableThrottledError,
     TableUnavailableError,
 )
-from mld.fleet.leader.lock_election import LockTable
+from mld.fleet.leader.election import LockTable
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import Place, WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable

@@ -29,8 +29,8 @@ from hypothesis import strategies as st
 from mld.aws.wire.requests import decode, encode
 from mld.core.errors import StartupError
 from mld.core.positions import SHARD_END
-from mld.core.steps import at_once
 from mld.core.stream_ids import StreamId
+from mld.core.turns import at_once
 from mld.fleet import heartbeats
 from mld.fleet.leader import lock
 from mld.fleet.migrate import states
@@ -272,8 +272,8 @@ def check_report(row: Row) -> None:
 def check_lock(row: Row) -> None:
     place = Place(TABLE, LEASE_TABLE_KEY)
     seen = lock.parse_lock(row)
-    lock.claim(place, seen, "me", "v2", lease_s=120.0)
-    lock.judge(seen, None, lock.Versions("me"), 0.0, lease_s=120.0)
+    lock.claim(place, seen, "me", "v2")
+    lock.judge(seen, None, lock.Versions("me"), 0.0)
 
 
 def check_state(row: Row) -> None:

@@ -8,10 +8,11 @@ from random import Random
 from mld.core.positions import AT_TIMESTAMP, SHARD_END, TRIM_HORIZON, InitialPosition, Position
 from mld.core.streams import Shard
 from mld.leases.lease import Lease
-from mld.leases.take_plan import SeenRow, TakingRules, decide
+from mld.leases.take_plan import SeenRow, decide
 from mld.protocol.messages import Record
 from tests.support.kpl import User, aggregate
 from tests.support.pages import page_with, places
+from tests.support.settings import rules
 from tests.unit.shards.twins import grow, leases_for_empty_table, missing_leases, numbers, plain_missing_leases, sid
 
 LEASE_DURATION_S = 10.0
@@ -84,12 +85,12 @@ def _created(leases: tuple[Lease, ...]) -> str:
 
 def taker_text(me: str, options: dict[str, str]) -> str:
     """What a taker would do; `options` are worker=leases, free=new leases, and priority=off, steals=n, max=n."""
-    rules = TakingRules(
-        LEASE_DURATION_S,
-        leases_max=int(options.pop("max", 2**31 - 1)),
+    settings = rules(
+        duration_s=LEASE_DURATION_S,
+        held_max=int(options.pop("max", 2**31 - 1)),
         steals_max=int(options.pop("steals", "1")),
         very_old_first=options.pop("priority", "on") == "on",
-    )
+    ).leases
     leases: list[Lease] = []
     for owner, count in options.items():
         leases += [
@@ -97,7 +98,7 @@ def taker_text(me: str, options: dict[str, str]) -> str:
             for i in range(int(count))
         ]
     seen = {lease.key: SeenRow(0, None if lease.owner is None else NOW_S) for lease in leases}
-    plan = decide(leases, seen, me, NOW_S, Random(1), rules)
+    plan = decide(leases, seen, me, NOW_S, Random(1), settings, even_shares=False)
     stolen = [choice.lease.owner for choice in plan.choices if choice.is_steal]
     taken = len(plan.choices) - len(stolen)
     act = f"steal {len(stolen)} from {stolen[0]}" if stolen else f"take {taken} free" if taken else "nothing"

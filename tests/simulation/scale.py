@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -30,7 +29,7 @@ SEED = 1
 CASE_REAL_S_MAX = 3600.0
 PAGE = Path("docs/lab/scale.md")
 JAVA = RULES
-EVEN = replace(RULES, even_shares=True)
+EVEN = RULES | {"even_shares": True}
 
 TAKEN = (
     "| Workers | Shards | Step | All held after s | At rest after s | Moves | Refused writes | Read units "

@@ -24,18 +24,20 @@ from mld.core.clock import LoopClock
 from mld.core.periods import LOOK_PERIOD_S, WATCHERS, part_count
 from mld.core.positions import TRIM_HORIZON
 from mld.core.turns import a_few_at_a_time
-from mld.fleet.assign.assigner import Assigner, AssignerSettings
+from mld.fleet.assign.assigner import Assigner
 from mld.fleet.assign.assignment import Plan
 from mld.fleet.assign.loads import Move, Why
 from mld.fleet.assign.takeover import SECOND_CHANCE_S
 from mld.fleet.membership import FleetMembership, spread
 from mld.fleet.report import reports
+from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
 from mld.leases import writes
 from mld.leases.lease import Lease
 from tests.simulation.scale_table import Bill, LeanLeaseTable
 from tests.simulation.world.java3_lam import Report, VarianceDecider, Worker
 from tests.simulation.world.java3_table import Lease3
+from tests.support.settings import rules
 
 LEASE_DURATION_S = 10.0
 RENEWAL_S = 3.308
@@ -175,15 +177,16 @@ class Fleet3x:
     def _lead(self, worker_id: str) -> None:
         self._leader_id = worker_id
         kind = JavaAssigner if self.java else Assigner
-        settings = AssignerSettings(lease_duration_s=LEASE_DURATION_S)
+        report_rules = ReportRules()
         self.leader = kind(
             self.table,
             worker_id,
             self.clock,
             Random("leader"),
-            settings,
+            rules(duration_s=LEASE_DURATION_S),
+            report_rules,
             leader=_Leads(),
-            membership=FleetMembership(worker_id, lease_duration_s=LEASE_DURATION_S, rules=settings.reports),
+            membership=FleetMembership(worker_id, lease_duration_s=LEASE_DURATION_S, rules=report_rules),
             stored_reports=_NoOthers(),
             on_gave=lambda: None,
             fence=_NoOthers().fence,

@@ -13,20 +13,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
+from typing import Any
 
 from mld.core.clock import LoopClock
 from mld.core.periods import EPSILON_S, RENEWALS_PER_LEASE
 from mld.core.positions import TRIM_HORIZON
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
-from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
 from tests.simulation.scale_table import Bill, LeanLeaseTable
 from tests.simulation.world.loop import Process
+from tests.support.settings import taking
 
 LEASE_DURATION_S = 10.0
 TAKER_PERIOD_S = 2 * (LEASE_DURATION_S + EPSILON_S)
-RULES = TakingRules(LEASE_DURATION_S)
+RULES = taking(duration_s=LEASE_DURATION_S)
 START_SPREAD_S = 2.0
 """The workers of one step start within this time: a deployment that starts all its containers at once."""
 LOOK_S = 0.5
@@ -61,7 +62,7 @@ class Settling:
 class FleetWorker:
     """One simulated daemon, as far as leases go."""
 
-    def __init__(self, table: LeanLeaseTable, worker_id: str, rng: Random, rules: TakingRules) -> None:
+    def __init__(self, table: LeanLeaseTable, worker_id: str, rng: Random, rules: dict[str, Any]) -> None:
         clock, tokens = LoopClock(), count()
         self.worker_id = worker_id
         self.process = Process(worker_id)
@@ -75,7 +76,7 @@ class FleetWorker:
             new_token=lambda: f"{worker_id}/{next(tokens)}",
             on_change=lambda: None,
         )
-        self._taker = LeaseTaker(table, self.keeper, clock, rng, worker_id=worker_id, rules=rules)
+        self._taker = LeaseTaker(table, self.keeper, clock, rng, worker_id=worker_id, **rules)
         self._table = table
 
     def start(self, delay_s: float) -> asyncio.Task[None]:
@@ -103,7 +104,7 @@ class Fleet:
         self.workers: dict[str, FleetWorker] = {}
         self._lives: set[asyncio.Task[None]] = set()
 
-    def start(self, number: int, *, cluster: str = "w", rules: TakingRules = RULES) -> list[str]:
+    def start(self, number: int, *, cluster: str = "w", rules: dict[str, Any] = RULES) -> list[str]:
         """Start workers at once; their ids, which are random as those of real daemons are."""
         ids = [f"{cluster}-{self.rng.randbytes(8).hex()}" for _ in range(number)]
         for worker_id in ids:

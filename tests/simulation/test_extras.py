@@ -18,7 +18,7 @@ BROKEN = {
         ),
     ),
     "those who leave receive leases, and keep them": (
-        Patch("mld.fleet.fleet", "await self._parts.departure.release_late_leases()", "pass"),
+        Patch("mld.fleet.fleet", "await self._departure.release_late_leases()", "pass"),
         Patch("mld.fleet.fleet", "await self._reporter.leave()", "pass"),
         Patch(
             "mld.fleet.departure",
@@ -31,11 +31,11 @@ BROKEN = {
         Patch("mld.metrics.registry", "            if self.is_published:\n", "            if True:\n"),
     ),
     "what surrounds a record is left out with it": (
-        Patch("mld.consumer.wishes", "                kept.append(record)", "                pass"),
+        Patch("mld.consumer.stopping", "                kept.append(record)", "                pass"),
     ),
     "a pause never ends": (
         Patch(
-            "mld.consumer.wishes",
+            "mld.consumer.stopping",
             "self.gate.turn(lease.paused is not None)",
             "lease.paused and self.gate.turn(True)",
         ),

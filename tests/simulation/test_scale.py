@@ -19,7 +19,6 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.rows import CorruptRowError, parse_row
 from mld.leases.table import LeaseTable
-from mld.leases.take_plan import TakingRules
 from tests.contract.lease_table import LeaseTableContract
 from tests.simulation.scale import EVEN, JAVA, lean
 from tests.simulation.scale3x_fleet import Fleet3x
@@ -184,7 +183,7 @@ def test_a_small_fleet_finds_its_balance_after_every_step() -> None:
         (EVEN, 45, 55),  # what is left is the luck of the lottery
     ],
 )
-def test_how_many_leases_the_old_half_of_a_doubled_fleet_keeps(joining: TakingRules, least: int, most: int) -> None:
+def test_how_many_leases_the_old_half_of_a_doubled_fleet_keeps(joining: dict[str, Any], least: int, most: int) -> None:
     _, loads = lived(
         100,
         lambda fleet: fleet.start(20, cluster="old", rules=JAVA),

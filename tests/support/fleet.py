@@ -14,7 +14,7 @@ from mld.aws.counted import CountedService
 from mld.core.streams import ChildBatch
 from mld.daemon.assembly import SourcePorts, StreamPorts, assemble
 from mld.daemon.until_tip import RunUntilTip, UntilTip
-from mld.fleet.parts import DetectLoad, no_load
+from mld.fleet.fleet import DetectLoad, no_load
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import parse_row
 from mld.local.kinesis import Kinesis, PutEntry
@@ -73,7 +73,7 @@ class Running:
     def tell_nothing(self) -> None:
         """Write no status of any shard, on lease rows or beside heartbeats; for the price of telling it."""
         self.worker._parts.keeper.status_of = lambda _key: None
-        heartbeat = self.worker.fleet._parts.heartbeat
+        heartbeat = self.worker.fleet._heartbeat
         heartbeat._shards = _nothing
 
     async def crash(self) -> None:

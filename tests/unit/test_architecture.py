@@ -72,22 +72,20 @@ ROOMS: dict[str, set[str]] = {
     "mld.cli": {"mld.check", "mld.daemon", "mld.local", "mld.logging", "mld.quickstart"},
     "mld.__main__": {"mld.cli"},
 }
-# The same within `mld.fleet`, each after those that it may import; `parts` and `fleet` may import all others.
+# The same within `mld.fleet`, each after those that it may import; `fleet` may import all others.
 SUBROOMS: dict[str, set[str]] = {
     "values": set(),
     "tasks": set(),
-    "table_care": set(),
     "leader": {"values"},
     "report": {"values"},
     "membership": {"report", "values"},
     "departure": {"tasks", "membership", "report", "values"},
-    "child_adopter": {"tasks"},
     "heartbeats": {"report", "values"},
     "heartbeat_writer": {"heartbeats", "tasks", "report", "values"},
     "migrate": {"leader", "report", "values"},
     "assign": {"heartbeats", "membership", "report", "values"},
 }
-FLEET_TOP = ["parts", "fleet"]
+FLEET_TOP = ["fleet"]
 # What each room of the Spark processor may import besides `SPARK_LEAVES`: modules in no room, which import no room.
 # No room imports `testing`.
 SPARK_MAY_USE = ("mld.aws", "mld.core.errors", "mld.protocol", "mld.properties")
@@ -158,9 +156,7 @@ PURE = (
     "mld/leases/take_plan.py",
     "mld/leases/checkpoints.py",
     "mld/leases/packed_status.py",
-    "mld/fleet/report/cpu.py",
     "mld/fleet/membership.py",
-    "mld/fleet/leader/candidate.py",
     "mld/fleet/leader/lock.py",
     "mld/fleet/heartbeats.py",
     "mld/fleet/assign/observations.py",
@@ -168,27 +164,19 @@ PURE = (
     "mld/fleet/assign/assignment.py",
     "mld/fleet/assign/takeover.py",
     "mld/fleet/report/reports.py",
-    "mld/fleet/leader/shuffle.py",
     "mld/fleet/migrate/single_table.py",
-    "mld/fleet/migrate/states.py",
-    "mld/fleet/migrate/versions.py",
     "mld/shards/graph.py",
     "mld/shards/identity.py",
-    "mld/shards/holes.py",
-    "mld/core/steps.py",
     "mld/retrieval/starting_points.py",
     "mld/retrieval/pacing.py",
     "mld/retrieval/buffer.py",
-    "mld/retrieval/faults.py",
     "mld/retrieval/subscribing.py",
     "mld/retrieval/kpl.py",
     "mld/retrieval/layouts.py",
     "mld/retrieval/pieces.py",
     "mld/retrieval/rawbody.py",
     "mld/retrieval/rawpage.py",
-    "mld/consumer/child_log.py",
     "mld/consumer/lifecycle.py",
-    "mld/consumer/shortening.py",
     "mld/aws/wire/answers.py",
     "mld/aws/wire/frames.py",
     "mld/consumer/bisecting.py",

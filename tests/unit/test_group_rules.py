@@ -1,4 +1,4 @@
-"""What a group of workers does when (`daemon.group.rules`), what its members hear (`daemon.group.membership`)."""
+"""What a group of workers does when (`daemon.group.supervisor`), what its members hear (`daemon.group.membership`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mld.daemon.group.membership import (
     hold_on,
     news_of_end,
 )
-from mld.daemon.group.rules import (
+from mld.daemon.group.supervisor import (
     FENCE_S,
     RESTART_PAUSE_MAX_S,
     WorkerAnswer,

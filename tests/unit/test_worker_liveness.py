@@ -176,7 +176,7 @@ def test_heartbeats_that_stand_still_are_overdue() -> None:
         await world.until(lambda: HEARTBEATS in running.metrics.progress._promises)
         await world.advance(20.0)
         hung = asyncio.create_task(asyncio.Event().wait())
-        running.worker.fleet._parts.heartbeat._shards = lambda: asyncio.shield(hung)
+        running.worker.fleet._heartbeat._shards = lambda: asyncio.shield(hung)
         await world.until(lambda: HEARTBEATS in overdue(running, world), 30.0)
         hung.cancel()
 

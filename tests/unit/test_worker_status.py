@@ -164,7 +164,7 @@ async def test_a_heartbeat_goes_out_whatever_is_wrong_with_what_it_tells(world: 
     async def broken() -> bytes:
         raise RuntimeError("a bug")
 
-    running.worker.fleet._parts.heartbeat._shards = broken
+    running.worker.fleet._heartbeat._shards = broken
     await world.advance(60.0)
     assert running.worker.held() == {"shardId-000000000000"}
     assert "mldShards" not in (_report(world, "w1") or {})

@@ -39,7 +39,7 @@ from mld.core.error_boundary import contained, survived
 from mld.core.errors import MldError
 from mld.core.turns import in_turns
 from mld.fleet.assign.assignment import Plan, decide, shuffling
-from mld.fleet.assign.loads import AssignmentRules, Why, live_workers, reports_among
+from mld.fleet.assign.loads import Why, live_workers, reports_among
 from mld.fleet.assign.move_writer import Fence, MoveWriter, OnAssigned
 from mld.fleet.assign.observations import Observations, expired_keys
 from mld.fleet.heartbeats import heartbeats_among
@@ -50,6 +50,7 @@ from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.metrics.registry import Metrics
+from mld.properties.settings import Settings
 
 FAILED_RUNS_MAX = 3
 ALONE_S = 5.0  # two captures before a first report, and the start of a worker
@@ -109,23 +110,11 @@ def _others_were_here(alone: str, seen: FleetSnapshot, wall_s: float) -> bool:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-INTERVAL_S = 20.0
 LOAD_ATTEMPTS = 2
 LOAD_RETRY_S = 0.5  # most throttling is over by then
 WAKE_GAP_S = 1.0  # between two early runs: each reads the whole table
 HOLD_OFF_S = 31.0  # followers ask for the lock every 30 s
 HOLD_OFF_JITTER_S = 15.0
-
-
-@dataclass(frozen=True, slots=True)
-class AssignerSettings:
-    interval_s: float = INTERVAL_S
-    lease_duration_s: float = 10.0
-    handoff_timeout_s: float = 30.0
-    balance_every: int = 3
-    by_count: bool = False
-    rules: AssignmentRules = field(default_factory=AssignmentRules)
-    reports: ReportRules = field(default_factory=ReportRules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +145,8 @@ class Assigner:
     worker_id: str
     clock: Clock
     rng: random.Random
-    settings: AssignerSettings
+    settings: Settings
+    rules: ReportRules
     _: KW_ONLY
     leader: LeaderDecider
     membership: FleetMembership
@@ -173,7 +163,7 @@ class Assigner:
 
     def __post_init__(self) -> None:
         self._observations = Observations(
-            lease_duration_s=self.settings.lease_duration_s, handoff_timeout_s=self.settings.handoff_timeout_s
+            lease_duration_s=self.settings.leases.duration_s, handoff_timeout_s=self.settings.leases.handoff_timeout_s
         )
         self._writer = MoveWriter(
             self.table, self._observations, self.clock, self.worker_id, self.on_assigned, self.fence
@@ -196,14 +186,14 @@ class Assigner:
             self._leadership = replace(
                 self._leadership, runs=self._leadership.runs + 1
             )  # it stands for the scheduled one
-        due_at = self.clock.monotonic() + self.settings.interval_s
+        due_at = self.clock.monotonic() + self.settings.fleet.assignment_interval_s
         while True:
             self.due.clear()
             started_at = self.clock.monotonic()
             await self.run_once(early=early)
             now = self.clock.monotonic()
             if not early:
-                due_at = now + self.settings.interval_s
+                due_at = now + self.settings.fleet.assignment_interval_s
             early = await wait_for_event(self.due, max(0.0, due_at - now))
             if early:
                 await self.clock.sleep(max(0.0, started_at + WAKE_GAP_S - self.clock.monotonic()))
@@ -281,7 +271,7 @@ class Assigner:
         await in_turns(self._observations.scanned(scan.leases, self.clock.monotonic()), self.clock)
         found = await in_turns(reports_among(scan.others), self.clock)
         everything = (*found.reports, *legacy)
-        sorted_out = reports.sort_out(everything, self.clock.wall(), self.settings.reports)
+        sorted_out = reports.sort_out(everything, self.clock.wall(), self.rules)
         self._report_corrupt(found.corrupt)
         self._count_seen(len(scan.corrupt) + len(found.corrupt), sorted_out)
         expired = await in_turns(expired_keys(self._observations, scan.leases, read_from), self.clock)
@@ -294,7 +284,7 @@ class Assigner:
             active = (*active, WorkerReport(self.worker_id, int(self.clock.wall())))
 
         present = [report.worker for report in active]
-        balance = leadership.balances(present, self.settings.balance_every, early=early)
+        balance = leadership.balances(present, self.settings.fleet.balance_every, early=early)
         balancing = self._counts.balance.timed(self.clock.monotonic) if balance else nullcontext()
         with self._counts.assign.timed(self.clock.monotonic), balancing:  # it does both in one
             plan = await self._decide(scan.leases, active, read_from, balance=balance)
@@ -358,8 +348,7 @@ class Assigner:
     async def _decide(
         self, leases: Sequence[Lease], active: Iterable[WorkerReport], now: float, *, balance: bool
     ) -> Plan:
-        settings = self.settings
-        workers = await in_turns(live_workers(active, settings.reports.ema_alpha), self.clock)
+        workers = await in_turns(live_workers(active, self.settings.fleet.ema_alpha), self.clock)
         order = shuffling(self.rng)
         return await in_turns(
             decide(
@@ -367,12 +356,11 @@ class Assigner:
                 workers,
                 self._observations,
                 now,
-                settings.rules,
+                self.settings,
                 order,
                 wall_s=self.clock.wall(),
                 leader=self.worker_id,
                 balance=balance,
-                by_count=settings.by_count,
             ),
             self.clock,
         )

@@ -31,10 +31,12 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias, TypeVar
 
-from mld.core.steps import Steps
-from mld.fleet.assign.loads import AssignmentRules, LiveWorker, Load, Move, Queue, View, Why, survey
+from mld.core.turns import Steps
+from mld.fleet.assign.loads import LiveWorker, Load, Move, Queue, View, Why, survey
 from mld.fleet.assign.observations import STEP_LEASES, Observations
 from mld.leases.lease import Lease
+from mld.properties.settings import Settings
+from mld.properties.values import AssignmentStrategy
 
 T = TypeVar("T")
 Order: TypeAlias = Callable[[list[Lease]], Iterable[Lease]]
@@ -82,19 +84,19 @@ def decide(
     workers: Collection[LiveWorker],
     observations: Observations,
     now: float,
-    rules: AssignmentRules,
+    settings: Settings,
     order: Order,
     *,
     wall_s: float,
     leader: str,
     balance: bool,
-    by_count: bool,
 ) -> Steps[Plan]:
-    """Decide the moves: by utilization and throughput, or `by_count`, to the worker with the fewest leases.
+    """Decide the moves: by utilization and throughput, or by the strategy COUNT, to the worker with the fewest leases.
 
     `observations` know the scan already; `workers` are the active.
     """
-    view = yield from survey(leases, workers, observations, now, rules, wall_s=wall_s)
+    view = yield from survey(leases, workers, observations, now, settings, wall_s=wall_s)
+    by_count = settings.fleet.assignment_strategy is AssignmentStrategy.COUNT
     waiting = len(view.waiting)
     queue = Queue(view, by_headroom=not by_count)
     yield
@@ -201,7 +203,7 @@ def _sources(view: View) -> list[tuple[float, Load]]:
 def _hot(view: View, metric: str) -> list[Load]:
     loads = [load for load in view.loads.values() if metric in load.values]
     average = view.averages[metric]
-    margin = average * view.rules.threshold_percent / 100
+    margin = average * view.settings.fleet.threshold_percent / 100
     over = [load for load in loads if load.values[metric] >= average + margin or _is_over_limit(load, metric)]
     if over:
         return over
@@ -224,7 +226,7 @@ def _take(view: View, load: Load, metric: str) -> float | None:
         return None
     if load.weight == 0:
         return None if load.leaving else 0.0
-    take = load.weight * (value - average) / value * view.rules.dampening_percent / 100 - load.leaving_weight
+    take = load.weight * (value - average) / value * view.settings.fleet.dampening_percent / 100 - load.leaving_weight
     return take if take > 0 else None
 
 
@@ -255,7 +257,7 @@ def _relieve(view: View, queue: Queue, load: Load, take: float, order: Order) ->
             remaining -= weight
         else:
             too_heavy = weight
-    if view.rules.overshoot and lightest is not None and view.weight(lightest) >= take:
+    if view.settings.fleet.overshoot and lightest is not None and view.weight(lightest) >= take:
         _place(view, queue, load, lightest)
 
 

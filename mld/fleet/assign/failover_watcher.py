@@ -27,7 +27,7 @@ from mld.core.turns import in_turns
 from mld.fleet.assign.assigner import Reports
 from mld.fleet.assign.loads import Move, Why, reports_among
 from mld.fleet.assign.move_writer import Fence, MoveWriter, Written
-from mld.fleet.assign.takeover import Takeover, TakeoverRules
+from mld.fleet.assign.takeover import Takeover
 from mld.fleet.heartbeats import heartbeats_among
 from mld.fleet.membership import FleetMembership
 from mld.fleet.report import reports
@@ -36,6 +36,7 @@ from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.leases.taker import RoomWatch
 from mld.metrics.registry import Metrics
+from mld.properties.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class FailoverWatcher:
 
     table: LeaseTable
     clock: Clock
-    rules: TakeoverRules
+    settings: Settings
     worker_id: str
     _: KW_ONLY
     membership: FleetMembership
@@ -88,8 +89,8 @@ class FailoverWatcher:
 
     def __post_init__(self) -> None:
         self._me = self.worker_id
-        self.takeover = Takeover(self.rules, self.worker_id, self.membership)
-        self._room = RoomWatch(self.rules.leases_max, self.metrics)
+        self.takeover = Takeover(self.settings, self.worker_id, self.membership)
+        self._room = RoomWatch(self.settings.leases.held_max, self.metrics)
         self._writer = MoveWriter(
             self.table,
             self.takeover.observations,
@@ -289,7 +290,7 @@ class FailoverWatcher:
                 log.warning(
                     "worker %s is silent for %.0f s; took %d of its leases",
                     owner,
-                    self.rules.lease_duration_s,
+                    self.settings.leases.duration_s,
                     count,
                     extra={"action": "worker_silent", "worker": owner, "leases": count},
                 )

@@ -24,12 +24,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heapify, heappop, heappush
 
-from mld.core.steps import Steps
+from mld.core.turns import Steps
 from mld.fleet.assign.observations import STEP_LEASES, Observations
 from mld.fleet.report import reports
-from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, WorkerReport
+from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.rows import Row
+from mld.properties.settings import Settings
 
 SHARE = "T"
 """Metric name of the share, Java's name of its throughput metric."""
@@ -47,18 +48,6 @@ class LiveWorker:
     """Operating ranges by metric, percent; a metric without one has no limit."""
     is_drained: bool = False
     """An operator wants it to have no leases: it gets one only if no other worker has room."""
-
-
-@dataclass(frozen=True, slots=True)
-class AssignmentRules:
-    """The settings of the deciders: maxLeasesForWorker, maxThroughputPerHostKBps, dampeningPercentage, ..."""
-
-    leases_max: int = LEASES_MAX
-    throughput_max_kbps: float = math.inf
-    dampening_percent: float = 60.0
-    threshold_percent: float = 10.0
-    overshoot: bool = True
-    graceful: bool = True
 
 
 def live_worker(report: WorkerReport, ema_alpha: float) -> LiveWorker:
@@ -143,7 +132,7 @@ class Load:
 class View:
     """Everything a decider looks at, and the moves it has decided."""
 
-    rules: AssignmentRules
+    settings: Settings
     loads: dict[str, Load]
     leases: int = 0
     mean_weight: float = 0.0
@@ -168,12 +157,12 @@ class View:
 
     def is_full(self, load: Load) -> bool:
         """Return whether a limit of the settings is reached. The limit of throughput may be overshot by one lease."""
-        if load.count >= self.rules.leases_max:
+        if load.count >= self.settings.leases.held_max:
             return True
-        return self.has_throughput and load.weight > self.rules.throughput_max_kbps
+        return self.has_throughput and load.weight > self.settings.fleet.throughput_max_kbps
 
     def move(self, lease: Lease, load: Load, why: Why) -> None:
-        graceful = why is Why.BALANCE and self.rules.graceful and lease.actual_owner is not None
+        graceful = why is Why.BALANCE and self.settings.leases.hands_off_gracefully and lease.actual_owner is not None
         self.moves[lease.key] = Move(lease, load.worker, graceful, why)
         source = self.loads.get(lease.actual_owner or "")
         if source is load:
@@ -242,14 +231,14 @@ def survey(
     workers: Collection[LiveWorker],
     observations: Observations,
     now: float,
-    rules: AssignmentRules,
+    settings: Settings,
     *,
     wall_s: float,
 ) -> Steps[View]:
     """Make the view of the leases as scanned and observed. Of several entries of one worker the last counts."""
     by_id = {worker.worker: worker for worker in workers}
     loads = {name: Load(name, is_drained=by_id[name].is_drained) for name in sorted(by_id)}
-    view = View(rules, loads, leases=len(leases))
+    view = View(settings, loads, leases=len(leases))
     yield from _weigh(view, leases)
     total = yield from _sort_out(view, leases, observations, now, wall_s)
     _leave_out_the_silent(view)

@@ -42,28 +42,22 @@ from functools import partial
 from typing import NamedTuple
 
 from mld.core.periods import ALONE_SHARE, LOOK_PERIOD_S, WATCHERS, part_count, slow_period_s
-from mld.core.steps import Steps
+from mld.core.turns import Steps
 from mld.fleet.assign.loads import Move, Why, is_pinned
 from mld.fleet.assign.observations import STEP_LEASES, Observations
 from mld.fleet.membership import FleetMembership, spread
-from mld.fleet.values import LEASES_MAX, WorkerReport
+from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease, loads_of
 from mld.leases.take_plan import shares_of
+from mld.properties.settings import Settings
 
 SECOND_CHANCE_S = 0.3
 FREE_GRACE_S = 1.0
 FREE_AT_ONCE_MAX = 32
 """Free leases that one worker takes at once: more of them mean that a fleet starts, and others want their share."""
+JAVA_DISCOVERY_SLACK_S = 1.0
+"""A Java worker reads its leases every `leaseAssignmentIntervalMillis` / 2 and then renews them one after the other."""
 FREE_WAIT_S_MAX = 5.0  # by then those who start together have seen each other renew; at most a lease duration
-
-
-@dataclass(frozen=True, slots=True)
-class TakeoverRules:
-    """`java_discovery_s`: how long a Java worker may take to begin with a lease that was assigned to it."""
-
-    lease_duration_s: float
-    java_discovery_s: float
-    leases_max: int = LEASES_MAX
 
 
 class _Given(NamedTuple):
@@ -82,13 +76,13 @@ class Takeover:
     only.
     """
 
-    rules: TakeoverRules
+    settings: Settings
     worker_id: str
     membership: FleetMembership
 
     def __post_init__(self) -> None:
         self._me = self.worker_id
-        self.observations = Observations(lease_duration_s=self.rules.lease_duration_s, handoff_timeout_s=0.0)
+        self.observations = Observations(lease_duration_s=self.settings.leases.duration_s, handoff_timeout_s=0.0)
         self._rows: dict[str, Lease] = {}
         self._due: dict[str, float] = {}
         self._parts: dict[str, int] = {}
@@ -143,10 +137,10 @@ class Takeover:
 
         If the one that dies is among them, what it had and its own room are one worker's, too.
         """
-        room = {worker: max(0, self.rules.leases_max - loads.get(worker, 0)) for worker in living}
+        room = {worker: max(0, self.settings.leases.held_max - loads.get(worker, 0)) for worker in living}
         drained = self.membership.drained
         chosen: list[str] = []
-        wanted = self.rules.leases_max
+        wanted = self.settings.leases.held_max
         for worker in sorted(room, key=lambda worker: (not room[worker], worker in drained, _rank(part, worker))):
             if len(chosen) >= WATCHERS and (wanted <= 0 or not room[worker]):
                 break
@@ -200,13 +194,13 @@ class Takeover:
         dead = self.membership.silent & self._renewed_once
         for number, lease in enumerate(leases):
             if lease.actual_owner in dead:
-                self._due[lease.key] = self._moved_at(lease) + self.rules.lease_duration_s
+                self._due[lease.key] = self._moved_at(lease) + self.settings.leases.duration_s
             if number % STEP_LEASES == STEP_LEASES - 1:
                 yield
         self._renewed_once &= self.membership.java
 
     def _stands_still(self, lease: Lease, now: float) -> bool:
-        return now - self._moved_at(lease) > self.rules.lease_duration_s
+        return now - self._moved_at(lease) > self.settings.leases.duration_s
 
     def _moved_at(self, lease: Lease) -> float:
         """Return when an owned lease was last seen to move, or first seen with this owner."""
@@ -229,7 +223,7 @@ class Takeover:
 
     def whole_period_s(self) -> float:
         """Return how often we look at everything: as a watcher of a table in one part as often as at that."""
-        duration_s = self.rules.lease_duration_s
+        duration_s = self.settings.leases.duration_s
         if self.membership.is_alone:
             return max(LOOK_PERIOD_S, ALONE_SHARE * duration_s)
         if self.part_count == 1 and self.my_parts():
@@ -238,7 +232,7 @@ class Takeover:
 
     def bound_s(self) -> float:
         """Return how long a lease may go without a renewal while this worker can read and write the table."""
-        return self.rules.lease_duration_s + self.whole_period_s() + SECOND_CHANCE_S
+        return self.settings.leases.duration_s + self.whole_period_s() + SECOND_CHANCE_S
 
     # --- what is to be taken ------------------------------------------------------------------------------------------
 
@@ -249,10 +243,10 @@ class Takeover:
             return self._free_since[lease.key] + FREE_GRACE_S
         if owner == self._me and lease.checkpoint_owner is None:
             return math.inf
-        patience_s = self.rules.lease_duration_s
+        wait_s = self.settings.leases.duration_s
         if owner in self.membership.java and self._given[lease.key].counter == lease.counter:
-            patience_s += self.rules.java_discovery_s
-        return self._moved_at(lease) + patience_s
+            wait_s += self.settings.fleet.assignment_interval_s / 2 + JAVA_DISCOVERY_SLACK_S
+        return self._moved_at(lease) + wait_s
 
     def plan(self, now: float) -> tuple[list[Lease], float]:
         """Return (the leases to take now, when more may become due: `math.inf` if not before another look)."""
@@ -262,7 +256,7 @@ class Takeover:
             return [], next_at
         loads = self._loads_without(due)
         dealt = self._deal(due, loads)
-        room = self.rules.leases_max - loads.get(self._me, 0)
+        room = self.settings.leases.held_max - loads.get(self._me, 0)
         free_room = FREE_AT_ONCE_MAX - loads.get(self._me, 0)
         taken: list[Lease] = []
         for key in sorted(due, key=lambda key: (self._rows[key].owner != self._me, _rank(self._me, key))):
@@ -271,7 +265,7 @@ class Takeover:
             is_ours = self._me in (dealt.get(key), self._rows[key].owner)
             ready_at = self._due[key] if is_ours else self._due[key] + SECOND_CHANCE_S
             if ready_at < now and key in self._free_since and free_room <= 0:
-                ready_at = self._free_since[key] + min(FREE_WAIT_S_MAX, self.rules.lease_duration_s)
+                ready_at = self._free_since[key] + min(FREE_WAIT_S_MAX, self.settings.leases.duration_s)
             if ready_at < now:
                 taken.append(self._rows[key])
                 free_room -= 1
@@ -283,7 +277,7 @@ class Takeover:
     def left(self, now: float) -> list[str]:
         """Return the open leases that are due and that we leave to others, because we have no room."""
         due = [key for key, at in self._due.items() if at < now and self._rows[key].is_load]
-        return due if due and self._loads_without(due).get(self._me, 0) >= self.rules.leases_max else []
+        return due if due and self._loads_without(due).get(self._me, 0) >= self.settings.leases.held_max else []
 
     def _loads_without(self, due: Iterable[str]) -> Mapping[str, int]:
         """Return how many leases each worker has, the due ones apart, which nobody reads."""
@@ -301,7 +295,7 @@ class Takeover:
             # A row that was seen when the table had more parts has watchers again with the next whole look.
             watchers = self.watchers(min(part, self.part_count - 1))
             held = {worker: loads.get(worker, 0) for worker in watchers if worker not in late}
-            dealt |= spread(of_part, held, self.rules.leases_max, self.membership.drained)
+            dealt |= spread(of_part, held, self.settings.leases.held_max, self.membership.drained)
         return dealt
 
     def gift(self, living: Iterable[str], now: float, wall_s: float) -> Move | None:

@@ -40,6 +40,7 @@ Request: TypeAlias = dict[str, Any]
 
 LOCK_KEY = "Leader"
 LEASE_S = 120.0  # Java's: long enough that a leader survives a few failed heartbeats
+DURATION_TEXT = str(round(LEASE_S * 1000))
 GIVEN_UP = float("-inf")
 SHOWN_MAX = 100  # of a value in a message: an attribute may have 400 KB
 VERSIONS_MAX = 32  # the writes of one lease duration that may still be on their way: a heartbeat each 5 s, and releases
@@ -115,30 +116,6 @@ class HeldLock:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
-    """The row is of our writing and its time is not over."""
-
-    holding: HeldLock
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Write a new row over `over`, on condition that it is still there."""
-
-    over: SeenLock
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Somebody else may be leading; look again later with this observation."""
-
-    observation: Observation
-
-
-Step: TypeAlias = Hold | Claim | Wait
-
-
-@dataclass(frozen=True, slots=True)
 class Versions:
     """The versions that this process has sent as `owner`, each with the monotonic time before sending."""
 
@@ -170,21 +147,24 @@ class Versions:
 # --- decisions -------------------------------------------------------------------------------------------------------
 
 
-def judge(lock: SeenLock, before: Observation | None, ours: Versions, now: float, *, lease_s: float) -> Step:
-    """Return what to do about the lock just read. `now`: monotonic, after the read."""
+def judge(lock: SeenLock, before: Observation | None, ours: Versions, now: float) -> HeldLock | Observation | None:
+    """Return what the lock just read means: it is ours, or somebody else may be leading; None: it is to be claimed.
+
+    `now`: monotonic, after the read.
+    """
     if lock is None or (isinstance(lock, LockRow) and lock.is_released):
-        return Claim(lock)
+        return None
     if (holding := ours.find(lock)) is not None:
-        return Hold(holding) if holding.is_valid(now) else Claim(lock)
-    observation = observe(lock, before, now, lease_s=lease_s)
-    return Claim(lock) if now > observation.stale_at else Wait(observation)
+        return holding if holding.is_valid(now) else None
+    observation = observe(lock, before, now)
+    return None if now > observation.stale_at else observation
 
 
-def observe(lock: LockRow | DamagedLock, before: Observation | None, now: float, *, lease_s: float) -> Observation:
+def observe(lock: LockRow | DamagedLock, before: Observation | None, now: float) -> Observation:
     """Return the observation to go on with: the one there was, if nobody has written since, else a new one."""
     if before is not None and before.is_same(lock):
         return before
-    return Observation(lock, now, lock.duration_s if isinstance(lock, LockRow) else lease_s)
+    return Observation(lock, now, lock.duration_s if isinstance(lock, LockRow) else LEASE_S)
 
 
 def judge_refused_heartbeat(lock: SeenLock, ours: Versions) -> HeldLock | None:
@@ -226,11 +206,6 @@ def _bytes(value: object) -> bytes | None:
     return value if isinstance(value, bytes) else None
 
 
-def duration_text(lease_s: float) -> str:
-    """Return `leaseDuration` as written: milliseconds, as a string."""
-    return str(round(lease_s * 1000))
-
-
 # --- requests, without `TableName` -----------------------------------------------------------------------------------
 
 
@@ -238,14 +213,14 @@ def read(place: Place) -> Request:
     return {"Key": _key(place), "ConsistentRead": True}
 
 
-def claim(place: Place, over: SeenLock, owner: str, version: str, *, lease_s: float) -> Request:
+def claim(place: Place, over: SeenLock, owner: str, version: str) -> Request:
     """Return a PutItem of the whole row, if what was seen still stands."""
     condition, names, values = _unchanged(place, over)
     return {
         "Item": _key(place)
         | {
             OWNER: {"S": owner},
-            DURATION: {"S": duration_text(lease_s)},
+            DURATION: {"S": DURATION_TEXT},
             VERSION: {"S": version},
             ENTITY: {"S": EntityType.LEADER.value},
         },
@@ -256,12 +231,12 @@ def claim(place: Place, over: SeenLock, owner: str, version: str, *, lease_s: fl
     }
 
 
-def heartbeat(place: Place, owner: str, version: str, next_version: str, *, lease_s: float) -> Request:
+def heartbeat(place: Place, owner: str, version: str, next_version: str) -> Request:
     """Return an UpdateItem, if the lock is still `owner`'s under `version`."""
     request = _held(place, owner, version)
     request["UpdateExpression"] = "SET #duration = :duration, #rvn = :next"
     request["ExpressionAttributeNames"] |= {"#duration": DURATION}
-    request["ExpressionAttributeValues"] |= {":duration": {"S": duration_text(lease_s)}, ":next": {"S": next_version}}
+    request["ExpressionAttributeValues"] |= {":duration": {"S": DURATION_TEXT}, ":next": {"S": next_version}}
     return request
 
 

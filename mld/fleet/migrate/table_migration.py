@@ -26,13 +26,13 @@ from mld.fleet.migrate.states import (
     ENTITY_TYPE,
     TABLE_MIGRATION,
     Row,
+    StatesTable,
     TableRow,
     UnreadableStateError,
     advanced,
     first_row,
     moved,
 )
-from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.values import EntityType, FleetSnapshot, Place, TableStatus
 from mld.leases.lease import Lease
 from mld.leases.table_maker import LegacyTable

@@ -6,6 +6,13 @@ and asks the instance's metadata to find out; here it is simply the last source.
 comes before it outside of ECS and EKS, too: a container held to two processors is busy when these two are.
 
 The sources of a container re-read their limit with each figure, because it may be changed while the container runs.
+
+*Formulas* (metrics#cpu-formulas): no figure instead of a division by zero or a backwards step, and time that never
+jumps. The formulas are Java's, so that a mixed fleet compares like with like: waiting for a disk counts
+as busy, interrupts and stolen time do not count at all. (`psutil.cpu_percent` decides all three otherwise.) Only the
+first reading differs: Java calls it 0, here it is no figure.
+
+Parsers raise ValueError for what they cannot read; formulas give percents from 0 to 100, or None for "no figure".
 """
 
 from __future__ import annotations
@@ -14,14 +21,210 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mld.aws.host import HostReadError
 from mld.core.clock import Clock
-from mld.fleet.report import cpu
 from mld.fleet.values import CPU
 
 log = logging.getLogger(__name__)
+
+PERCENT_MAX = 100.0
+CPU_NUMBER_MAX = 100_000  # more processors than any machine has; keeps a damaged range from counting for ever
+MICROS_PER_S = 1e6
+NANOS_PER_S = 1e9
+SHARE_WHEN_MISSING = 2.0  # what Docker gives a container that asks for nothing
+
+
+# --- the whole machine: /proc/stat ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ProcStat:
+    """Ticks since boot of all processors together."""
+
+    user: int
+    system: int
+    idle: int
+    iowait: int
+
+    @property
+    def total(self) -> int:
+        return self.user + self.system + self.idle + self.iowait
+
+
+def parse_proc_stat(text: str) -> ProcStat:
+    """Return the first line: `cpu user nice system idle iowait …`."""
+    words = text.partition("\n")[0].split()
+    if len(words) < 6 or words[0] != "cpu":
+        raise ValueError("the first line is not that of all processors")
+    user, nice, system, idle, iowait = map(int, words[1:6])
+    return ProcStat(user + nice, system, idle, iowait)
+
+
+def proc_stat_percent(before: ProcStat, now: ProcStat) -> float | None:
+    """Return the busy part of the ticks in between. `iowait` may run backwards: an idle machine then."""
+    total = now.total - before.total
+    idle = now.idle - before.idle
+    if total < idle and now.iowait < before.iowait:
+        return 0.0
+    if total <= 0:
+        return None
+    return percent((total - idle) / total * 100)
+
+
+# --- a container: control groups --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupUsage:
+    """Processor seconds used, at a time of the monotonic clock."""
+
+    cpu_s: float
+    at_s: float
+
+
+def cgroup_percent(before: CgroupUsage, now: CgroupUsage, limit_cpus: float) -> float | None:
+    """Return the used part of what the limit allows; short bursts above it count as 100."""
+    used_s, elapsed_s = now.cpu_s - before.cpu_s, now.at_s - before.at_s
+    if used_s < 0 or elapsed_s <= 0 or limit_cpus <= 0:
+        return None
+    return percent(min(PERCENT_MAX, used_s / elapsed_s / limit_cpus * 100))
+
+
+def parse_cpu_max(text: str) -> float | None:
+    """Return the limit in `cpu.max` (v2: `max period` or `quota period`), in processors; None if there is none."""
+    words = text.split()
+    if len(words) != 2:
+        raise ValueError("cpu.max is not a pair")
+    return None if words[0] == "max" else _limit(int(words[0]), int(words[1]))
+
+
+def parse_cpu_stat(text: str) -> float:
+    """Return the processor seconds in `cpu.stat` (v2): the second word of its first line, microseconds."""
+    words = text.partition("\n")[0].split()
+    if len(words) < 2:
+        raise ValueError("cpu.stat has no usage")
+    return int(words[1]) / MICROS_PER_S
+
+
+def parse_quota(quota: str, period: str) -> float | None:
+    """Return the limit in `cpu.cfs_quota_us` and `cpu.cfs_period_us` (v1), in processors; None if there is none."""
+    return None if int(quota) < 0 else _limit(int(quota), int(period))
+
+
+def parse_cpuacct_usage(text: str) -> float:
+    """Return the processor seconds in `cpuacct.usage` (v1), nanoseconds."""
+    return int(text) / NANOS_PER_S
+
+
+def count_cpus(text: str) -> int:
+    """Return how many processors a list such as `0-4,6` names."""
+    count = 0
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        start, end = int(first), int(last or first)
+        if not 0 <= start <= end <= CPU_NUMBER_MAX:
+            raise ValueError(f"{part} is no range of processors")
+        count += end - start + 1
+    return count
+
+
+def _limit(quota: int, period: int) -> float:
+    if quota <= 0 or period <= 0:
+        raise ValueError(f"a quota of {quota} per {period} is no limit")
+    return quota / period
+
+
+# --- an ECS task: metadata version 4 ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EcsStats:
+    """Processor time of the container and of its host, now and at the service's own previous reading, nanoseconds."""
+
+    cpu: int
+    system: int
+    cpu_before: int
+    system_before: int
+
+
+def parse_ecs_stats(document: Any) -> EcsStats:
+    """Return the figures in `<base>/stats`; a previous reading that is missing counts as zeros."""
+    now, before = _member(document, "cpu_stats"), _member(document, "precpu_stats")
+    return EcsStats(
+        cpu=int(_ecs_number(now.get("cpu_usage"), "total_usage")),
+        system=int(_ecs_number(now, "system_cpu_usage")),
+        cpu_before=int(_ecs_number(before.get("cpu_usage"), "total_usage", 0.0)),
+        system_before=int(_ecs_number(before, "system_cpu_usage", 0.0)),
+    )
+
+
+def parse_ecs_online(document: Any) -> int:
+    """Return how many processors the host has, from `<base>/stats`."""
+    return int(_ecs_number(_member(document, "cpu_stats"), "online_cpus"))
+
+
+def ecs_limit_cpus(container: Any, task: Any, online: int) -> float:
+    """Return what the container at `<base>` may use, in processors: its share of the limit of the task at
+    `<base>/task`.
+    """
+    task_limit = _ecs_number(_limits(task), "CPU", 0.0) or float(online)
+    shares = {
+        str(_member_or_empty(each).get("DockerId")): _ecs_number(_limits(each), "CPU", 0.0) or SHARE_WHEN_MISSING
+        for each in _member_list(task, "Containers")
+    }
+    own = shares.setdefault(str(_member_or_empty(container).get("DockerId")), SHARE_WHEN_MISSING)
+    return own / sum(shares.values()) * task_limit
+
+
+def ecs_percent(stats: EcsStats, online: int, limit_cpus: float) -> float | None:
+    """Return the used part of what the limit allows. The host's clock standing still while we ran counts as 100."""
+    if stats.cpu_before == 0 and stats.system_before == 0:
+        return None
+    cpu, system = stats.cpu - stats.cpu_before, stats.system - stats.system_before
+    if cpu < 0 or system < 0 or limit_cpus <= 0 or cpu == system == 0:
+        return None
+    if system == 0:
+        return PERCENT_MAX
+    return percent(min(PERCENT_MAX, cpu / system * online / limit_cpus * 100))
+
+
+def _limits(document: Any) -> Mapping[str, Any]:
+    return _member_or_empty(_member_or_empty(document).get("Limits"))
+
+
+def _member(document: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(document, Mapping):
+        raise ValueError(f"no {name} in {type(document).__name__}")
+    return _member_or_empty(document.get(name))
+
+
+def _member_or_empty(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _member_list(document: Any, name: str) -> list[Any]:
+    value = _member_or_empty(document).get(name)
+    return value if isinstance(value, list) else []
+
+
+def _ecs_number(parent: Any, name: str, default: float | None = None) -> float:
+    value = _member_or_empty(parent).get(name)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise ValueError(f"{name} is not a figure: {value}")
+    return value
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+def percent(value: float) -> float | None:
+    """Return `value` if it is a percentage, None for anything else, NaN included."""
+    return value if 0.0 <= value <= PERCENT_MAX else None
+
 
 ECS_V4 = "ECS_CONTAINER_METADATA_URI_V4"
 ECS_V3 = "ECS_CONTAINER_METADATA_URI"
@@ -72,14 +275,14 @@ class ProcStatSource:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._before: cpu.ProcStat | None = None
+        self._before: ProcStat | None = None
 
     async def read(self) -> float | None:
         text = await _text(self._host, PROC_STAT)
         with _readable(PROC_STAT):
-            now = cpu.parse_proc_stat(text)
+            now = parse_proc_stat(text)
         before, self._before = self._before, now
-        return None if before is None else cpu.proc_stat_percent(before, now)
+        return None if before is None else proc_stat_percent(before, now)
 
 
 class CgroupSource(ABC):
@@ -92,13 +295,13 @@ class CgroupSource(ABC):
         self._host = host
         self._clock = clock
         self._needs_limit = needs_limit
-        self._before: cpu.CgroupUsage | None = None
+        self._before: CgroupUsage | None = None
 
     async def read(self) -> float | None:
         limit_cpus = await self._limit_cpus()
         cpu_s = await self._used_s()
-        before, self._before = self._before, cpu.CgroupUsage(cpu_s, self._clock.monotonic())
-        return None if before is None else cpu.cgroup_percent(before, self._before, limit_cpus)
+        before, self._before = self._before, CgroupUsage(cpu_s, self._clock.monotonic())
+        return None if before is None else cgroup_percent(before, self._before, limit_cpus)
 
     async def _limit_cpus(self) -> float:
         limit_cpus = await self._quota_cpus()
@@ -124,7 +327,7 @@ class CgroupV2Source(CgroupSource):
     async def _quota_cpus(self) -> float | None:
         text = await _text(self._host, f"{CGROUP}/cpu.max")
         with _readable("cpu.max"):
-            return cpu.parse_cpu_max(text)
+            return parse_cpu_max(text)
 
     async def _allowed_cpus(self) -> int:
         return await _cpus_in(self._host, f"{CGROUP}/cpuset.cpus.effective")
@@ -132,7 +335,7 @@ class CgroupV2Source(CgroupSource):
     async def _used_s(self) -> float:
         text = await _text(self._host, f"{CGROUP}/cpu.stat")
         with _readable("cpu.stat"):
-            return cpu.parse_cpu_stat(text)
+            return parse_cpu_stat(text)
 
 
 class CgroupV1Source(CgroupSource):
@@ -142,7 +345,7 @@ class CgroupV1Source(CgroupSource):
         quota = await _text(self._host, f"{CGROUP}/cpu/cpu.cfs_quota_us")
         period = await _text(self._host, f"{CGROUP}/cpu/cpu.cfs_period_us")
         with _readable("cpu.cfs_quota_us"):
-            return cpu.parse_quota(quota, period)
+            return parse_quota(quota, period)
 
     async def _allowed_cpus(self) -> int:
         return await _cpus_in(self._host, f"{CGROUP}/cpuset/cpuset.effective_cpus")
@@ -151,7 +354,7 @@ class CgroupV1Source(CgroupSource):
         together, apart = CPUACCT_PATHS
         text = await _text(self._host, together if await self._host.exists(together) else apart)
         with _readable("cpuacct.usage"):
-            return cpu.parse_cpuacct_usage(text)
+            return parse_cpuacct_usage(text)
 
 
 class EcsSource:
@@ -169,13 +372,13 @@ class EcsSource:
     async def read(self) -> float | None:
         document = await self._document("/stats")
         with _readable("/stats"):
-            stats = cpu.parse_ecs_stats(document)
+            stats = parse_ecs_stats(document)
         if self._limit_cpus is None:
             container, task = await self._document(""), await self._document("/task")
             with _readable("the task's limits"):
-                self._online = cpu.parse_ecs_online(document)
-                self._limit_cpus = cpu.ecs_limit_cpus(container, task, self._online)
-        return cpu.ecs_percent(stats, self._online, self._limit_cpus)
+                self._online = parse_ecs_online(document)
+                self._limit_cpus = ecs_limit_cpus(container, task, self._online)
+        return ecs_percent(stats, self._online, self._limit_cpus)
 
     async def _document(self, path: str) -> Any:
         try:
@@ -228,4 +431,4 @@ async def _text(host: Host, path: str) -> str:
 async def _cpus_in(host: Host, path: str) -> int:
     text = await _text(host, path)
     with _readable(path):
-        return cpu.count_cpus(text)
+        return count_cpus(text)

@@ -26,11 +26,11 @@ from enum import Enum
 from mld.core.clock import Clock, wait_for_event
 from mld.core.error_boundary import survived
 from mld.fleet.report import reports
-from mld.fleet.report.cpu import percent
-from mld.fleet.report.platform import LoadSource, LoadUnreadableError
+from mld.fleet.report.platform import LoadSource, LoadUnreadableError, percent
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import WorkerReport
 from mld.metrics.registry import Metrics
+from mld.properties.settings import FleetSettings
 
 log = logging.getLogger(__name__)
 
@@ -48,15 +48,6 @@ class Activity(Enum):
     REPORTING = "reporting"
 
 
-@dataclass(frozen=True, slots=True)
-class ReporterRules:
-    """inMemoryWorkerMetricsCaptureFrequencyMillis, workerMetricsReporterFreqInMillis, noOfPersistedMetrics…"""
-
-    capture_period_s: float = 1.0
-    report_period_s: float = 30.0
-    ring_length: int = reports.RING_LENGTH
-
-
 @dataclass(eq=False)
 class Reporter:
     """`run` it in a task. `source` None: this worker measures nothing. `on_own_row` gets our row after each write.
@@ -70,7 +61,7 @@ class Reporter:
     _: KW_ONLY
     worker_id: str
     version: str
-    rules: ReporterRules | None = None
+    settings: FleetSettings
     activity: Activity = Activity.REPORTING
     on_own_row: Callable[[WorkerReport], None] = lambda _: None
     ends: Collection[tuple[str, float]] = ()
@@ -78,7 +69,6 @@ class Reporter:
 
     def __post_init__(self) -> None:
         self._counts = self.metrics.worker.operations.reports
-        self._rules = self.rules or ReporterRules()
         self._samples: deque[float] = deque(maxlen=SAMPLES_MAX)
         self._ring: tuple[float, ...] = ()
         self._sampled = asyncio.Event()
@@ -142,9 +132,9 @@ class Reporter:
     async def _sample_forever(self, source: LoadSource) -> None:
         while True:
             await self._sampling.on.wait()
-            await wait_for_event(self._sampling.off, self.rng.uniform(0.0, self._rules.capture_period_s))
+            await wait_for_event(self._sampling.off, self.rng.uniform(0.0, self.settings.capture_period_s))
             await self._read(source)  # only the base of the next: it covers a time of any length
-            while not await wait_for_event(self._sampling.off, self._rules.capture_period_s):
+            while not await wait_for_event(self._sampling.off, self.settings.capture_period_s):
                 sample = await self._read(source)
                 if sample is not None:
                     self._samples.append(sample)
@@ -173,12 +163,12 @@ class Reporter:
 
     async def _wait_for_first_sample(self) -> None:
         if self.source is not None:
-            limit_s = FIRST_REPORT_CAPTURES * self._rules.capture_period_s
-            await wait_for_event(self._sampled, min(limit_s, self._rules.report_period_s))
+            limit_s = FIRST_REPORT_CAPTURES * self.settings.capture_period_s
+            await wait_for_event(self._sampled, min(limit_s, self.settings.report_period_s))
 
     async def _report_while_on(self) -> None:
         """Report at a fixed rate; ticks that were slept through are skipped, not made up for."""
-        period_s = self._rules.report_period_s
+        period_s = self.settings.report_period_s
         tick_at = self.clock.monotonic()
         off = self._reporting.off.is_set()
         while not off:
@@ -190,7 +180,7 @@ class Reporter:
 
     async def _off_before(self, tick_at: float, written: bool) -> bool:
         """Wait for the next tick; True if reporting was turned off before, be it on again. Repeats a failed report."""
-        retry_s = min(RETRY_S_MAX, self._rules.report_period_s / RETRIES_PER_PERIOD)
+        retry_s = min(RETRY_S_MAX, self.settings.report_period_s / RETRIES_PER_PERIOD)
         while True:
             remaining_s = tick_at - self.clock.monotonic()
             if written or remaining_s <= retry_s:
@@ -205,7 +195,7 @@ class Reporter:
             self._samples.clear()
 
     def _ring_after(self, value: float) -> tuple[float, ...]:
-        return reports.extended(self._ring, value, self._rules.ring_length)
+        return reports.extended(self._ring, value, self.settings.samples_per_report)
 
     def _rings(self, ring: tuple[float, ...]) -> Mapping[str, tuple[float, ...]]:
         return {} if self.source is None else {self.source.metric: ring}

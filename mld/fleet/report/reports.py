@@ -53,7 +53,6 @@ FAILED = -1.0
 """Stands for an interval in which a metric could not be measured."""
 RANGE_PERCENT = 100
 """Operating range of every metric we report."""
-RING_LENGTH = 10
 THROUGHPUT_NAME = "THROUGHPUT"
 """A metric with this name makes a default worker."""
 EXPIRED_AFTER_PERIODS = 2
@@ -231,7 +230,7 @@ def mean(samples: Sequence[float]) -> float:
     return float(Decimal(repr(average)).quantize(_SIX_DECIMALS, ROUND_HALF_UP))
 
 
-def extended(ring: Sequence[float], value: float, length: int = RING_LENGTH) -> tuple[float, ...]:
+def extended(ring: Sequence[float], value: float, length: int) -> tuple[float, ...]:
     """Return the ring after one more interval: the newest `length` figures, oldest first."""
     return (*ring, value)[-length:]
 

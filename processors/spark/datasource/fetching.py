@@ -23,8 +23,8 @@ from mld.operating.fleet_reader import fleet_reader
 from mld.operating.stream_access import SpanError, SpanReader, streams_of
 from mld.processors.spark.datasource.spans import ReadSpan
 from mld.properties.settings import Settings
-from mld.retrieval.placement import Placement
 from mld.retrieval.rawpage import RawPage
+from mld.retrieval.reader_factory import Placement
 from mld.schemas.preparer import SchemaPreparer, registry_of
 
 READ_INTERVAL_S = 0.2

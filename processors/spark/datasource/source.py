@@ -23,7 +23,7 @@ from mld.processors.spark.datasource.spans import ReadSpan, span_of
 from mld.properties.loader import load
 from mld.properties.remarks import ConfigurationError
 from mld.properties.settings import Settings
-from mld.retrieval.stream_adapters import kind_of
+from mld.retrieval.reader_factory import kind_of
 
 if TYPE_CHECKING:
     import pyarrow

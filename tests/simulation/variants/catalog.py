@@ -353,7 +353,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
     _variant(
         "children_do_not_wait",
         "a child shard is read before its parents are finished",
-        ("tracking.shard_coordinator", "        if blocking is None:\n", "        if True:\n"),
+        ("tracking.stream_set", "        if blocking is None:\n", "        if True:\n"),
     ),
     _variant(
         "merge_child_with_one_parent",
@@ -391,7 +391,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "unknown_stream_is_end",
         "a shard that nobody knows any more is finished even if the whole stream is gone",
         (
-            "tracking.shard_coordinator",
+            "tracking.stream_set",
             "                return MissingVerdict.UNKNOWN\n",
             "                return MissingVerdict.OVER\n",
         ),

@@ -72,7 +72,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         ("tracking.stream_rows", "self.table.get(key_of(self.stream, key))", "self.table.get(key)"),
         (
             "leases.writes",
-            'key, lease, item = f"{stream}:{write.key}", write.creates, write.item',
+            "key, lease, item = key_of(stream, write.key), write.creates, write.item",
             "key, lease, item = write.key, write.creates, write.item",
         ),
     ),

@@ -15,7 +15,7 @@ from mld.core.clock import Clock
 from mld.core.errors import MldError
 from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.daemon.assembly import SourcePorts, StreamPorts, assemble
-from mld.daemon.group.rules import FENCE_S, restart_pause_s
+from mld.daemon.group.supervisor import FENCE_S, restart_pause_s
 from mld.daemon.worker import Worker
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.local.kinesis import Kinesis, KinesisError, PutEntry

@@ -17,10 +17,9 @@ from mld.core.errors import MldError, StreamError, StreamUnavailableError, Table
 from mld.core.positions import TRIM_HORIZON
 from mld.core.streams import HashRange, IteratorType, StartingPoint
 from mld.fleet.heartbeat_writer import HeartbeatTable
+from mld.fleet.leader.election import LockTable
 from mld.fleet.leader.lock import LockRow
-from mld.fleet.leader.lock_election import LockTable
-from mld.fleet.migrate.states import CLIENT_VERSION, StateRow
-from mld.fleet.migrate.states_table import StatesTable
+from mld.fleet.migrate.states import CLIENT_VERSION, StateRow, StatesTable
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import ClientVersion, Place, WorkerReport
 from mld.leases import writes

@@ -18,12 +18,13 @@ import pytest
 from mld.consumer.child import (
     LOGGED_CHARACTERS_PER_STEP,
     LOGGED_PER_STEP,
+    PIPE_BYTES,
     ChildCommand,
+    ChildInput,
     PipeHost,
     find_executable,
     runnable,
 )
-from mld.consumer.pipes import PIPE_BYTES, ChildInput
 from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.consumer.processor import NOTED_PER_STEP, Processor
 from mld.core.clock import LoopClock

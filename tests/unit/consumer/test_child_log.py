@@ -25,9 +25,9 @@ from mld.consumer.child_log import (
     RESERVED,
     WARNING,
     ChildEvent,
+    ChildLogger,
     event_of,
 )
-from mld.consumer.child_logger import ChildLogger
 from mld.logging.logs import JsonLines, TextFormatter
 from mld.properties.redaction import Scrubber
 

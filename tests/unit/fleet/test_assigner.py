@@ -24,16 +24,18 @@ from mld.fleet.assign.assigner import (
     HOLD_OFF_JITTER_S,
     HOLD_OFF_S,
     Assigner,
-    AssignerSettings,
 )
-from mld.fleet.assign.loads import AssignmentRules, Why
+from mld.fleet.assign.loads import Why
 from mld.fleet.membership import TRACE_S, FleetMembership
 from mld.fleet.report import reports
+from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import FleetSnapshot, WorkerReport
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseWrite
+from mld.properties.values import AssignmentStrategy
+from tests.support.settings import rules
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_request
 from tests.unit.leases.support import TABLE, FaultPlan, attribute, counter_of, new_dynamo
 from tests.virtual_time import run_virtual
@@ -84,10 +86,8 @@ class Bed:
         self.leader = Leader()
         self.heard = Heard([], [], [])
         self.table = DynamoLeaseTable(dynamo.client("me"), CLOCK, table_name=TABLE)
-        self.settings = AssignerSettings(**settings)
-        self.membership = FleetMembership(
-            "me", lease_duration_s=self.settings.lease_duration_s, rules=self.settings.reports
-        )
+        self.settings = rules(**settings)
+        self.membership = FleetMembership("me", lease_duration_s=self.settings.leases.duration_s, rules=ReportRules())
         self.assigner = self.assigner_of(self.table)
 
     def assigner_of(self, table: Any) -> Assigner:
@@ -97,6 +97,7 @@ class Bed:
             CLOCK,
             random.Random(1),
             self.settings,
+            ReportRules(),
             leader=self.leader,
             membership=self.membership,
             stored_reports=self,
@@ -563,10 +564,10 @@ def test_many_moves_are_written_a_few_at_a_time() -> None:
     run_virtual(main())
 
 
-@pytest.mark.parametrize("by_count", [False, True])
-def test_a_run_says_what_it_did(by_count: bool, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("strategy", AssignmentStrategy)
+def test_a_run_says_what_it_did(strategy: AssignmentStrategy, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        it = await bed(by_count=by_count, rules=AssignmentRules(leases_max=2))
+        it = await bed(assignment_strategy=strategy, held_max=2)
         it.report("me")
         await it.leases(dict.fromkeys(("s1", "s2", "s3")))
         await it.assigner.run_once()

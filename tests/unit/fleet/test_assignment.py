@@ -8,27 +8,37 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from mld.core.positions import SHARD_END, TRIM_HORIZON
-from mld.core.steps import finish
+from mld.core.turns import finish
 from mld.fleet.assign import assignment
 from mld.fleet.assign.assignment import Plan, shuffling
-from mld.fleet.assign.loads import AssignmentRules, LiveWorker, Move, View, Why, survey
+from mld.fleet.assign.loads import LiveWorker, Move, View, Why, survey
 from mld.fleet.assign.observations import Observations
 from mld.leases.lease import Lease
+from mld.properties.settings import Settings
+from mld.properties.values import AssignmentStrategy
+from tests.support.settings import rules
 
-decide_by_variance = partial(assignment.decide, by_count=False)
-decide_by_count = partial(assignment.decide, by_count=True)
+
+def decide_by_variance(leases, workers, seen, now, settings, order, **more):
+    return assignment.decide(leases, workers, seen, now, settings, order, **more)
+
+
+def decide_by_count(leases, workers, seen, now, settings, order, **more):
+    fleet = replace(settings.fleet, assignment_strategy=AssignmentStrategy.COUNT)
+    return assignment.decide(leases, workers, seen, now, replace(settings, fleet=fleet), order, **more)
+
 
 DURATION_S = 10.0
 NOW = 1000.0
-DEFAULTS = AssignmentRules()
+DEFAULTS = rules()
 
 
 def lease(key: str, owner: str | None = None, kbps: float | None = None, *, leaving: str | None = None) -> Lease:
@@ -71,7 +81,7 @@ def decide(
     by: Callable[..., object] = decide_by_variance,
     expired: Iterable[str] = (),
     overdue: bool = False,
-    rules: AssignmentRules = DEFAULTS,
+    settings: Settings = DEFAULTS,
     order: Callable[[list[Lease]], Iterable[Lease]] | None = None,
     leader: str = "leader",
     balance: bool = True,
@@ -79,7 +89,7 @@ def decide(
 ) -> Plan:
     """As a leader that is none of the workers, if none is named."""
     seen = observed(leases, expired, overdue=overdue)
-    steps = by(leases, workers, seen, NOW, rules, order or named(), leader=leader, balance=balance, wall_s=wall_s)
+    steps = by(leases, workers, seen, NOW, settings, order or named(), leader=leader, balance=balance, wall_s=wall_s)
     plan = finish(steps)  # type: ignore[arg-type]
     assert isinstance(plan, Plan)
     return plan
@@ -90,7 +100,7 @@ def targets(plan: Plan) -> dict[str, str]:
 
 
 def view_of(leases: Sequence[Lease], workers: Sequence[LiveWorker]) -> View:
-    return finish(survey(leases, workers, observed(leases), NOW, AssignmentRules(), wall_s=0.0))
+    return finish(survey(leases, workers, observed(leases), NOW, DEFAULTS, wall_s=0.0))
 
 
 # --- coordination#balance-example -------------------------------------------------------------------------------------
@@ -128,10 +138,10 @@ def test_the_example_s_second_lease_would_load_the_next_best_above_the_average()
     """After a3 Cw stands at 48.75 and B at 40: 100 KBps more would make 61.25 and 52.5. What still fits goes on."""
     leases = [replace(one, throughput_kbps=100) if one.key == "a1" else one for one in EXAMPLE]
     leases += [lease("a5", "A", 200)]  # keeps the sum
-    rules = AssignmentRules(dampening_percent=90)  # take: 800 * 0.375 * 0.9 = 270
-    assert targets(decide(leases, EXAMPLE_WORKERS, rules=rules, order=named("a3", "a4"))) == {"a3": "Cw"}
+    settings = rules(dampening_percent=90)  # take: 800 * 0.375 * 0.9 = 270
+    assert targets(decide(leases, EXAMPLE_WORKERS, settings=settings, order=named("a3", "a4"))) == {"a3": "Cw"}
     small = [replace(one, throughput_kbps=70) if one.key == "a4" else one for one in leases]
-    assert targets(decide(small, EXAMPLE_WORKERS, rules=rules, order=named("a3", "a1", "a4"))) == {
+    assert targets(decide(small, EXAMPLE_WORKERS, settings=settings, order=named("a3", "a1", "a4"))) == {
         "a3": "Cw",
         "a4": "B",
     }
@@ -163,9 +173,9 @@ def test_expired_leases_go_longest_expired_first() -> None:
     seen = observed(leases, ["s1"])
     seen.saw(replace(leases[1], counter=7), NOW - 200)
     leases[1] = replace(leases[1], counter=7)
-    rules = AssignmentRules(leases_max=3)
+    settings = rules(held_max=3)
     plan = finish(
-        decide_by_variance(leases, plain("w"), seen, NOW, rules, named(), leader="w", balance=False, wall_s=0.0)
+        decide_by_variance(leases, plain("w"), seen, NOW, settings, named(), leader="w", balance=False, wall_s=0.0)
     )
     assert [(move.lease.key, move.why) for move in plan.moves] == [("s3", Why.FREE), ("s2", Why.EXPIRED)]
     assert (plan.waiting, plan.spillover) == (3, 1)
@@ -178,7 +188,7 @@ def test_a_leader_takes_what_nobody_renews_for_himself_as_long_as_he_has_room(by
     mine = {"leader": "me", "expired": ["s1", "s3"], "balance": False}
     plan = decide(leases, plain("idle", "me"), by=by, **mine)  # type: ignore[arg-type]
     assert targets(plan) == {"s1": "me", "s3": "me", "s4": "idle"}
-    full = decide(leases, plain("idle", "me"), by=by, rules=AssignmentRules(leases_max=2), **mine)  # type: ignore[arg-type]
+    full = decide(leases, plain("idle", "me"), by=by, settings=rules(held_max=2), **mine)  # type: ignore[arg-type]
     assert sorted(targets(full).values()) == ["idle", "idle", "me"]
 
 
@@ -249,17 +259,17 @@ def test_workers_without_metrics_do_not_starve_the_others() -> None:
 
 def test_caps_hold_and_the_one_of_throughput_may_be_overshot_by_a_lease() -> None:
     leases = [lease(f"s{number}", None, 100) for number in range(6)]
-    assert Counter(targets(decide(leases, plain("a", "b"), rules=AssignmentRules(leases_max=2))).values()) == {
+    assert Counter(targets(decide(leases, plain("a", "b"), settings=rules(held_max=2))).values()) == {
         "a": 2,
         "b": 2,
     }
-    plan = decide(leases, plain("a"), rules=AssignmentRules(throughput_max_kbps=250))
+    plan = decide(leases, plain("a"), settings=rules(throughput_max_kbps=250))
     assert (len(plan.moves), plan.spillover) == (3, 3)
 
 
 def test_without_any_throughput_the_throughput_cap_does_not_count() -> None:
     leases = [lease(f"s{number}") for number in range(6)]
-    assert len(decide(leases, plain("a"), rules=AssignmentRules(throughput_max_kbps=0.5)).moves) == 6
+    assert len(decide(leases, plain("a"), settings=rules(throughput_max_kbps=0.5)).moves) == 6
 
 
 # --- handoffs --------------------------------------------------------------------------------------------------------
@@ -270,24 +280,24 @@ def test_a_handoff_under_way_is_left_alone_and_counted() -> None:
     leases += [lease("b1", "b", 100), lease("b2", "b", 100)]
     assert decide(leases, plain("a", "b")).moves == ()  # 3 and 3 when it is over
     for by in (decide_by_count, decide_by_variance):
-        plan = decide([*leases, lease("u")], plain("a", "b"), by=by, rules=AssignmentRules(leases_max=3))
+        plan = decide([*leases, lease("u")], plain("a", "b"), by=by, settings=rules(held_max=3))
         assert plan.spillover == 1, "both are full, and a still holds what it is handing over"
 
 
 @pytest.mark.parametrize("by", [decide_by_variance, decide_by_count])
 @pytest.mark.parametrize(
-    ("case", "workers", "rules", "target"),
+    ("case", "workers", "settings", "target"),
     [
-        ("to its next owner", plain("a", "b", "c"), AssignmentRules(), "b"),
-        ("the next owner is gone", plain("a", "c"), AssignmentRules(), "c"),
-        ("the next owner is full", plain("a", "b", "c"), AssignmentRules(leases_max=2), "c"),
+        ("to its next owner", plain("a", "b", "c"), DEFAULTS, "b"),
+        ("the next owner is gone", plain("a", "c"), DEFAULTS, "c"),
+        ("the next owner is full", plain("a", "b", "c"), rules(held_max=2), "c"),
     ],
 )
 def test_a_stuck_handoff_is_forced(
-    case: str, workers: list[LiveWorker], rules: AssignmentRules, target: str, by: Callable[..., object]
+    case: str, workers: list[LiveWorker], settings: Settings, target: str, by: Callable[..., object]
 ) -> None:
     leases = [lease("s", "b", 10, leaving="a"), lease("a1", "a", 10), lease("b1", "b", 10), lease("b2", "b", 10)]
-    (move,) = decide(leases, workers, by=by, rules=rules, overdue=True, balance=False).moves
+    (move,) = decide(leases, workers, by=by, settings=settings, overdue=True, balance=False).moves
     assert (move.lease.key, move.to_worker, move.graceful, move.why) == ("s", target, False, Why.STUCK), case
 
 
@@ -298,7 +308,7 @@ def test_a_row_that_names_one_worker_twice_is_repaired_after_the_deadline() -> N
 
 
 def test_without_handoffs_balancing_assigns() -> None:
-    (move,) = decide(EXAMPLE, EXAMPLE_WORKERS, order=named("a3"), rules=AssignmentRules(graceful=False)).moves
+    (move,) = decide(EXAMPLE, EXAMPLE_WORKERS, order=named("a3"), settings=rules(hands_off_gracefully=False)).moves
     assert (move.graceful, move.why) == (False, Why.BALANCE)
 
 
@@ -356,7 +366,7 @@ def test_an_idle_worker_without_metrics_is_the_first_choice() -> None:
 def test_without_overshoot_a_lease_above_the_take_stays() -> None:
     leases = [lease("a1", "a", 100), lease("b1", "b", 1)]
     workers = [cpu("a", 60), cpu("b", 10)]
-    assert decide(leases, workers, rules=AssignmentRules(overshoot=False)).moves == ()
+    assert decide(leases, workers, settings=rules(overshoot=False)).moves == ()
 
 
 def test_overshoot_takes_the_smallest() -> None:
@@ -412,7 +422,7 @@ def test_the_count_decider_assigns_and_evens_out() -> None:
 
 def test_the_count_decider_never_exceeds_the_cap() -> None:
     leases = [lease(f"u{number}") for number in range(10)]
-    plan = decide(leases, plain("a", "b"), by=decide_by_count, rules=AssignmentRules(leases_max=3))
+    plan = decide(leases, plain("a", "b"), by=decide_by_count, settings=rules(held_max=3))
     assert Counter(targets(plan).values()) == {"a": 3, "b": 3}
     assert plan.spillover == 4
 
@@ -442,25 +452,25 @@ def fleets(draw: st.DrawFn) -> tuple[list[Lease], list[LiveWorker], list[str], b
 
 
 RULES = st.builds(
-    AssignmentRules,
-    leases_max=st.integers(1, 12),
+    rules,
+    held_max=st.integers(1, 12),
     throughput_max_kbps=st.sampled_from([math.inf, 1000.0]),
     overshoot=st.booleans(),
-    graceful=st.booleans(),
+    hands_off_gracefully=st.booleans(),
 )
 
 
-@settings(max_examples=200)
+@examples(max_examples=200)
 @given(fleets(), RULES, st.integers(0, 99), st.sampled_from([decide_by_variance, decide_by_count]))
 def test_laws_of_every_plan(
     fleet: tuple[list[Lease], list[LiveWorker], list[str], bool],
-    rules: AssignmentRules,
+    settings: Settings,
     seed: int,
     by: Callable[..., object],
 ) -> None:
     leases, workers, expired, overdue = fleet
     order = shuffling(random.Random(seed))
-    plan = decide(leases, workers, by=by, expired=expired, overdue=overdue, rules=rules, order=order)
+    plan = decide(leases, workers, by=by, expired=expired, overdue=overdue, settings=settings, order=order)
     seen = observed(leases, expired, overdue=overdue)
     live = {worker.worker for worker in workers}
     moves = {move.lease.key: move for move in plan.moves}
@@ -468,18 +478,20 @@ def test_laws_of_every_plan(
 
     assert len(moves) == len(plan.moves), "one move a lease"
     assert {move.to_worker for move in plan.moves} <= live - set(plan.silent)
-    assert_nobody_above_the_cap(leases, moves, live, rules.leases_max)
+    assert_nobody_above_the_cap(leases, moves, live, settings.leases.held_max)
     assert plan.waiting == len(waiting)
     moved = {key for key in waiting if key in moves}
     assert len(moved) + plan.kept + plan.spillover == len(waiting)
-    if plan.spillover and rules.throughput_max_kbps == math.inf:
+    if plan.spillover and settings.fleet.throughput_max_kbps == math.inf:
         held = committed(leases, moves)
         held.update(one.owner for one in leases if seen.is_blocked(one, NOW) and one.owner != one.checkpoint_owner)
-        assert all(held[worker] >= rules.leases_max for worker in live - set(plan.silent)), "spilt in spite of room"
+        assert all(held[worker] >= settings.leases.held_max for worker in live - set(plan.silent)), (
+            "spilt in spite of room"
+        )
     for move in plan.moves:
         assert not seen.is_blocked(move.lease, NOW)
         if move.graceful:
-            assert rules.graceful
+            assert settings.leases.hands_off_gracefully
             assert move.lease.checkpoint_owner is None
             assert move.lease.owner not in (None, move.to_worker)
             assert move.lease.key not in waiting
@@ -503,7 +515,7 @@ def assert_nobody_above_the_cap(
         assert after[worker] <= leases_max or worker not in gaining
 
 
-@settings(max_examples=100)
+@examples(max_examples=100)
 @given(fleets(), st.integers(0, 99))
 def test_the_same_seed_gives_the_same_plan(
     fleet: tuple[list[Lease], list[LiveWorker], list[str], bool], seed: int
@@ -514,7 +526,7 @@ def test_the_same_seed_gives_the_same_plan(
     assert first == again
 
 
-@settings(max_examples=100)
+@examples(max_examples=100)
 @given(fleets(), st.integers(0, 99))
 def test_balancing_never_loads_a_worker_above_the_average(
     fleet: tuple[list[Lease], list[LiveWorker], list[str], bool], seed: int
@@ -522,7 +534,7 @@ def test_balancing_never_loads_a_worker_above_the_average(
     leases, workers, expired, _ = fleet
     plan = decide(leases, workers, expired=expired, order=shuffling(random.Random(seed)))
     seen = observed(leases, expired)
-    view = finish(survey(leases, workers, seen, NOW, AssignmentRules(), wall_s=0.0))
+    view = finish(survey(leases, workers, seen, NOW, DEFAULTS, wall_s=0.0))
     for move in plan.moves:
         view.move(move.lease, view.loads[move.to_worker], move.why)
         if move.why is Why.BALANCE:
@@ -533,7 +545,7 @@ def test_balancing_never_loads_a_worker_above_the_average(
 SIZES = st.lists(st.sampled_from([0.0, 1.0, 5.0, 10.0, 33.0, 100.0, 1000.0]), min_size=1, max_size=30)
 
 
-@settings(max_examples=80)
+@examples(max_examples=80)
 @given(
     SIZES,
     st.integers(1, 6),
@@ -606,7 +618,7 @@ def test_a_large_fleet_is_decided_in_short_pieces(kind: str, by: Callable[..., o
     seen = observed(leases, [one.key for one in leases if one.owner in dead])
     workers = [cpu(worker, rng.uniform(10, 90)) for worker in live]
     pieces = []
-    steps = by(leases, workers, seen, NOW, AssignmentRules(), shuffling(rng), leader="leader", balance=True, wall_s=0.0)
+    steps = by(leases, workers, seen, NOW, DEFAULTS, shuffling(rng), leader="leader", balance=True, wall_s=0.0)
     plan = None
     while plan is None:
         started = time.process_time()
@@ -639,7 +651,7 @@ def test_a_drained_worker_gets_only_what_no_other_has_room_for(by: Callable[...,
     leases = [*(lease(f"free{n}") for n in range(4)), lease("s", "b")]
     workers = [LiveWorker("a", is_drained=True), LiveWorker("b")]
     assert set(targets(decide(leases, workers, by=by, leader="a")).values()) == {"b"}
-    limited = decide(leases, workers, by=by, leader="a", rules=AssignmentRules(leases_max=3))
+    limited = decide(leases, workers, by=by, leader="a", settings=rules(held_max=3))
     assert Counter(targets(limited).values()) == {"a": 2, "b": 2}
     alone = [LiveWorker("a", is_drained=True), LiveWorker("c", is_drained=True)]
     assert set(targets(decide(leases[:4], alone, by=by)).values()) == {"a", "c"}
@@ -655,8 +667,8 @@ def test_nothing_is_balanced_towards_a_drained_worker(by: Callable[..., object])
 def test_the_leases_of_finished_shards_take_no_room_and_need_none(by: Callable[..., object]) -> None:
     ended = [replace(lease(f"e{n}", "a"), checkpoint=SHARD_END) for n in range(4)]
     free = replace(lease("e"), checkpoint=SHARD_END)
-    rules = AssignmentRules(leases_max=2)
-    plan = decide([*ended, free, lease("s", "a"), lease("u")], plain("a"), by=by, rules=rules, leader="a")
+    settings = rules(held_max=2)
+    plan = decide([*ended, free, lease("s", "a"), lease("u")], plain("a"), by=by, settings=settings, leader="a")
     assert targets(plan) == {"e": "a", "u": "a"}
-    full = decide([*ended, free, lease("s", "a"), lease("t", "a"), lease("u")], plain("a"), by=by, rules=rules)
+    full = decide([*ended, free, lease("s", "a"), lease("t", "a"), lease("u")], plain("a"), by=by, settings=settings)
     assert (targets(full), full.spillover) == ({"e": "a"}, 1)

@@ -1,7 +1,4 @@
-"""Elections in virtual time: who leads, how fast leadership moves, and that it is never in two places.
-
-What a worker does about the lock, event by event, is `test_candidate`.
-"""
+"""Elections in virtual time: who leads, how fast leadership moves, and that it is never in two places."""
 
 from __future__ import annotations
 
@@ -20,14 +17,19 @@ from mld.core.clock import LoopClock
 from mld.core.errors import TableUnavailableError
 from mld.core.periods import LEADER_HEARTBEAT_S
 from mld.fleet.leader.election import (
+    CLOSE_TIMEOUT_S,
     FIRST_REELECTION_S,
+    HEARTBEAT_RETRY_S,
+    HOOK_TIMEOUT_S,
     NO_OWNERS_RECHECK_S,
     REELECTION_S,
+    RELEASE_ATTEMPTS_MAX,
     AdaptiveElection,
+    LockElection,
+    LockTable,
     ShuffleElection,
 )
 from mld.fleet.leader.lock import LEASE_S
-from mld.fleet.leader.lock_election import CLOSE_TIMEOUT_S, HOOK_TIMEOUT_S, LockElection, LockTable
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, Place
 from tests.support.tables import make_table
 from tests.twins.dynamo import Fault, FaultChooser, MemoryDynamo, lost_reply, lost_request, throttled
@@ -353,6 +355,84 @@ async def test_an_unreachable_table_has_no_leader_and_raises_nothing() -> None:
     a = Elector(dynamo, "a")
     assert await poll(a, 300) is None
     assert len(calls(dynamo, "a")) == 10
+
+
+@virtual
+async def test_who_loses_the_race_for_a_claim_follows_the_winner() -> None:
+    dynamo = await world(faults=lambda *_: Fault(delay_before_s=1.0))
+    a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
+    assert sorted(await asyncio.gather(a.leads(), b.leads())) == [False, True]
+    loser = a if owner(dynamo) == "b" else b
+    assert await poll(loser, LEADER_HEARTBEAT_S - 2) is None
+    assert calls(dynamo, loser.name) == ["GetItem", "PutItem"]
+    assert loser.election.leader == owner(dynamo)
+
+
+@virtual
+async def test_a_renewal_without_an_answer_is_tried_again_soon_and_may_be_what_refuses() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    assert await a.leads()
+    Faults(dynamo, "a", ["UpdateItem"]).next(lost_reply())
+    await asyncio.sleep(LEADER_HEARTBEAT_S + HEARTBEAT_RETRY_S + 0.1)
+    assert calls(dynamo, "a").count("UpdateItem") == 2
+    await asyncio.sleep(LEASE_S)
+    assert a.holds()
+    assert a.changes == [(0.0, True)]
+
+
+@virtual
+async def test_a_release_goes_for_the_version_that_is_in_the_row() -> None:
+    """Also for that of a renewal or a claim without an answer."""
+    dynamo = await world()
+    a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
+    faults = Faults(dynamo, "a")
+    assert await a.leads()
+    faults.next(lost_reply())
+    await asyncio.sleep(LEADER_HEARTBEAT_S + 1)
+    await a.election.close()
+    assert owner(dynamo) is None
+    Faults(dynamo, "b", ["PutItem"]).next(lost_reply())
+    assert not await b.leads()
+    assert owner(dynamo) == "b"
+    await b.election.close()
+    assert owner(dynamo) is None
+
+
+@virtual
+async def test_a_release_is_tried_a_few_times() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    assert await a.leads()
+    Faults(dynamo, "a", ["DeleteItem"]).always = throttled()
+    await a.election.step_down(5.0)
+    assert calls(dynamo, "a").count("DeleteItem") == RELEASE_ATTEMPTS_MAX
+    assert a.changes[-1][1] is False
+
+
+@virtual
+async def test_the_locks_of_all_siblings_that_have_ended_are_claimed_at_once_while_that_is_sure() -> None:
+    dynamo = await world()
+    b = Elector(dynamo, "b")
+    dynamo.put_row(LEASES.table, foreign_row())
+    assert not await b.leads()
+    b.election.ended("java", now() + 3)
+    b.election.ended("other", now() + 9)
+    await asyncio.sleep(3.1)
+    assert not await b.leads(), "a new process may run under that name"
+    b.election.ended("java", now() + 3)
+    assert await b.leads()
+    assert owner(dynamo) == "b"
+
+
+@virtual
+async def test_the_longest_hold_off_counts() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    await a.election.step_down(45.0)
+    await a.election.step_down(5.0)
+    assert await poll(a, 44) is None
+    assert await poll(a, 30) is not None
 
 
 # --- stepping down, closing

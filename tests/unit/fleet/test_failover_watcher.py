@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from mld.core.errors import AwsError
 from mld.core.periods import LOOK_PERIOD_S, PART_LEASES
 from mld.core.positions import TRIM_HORIZON
 from mld.fleet.assign.failover_watcher import FailoverWatcher
-from mld.fleet.assign.takeover import FREE_GRACE_S, SECOND_CHANCE_S, TakeoverRules
+from mld.fleet.assign.takeover import FREE_GRACE_S, SECOND_CHANCE_S
 from mld.fleet.membership import FleetMembership
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
@@ -22,6 +21,8 @@ from mld.fleet.values import WorkerReport
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
+from mld.properties.settings import Settings
+from tests.support.settings import rules
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply
 from tests.unit.leases.support import TABLE, attribute, new_dynamo
 from tests.virtual_time import run_virtual
@@ -40,7 +41,7 @@ CLOCK = WallClock()
 D = 10.0
 BOUND_S = D + LOOK_PERIOD_S + SECOND_CHANCE_S
 RENEWAL_S = D / 3
-RULES = TakeoverRules(lease_duration_s=D, java_discovery_s=11.0)
+RULES = rules(duration_s=D)
 
 
 class CountedEvent(asyncio.Event):
@@ -56,7 +57,7 @@ class CountedEvent(asyncio.Event):
 class Worker:
     """A failover watcher with all that it talks to, and the renewals of what it owns."""
 
-    def __init__(self, bed: Bed, name: str, *, rules: TakeoverRules = RULES, clock: WallClock = CLOCK) -> None:
+    def __init__(self, bed: Bed, name: str, *, settings: Settings = RULES, clock: WallClock = CLOCK) -> None:
         self.name = name
         self.bed = bed
         self.table = DynamoLeaseTable(bed.dynamo.client(name), CLOCK, table_name=TABLE)
@@ -68,7 +69,7 @@ class Worker:
         self.failover_watcher = FailoverWatcher(
             self.table,
             clock,
-            rules,
+            settings,
             name,
             membership=FleetMembership(name, lease_duration_s=D, rules=ReportRules()),
             stored_reports=self,
@@ -391,6 +392,6 @@ async def test_clocks_that_disagree_cost_a_second_chance_and_no_more(bed: Bed) -
 @story
 async def test_the_settings_limit_what_is_taken(bed: Bed) -> None:
     await bed.leases(s1=None, s2=None, s3=None)
-    Worker(bed, "a", rules=replace(RULES, leases_max=2))
+    Worker(bed, "a", settings=rules(duration_s=D, held_max=2))
     await CLOCK.sleep(60)
     assert sorted(bed.owners("s1", "s2", "s3"), key=str) == [None, "a", "a"]

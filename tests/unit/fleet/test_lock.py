@@ -13,14 +13,11 @@ from mld.fleet.leader.lock import (
     GIVEN_UP,
     LEASE_S,
     VERSIONS_MAX,
-    Claim,
     DamagedLock,
     HeldLock,
-    Hold,
     LockRow,
     Observation,
     Versions,
-    Wait,
     judge,
     judge_refused_heartbeat,
     parse_lock,
@@ -46,8 +43,10 @@ def ours(**sent_at: float) -> Versions:
     return versions
 
 
-def decide(seen: lock.SeenLock, now: float, before: Observation | None = None, **sent_at: float) -> lock.Step:
-    return judge(seen, before, ours(**sent_at), now, lease_s=LEASE_S)
+def decide(
+    seen: lock.SeenLock, now: float, before: Observation | None = None, **sent_at: float
+) -> HeldLock | Observation | None:
+    return judge(seen, before, ours(**sent_at), now)
 
 
 # --- reading
@@ -104,56 +103,56 @@ def test_no_row_makes_the_reader_fail(row: dict[str, Any]) -> None:
 
 
 def test_an_absent_row_is_claimed() -> None:
-    assert decide(None, 0.0) == Claim(None)
+    assert decide(None, 0.0) is None
 
 
 def test_a_released_row_is_claimed_at_once() -> None:
     released = LockRow("them", 120.0, "v1", is_released=True)
-    assert decide(released, 0.0) == Claim(released)
+    assert decide(released, 0.0) is None
 
 
 def test_a_row_first_seen_is_observed_from_the_end_of_the_read() -> None:
-    assert decide(THEIRS, 7.0) == Wait(Observation(THEIRS, 7.0, 120.0))
+    assert decide(THEIRS, 7.0) == Observation(THEIRS, 7.0, 120.0)
 
 
 def test_an_unchanged_row_is_stale_after_more_than_its_own_duration() -> None:
     short = LockRow("them", 40.0, "v1")
     before = Observation(short, 7.0, 40.0)
-    assert decide(short, 47.0, before) == Wait(before)
-    assert decide(short, 47.001, before) == Claim(short)
+    assert decide(short, 47.0, before) == before
+    assert decide(short, 47.001, before) is None
 
 
 def test_the_duration_of_the_row_counts_and_not_ours() -> None:
     long = LockRow("them", 600.0, "v1")
-    assert decide(long, 500.0, Observation(long, 7.0, 600.0)) == Wait(Observation(long, 7.0, 600.0))
+    assert decide(long, 500.0, Observation(long, 7.0, 600.0)) == Observation(long, 7.0, 600.0)
 
 
 def test_a_new_version_starts_the_observation_anew() -> None:
     next_row = LockRow("them", 120.0, "v2")
-    assert decide(next_row, 500.0, Observation(THEIRS, 7.0, 120.0)) == Wait(Observation(next_row, 500.0, 120.0))
+    assert decide(next_row, 500.0, Observation(THEIRS, 7.0, 120.0)) == Observation(next_row, 500.0, 120.0)
 
 
 def test_our_version_is_held_until_its_time_is_over_counted_from_sending() -> None:
     row = LockRow("me", 120.0, "mine")
-    assert decide(row, 119.9, mine=0.0) == Hold(HeldLock("mine", 0.0, 120.0))
-    assert decide(row, 120.0, mine=0.0) == Claim(row)
+    assert decide(row, 119.9, mine=0.0) == HeldLock("mine", 0.0, 120.0)
+    assert decide(row, 120.0, mine=0.0) is None
 
 
 def test_our_version_is_not_held_once_a_release_was_sent() -> None:
     row = LockRow("me", 120.0, "mine")
     versions = ours(mine=0.0)
     versions = versions.giving_up("mine")
-    assert judge(row, None, versions, 1.0, lease_s=LEASE_S) == Claim(row)
+    assert judge(row, None, versions, 1.0) is None
 
 
 def test_our_name_without_our_version_is_a_stranger() -> None:
     row = LockRow("me", 120.0, "of the run before")
-    assert decide(row, 0.0) == Wait(Observation(row, 0.0, 120.0))
+    assert decide(row, 0.0) == Observation(row, 0.0, 120.0)
 
 
 def test_our_version_under_another_name_is_a_stranger() -> None:
     row = LockRow("edited by hand", 120.0, "mine")
-    assert isinstance(decide(row, 1.0, mine=0.0), Wait)
+    assert isinstance(decide(row, 1.0, mine=0.0), Observation)
     assert judge_refused_heartbeat(row, ours(mine=0.0)) is None
 
 
@@ -161,16 +160,16 @@ def test_a_damaged_row_is_claimed_after_our_own_duration_if_nothing_moves() -> N
     damaged = parse_lock({name: value for name, value in ROW.items() if name != "leaseDuration"})
     assert isinstance(damaged, DamagedLock)
     before = Observation(damaged, 0.0, LEASE_S)
-    assert decide(damaged, 0.0) == Wait(before)
-    assert decide(damaged, LEASE_S, before) == Wait(before)
-    assert decide(damaged, LEASE_S + 0.1, before) == Claim(damaged)
+    assert decide(damaged, 0.0) == before
+    assert decide(damaged, LEASE_S, before) == before
+    assert decide(damaged, LEASE_S + 0.1, before) is None
 
 
 def test_a_damaged_row_that_is_written_is_left_alone() -> None:
     first = parse_lock(ROW | {"leaseDuration": {"N": "1"}})
     second = parse_lock(ROW | {"leaseDuration": {"N": "1"}, "recordVersionNumber": {"S": "next"}})
     assert isinstance(first, DamagedLock)
-    assert decide(second, 500.0, Observation(first, 0.0, LEASE_S)) == Wait(Observation(second, 500.0, LEASE_S))  # type: ignore[arg-type]
+    assert decide(second, 500.0, Observation(first, 0.0, LEASE_S)) == Observation(second, 500.0, LEASE_S)
 
 
 def test_the_holder_stops_before_a_challenger_may_start() -> None:
@@ -212,7 +211,7 @@ def test_reads_are_consistent() -> None:
 
 @pytest.mark.parametrize("place", [LEASES, LEGACY])
 def test_a_claim_writes_the_whole_row_as_strings(place: Place) -> None:
-    request = lock.claim(place, None, "host-1:9f3c", "uuid", lease_s=120.0)
+    request = lock.claim(place, None, "host-1:9f3c", "uuid")
     assert request["Item"] == {
         place.key: {"S": "Leader"},
         "entityType": {"S": "LEADER"},
@@ -253,7 +252,7 @@ DAMAGED = DamagedLock({"ownerName": {"S": "x"}, "leaseDuration": {"N": "5"}}, "w
 def test_a_claim_is_conditional_on_what_was_seen(
     over: lock.SeenLock, condition: str, names: dict[str, str], values: dict[str, Any] | None
 ) -> None:
-    request = lock.claim(LEASES, over, "me", "new", lease_s=120.0)
+    request = lock.claim(LEASES, over, "me", "new")
     assert request["ConditionExpression"] == condition
     assert request["ExpressionAttributeNames"] == {"#pk": "leaseKey"} | names
     assert request.get("ExpressionAttributeValues") == values
@@ -261,7 +260,7 @@ def test_a_claim_is_conditional_on_what_was_seen(
 
 def test_a_heartbeat_and_a_release_have_the_condition_of_the_holder() -> None:
     condition = "attribute_exists(#pk) AND #rvn = :mine AND #ownerName = :me"
-    beat = lock.heartbeat(LEGACY, "me", "old", "new", lease_s=120.0)
+    beat = lock.heartbeat(LEGACY, "me", "old", "new")
     gone = lock.release(LEGACY, "me", "old")
     assert beat["ConditionExpression"] == gone["ConditionExpression"] == condition
     assert gone["ExpressionAttributeValues"] == {":mine": {"S": "old"}, ":me": {"S": "me"}}

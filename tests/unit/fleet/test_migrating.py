@@ -13,21 +13,20 @@ import pytest
 
 from mld.core.clock import LoopClock
 from mld.core.errors import AwsError, AwsUnreachableError, StartupError, TableError
-from mld.fleet.leader.lock_election import LockElection, LockTable
+from mld.fleet.leader.election import LockElection, LockTable
 from mld.fleet.migrate.single_table import FleetSummary
 from mld.fleet.migrate.states import (
     CLIENT_VERSION,
     TABLE_MIGRATION,
     StateRow,
+    StatesTable,
     advanced,
     first_row,
     item_of,
     parse_state,
 )
-from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.migrate.table_migration import LATE_TABLE_PERIOD_S, MigrationCompletedError, TableMigration
-from mld.fleet.migrate.version_machine import START_ATTEMPTS_MAX, VersionMachine
-from mld.fleet.migrate.versions import Components, FleetView
+from mld.fleet.migrate.version_machine import START_ATTEMPTS_MAX, Components, FleetView, VersionMachine
 from mld.fleet.values import ClientVersion, Place, TableStatus
 from mld.leases.table_maker import LegacyTable, on_demand
 from mld.properties.values import ClientVersionConfig as Configured

@@ -14,10 +14,11 @@ import pytest
 
 from mld.core.clock import LoopClock
 from mld.fleet.report.platform import LoadUnreadableError
-from mld.fleet.report.reporter import RETRY_S_MAX, SAMPLES_MAX, Activity, Reporter, ReporterRules
+from mld.fleet.report.reporter import RETRY_S_MAX, SAMPLES_MAX, Activity, Reporter
 from mld.fleet.report.reports import parse_row
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import Place, WorkerReport
+from tests.support.settings import rules
 from tests.support.tables import make_table
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request
 from tests.virtual_time import run_virtual
@@ -69,7 +70,7 @@ class World:
             worker_id=ME,
             version="0.2",
             on_own_row=self.rows.append,
-            **options,
+            **({"settings": rules().fleet} | options),
         )
 
     @property
@@ -173,9 +174,9 @@ def test_each_report_adds_the_mean_of_its_interval_and_keeps_ten() -> None:
 
 
 def test_the_settings_are_obeyed() -> None:
-    rules = ReporterRules(capture_period_s=5.0, report_period_s=20.0, ring_length=2)
+    settings = rules(capture_period_s=5.0, report_period_s=20.0, samples_per_report=2).fleet
     source = steady(7.0)
-    world = in_world(until(100.0), source, rules=rules)
+    world = in_world(until(100.0), source, settings=settings)
     assert world.last_figures == (7.0, 7.0)
     assert [b - a for a, b in itertools.pairwise(world.written_at)] == pytest.approx([20.0] * 4)
     assert 19 <= source.readings <= 20
@@ -189,9 +190,9 @@ def test_what_is_no_percentage_is_no_sample() -> None:
 
 
 def test_the_samples_of_an_interval_are_bounded() -> None:
-    rules = ReporterRules(capture_period_s=0.01, report_period_s=30.0)
+    settings = rules(capture_period_s=0.01).fleet
     figures = itertools.chain([None, 99.0], itertools.repeat(99.0, 1000), itertools.repeat(10.0))
-    world = in_world(until(31.0), ScriptedSource(figures), rules=rules)
+    world = in_world(until(31.0), ScriptedSource(figures), settings=settings)
     assert world.last_figures == (99.0, 10.0)
     assert SAMPLES_MAX < 1000
 

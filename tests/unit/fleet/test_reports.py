@@ -194,7 +194,7 @@ def test_the_figure_of_an_interval_is_the_mean_rounded_half_up(samples: list[flo
 def test_a_ring_keeps_the_ten_newest_oldest_first() -> None:
     ring: tuple[float, ...] = ()
     for number in range(12):
-        ring = reports.extended(ring, float(number))
+        ring = reports.extended(ring, float(number), 10)
     assert ring == tuple(map(float, range(2, 12)))
 
 

@@ -18,6 +18,7 @@ from mld.fleet.migrate.states import (
     TABLE_MIGRATION,
     HistoryEntry,
     StateRow,
+    StatesTable,
     UnreadableStateError,
     advanced,
     changes_of,
@@ -26,7 +27,6 @@ from mld.fleet.migrate.states import (
     moved,
     parse_state,
 )
-from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.values import ClientVersion, Place, TableStatus
 
 LEASES = Place("app", "leaseKey")

@@ -12,23 +12,24 @@ from hypothesis import strategies as st
 
 from mld.core.periods import LOOK_PERIOD_S, PART_LEASES, WATCHERS, part_count
 from mld.core.positions import SHARD_END, TRIM_HORIZON
-from mld.core.steps import finish
+from mld.core.turns import finish
 from mld.fleet.assign.takeover import (
     FREE_AT_ONCE_MAX,
     FREE_GRACE_S,
     FREE_WAIT_S_MAX,
     SECOND_CHANCE_S,
     Takeover,
-    TakeoverRules,
 )
 from mld.fleet.membership import FleetMembership
 from mld.fleet.report.reports import ReportRules, own_report
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease
+from mld.properties.settings import Settings
+from tests.support.settings import rules
 
 D = 10.0
 JAVA_S = 11.0
-RULES = TakeoverRules(lease_duration_s=D, java_discovery_s=JAVA_S)
+RULES = rules(duration_s=D)
 SOON = 0.01
 
 
@@ -44,9 +45,9 @@ def report(worker: str, at: int = 0, version: str | None = "1") -> WorkerReport:
 class Seer:
     """One worker's view, fed with whole looks."""
 
-    def __init__(self, me: str = "me", rules: TakeoverRules = RULES) -> None:
+    def __init__(self, me: str = "me", settings: Settings = RULES) -> None:
         self.membership = FleetMembership(me, lease_duration_s=D, rules=ReportRules())
-        self.takeover = Takeover(rules, me, self.membership)
+        self.takeover = Takeover(settings, me, self.membership)
 
     def look(self, at: float, leases: Sequence[Lease], reports: Sequence[WorkerReport] = (), **beats: str) -> Takeover:
         finish(self.takeover.saw_all(leases, reports, beats, at))
@@ -136,7 +137,7 @@ def test_different_workers_begin_with_different_free_leases() -> None:
 
 
 def test_no_more_than_the_settings_allow() -> None:
-    it = Seer(rules=replace(RULES, leases_max=3))
+    it = Seer(settings=rules(duration_s=D, held_max=3))
     others = [lease(f"s{number}") for number in range(5)]
     it.look(0.0, [lease("mine", "me"), *others])
     it.look(D / 2, [lease("mine", "me", 6), *others])
@@ -245,7 +246,7 @@ def test_what_nobody_took_is_taken_by_anybody_a_moment_later() -> None:
 
 def limited(me: str, leases_max: int, leases: Sequence[Lease], *drained: str) -> Seer:
     """A view of a fleet in which everybody renews."""
-    it = Seer(me, replace(RULES, leases_max=leases_max))
+    it = Seer(me, rules(duration_s=D, held_max=leases_max))
     owners = {row.owner for row in leases if row.owner is not None} | {me, *drained}
     reports = [report(owner) for owner in sorted(owners)]
     reports = [replace(one, mld={**one.mld, "drain": "by me"}) if one.worker in drained else one for one in reports]

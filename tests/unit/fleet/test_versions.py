@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.fleet.migrate.versions import (
+from mld.fleet.migrate.version_machine import (
     STABLE_S,
     UNASSIGNED_S_MAX,
     FleetView,

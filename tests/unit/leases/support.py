@@ -15,9 +15,9 @@ from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import HANDOFF_TIMEOUT_S, LeaseKeeper
 from mld.leases.lease import Lease
-from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeldLease
+from tests.support.settings import taking
 from tests.twins.dynamo import Fault, MemoryDynamo
 
 TABLE = "app"
@@ -63,7 +63,7 @@ class Worker:
             clock,
             random.Random(seed + 1),
             worker_id=worker_id or name,
-            rules=TakingRules(lease_duration_s=DURATION_S),
+            **taking(duration_s=DURATION_S),
         )
 
     def _changed(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,13 +13,14 @@ from hypothesis import strategies as st
 
 from mld.core.positions import SHARD_END, TRIM_HORIZON
 from mld.leases.lease import Lease
-from mld.leases.take_plan import SeenRow, TakePlan, TakingRules, decide, observe, shares_of
+from mld.leases.take_plan import SeenRow, TakePlan, decide, observe, shares_of
+from tests.support.settings import taking
 
 DURATION_S = 10.0
 NOW = 1000.0
-RULES = TakingRules(lease_duration_s=DURATION_S)
-EVEN = TakingRules(lease_duration_s=DURATION_S, even_shares=True)
-NO_PRIORITY = TakingRules(lease_duration_s=DURATION_S, very_old_first=False)
+RULES = taking(duration_s=DURATION_S)
+EVEN = taking(duration_s=DURATION_S, even_shares=True)
+NO_PRIORITY = taking(duration_s=DURATION_S, very_old_first=False)
 ME = "foo"
 
 
@@ -33,7 +35,7 @@ def fleet(**counts: int) -> list[Lease]:
 
 def plan(
     leases: list[Lease],
-    rules: TakingRules = RULES,
+    rules: dict[str, Any] = RULES,
     *,
     ages: dict[str, float | None] | None = None,
     me: str = ME,
@@ -47,7 +49,7 @@ def plan(
         return None if age is None else NOW - age
 
     seen = {lease.key: SeenRow(lease.counter, changed_at(lease)) for lease in leases}
-    return decide(leases, seen, me, NOW, random.Random(seed), rules)
+    return decide(leases, seen, me, NOW, random.Random(seed), **rules)
 
 
 def keys(plan: TakePlan) -> set[str]:
@@ -118,13 +120,13 @@ def ended(leases: list[Lease]) -> list[Lease]:
 
 
 def test_the_leases_of_finished_shards_are_no_load() -> None:
-    rules = TakingRules(lease_duration_s=DURATION_S, leases_max=3)
+    rules = taking(duration_s=DURATION_S, held_max=3)
     decision = plan([*fleet(free=1, foo=2), *ended(fleet(foo=4))], rules)
     assert (keys(decision), decision.target, decision.spillover, decision.left) == ({"free-0"}, 3, 0, frozenset())
 
 
 def test_free_leases_of_finished_shards_are_taken_without_room() -> None:
-    rules = TakingRules(lease_duration_s=DURATION_S, leases_max=2)
+    rules = taking(duration_s=DURATION_S, held_max=2)
     finished = [replace(lease, owner=None, key=f"ended{number}") for number, lease in enumerate(ended(fleet(foo=3)))]
     decision = plan([*fleet(free=1, foo=2), *finished], rules, ages={"ended": None})
     assert decision.left == {"free-0"}
@@ -151,7 +153,7 @@ def test_an_empty_table_needs_nothing() -> None:
 def test_the_target_is_the_fair_share_cut_to_the_maximum(
     counts: dict[str, int], leases_max: int, target: int, spillover: int
 ) -> None:
-    decision = plan(fleet(**counts), TakingRules(lease_duration_s=DURATION_S, leases_max=leases_max))
+    decision = plan(fleet(**counts), taking(duration_s=DURATION_S, held_max=leases_max))
     assert (decision.target, decision.spillover) == (target, spillover)
 
 
@@ -175,7 +177,7 @@ def test_leases_become_very_old_after_three_durations(age_s: float, taken: int) 
 
 
 def test_very_old_leases_are_taken_beyond_the_target_up_to_the_maximum() -> None:
-    decision = plan(fleet(free=9, bar=1), TakingRules(lease_duration_s=DURATION_S, leases_max=6))
+    decision = plan(fleet(free=9, bar=1), taking(duration_s=DURATION_S, held_max=6))
     assert len(decision.choices) == 6
 
 
@@ -207,7 +209,7 @@ def test_the_seed_alone_chooses_whatever_the_order_of_rows() -> None:
 # --- even shares
 
 
-def stolen_from_by(loads: dict[str, int], me: str, rules: TakingRules) -> str | None:
+def stolen_from_by(loads: dict[str, int], me: str, rules: dict[str, Any]) -> str | None:
     """The owner `me` takes a lease from, if any."""
     choices = plan(fleet(**loads), rules, me=me).choices
     assert len(choices) <= 1
@@ -238,18 +240,20 @@ def test_with_even_shares_a_worker_at_its_own_share_leaves_the_overloaded_to_oth
 
 
 def test_the_maximum_of_a_worker_holds_for_its_share_too() -> None:
-    rules = TakingRules(lease_duration_s=DURATION_S, leases_max=1, even_shares=True)
+    rules = taking(duration_s=DURATION_S, held_max=1, even_shares=True)
     assert stolen_from_by({"bar": 3, "foo": 1}, "foo", rules) is None
 
 
-def live(table: dict[str, Lease], rules_of: dict[str, TakingRules], rounds_max: int, seed: int) -> Counter[str | None]:
+def live(
+    table: dict[str, Lease], rules_of: dict[str, dict[str, Any]], rounds_max: int, seed: int
+) -> Counter[str | None]:
     """Let everybody decide in turn until nobody moves a lease for a round; the loads then."""
     rng = random.Random(seed)
     for _ in range(rounds_max):
         moved = False
         for name, rules in sorted(rules_of.items()):
             seen = {key: SeenRow(0, None if lease.owner is None else NOW) for key, lease in table.items()}
-            for choice in decide(table.values(), seen, name, NOW, rng, rules).choices:
+            for choice in decide(table.values(), seen, name, NOW, rng, **rules).choices:
                 table[choice.lease.key] = Lease(choice.lease.key, TRIM_HORIZON, 0, name)
                 moved = True
         if not moved:
@@ -273,7 +277,7 @@ def test_leases_of_mixed_fleets_come_to_rest_in_balance(
     workers: list[tuple[bool, int]], free: int, steals_max: int, seed: int
 ) -> None:
     kinds = {f"w{number}": is_java for number, (is_java, _) in enumerate(workers)}
-    rules = {name: TakingRules(DURATION_S, steals_max=steals_max, even_shares=not kinds[name]) for name in kinds}
+    rules = {name: taking(duration_s=DURATION_S, steals_max=steals_max, even_shares=not kinds[name]) for name in kinds}
     loads = {f"w{number}": load for number, (_, load) in enumerate(workers)}
     table = {lease.key: lease for lease in fleet(free=free, **loads)}
     loads = live(table, rules, rounds_max=len(table) + len(workers) + 1, seed=seed)
@@ -292,7 +296,7 @@ counts = st.dictionaries(st.sampled_from(["foo", "bar", "baz", "free", "dead"]),
 def test_a_decision_respects_its_bounds(
     counts: dict[str, int], leases_max: int, steals_max: int, priority: bool, seed: int
 ) -> None:
-    rules = TakingRules(DURATION_S, leases_max, steals_max, priority)
+    rules = taking(duration_s=DURATION_S, held_max=leases_max, steals_max=steals_max, very_old_first=priority)
     decision = plan(fleet(**counts), rules, ages={"dead": 11.0}, seed=seed)
     assert len(decision.choices) == len(keys(decision))
     if decision.choices:

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mld.core.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
-from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
+from mld.core.turns import finish
 from mld.leases.lease import Lease
 from mld.operating.plan import ActRefusedError, ResetRows, direction, shard_reset, whole_reset
 from mld.shards.graph import ShardGraph, oldest_generation
-from mld.tracking.shard_coordinator import blocking_parent
+from mld.tracking.stream_set import blocking_parent
 from tests.unit.shards.twins import (
     FROM_HORIZON,
     FROM_LATEST,

@@ -19,7 +19,7 @@ from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, 
 from mld.retrieval import subscribing
 from mld.retrieval.buffer import Budget
 from mld.retrieval.fanout import EVENTS_MAX, OPEN_TIMEOUT_S, FanOutReader
-from mld.retrieval.faults import ENDS_WITHOUT_CHILDREN_MAX
+from mld.retrieval.pacing import ENDS_WITHOUT_CHILDREN_MAX
 from mld.retrieval.reader import Delivery, EndOfShard, Records, ShardMissing
 from mld.retrieval.registration import RegisteredConsumer
 from mld.retrieval.starting_points import LATEST_MARGIN_S

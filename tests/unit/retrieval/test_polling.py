@@ -16,8 +16,7 @@ from mld.core import errors
 from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.core.streams import IteratorType, StartingPoint
 from mld.retrieval.buffer import BYTES_MAX, Budget
-from mld.retrieval.faults import ENDS_WITHOUT_CHILDREN_MAX
-from mld.retrieval.pacing import CALL_INTERVAL_MIN_S, Pacing
+from mld.retrieval.pacing import CALL_INTERVAL_MIN_S, ENDS_WITHOUT_CHILDREN_MAX, Pacing
 from mld.retrieval.polling import CALL_TIMEOUT_S, PollingReader
 from mld.retrieval.rawpage import RawPage
 from mld.retrieval.reader import EndOfShard, ShardMissing

@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.leases.lease import Lease
-from mld.shards.holes import (
-    Findings,
-    abandoned,
-    holes_in,
-    is_urgent,
-    missing_children,
-    ranges_to_fill,
-    sightings,
-)
+from mld.shards.graph import Findings, abandoned, holes_in, is_urgent, missing_children, ranges_to_fill, sightings
 from tests.unit.shards.twins import done, examine, row, shard, sid
 
 N = HASH_KEY_MAX

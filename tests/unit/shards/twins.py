@@ -7,12 +7,12 @@ from typing import Any, ParamSpec, TypeVar
 
 from mld.core.errors import TableError
 from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
-from mld.core.steps import Steps, finish
 from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard, ShardFilter, ShardsPage
+from mld.core.turns import Steps, finish
 from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.leases.table import AnswerT, LeaseWrite, TableScan
-from mld.shards import graph, holes, identity
+from mld.shards import graph, identity
 from tests.twins.lease_rows import NotWrittenError, carry_out
 
 P, T = ParamSpec("P"), TypeVar("T")
@@ -25,7 +25,7 @@ def in_one_go(decision: Callable[P, Steps[T]]) -> Callable[P, T]:
 
 foreign_evidence = in_one_go(identity.foreign_evidence)
 leases_for_empty_table = in_one_go(graph.leases_for_empty_table)
-examine = in_one_go(holes.examine)
+examine = in_one_go(graph.examine)
 survey = in_one_go(identity.Survey.steps)
 
 
@@ -38,7 +38,7 @@ def plain_missing_leases(shards: Iterable[Shard], leased: Iterable[str], initial
     """What KCL for Java creates for a table with rows, to the letter; it leaves out unexpected children."""
     listed = graph.ShardGraph(shards)
     walk = graph.Walk(listed, frozenset(leased), initial.sentinel, settled=frozenset(), outside=frozenset())
-    return finish(graph.in_order(listed, finish(walk.over_open_shards(listed.inconsistent()))))
+    return finish(graph.ancestors_first(listed, finish(walk.over_open_shards(listed.inconsistent()))))
 
 
 def judge_missing_shard(lease: Lease, leases: Sequence[Lease], shards: Sequence[Shard] | None) -> identity.ShardVerdict:
