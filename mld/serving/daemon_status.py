@@ -51,7 +51,7 @@ class TableSight:
     ) -> None:
         self._metrics = metrics
         self._clock = clock
-        self._valid_s = lease_duration_s
+        self._lease_duration_s = lease_duration_s
         self._read = read
         self._reached_at = clock.monotonic()
         self._asked_at = -ASKED_S
@@ -69,10 +69,10 @@ class TableSight:
         """Return why the table counts as unreachable; None if it was reached within the lease duration."""
         now = self._clock.monotonic()
         if not self._is_watched(now):
-            self._reached_at = max(self._reached_at, now - self._valid_s * READ_SHARE)
+            self._reached_at = max(self._reached_at, now - self._lease_duration_s * READ_SHARE)
         self._asked_at = now
         silent_s = now - self._last_reached()
-        if silent_s <= self._valid_s:
+        if silent_s <= self._lease_duration_s:
             return None
         why = f": {self._failure}" if self._failure else ""
         return f"the lease table was not reached for {silent_s:.0f} s{why}"
@@ -88,7 +88,7 @@ class TableSight:
         if refused > self._refused:
             self._refused, self._refused_at = refused, now
         self._reached_at = self._last_reached()
-        is_due = now - self._reached_at >= self._valid_s * READ_SHARE
+        is_due = now - self._reached_at >= self._lease_duration_s * READ_SHARE
         if is_due and self._is_watched(now) and (self._reading is None or self._reading.done()):
             self._reading = asyncio.create_task(self._reach())
 
@@ -106,7 +106,7 @@ class TableSight:
     async def _reach(self) -> None:
         sent_at = self._clock.monotonic()
         try:
-            async with asyncio.timeout(self._valid_s):
+            async with asyncio.timeout(self._lease_duration_s):
                 await self._read()
         except TimeoutError:
             self._failure = "no answer"

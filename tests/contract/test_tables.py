@@ -166,8 +166,8 @@ async def test_every_call_tells_no_answer_from_no(failure: Exception, expected: 
     lock, reports = LockTable(dynamo, Place("locks", "key")), ReportsTable(dynamo, Place("reports", "wid"))
     for call in (
         lock.read(),
-        lock.claim(None, "w", "v", lease_s=1.0),
-        lock.heartbeat("w", "v", "w", lease_s=1.0),
+        lock.claim(None, "w", "v"),
+        lock.heartbeat("w", "v", "w"),
         lock.release("w", "v"),
         reports.write(report(1.0)),
         reports.delete_own("w", 1),

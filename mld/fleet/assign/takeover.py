@@ -243,10 +243,10 @@ class Takeover:
             return self._free_since[lease.key] + FREE_GRACE_S
         if owner == self._me and lease.checkpoint_owner is None:
             return math.inf
-        wait_s = self.settings.leases.duration_s
+        alone_s = self.settings.leases.duration_s
         if owner in self.membership.java and self._given[lease.key].counter == lease.counter:
-            wait_s += self.settings.fleet.assignment_interval_s / 2 + JAVA_DISCOVERY_SLACK_S
-        return self._moved_at(lease) + wait_s
+            alone_s += self.settings.fleet.assignment_interval_s / 2 + JAVA_DISCOVERY_SLACK_S
+        return self._moved_at(lease) + alone_s
 
     def plan(self, now: float) -> tuple[list[Lease], float]:
         """Return (the leases to take now, when more may become due: `math.inf` if not before another look)."""

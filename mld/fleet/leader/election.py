@@ -308,7 +308,7 @@ class LockElection:
                     LOCK_KEY,
                     table.place.table,
                     judged.lock.reason,
-                    judged.duration_s,
+                    judged.lasts_s,
                     extra={"action": "leader_row_damaged"},
                 )
             self._observation = judged

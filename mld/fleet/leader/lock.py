@@ -62,7 +62,7 @@ class LockRow:
     """The lock as it stands in the table. Only the Java library's other users write `data`."""
 
     owner: str
-    duration_s: float
+    lasts_s: float
     version: str
     is_released: bool = False
     data: bytes | None = None
@@ -86,11 +86,11 @@ class Observation:
 
     lock: LockRow | DamagedLock
     since: float
-    duration_s: float
+    lasts_s: float
 
     @property
     def stale_at(self) -> float:
-        return self.since + self.duration_s
+        return self.since + self.lasts_s
 
     def is_same(self, lock: LockRow | DamagedLock) -> bool:
         """Return whether nobody has written between the observed row and `lock`."""
@@ -105,11 +105,11 @@ class HeldLock:
 
     version: str
     sent_at: float
-    duration_s: float
+    lasts_s: float
 
     @property
     def valid_until(self) -> float:
-        return self.sent_at + self.duration_s
+        return self.sent_at + self.lasts_s
 
     def is_valid(self, now: float) -> bool:
         return now < self.valid_until
@@ -141,7 +141,7 @@ class Versions:
         """Return the holding that the row proves, over or not; None if the row is not of our writing."""
         if not isinstance(lock, LockRow) or lock.owner != self.owner or lock.version not in self.sent_at:
             return None
-        return HeldLock(lock.version, self.sent_at[lock.version], lock.duration_s)
+        return HeldLock(lock.version, self.sent_at[lock.version], lock.lasts_s)
 
 
 # --- decisions -------------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def observe(lock: LockRow | DamagedLock, before: Observation | None, now: float)
     """Return the observation to go on with: the one there was, if nobody has written since, else a new one."""
     if before is not None and before.is_same(lock):
         return before
-    return Observation(lock, now, lock.duration_s if isinstance(lock, LockRow) else LEASE_S)
+    return Observation(lock, now, lock.lasts_s if isinstance(lock, LockRow) else LEASE_S)
 
 
 def judge_refused_heartbeat(lock: SeenLock, ours: Versions) -> HeldLock | None:
@@ -191,7 +191,7 @@ def parse_lock(row: Row | None) -> SeenLock:
         return _damaged(row, f"{DURATION} {texts[DURATION][:SHOWN_MAX]!r} is no number of milliseconds above 0")
     return LockRow(
         owner=texts[OWNER],
-        duration_s=millis / 1000,
+        lasts_s=millis / 1000,
         version=texts[VERSION],
         is_released=row.get(RELEASED, {}).get("S") == _IS_RELEASED,
         data=_bytes(row.get(DATA, {}).get("B")),

@@ -210,7 +210,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "the taker steals although everybody has the same",
         ("leases.take_plan", "    if needed <= 0 or most < target:\n", "    if most < target:\n"),
         ("leases.take_plan", "    if needed > 1 and count == 0:\n", "    if count <= 0:\n"),
-        ("leases.take_plan", "    if rules.even_shares and (needed == 1 or most == target):\n", "    if False:\n"),
+        ("leases.take_plan", "    if even_shares and (needed == 1 or most == target):\n", "    if False:\n"),
     ),
     _variant(
         "retries_without_delay",

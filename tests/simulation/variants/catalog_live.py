@@ -26,7 +26,7 @@ VARIANTS_LIVE: tuple[Variant, ...] = (
         "only a leader takes leases from a silent owner",
         (
             "assign.takeover",
-            "        return self._moved_at(lease) + patience_s\n",
+            "        return self._moved_at(lease) + alone_s\n",
             "        return math.inf\n",
         ),
     ),
