@@ -162,8 +162,8 @@ class View:
         return self.has_throughput and load.weight > self.settings.fleet.throughput_max_kbps
 
     def move(self, lease: Lease, load: Load, why: Why) -> None:
-        graceful = why is Why.BALANCE and self.settings.leases.hands_off_gracefully and lease.actual_owner is not None
-        self.moves[lease.key] = Move(lease, load.worker, graceful, why)
+        hands_off = self.settings.leases.hands_off_gracefully and lease.actual_owner is not None
+        self.moves[lease.key] = Move(lease, load.worker, hands_off and why is Why.BALANCE, why)
         source = self.loads.get(lease.actual_owner or "")
         if source is load:
             return

@@ -123,8 +123,8 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "the leader takes leases away from living owners",
         (
             "fleet.assign.loads",
-            "        graceful = why is Why.BALANCE and self.settings.leases.hands_off_gracefully and lease.actual_owner is not None\n",
-            "        graceful = False\n",
+            "hands_off = self.settings.leases.hands_off_gracefully and lease.actual_owner is not None\n",
+            "hands_off = False\n",
         ),
     ),
     _variant(
