@@ -12,10 +12,12 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
-from mld.processors.spark.session import handover
+from mld.processors.spark.session import handover, jvm_classes
+from mld.processors.spark.session.spark_session import jvm_pid, start
 from mld.processors.spark.spark_errors import SessionError
 from mld.processors.spark.testing import batch, records, session
 from tests.support.spark_bed import A, engine_bed, rows
+from tests.unit.spark.twins import settings_of
 
 pytestmark = [pytest.mark.spark_slice, pytest.mark.spark, pytest.mark.timeout(900)]
 JSON = ("mld.spark.format = json", "mld.spark.schema = n INT, kind STRING")
@@ -220,3 +222,51 @@ def test_the_helper_for_users_makes_the_frame_of_production(spark: Any) -> None:
     found = [(row.sequenceNumber, row.payload.n if row.payload else None) for row in frame.collect()]
     assert found == [("1", 1), ("2", 2), ("3", None)]
     assert batch(3).shards == ("shardId-000000000000",)
+
+
+def test_permissions_of_files_are_those_of_hadoop_and_cost_no_process(spark: Any, tmp_path: Path) -> None:
+    def waited_for() -> int:
+        """Page faults of the programs that the JVM has run."""
+        return int(Path(f"/proc/{jvm_pid(spark)}/stat").read_text().rpartition(")")[2].split()[8])
+
+    def written(name: str) -> tuple[bool, set[tuple[bool, int]]]:
+        before = waited_for()
+        spark.range(10).coalesce(1).write.parquet(str(tmp_path / name))
+        made = [tmp_path / name, *(tmp_path / name).iterdir()]
+        return waited_for() > before, {(path.is_dir(), path.stat().st_mode & 0o7777) for path in made}
+
+    java = spark._jvm.org.apache.hadoop.fs
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()
+    ran_a_program, theirs = written("theirs")
+    assert ran_a_program, "Hadoop has its native library here: nothing to save"
+    assert jvm_classes.install_files(spark)
+    assert written("ours") == (False, theirs)
+    files = java.FileSystem.get(spark._jvm.java.net.URI("file:///"), configuration)
+    files.setPermission(java.Path(str(tmp_path / "ours")), java.permission.FsPermission("1770"))
+    assert (tmp_path / "ours").stat().st_mode & 0o7777 == 0o1770
+    assert spark.read.parquet(str(tmp_path / "ours")).count() == 10
+
+
+@pytest.mark.parametrize(
+    "keys", [(), ("mld.spark.conf.spark.hadoop.fs.file.impl = org.apache.hadoop.fs.LocalFileSystem",)]
+)
+def test_a_local_session_has_it_unless_the_user_has_another(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...]
+) -> None:
+    installed: list[Any] = []
+    monkeypatch.setattr(jvm_classes, "install_files", installed.append)
+    assert start(settings_of(*keys), tmp_path) is spark
+    assert installed == ([] if keys else [spark])
+
+
+def test_without_the_compiler_hadoop_sets_permissions(caplog: pytest.LogCaptureFixture) -> None:
+    class NoJanino:
+        def __getattr__(self, name: str) -> Any:
+            raise TypeError("'JavaPackage' object is not callable\nand more")
+
+    class Session:
+        _jvm = NoJanino()
+
+    caplog.set_level("INFO")
+    assert not jvm_classes.install_files(Session())  # type: ignore[arg-type]
+    assert caplog.messages == ["permissions of files are set by chmod: 'JavaPackage' object is not callable"]

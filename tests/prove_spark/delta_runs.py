@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from mld.processors.spark.session.delta_log import install, log_settings
+from mld.processors.spark.session.jvm_classes import install, log_settings
 from mld.processors.spark.session.lakehouse import PACKAGES
 from mld.processors.spark.session.s3a import s3a_settings
 from mld.processors.spark.session.spark_session import hadoop_version

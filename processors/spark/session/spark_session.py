@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mld import pip_install
-from mld.processors.spark.session import class_archive, delta_log, gateway
+from mld.processors.spark.session import class_archive, gateway, jvm_classes
 from mld.processors.spark.session.cluster import ANSWER_SHARE, addresses, await_answer
 from mld.processors.spark.session.lakehouse import DELTA, PACKAGES, NoRelease, formats_of, lake_settings
 from mld.processors.spark.session.s3a import NoS3A, is_needed, s3a_settings
@@ -133,8 +133,10 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
         ) from error
     for name in NOISY_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
-    if delta_log.CLASS in conf.values():
-        delta_log.install(session, scratch)
+    if jvm_classes.CLASS in conf.values():
+        jvm_classes.install(session, scratch)
+    if settings.is_local and f"spark.hadoop.{jvm_classes.FILES_KEY}" not in settings.conf:
+        jvm_classes.install_files(session)
     return session
 
 
@@ -183,7 +185,7 @@ def configuration(settings: SparkSettings, scratch: Path, archive: str = "") -> 
     theirs = {**settings.conf, **lake(settings)}
     theirs |= s3_client(settings, theirs)
     if DELTA in formats_of([spec.format for spec in settings.sinks], {}):
-        theirs |= delta_log.log_settings(hadoop_version(), theirs)
+        theirs |= jvm_classes.log_settings(hadoop_version(), theirs)
     for key in JAVA_OPTIONS & ours.keys() & theirs.keys():
         theirs[key] = f"{ours[key]} {theirs[key]}"
     return {**ours, **theirs}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.processors.spark.session.delta_log import CLASS, log_settings
+from mld.processors.spark.session.jvm_classes import CLASS, log_settings
 from mld.processors.spark.sinks.delta import one_driver_refusal
 
 

@@ -1,16 +1,24 @@
-"""A log store for Delta tables on S3 that several drivers may use: a version of the log is created by a conditional
+"""Two classes that the JVM of a session is given, compiled there by Janino, a part of Spark.
+
+The log store is for Delta tables on S3 that several drivers use: a version of the log is created by a conditional
 write, which S3 carries out for one of them only, however late a request comes.
 
 Delta's own log store for S3 looks whether a version exists, and then writes it. S3A of Hadoop 3.4.2 and later can send
-the condition (`If-None-Match: *`), but only if it is asked for at each file; so this class asks. It is compiled in the
-JVM by Janino, a part of Spark, and found by Delta by its name; if it were not found, Delta would refuse to write.
+the condition (`If-None-Match: *`), but only if it is asked for at each file; so this class asks. It is found by Delta
+by its name; if it were not found, Delta would refuse to write.
 
 A conditional write that the client repeats, because nobody has answered, may find its own first attempt. Delta takes
 that for another writer's commit, and the sink, which asks the table whose entry has its number, finds its own.
+
+The file system is for a session of one machine. Without its native library, which PySpark has not got, Hadoop runs
+`chmod` for every file and directory that it makes, which is most of what a small file costs, and so of what a batch of
+many partitions costs. Here the JVM sets the same permissions by a call. The class takes the place of Hadoop's in the
+cache of file systems, in which every `FileSystem.get` of this JVM looks first.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +27,8 @@ from mld.processors.spark.spark_errors import SessionError, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger("mld.spark")
 
 CLASS = "MldDeltaLogStore"
 HADOOP_MIN = (3, 4, 2)
@@ -71,6 +81,26 @@ public class {CLASS} extends io.delta.storage.HadoopFileSystemLogStore {{
 """
 """A stream that is not closed, because an action could not be read, writes nothing: S3A creates the object when it is
 closed."""
+FILES_CLASS, FILES_KEY, LOCAL = "MldLocalFileSystem", "fs.file.impl", "file:///"
+FILES_SOURCE = f"""
+public class {FILES_CLASS} extends org.apache.hadoop.fs.LocalFileSystem {{
+  public {FILES_CLASS}() {{ super(new Raw()); }}
+
+  public static class Raw extends org.apache.hadoop.fs.RawLocalFileSystem {{
+    public void setPermission(
+        org.apache.hadoop.fs.Path path, org.apache.hadoop.fs.permission.FsPermission permission)
+        throws java.io.IOException {{
+      if (permission.getStickyBit()) {{
+        super.setPermission(path, permission);
+        return;
+      }}
+      java.nio.file.Files.setPosixFilePermissions(
+          pathToFile(path).toPath(),
+          java.nio.file.attribute.PosixFilePermissions.fromString(permission.toString()));
+    }}
+  }}
+}}
+"""
 
 
 def log_settings(hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
@@ -87,10 +117,7 @@ def install(session: SparkSession, scratch: Path) -> None:
     """Let the JVM of the session find the class; `scratch` is a directory of this user alone. Raises SessionError."""
     java: Any = session._jvm
     try:
-        loader = java.java.lang.Thread.currentThread().getContextClassLoader()
-        compiler = java.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(loader)
-        compiler.cook(SOURCE)
+        loader, compiler = _compiled(java, SOURCE)
         directory = scratch / "classes"
         directory.mkdir(exist_ok=True)
         for name, code in compiler.getBytecodes().items():
@@ -102,3 +129,32 @@ def install(session: SparkSession, scratch: Path) -> None:
             f"the log store for Delta tables on S3 cannot be made ({first_line(error)}); name another one that creates "
             f"a file only if it is not there, as mld.spark.conf.{KEY.format('s3a')}, or use format = iceberg"
         ) from error
+
+
+def _compiled(java: Any, source: str) -> tuple[Any, Any]:
+    """Return the JVM's loader of classes, and a compiler that has compiled the source."""
+    loader = java.java.lang.Thread.currentThread().getContextClassLoader()
+    compiler = java.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(loader)
+    compiler.cook(source)
+    return loader, compiler
+
+
+def install_files(session: SparkSession) -> bool:
+    """Let the JVM of the session set permissions by itself. Returns false, after a line in the log, if it cannot: then
+    Hadoop goes its own way, slower.
+    """
+    java: Any = session._jvm
+    try:
+        _, compiler = _compiled(java, FILES_SOURCE)
+        configuration = java.org.apache.hadoop.conf.Configuration(session.sparkContext._jsc.hadoopConfiguration())
+        configuration.setClassLoader(compiler.getClassLoader())
+        configuration.set(FILES_KEY, FILES_CLASS)
+        files, uri = java.org.apache.hadoop.fs.FileSystem, java.java.net.URI(LOCAL)
+        # Spark has one already; closing takes it out of the cache, and hurts nobody who still holds it.
+        files.get(uri, configuration).close()
+        files.get(uri, configuration)
+    except Exception as error:  # whatever a future Spark or Hadoop has changed
+        log.info("permissions of files are set by chmod: %s", first_line(error))
+        return False
+    return True
