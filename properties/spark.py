@@ -100,7 +100,7 @@ PLACED = ("parquet", "orc", "json", "csv", "text", "avro", "delta", "iceberg")
 """Formats of a sink whose marks are where its rows are."""
 JDBC = "jdbc"
 MEBIBYTE = 1024 * 1024
-NEW_PARTITIONS_PER_HOUR = 1_000
+NEW_PARTITIONS_PER_HOUR = 256
 CHOICE, INT, LONG, TEXT = ValueKind.CHOICE, ValueKind.INT, ValueKind.LONG, ValueKind.TEXT
 
 
@@ -244,8 +244,9 @@ KEYS: tuple[Key, ...] = (
     _key("sink.<name>.path", TEXT, "Directory or table of a sink."),
     _key("sink.<name>.partitionBy", TEXT, "Columns by whose values a sink's files are laid out; for Iceberg also "
          "years, months, days or hours of one, such as `hours(at)`."),
-    _key("sink.<name>.newPartitionsPerHour", LONG, "Directories of partitionBy that a sink of files begins in an hour; "
-         "rows beyond are kept in `_mld_beyond`.", NEW_PARTITIONS_PER_HOUR, minimum=1, maximum=1_000_000),
+    _key("sink.<name>.newPartitionsPerHour", LONG, "Partitions that a sink of files, Delta or Iceberg begins in an "
+         "hour; rows beyond are kept aside, in the same commit.", NEW_PARTITIONS_PER_HOUR, minimum=1,
+         maximum=1_000_000),
     _key("sink.<name>.mode", TEXT, "append; merge, by keys, where the format can; a save mode of Spark for others.",
          "append"),
     _key("sink.<name>.keys", TEXT, "Columns that name a row, with commas between them, for mode = merge: of each key "

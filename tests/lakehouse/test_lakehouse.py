@@ -6,6 +6,7 @@ They are released after Spark, so this has an environment of its own, with the n
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections import Counter
 
@@ -13,7 +14,7 @@ import pytest
 
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.ledger import encode
-from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, spans
+from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard, spans
 from mld.processors.spark.sink_port import Fenced, SinkRefused, SinkSpec
 from mld.processors.spark.writer_identity import WriterIdentity
 from tests.support.spark_bed import engine_bed, rows
@@ -48,6 +49,7 @@ def spark(warehouse):
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.jars.packages": PACKAGES,
         "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,"
         "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -67,18 +69,14 @@ def spark(warehouse):
     session.stop()
 
 
-@pytest.fixture(params=["delta", "iceberg", "iceberg by SQL"])
+@pytest.fixture(params=["delta", "iceberg"])
 def make(request, spark, warehouse):
     """A function that makes one more writer of the test's own table."""
-    from mld.processors.spark.sinks.iceberg_connect import ConnectIcebergSink
-
     from mld.processors.spark.sinks.factory import make_sink
 
     name = f"t{abs(hash(request.node.name))}"
     path = str(warehouse / name) if request.param == "delta" else f"lake.db.{name}"
-    made = ConnectIcebergSink if request.param == "iceberg by SQL" else make_sink
-    format_ = request.param.split()[0]
-    return lambda writer=NOBODY, **more: made(SinkSpec("out", format_, path, writer=writer, **more), spark)
+    return lambda writer=NOBODY, **more: make_sink(SinkSpec("out", request.param, path, writer=writer, **more), spark)
 
 
 @pytest.fixture
@@ -91,6 +89,20 @@ def read(make, spark):
         return Counter((row[0], row[1]) for row in frame.select("shardId", "sequence").collect())
 
     return rows
+
+
+@pytest.fixture
+def stored(spark):
+    def frame(sink):
+        is_delta = sink._spec.format == "delta"
+        return spark.read.format("delta").load(sink._target) if is_delta else spark.table(sink._target)
+
+    return frame
+
+
+def step(number):
+    """The nth batch of one record."""
+    return {A: ShardSpan(RecordPosition(number - 1) if number > 1 else None, RecordPosition(number))}
 
 
 def publish(spark, sink, ends, marks):
@@ -244,6 +256,116 @@ def test_a_table_of_version_1_is_taken_over_by_one_commit_without_rows(make, rea
         make(OTHERS["made again"]).open()
     publish(spark, mine, {A: 7}, mine.open())
     assert read() == Counter(("0", n) for n in range(1, 8))
+
+
+# --- partitions that producers choose --------------------------------------------------------------------------------
+
+
+def of_customers(spark, *customers):
+    rows = [(customer, number) for number, customer in enumerate(customers)]
+    return spark.createDataFrame(rows, "customer STRING, n INT").repartition(4)
+
+
+def test_rows_beyond_the_bound_are_in_the_same_commit_whole_and_known_partitions_go_on(make, stored, spark, caplog):
+    sink = make(partition_by=("customer",), new_partitions_max=3)
+    sink.publish(of_customers(spark, "good"), step(1), "b")
+    many = [f"c{number}" for number in range(40)]
+    with caplog.at_level(logging.ERROR, "mld.spark"):
+        sink.publish(of_customers(spark, *many, "good", None, ""), step(2), "b")
+    assert "39 rows, 39 since the start" in caplog.text
+    assert "newPartitionsPerHour" in caplog.text and "mld_beyond_customer" in caplog.text
+    sink.publish(of_customers(spark, "good", "new"), step(3), "b")
+    again = make(partition_by=("customer",), new_partitions_max=1)  # a host that knows nothing yet
+    assert again.open() == {A: RecordPosition(3)}
+    again.publish(of_customers(spark, "good", "newer", "newest"), step(4), "b")
+    rows = stored(sink).collect()
+    begun = {row.customer for row in rows} - {None, ""}
+    assert (len(begun), "good" in begun) == (3, True)
+    assert sum(row.customer == "good" for row in rows) == 4
+    assert Counter(row.customer or row.mld_beyond_customer or None for row in rows) == Counter(
+        [*many, *["good"] * 4, None, None, "new", "newer", "newest"]
+    )
+    assert all(row.mld_beyond_customer is None for row in rows if row.customer)
+    table = f"delta.`{sink._target}`" if sink._spec.format == "delta" else sink._target
+    spark.sql(
+        f"UPDATE {table} SET customer = mld_beyond_customer, mld_beyond_customer = NULL "
+        "WHERE mld_beyond_customer IS NOT NULL"
+    )  # as docs/use/spark-tables.md says
+    if sink._spec.format == "iceberg":
+        spark.sql(f"REFRESH TABLE {table}")
+    assert {row.customer for row in stored(sink).collect()} - {None, ""} == {*many, "good", "new", "newer", "newest"}
+    assert make(partition_by=("customer",)).open() == {A: RecordPosition(4)}
+
+
+def test_a_partition_of_many_is_one_file(make, spark):
+    sink = make(partition_by=("customer",))
+    sink.publish(of_customers(spark, *(f"c{number % 200}" for number in range(800))), step(1), "b")
+    if sink._spec.format == "delta":
+        assert len(spark.read.format("delta").load(sink._target).inputFiles()) == 200
+    else:
+        assert spark.table(f"{sink._target}.data_files").count() == 200
+
+
+def test_a_merge_has_no_bound(make, stored, spark):
+    sink = make(partition_by=("customer",), new_partitions_max=1, mode="merge", keys=("n",))
+    for number in (1, 2):
+        frame = of_customers(spark, *(f"c{one}" for one in range(4))).selectExpr("*", f"'{number}' AS sequenceNumber")
+        sink.publish(frame, step(number), "b")
+    assert {row.customer for row in stored(sink).collect()} == {f"c{one}" for one in range(4)}
+
+
+@pytest.mark.parametrize("table", ["delta", "iceberg"])
+def test_a_partition_that_takes_no_null_is_not_bounded_and_said_once(spark, warehouse, table, caplog):
+    path = str(warehouse / "strict") if table == "delta" else "lake.db.strict"
+    named = f"delta.`{path}`" if table == "delta" else path
+    spark.sql(f"CREATE TABLE {named} (customer STRING NOT NULL, n INT) USING {table} PARTITIONED BY (customer)")
+    from mld.processors.spark.sinks.factory import make_sink
+
+    sink = make_sink(SinkSpec("out", table, path, new_partitions_max=1), spark)
+    sink.open()
+    for number in (1, 2):
+        sink.publish(of_customers(spark, "a", "b", "c"), step(number), "b")
+    assert spark.sql(f"SELECT customer FROM {named}").distinct().count() == 3
+    assert caplog.text.count("takes no null") == 1
+
+
+@pytest.mark.parametrize(
+    "partitioned", ["hours(at)", "days(at)", "months(at)", "bucket(4, customer)", "truncate(1, customer)"]
+)
+def test_hidden_partitions_are_counted_as_iceberg_makes_them(spark, partitioned):
+    path = f"lake.db.{partitioned.partition('(')[0]}"
+    column = "at" if "at)" in partitioned else "customer"
+    times = [f"TIMESTAMP '2026-01-02 0{hour}:30:00.123456'" for hour in range(5)]
+    from pyspark.sql.functions import coalesce
+
+    first, *more = [f"SELECT 'c{at[-17]}' AS customer, {at} AS at" for at in times]
+    rows = " UNION ALL ".join((first, *more))
+    for table, there in ((path, first), (f"{path}_whole", rows)):
+        spark.sql(f"CREATE TABLE {table} (customer STRING, at TIMESTAMP) USING iceberg PARTITIONED BY ({partitioned})")
+        spark.sql(f"INSERT INTO {table} {there}")  # by somebody else
+    sink = iceberg(spark, path, new_partitions_max=1)
+    sink.open()
+    sink.publish(spark.sql(rows), step(1), "b")
+    spark.sql(f"REFRESH TABLE {path}")
+    wanted = spark.table(f"{path}_whole.partitions").count()
+    assert spark.table(f"{path}.partitions").count() == min(wanted, 3)  # what is there, what is begun, what is beyond
+    found = spark.table(path)
+    if wanted > 2:
+        found = found.withColumn(column, coalesce(column, f"mld_beyond_{column}")).select("customer", "at")
+    assert Counter(found.collect()) == Counter(spark.sql(f"{rows} UNION ALL {first}").collect())
+
+
+def test_a_sink_partitioned_by_the_hours_of_a_column_is_written(spark):
+    sink = iceberg(spark, "lake.db.by_hour", partition_by=("hours(at)", "customer"), new_partitions_max=2)
+    marks = sink.open()
+    for number in (1, 2):
+        at = "timestamp_seconds(1767312000 + 3600 * id)"
+        frame = spark.range(3).selectExpr("'c' AS customer", f"{at} AS at", "id")
+        marks = sink.publish(frame, spans({A: RecordPosition(number)}, marks), "b").marks
+    rows = spark.table("lake.db.by_hour").collect()
+    assert sum(row.at is None and row.customer is None for row in rows) == 2
+    assert {row.mld_beyond_at.hour for row in rows if row.at is None} == {2}
+    assert spark.table("lake.db.by_hour.partitions").count() == 3
 
 
 # --- Iceberg ---------------------------------------------------------------------------------------------------------

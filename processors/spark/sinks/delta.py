@@ -10,6 +10,7 @@ and the entry is not, nobody knows what the table holds, and the sink refuses to
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -19,11 +20,11 @@ from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.ledger import Columns, ColumnsClash, LedgerEntry
 from mld.processors.spark.high_water_marks import HighWaterMarks
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
-from mld.processors.spark.sinks.lake_table import APPLICATION, MISSING, LakeSink, LostRace
+from mld.processors.spark.sinks.lake_table import APPLICATION, MISSING, LakeSink, LostRace, PartitionField
 from mld.processors.spark.sinks.merge import Merge, merge_of, quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 HISTORY_STEPS = (16, 256, 100_000)
 """How far back the newest entry is looked for; commits of others, such as OPTIMIZE, lie between."""
@@ -123,7 +124,8 @@ class DeltaSink(LakeSink):
                 self._create(frame)
             if self._merge is None or frame is self._blank:
                 self._check_columns(frame, self._table())
-                self._append(frame, entry, said)
+                with self._bounded(frame) as bounded:
+                    self._append(bounded, entry, said)
             else:
                 self._change(self._merge, frame, entry, said)
         except SinkRefused:
@@ -202,6 +204,31 @@ class DeltaSink(LakeSink):
             return self._spark.read.format("delta").load(self._target)
         return self._spark.table(self._target)
 
+    def _snapshot(self) -> Any:
+        """Return the state of the table as it was looked at last; None if there is no table."""
+        java: Any = self._spark._jvm
+        log = java.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self._location())
+        snapshot = log.unsafeVolatileSnapshot()
+        return None if snapshot.version() < 0 else snapshot
+
+    def _partition_fields(self) -> list[PartitionField]:
+        from pyspark.sql.functions import col
+
+        snapshot = self._snapshot()
+        if snapshot is None:
+            names, columns = list(self._spec.partition_by), {}
+        else:
+            said = json.loads(snapshot.metadata().json())["metaData"]
+            names = said["partitionColumns"]
+            columns = {field["name"]: field for field in json.loads(said["schemaString"])["fields"]}
+        return [_partition_field(name, columns.get(name, {}), col(quoted(name))) for name in names]
+
+    def _stored_partitions(self) -> DataFrame | None:
+        from pyspark.sql import DataFrame
+
+        snapshot = self._snapshot()
+        return None if snapshot is None else DataFrame(snapshot.allFiles().toDF(), self._spark)
+
     def _nothing(self) -> DataFrame | None:
         table = self._table()
         self._blank = None if table is None else table.limit(0)
@@ -256,6 +283,15 @@ def one_driver_refusal(sink: str, scheme: str, store: str | None) -> str | None:
         f"was taken for dead, overwrite each other's commits. Use PySpark 4.1, with which this program brings one of "
         f"its own; or format = iceberg; or name in {key} a log store that creates a file only if it is not there"
     )
+
+
+def _partition_field(name: str, column: Mapping[str, Any], value: Column) -> PartitionField:
+    """Return a field of the partitions by what the table's schema has about its column."""
+    metadata = column.get("metadata", {})
+    physical = metadata.get("delta.columnMapping.physicalName", name).replace("'", r"\'")
+    stored = f"CAST(partitionValues['{physical}'] AS {column.get('type', 'string')})"
+    takes_null = column.get("nullable", True) and "delta.generationExpression" not in metadata
+    return PartitionField(name, value, stored, takes_null)
 
 
 def _columns(frame: DataFrame) -> Columns:

@@ -26,7 +26,7 @@ from mld.processors.spark.sinks.iceberg_ledger import (
     note,
 )
 from mld.processors.spark.sinks.iceberg_table import WAP_PROPERTY, Files, IcebergTable, TableAsRead
-from mld.processors.spark.sinks.lake_table import APPLICATION, RACES_MAX, LakeSink, LostRace
+from mld.processors.spark.sinks.lake_table import APPLICATION, RACES_MAX, LakeSink, LostRace, PartitionField
 from mld.processors.spark.sinks.merge import Merge, quoted, type_of
 from mld.processors.spark.sinks.table_columns import changes
 from mld.properties.spark import TRANSFORM
@@ -90,13 +90,23 @@ class IcebergSink(LakeSink):
         assert self._table is not None
         if frame is None:
             return Files([])
-        absent = self._fit(frame)
-        if absent:
-            from pyspark.sql.functions import lit
+        with self._bounded(frame) as bounded:
+            return self._table.write(self._fitted(bounded), self._spec.options)
 
-            kinds = {field.name: field.dataType for field in self._spark.table(self._target).schema}
-            frame = frame.withColumns({name: lit(None).cast(kinds[name]) for name in absent})
-        return self._table.write(frame, self._spec.options)
+    def _fitted(self, frame: DataFrame) -> DataFrame:
+        """Return the frame with all columns of the table, which has all of the frame's. Raises as `_fit`."""
+        from pyspark.sql.functions import lit
+
+        absent = self._fit(frame)
+        kinds = {field.name: field.dataType for field in self._spark.table(self._target).schema} if absent else {}
+        return frame.withColumns({name: lit(None).cast(kinds[name]) for name in absent}) if absent else frame
+
+    def _partition_fields(self) -> list[PartitionField]:
+        assert self._seen is not None
+        return self._seen.partition_fields(check_name(self._spec)[0])
+
+    def _stored_partitions(self) -> DataFrame | None:
+        return self._spark.table(f"{self._target}.data_files")
 
     def _merged(self, merge: Merge, frame: DataFrame, batch: ShardSpans, batch_id: str) -> Published:
         """Publish the batch as one MERGE, staged beside `main`, and then made its next snapshot."""

@@ -17,7 +17,8 @@ from uuid import uuid4
 
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.sinks.iceberg_ledger import PROPERTY, Lineage
-from mld.processors.spark.sinks.lake_table import LostRace
+from mld.processors.spark.sinks.lake_table import LostRace, PartitionField
+from mld.processors.spark.sinks.merge import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,6 +46,10 @@ class Files:
     @property
     def rows(self) -> int:
         return sum(int(file.recordCount()) for file in self.files)
+
+
+FUNCTIONS = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
+"""Functions of a catalog, by the transforms of a partition that they compute; others are called the same."""
 
 
 class TableAsRead:
@@ -76,6 +81,24 @@ class TableAsRead:
             if snapshot is None:
                 return Lineage(None, whole=False)  # expired
         return Lineage(None, whole=True)
+
+    def partition_fields(self, catalog: str) -> list[PartitionField]:
+        """Return what the table is partitioned by; the values are made by functions of the catalog."""
+        from pyspark.sql.functions import expr
+
+        schema, fields = self.metadata.schema(), []
+        for field in self.metadata.spec().fields():
+            source, top = field.sourceId(), schema.asStruct().field(field.sourceId())
+            path = schema.findColumnName(source).split(".") if top is None else [top.name()]
+            transform, _, width = field.transform().toString().rstrip("]").partition("[")
+            value, stored = ".".join(map(quoted, path)), f"partition.{quoted(field.name())}"
+            if transform != "identity":
+                given = ", ".join(filter(None, (width, value)))
+                value = f"{quoted(catalog)}.system.{FUNCTIONS.get(transform, transform)}({given})"
+            takes_null = schema.asStruct().field(path[0]).isOptional()
+            if transform != "void":
+                fields.append(PartitionField(path[0], expr(value), stored, takes_null))
+        return fields
 
     def property(self, name: str) -> str | None:
         value: str | None = self.metadata.properties().get(name)

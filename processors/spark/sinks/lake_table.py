@@ -4,12 +4,18 @@ A writer that lost the race reads the ledger, checks its shards, and writes agai
 That goes for writers of other applications and streams as well, whose marks are in the same entry.
 Readers see whole commits. The newest entry has to stay in the table's history (Delta: `delta.logRetentionDuration`,
 Iceberg: `expire_snapshots`), so do not let a table's history expire to less than the time in which nothing is written.
+
+Rows beyond the bound on new partitions are in the same commit, and whole: the columns that the table is partitioned by
+are null in them, and their values are in columns of the same types beside them, `mld_beyond_<column>`.
 """
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
@@ -20,10 +26,14 @@ from mld.processors.spark.commit.ledger import LedgerEntry
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
 from mld.processors.spark.sink_port import Published, SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.merge import quoted
+from mld.processors.spark.sinks.new_partitions import KEY, PartitionBound, by_partition, frame_of, key_of
 from mld.processors.spark.spark_errors import failure
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+log = logging.getLogger("mld.spark")
 
 APPLICATION = "mld"
 """One name for all writers of a table, whoever they are: an entry has the marks of all of them, so two entries of one
@@ -38,7 +48,25 @@ MISSING = (
     "DELTA_TABLE_ONLY",
 )
 
+MANY = 16
+"""More partitions in a batch have one file each: otherwise each task writes one for each that it has rows of."""
+BEYOND = "mld_beyond_"
+"""Begins the names of columns that keep the values of rows beyond the bound on new partitions."""
+
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionField:
+    """One of what a table is partitioned by."""
+
+    column: str
+    """The column of the table that it is made from."""
+    value: Column
+    """Its value for a row of a frame."""
+    stored: str
+    """An expression for it over the frame of what the table has."""
+    takes_null: bool = True
 
 
 class LostRace(Exception):
@@ -56,6 +84,8 @@ class LakeSink(AdmittedSink):
         self.name = spec.name
         self._target = spec.path
         self._admission = admission_of(spec.writer, spec.name, spec.path, shared=spec.shared)
+        self._bound = PartitionBound(spec.name, spec.new_partitions_max)
+        self._is_warned = False
 
     def open(self) -> HighWaterMarks:
         return self._raced(self._opened, f"reading the ledger of {self._target}")
@@ -103,6 +133,60 @@ class LakeSink(AdmittedSink):
         stage("committed")
         return Published(self._admission.marks(entry), entry.number)
 
+    @contextmanager
+    def _bounded(self, frame: DataFrame) -> Iterator[DataFrame]:
+        """Give the frame as it is to be appended: with rows beyond the bound on new partitions set aside."""
+        have = {name.lower(): name for name in frame.columns}
+        fields = [field for field in self._partition_fields() if field.column.lower() in have]
+        if fixed := [field.column for field in fields if not field.takes_null]:
+            self._warn(fixed)
+        fields = [field for field in fields if field.takes_null]
+        if not fields:
+            yield frame
+            return
+        columns = list(dict.fromkeys(have[field.column.lower()] for field in fields))
+        if clash := [have[own.lower()] for column in columns if (own := f"{BEYOND}{column}").lower() in have]:
+            raise SinkRefused(f"sink {self.name}: the column {clash[0]} is the sink's own; rename it in the pipeline")
+        kept = frame.persist()
+        try:
+            key = key_of(field.value for field in fields)
+            found = self._bound.look(kept, key, lambda wanted: self._there(fields, frame_of(wanted, kept)))
+            bounded = _set_aside(kept, columns, key, frame_of(found.keys, kept)) if found.rows_beyond else kept
+            yield by_partition(bounded, map(quoted, columns)) if len(found.keys) > MANY else bounded
+            if found.rows_beyond:
+                where = ", ".join(f"{BEYOND}{column}" for column in columns)
+                self._bound.report(found.rows_beyond, "", f"the table without values there, which are in {where}")
+        finally:
+            kept.unpersist()
+
+    def _there(self, fields: list[PartitionField], wanted: DataFrame) -> set[str]:
+        """Return those of the partitions wanted that the table has."""
+        stored = self._stored_partitions()
+        if stored is None:
+            return set()
+        from pyspark.sql.functions import expr
+
+        keys = stored.select(key_of(expr(field.stored) for field in fields).alias(KEY))
+        return {row[KEY] for row in keys.join(wanted, KEY, "left_semi").distinct().collect()}
+
+    def _warn(self, columns: list[str]) -> None:
+        if not self._is_warned:
+            log.warning(
+                "sink %s: the values of %s, by which %s is partitioned, begin as many partitions as there are "
+                "(mld.spark.sink.%s.newPartitionsPerHour does not hold), because the column is generated, or takes no "
+                "null: ALTER COLUMN … DROP NOT NULL, if producers choose them",
+                *(self.name, ", ".join(columns), self._target, self.name),
+            )
+        self._is_warned = True
+
+    @abstractmethod
+    def _partition_fields(self) -> list[PartitionField]:
+        """Return what the table is partitioned by, or will be."""
+
+    @abstractmethod
+    def _stored_partitions(self) -> DataFrame | None:
+        """Return the partitions of the files of the table; None if there is no table."""
+
     @abstractmethod
     def _head(self) -> LedgerEntry | None:
         """Return the newest entry; what `_commit` is bound to."""
@@ -120,3 +204,15 @@ class LakeSink(AdmittedSink):
             return ledger.decode(text.encode())
         except ValueError as error:
             raise SinkRefused(f"sink {self.name}: the ledger in {self._target} is damaged: {error}") from error
+
+
+def _set_aside(frame: DataFrame, columns: list[str], key: Column, wanted: DataFrame) -> DataFrame:
+    """Move the values of `columns` to columns of their own in rows whose partition is none of those wanted."""
+    from pyspark.sql import functions as F
+
+    marked = frame.withColumn(f"{KEY}_of_row", key)
+    joined = marked.join(wanted, marked[f"{KEY}_of_row"] == wanted[KEY], "left")
+    is_within = F.col(KEY).isNotNull()
+    kept = {f"{BEYOND}{column}": F.when(~is_within, F.col(quoted(column))) for column in columns}
+    emptied = {column: F.when(is_within, F.col(quoted(column))) for column in columns}
+    return joined.withColumns(kept).withColumns(emptied).drop(KEY, f"{KEY}_of_row")

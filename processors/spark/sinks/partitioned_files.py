@@ -1,19 +1,14 @@
-"""Files in the directories of their partitions, as Hive lays them out, and a bound on how many of these a sink begins.
+"""Files in the directories of their partitions, as Hive lays them out, with a bound on how many of these a sink begins.
 
-Whoever puts records may choose the values of `partitionBy`, and a directory for each of them costs every shard its
-time. So an hour brings at most `mld.spark.sink.<name>.newPartitionsPerHour` new ones. A batch whose rows are all of
-partitions that were written lately is written in one job. Any other one is computed once and looked at first: rows of
-partitions that there are, or may be, go there, all others to `BEYOND`, which readers skip, in files that have all
-columns. So do rows whose values no directory can be called by. Both are one commit, so a batch that is tried again has
-each row once, wherever the bound stands then.
+A batch whose rows are all of partitions that were written lately is written in one job. Any other one is looked at
+first (`new_partitions`); rows beyond the bound, and rows whose values no directory can be called by, go to `BEYOND`,
+which readers skip, in files that have all columns. Both are one commit.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -23,13 +18,12 @@ from mld.processors.spark.commit.ledger import Columns, FileMove
 from mld.processors.spark.commit.store import StagingStore
 from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import FileSink
+from mld.processors.spark.sinks.new_partitions import FEW, KEY, PartitionBound, by_partition, frame_of, key_of
 from mld.processors.spark.sinks.spark_write import write
 from mld.processors.spark.spark_errors import failure
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-log = logging.getLogger("mld.spark")
 
 BEYOND = "_mld_beyond"
 """Where the rows of partitions are that a sink has not begun."""
@@ -40,42 +34,6 @@ ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | frozenset(map(chr, range(1, 0x20))
 """What Spark does not write into the name of a directory as it is."""
 NAME_BYTES_MAX, DIRECTORY_BYTES_MAX = 255, 700
 """What file systems take as a name, and S3 as part of a key."""
-PARTITIONS_MAX = 10_000
-"""Partitions of one batch that are told apart; rows of the smallest ones go to `BEYOND`."""
-KNOWN_MAX = 100_000
-"""Partitions remembered as begun: more, and they are looked for again."""
-HOUR_S = 3600.0
-RECENT_MAX = 256
-"""Partitions by whose values rows are told apart in one job: the plan names them."""
-
-
-class NewPartitions:
-    """Which partitions a sink may begin. Called on any thread."""
-
-    def __init__(self, at_most: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.at_most = at_most
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._known: set[str] = set()
-        self._hour_began_at = clock()
-        self._begun = 0
-
-    def admitted(self, wanted: Sequence[str], exist: Callable[[list[str]], set[str]]) -> set[str]:
-        """Return those of `wanted` that may be written: what there is, and new ones, the first ones first."""
-        with self._lock:
-            now = self._clock()
-            if now - self._hour_began_at >= HOUR_S:
-                self._hour_began_at, self._begun = now, 0
-            unknown = [one for one in wanted if one not in self._known]
-            there = exist(unknown)
-            new = [one for one in unknown if one not in there]
-            left = max(0, self.at_most - self._begun)
-            self._begun += len(new[:left])
-            if len(self._known) > KNOWN_MAX:
-                self._known.clear()
-            found = set(wanted) - set(new[left:])
-            self._known |= found
-            return found
 
 
 def directory_of(columns: Sequence[str], values: Iterable[str | None]) -> str:
@@ -104,10 +62,9 @@ class PartitionedSink(FileSink):
         self, spec: SinkSpec, store: StagingStore, journal: SinkJournal | None = None, place: str | None = None
     ) -> None:
         super().__init__(spec, store, journal, place)
-        self._new_partitions = NewPartitions(spec.new_partitions_max)
+        self._bound = PartitionBound(spec.name, spec.new_partitions_max)
         self._recent: tuple[str, ...] = ()
         """Keys of partitions that were written lately; none if they are too many."""
-        self.rows_beyond = 0
 
     def _write(self, frame: DataFrame, token: str) -> int:
         if not self._spec.partition_by:
@@ -125,31 +82,20 @@ class PartitionedSink(FileSink):
         return self._write_by_values(frame, token)
 
     def _write_by_values(self, frame: DataFrame, token: str) -> int:
-        from pyspark.sql import functions as F
-
-        names = self._spec.partition_by
         kept = frame.persist()
         try:
-            texts = {name: f"p{number}" for number, name in enumerate(names)}
-            columns = (kept[name].cast("string").alias(text) for name, text in texts.items())
-            by = ["key", *texts.values()]
-            counted = kept.select(self._key(kept).alias("key"), *columns).groupBy(*by).count()
-            values = counted.orderBy(F.desc("count"), *by).limit(PARTITIONS_MAX).collect()
-            found = {directory_of(names, row[1:-1]): row["key"] for row in values}
-            admitted = self._new_partitions.admitted(list(filter(is_possible, found)), self._existing)
-            keys = [key for directory, key in found.items() if directory in admitted]
-            wanted = F.broadcast(frame.sparkSession.createDataFrame([(key,) for key in keys], "key STRING"))
-            same = self._key(kept) == wanted["key"]
-            beyond = kept.join(wanted, same, "left_anti")
-            count = beyond.count()
-            within = kept.join(wanted, same, "left_semi").repartition(*names)  # a file for each
-            rows = super()._write(within, token) if keys else 0
-            if count:
-                self._write_beyond(beyond, token)
-                self._say(count)
-            recent = dict.fromkeys((*keys, *self._recent))
-            self._recent = tuple(recent)[:RECENT_MAX] if len(keys) <= RECENT_MAX else ()
-            return rows + count
+            found = self._bound.look(kept, self._key(kept), self._existing, self._directory)
+            wanted = frame_of(found.keys, kept)
+            same = self._key(kept) == wanted[KEY]
+            within = by_partition(kept.join(wanted, same, "left_semi"), self._spec.partition_by)
+            rows = super()._write(within, token) if found.keys else 0
+            if found.rows_beyond:
+                self._write_beyond(kept.join(wanted, same, "left_anti"), token)
+                where = f"{self.place.rstrip('/')}/{BEYOND} with all their columns"
+                self._bound.report(found.rows_beyond, ", or of values that are no names of directories", where)
+            recent = dict.fromkeys((*found.keys, *self._recent))
+            self._recent = tuple(recent)[:FEW] if len(found.keys) <= FEW else ()
+            return rows + found.rows_beyond
         except SinkError:
             raise
         except Exception as error:  # Spark's and the user's, of any kind
@@ -159,9 +105,12 @@ class PartitionedSink(FileSink):
 
     def _key(self, frame: DataFrame) -> Column:
         """Name the partition of a row."""
-        from pyspark.sql import functions as F
+        return key_of(frame[name] for name in self._spec.partition_by)
 
-        return F.to_json(F.array(*(frame[name].cast("string") for name in self._spec.partition_by)))
+    def _directory(self, key: str) -> str | None:
+        """Return the directory of a partition; None if there cannot be one."""
+        directory = directory_of(self._spec.partition_by, json.loads(key))
+        return directory if is_possible(directory) else None
 
     def _write_beyond(self, frame: DataFrame, token: str) -> None:
         write(
@@ -171,16 +120,6 @@ class PartitionedSink(FileSink):
             options={**self._spec.options, **self._write_options},
             mode="error",
             path=self._store.uri(f"{self._journal.data(token)}/{STAGED_BEYOND}"),
-        )
-
-    def _say(self, rows: int) -> None:
-        self.rows_beyond += rows
-        log.error(
-            "sink %s: %d rows, %d since the start, are of more than %d new partitions in an hour "
-            "(mld.spark.sink.%s.newPartitionsPerHour), or of values that are no names of directories, and are in %s/%s "
-            "with all their columns; partition by something coarser, or allow more",
-            *(self.name, rows, self.rows_beyond, self._new_partitions.at_most, self.name),
-            *(self.place.rstrip("/"), BEYOND),
         )
 
     def _check_columns(self, columns: Columns) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from mld.processors.spark.sinks.partitioned_files import HOUR_S, NewPartitions, directory_of
+from mld.processors.spark.sinks import new_partitions
+from mld.processors.spark.sinks.new_partitions import FEW, HOUR_S, NewPartitions
+from mld.processors.spark.sinks.partitioned_files import directory_of
 
 
 class Disk:
@@ -57,6 +59,25 @@ def test_a_partition_is_looked_for_once() -> None:
     for _ in range(3):
         admitted("old", "a")
     assert disk.looked == ["old", "a"]
+
+
+def test_a_batch_goes_into_so_many_partitions_and_those_that_were_there_first_are_in() -> None:
+    clock, disk, admitted = bound(3)
+    assert admitted("good") == {"good"}
+    his = [f"his{number}" for number in range(FEW + 9)]
+    disk.there |= set(his)
+    assert admitted("new", *his, "good") == {"good", *his[: FEW - 1]}
+    clock.now += HOUR_S
+    assert admitted(*his[9:], "good", "newer") == {"good", *his[9 : 9 + FEW - 1]}
+    assert admitted("good", "newer") == {"good", "newer"}
+
+
+def test_what_is_forgotten_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new_partitions, "KNOWN_MAX", 1)
+    _, disk, admitted = bound(9)
+    assert admitted("old", "older") == {"old", "older"}
+    assert admitted("old", "a") == {"old", "a"}
+    assert disk.looked == ["old", "older", "old", "a"]
 
 
 @pytest.mark.parametrize(
