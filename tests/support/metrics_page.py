@@ -48,15 +48,15 @@ def _java() -> Iterator[str]:
     attributes = ", ".join(f"`{dimension}` is `{attribute}`" for dimension, attribute in ATTRIBUTES.items())
     yield f"In OpenTelemetry names begin with `{PREFIX}`; {attributes}."
     yield ""
-    yield "| Operation | Metric | Unit | Level | Dimensions | Remarks | OpenTelemetry |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| Operation | Metric | Unit | Level | Dimensions | OpenTelemetry |"
+    yield "|---|---|---|---|---|---|"
     for metric in JAVA_METRICS:
         yield _java_row(metric)
 
 
 def _java_row(metric: JavaMetric) -> str:
     dimensions = ", ".join(f"`{dimension.value}`" for dimension in sorted(metric.dimensions, key=lambda one: one.value))
-    remark = "" if metric.is_sent else f"not sent: {metric.note}"
+    remark = "" if metric.is_sent else f"; not sent: {metric.note}"
     otel = f"`{otel_name(metric.name).removeprefix(PREFIX)}`, {instrument_of(metric.name, metric.unit).value}"
-    cells = (metric.operation, f"`{metric.name}`", metric.unit, metric.level.value, dimensions, remark, otel)
+    cells = (metric.operation, f"`{metric.name}`", metric.unit, metric.level.value, dimensions, otel + remark)
     return f"| {' | '.join(cells)} |"

@@ -5,6 +5,8 @@ The tables are rendered from the table of keys, and a test keeps them current; t
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 
 from mld.properties.keys import KEYS, PATTERN_KEYS
@@ -13,6 +15,10 @@ from mld.properties.spark import KEYS as SPARK_KEYS
 from mld.properties.validation import default_text, range_text
 
 ALL_KEYS = sorted((*KEYS, *PATTERN_KEYS, *SPARK_KEYS), key=lambda key: list(Section).index(key.section))
+NOTED_FROM = 3
+NOTE_CHARS_MIN = 40
+"""What is said of so many keys of a section at such length stands above its table."""
+CLIENT = re.compile(r"^(?:kinesis|dynamoDb|cloudWatch)Client\.")
 _NO_LIMIT = 1e300  # Java spells "no limit" as the largest double
 
 BEGIN, END = f"### {next(iter(Section)).value}\n", "\n## Differences from Java\n"
@@ -30,31 +36,32 @@ def updated(page: str) -> str:
 
 
 def _table(section: Section) -> str:
-    """Return a section's heading, what its keys have in common, and a row for each key."""
+    """Return a section's heading, what several of its keys have in common as numbered notes, and a row for each key.
+
+    Keys that the clients of AWS have alike share a row.
+    """
     keys = [key for key in ALL_KEYS if key.section is section]
-    common = keys[0].note if len({key.note for key in keys}) == 1 else ""
-    prefix = _common_prefix(keys)
-    sentences = [common] if common else []
-    if prefix:
-        sentences.append(f"Each key may also be written with the prefix `{prefix}`.")
-    heading = f"### {section.value}\n\n" + (" ".join(sentences) + "\n\n" if sentences else "")
-    rows = ["| Key | Type | Default | Meaning | Remarks |", "|---|---|---|---|---|"]
-    rows += [_row(key, known_note=common, known_prefix=prefix) for key in keys]
+    counts = Counter(remark for key in keys for remark in _remarks(key) if len(remark) >= NOTE_CHARS_MIN)
+    common = [remark for remark, count in counts.items() if count >= NOTED_FROM]
+    alike: dict[str, list[Key]] = {}
+    for key in keys:
+        alike.setdefault(CLIENT.sub("", key.name), []).append(key)
+    notes = [f"{number}. {remark}" for number, remark in enumerate(common, start=1)]
+    heading = f"### {section.value}\n\n" + ("\n".join(notes) + "\n\n" if notes else "")
+    rows = ["| Key | Value | Default | Meaning |", "|---|---|---|---|"]
+    rows += [_row(group, common) for group in alike.values()]
     return heading + "\n".join(rows) + "\n"
 
 
-def _common_prefix(keys: list[Key]) -> str:
-    """Return the prefix that makes every key's one alias out of its name; empty if there is none."""
-    prefixes = {key.aliases[0].removesuffix(key.name) if len(key.aliases) == 1 else "" for key in keys}
-    return prefixes.pop() if len(prefixes) == 1 else ""
-
-
-def _row(key: Key, *, known_note: str, known_prefix: str) -> str:
-    remarks = " ".join(_remarks(key, known_note=known_note, known_prefix=known_prefix))
+def _row(keys: list[Key], common: list[str]) -> str:
+    key, names = keys[0], ", ".join(f"`{key.name}`" for key in keys)
     kind = key.kind.value if key.choices is None else ", ".join(f"`{choice.value}`" for choice in key.choices)
     if key.kind is ValueKind.CHOICES:
         kind = f"{key.kind.value} {kind}"
-    cells = (f"`{key.name}`", kind, _default(key), key.meaning, remarks)
+    remarks = dict.fromkeys(remark for key in keys for remark in _remarks(key))
+    said = [f"({common.index(remark) + 1})" if remark in common else remark for remark in remarks]
+    meaning = key.meaning if len(keys) == 1 else key.meaning.replace("Kinesis", "the service")
+    cells = (names, kind, _default(key), " ".join((meaning, *said)))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -64,18 +71,19 @@ def _default(key: Key) -> str:
     return default_text(key) or "empty"
 
 
-def _remarks(key: Key, *, known_note: str, known_prefix: str) -> Iterator[str]:
+def _remarks(key: Key) -> Iterator[str]:
     match key.effect:
         case Effect.UNSUPPORTED:
             yield "*Not supported.*"
         case Effect.NONE:
             yield "*No effect.*"
-    if key.aliases and not known_prefix:
-        yield f"Also {', '.join(f'`{alias}`' for alias in key.aliases)}."
+    for alias in key.aliases:
+        prefix = alias.removesuffix(key.name)
+        yield f"Also `{alias}`." if prefix == alias or CLIENT.match(alias) else f"Also with the prefix `{prefix}`."
     bounds = range_text(key)
     if bounds:
         yield f"{bounds[0].upper()}{bounds[1:]}."
-    if key.note and not known_note:
+    if key.note:
         yield key.note
     if key.live:
         yield "[May change](running.md#reload) while the daemon runs."

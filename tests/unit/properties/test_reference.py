@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.support.settings_page import ALL_KEYS, tables
 
 
-def test_the_tables_have_a_row_for_every_key() -> None:
+def test_the_tables_name_every_key_once() -> None:
     rows = [line for line in tables().splitlines() if line.startswith("| `")]
-    assert [row.split("`")[1] for row in rows] == [key.name for key in ALL_KEYS]
-    assert all(row.replace("\\|", "").count("|") == 6 for row in rows)
+    names = [name for row in rows for name in re.findall(r"`([^`]*)`", row.split(" | ")[0])]
+    assert sorted(names) == sorted(key.name for key in ALL_KEYS)
+    assert all(row.replace("\\|", "").count("|") == 5 for row in rows)
