@@ -8,20 +8,21 @@ Pages of records are made by an injected function, because `retrieval` may impor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from mld.aws.boundary import raises_only
 from mld.aws.client import PARAMETERS_REFUSED
-from mld.aws.service import PartReader, PartwiseRead, RawService
+from mld.aws.service import PartwiseRead, RawService
 from mld.core.errors import (
     AwsError,
     AwsUnreachableError,
     InvalidStreamArgumentError,
     InvalidStreamResponseError,
     IteratorExpiredError,
+    MalformedBodyError,
     StreamError,
     StreamInUseError,
     StreamNotFoundError,
@@ -70,7 +71,8 @@ _ERRORS: dict[str, type[StreamError]] = {
 class KinesisStreams:
     """The stream `stream_name`; `stream_arn`, if configured, goes with every request (cross-account reads).
 
-    `page_of` makes a page of an answer's body, in a thread and maybe in parts, and raises ValueError for what is none.
+    `page_of` makes a page of an answer's body, in a thread and maybe in parts. It raises MalformedBodyError for what
+    is none.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class KinesisStreams:
     ) -> None:
         self._service = service
         self._stream_name = stream_name
-        self._page_read = _PageRead(page_of, self._malformed)
+        self._page_of = page_of
         self._arn = {} if stream_arn is None else {"StreamARN": stream_arn}
 
     async def list_shards(self, shard_filter: ShardFilter | None, next_token: str | None) -> ShardsPage:
@@ -133,9 +135,10 @@ class KinesisStreams:
         if limit is not None:
             params["Limit"] = limit
         try:
-            return await self._service.fetch("GetRecords", params, self._page_read, timeout_s=RECORDS_TIMEOUT_S)
-        except (AwsError, AwsUnreachableError) as error:
-            raise stream_error(error, self._stream_name) from error
+            with stream_errors(self._stream_name):
+                return await self._service.fetch("GetRecords", params, self._page_of, timeout_s=RECORDS_TIMEOUT_S)
+        except MalformedBodyError as error:
+            raise self._malformed("GetRecords", error) from error
 
     def _stream(self) -> dict[str, Any]:
         return {"StreamName": self._stream_name, **self._arn}
@@ -145,43 +148,10 @@ class KinesisStreams:
             return await self._service.call(operation, params, timeout_s=timeout_s)
 
     def _malformed(self, operation: str, error: Exception) -> InvalidStreamResponseError:
+        what = str(error) if isinstance(error, MalformedBodyError) else f"{type(error).__name__}: {error}"
         return InvalidStreamResponseError(
-            f"stream {self._stream_name}: {operation}: the answer is not as documented: {type(error).__name__}: {error}"
+            f"stream {self._stream_name}: {operation}: the answer is not as documented: {what}"
         )
-
-
-class _PageRead:
-    """Reads answers of GetRecords as `page_of` does, and raises what `malformed` says for what is none."""
-
-    def __init__(self, page_of: PartwiseRead[Page], malformed: Callable[[str, Exception], StreamError]) -> None:
-        self._page_of = page_of
-        self._malformed = malformed
-
-    def __call__(self, body: bytes) -> Page:
-        try:
-            return self._page_of(body)
-        except ValueError as error:
-            raise self._malformed("GetRecords", error) from error
-
-    @property
-    def wants_parts(self) -> bool:
-        return self._page_of.wants_parts
-
-    def in_parts(self) -> _PageParts:
-        return _PageParts(self._page_of.in_parts(), self._malformed)
-
-
-class _PageParts:
-    def __init__(self, parts: PartReader[Page], malformed: Callable[[str, Exception], StreamError]) -> None:
-        self._parts = parts
-        self._malformed = malformed
-        self.feed = parts.feed
-
-    def end(self, last: bytes = b"") -> Page:
-        try:
-            return self._parts.end(last)
-        except ValueError as error:
-            raise self._malformed("GetRecords", error) from error
 
 
 @contextmanager

@@ -116,6 +116,10 @@ class InvalidStreamArgumentError(StreamError):
     """InvalidArgument or ValidationException, for example a sequence number of another stream."""
 
 
+class MalformedBodyError(MldError, ValueError):
+    """The body of an answer or an event is not as documented; the text says how."""
+
+
 class InvalidStreamResponseError(StreamError):
     """An answer that contradicts itself, for example the end of a shard without child shards."""
 

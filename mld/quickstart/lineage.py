@@ -138,8 +138,8 @@ def find_faults(wanted: TourOutcome, found: TourOutcome, checkpoints: Mapping[st
     """Return one sentence per kind of fault and place; empty if everything adds up.
 
     `checkpoints` are those of shards that are not finished."""
-    faults = _row_faults("clicks", wanted.rows, found.rows)
-    faults += _row_faults("the dead letter", wanted.dead, found.dead)
+    faults = row_faults("clicks", wanted.rows, found.rows)
+    faults += row_faults("the dead letter", wanted.dead, found.dead)
     for cell in sorted(wanted.minutes.keys() | found.minutes.keys()):
         want, have = wanted.minutes.get(cell, Sums()), found.minutes.get(cell, Sums())
         if want != have:
@@ -153,9 +153,10 @@ def find_faults(wanted: TourOutcome, found: TourOutcome, checkpoints: Mapping[st
     return faults
 
 
-def _row_faults(
+def row_faults(
     where: str, wanted: Sequence[tuple[str, int, object]], found: Sequence[tuple[str, int, object]]
 ) -> list[str]:
+    """Compare rows, each of shard, sequence number and what it holds."""
     faults = []
     want, have = Counter(wanted), Counter(found)
     twice = sum(count - 1 for count in Counter(row[:2] for row in found).values())

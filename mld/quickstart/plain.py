@@ -8,22 +8,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.table import Table
 
 from mld.leases.lease import Lease
-from mld.quickstart.lineage import Put
+from mld.quickstart.lineage import Put, row_faults
 from mld.quickstart.tour import APPLICATION, STREAM, Tour, mld_command, tail
 
-
-@dataclass(frozen=True, slots=True)
-class Archived:
-    """A line of the archive."""
-
-    sequence: int
-    text: str
+Archive = Mapping[str, Sequence[tuple[int, str]]]
+"""By shard, sequence number and data of each line."""
 
 
 class PlainTour(Tour):
@@ -64,7 +58,7 @@ dynamoDBEndpoint = {endpoint}
         archive = {}
         for path in self.archive_directory.glob("shardId-*.jsonl"):
             lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-            archive[path.stem] = [Archived(int(line["sequence"]), line["data"]) for line in lines]
+            archive[path.stem] = [(int(line["sequence"]), line["data"]) for line in lines]
         self.console.print(_shard_table(archive, leases))
         return find_faults(self.put, archive)
 
@@ -82,7 +76,7 @@ The records are in {self.archive_directory}/*.jsonl. For your own stream:
   {mld_command()} app.properties          # run it; Ctrl-C stops it gracefully"""
 
 
-def _shard_table(archive: dict[str, list[Archived]], leases: dict[str, Lease]) -> Table:
+def _shard_table(archive: Archive, leases: dict[str, Lease]) -> Table:
     table = Table(title="what happened", title_justify="left")
     for column in ("shard", "parent", "records", "checkpoint", "writes", "owner"):
         table.add_column(column, justify="right" if column in ("records", "writes") else "left", no_wrap=True)
@@ -97,32 +91,13 @@ def _shard_table(archive: dict[str, list[Archived]], leases: dict[str, Lease]) -
     return table
 
 
-def find_faults(put: Iterable[Put], archive: Mapping[str, Sequence[Archived]]) -> list[str]:
-    """Return one sentence per kind of fault and shard; empty if the archive is exactly what was put, in order."""
-    expected: dict[str, list[Archived]] = {}
-    for record in put:
-        expected.setdefault(record.shard, []).append(Archived(record.sequence, record.text))
-    faults = []
-    for shard in sorted(expected.keys() | archive.keys()):
-        wanted = sorted(expected.get(shard, []), key=lambda record: record.sequence)
-        faults += _shard_faults(shard, wanted, archive.get(shard, []))
+def find_faults(put: Iterable[Put], archive: Archive) -> list[str]:
+    """Return one sentence per kind of fault; empty if the archive is exactly what was put, in order."""
+    wanted = [(record.shard, record.sequence, record.text) for record in put]
+    found = [(shard, *record) for shard, records in archive.items() for record in records]
+    faults = row_faults("the archive", wanted, found)
+    for shard, records in sorted(archive.items()):
+        numbers = [number for number, _ in records]
+        if numbers != sorted(numbers):
+            faults.append(f"{shard}: the records are out of order")
     return faults
-
-
-def _shard_faults(shard: str, wanted: Sequence[Archived], found: Sequence[Archived]) -> list[str]:
-    if list(wanted) == list(found):
-        return []
-    faults = []
-    wanted_numbers = {record.sequence for record in wanted}
-    found_numbers = [record.sequence for record in found]
-    missing = wanted_numbers.difference(found_numbers)
-    if missing:
-        faults.append(f"{shard}: {len(missing)} of {len(wanted)} records are missing, the first is {min(missing)}")
-    if len(found_numbers) != len(set(found_numbers)):
-        faults.append(f"{shard}: {len(found_numbers) - len(set(found_numbers))} records are there more than once")
-    if found_numbers != sorted(found_numbers):
-        faults.append(f"{shard}: the records are out of order")
-    never_put = set(found_numbers) - wanted_numbers
-    if never_put:
-        faults.append(f"{shard}: {len(never_put)} records were never put, the first is {min(never_put)}")
-    return faults or [f"{shard}: the contents of some records differ from what was put"]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, TypeVar
 
+from mld.core.errors import MalformedBodyError
 from mld.core.positions import Position
 from mld.core.streams import A_TURN, ChildShard, HashRange, Misrouted, child_shard_of
 from mld.core.turns import Steps, finish
@@ -43,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PageMaker:
-    """Makes pages of bodies. Raises ValueError, with what is wrong, if a body is not as documented.
+    """Makes pages of bodies. Raises MalformedBodyError if a body is not as documented.
 
     `extra` are keys that each record gets (`mld.protocol.codec.record_keys`).
     """
@@ -80,17 +81,15 @@ class PageReader:
         self.feed = self._body.feed
 
     def end(self, last: bytes = b"") -> RawPage:
-        """Return the page of the body that ends with `last`. Raises ValueError, with what is wrong with it."""
+        """Return the page of the body that ends with `last`. Raises MalformedBodyError."""
         return _made(self._body, last, self._extra)
 
 
 def _made(reader: BodyReader, last: bytes, extra: bytes) -> RawPage:
     try:
         return page_of_index(reader.index(last), extra)
-    except ValueError:
-        raise
     except NOT_LEGAL as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from error
+        raise MalformedBodyError(f"{type(error).__name__}: {error}") from error
 
 
 def page_of_index(index: Index, extra: bytes = b"") -> RawPage:

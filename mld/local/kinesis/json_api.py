@@ -313,16 +313,6 @@ def list_streams(kinesis: Kinesis, request: OperationRequest, now: float) -> Fie
 
 
 @operation
-def describe_limits(kinesis: Kinesis, request: OperationRequest, now: float) -> Fields:
-    return {
-        "ShardLimit": kinesis.shard_limit,
-        "OpenShardCount": kinesis.open_shard_count(now),
-        "OnDemandStreamCount": sum(s.on_demand for s in kinesis.streams(now)),
-        "OnDemandStreamCountLimit": 50,
-    }
-
-
-@operation
 def update_stream_mode(kinesis: Kinesis, request: OperationRequest, now: float) -> None:
     mode = request.required_nested("StreamModeDetails")
     kinesis.set_mode(request.required("StreamARN"), on_demand=_is_on_demand(mode), now=now)

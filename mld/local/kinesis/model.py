@@ -171,15 +171,12 @@ class Kinesis:
         return stream
 
     def require_room(self, more: int, now: float) -> None:
-        open_count = self.open_shard_count(now)
+        open_count = sum(len(s.open_shards) for s in self.streams(now))
         if open_count + more > self.shard_limit:
             raise errors.limit_exceeded(
                 f"This request would exceed the shard limit for the account {self.account} in {self.region}. "
                 f"Current shard count for the account: {open_count}. Limit: {self.shard_limit}."
             )
-
-    def open_shard_count(self, now: float) -> int:
-        return sum(len(s.open_shards) for s in self.streams(now))
 
     def delete_stream(self, ref: str, *, now: float, with_consumers: bool = False) -> None:
         stream = self.stream(ref, now)
