@@ -33,7 +33,7 @@ from mld.properties.values import SOCKET_OFF, MetricsOutput
 from mld.protocol.command import split_command
 from mld.serving.daemon_status import DaemonStatus, StatusParts
 from mld.views.choice import sends_metrics
-from mld.views.summary import SummaryLine
+from mld.views.summary import summing_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ async def showing(parts: ShowingParts) -> AsyncIterator[None]:
             await stack.enter_async_context(_control(parts, status))
         if parts.supervision.manager.is_there:
             await stack.enter_async_context(_announcing(parts, status))
-        await stack.enter_async_context(_summing_up(parts))
+        await stack.enter_async_context(summing_up(parts.metrics, parts.clock))
         if sends_metrics(parts.settings):
             await stack.enter_async_context(_publishing(parts, status))
         yield
@@ -131,16 +131,6 @@ def _announcing(parts: ShowingParts, status: DaemonStatus) -> AbstractAsyncConte
         overdue=status.overdue,
         text=lambda: status_line(parts.metrics.shards.values(), parts.clock.wall()),
     )
-
-
-@asynccontextmanager
-async def _summing_up(parts: ShowingParts) -> AsyncIterator[None]:
-    line = SummaryLine(parts.metrics, parts.clock)
-    line.start()
-    try:
-        yield
-    finally:
-        await line.close()
 
 
 def _publishing(parts: ShowingParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:

@@ -1,20 +1,123 @@
-"""The outputs of metrics that the settings choose, made of real parts, and the publisher that feeds them."""
+"""Sends this worker's metrics to where the settings want them, once a period. Nothing here ever disturbs a worker.
+
+The values of a period are taken once and given to every output; an output that fails keeps what it can for the next
+time. Each outage is one warning, and its end one line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
+from typing import Protocol
 
 from mld.aws.client_factory import ClientFactory
-from mld.core.clock import Clock
-from mld.core.errors import StartupError
+from mld.core.clock import Clock, wait_for_event
+from mld.core.error_boundary import kept_running, survived
+from mld.core.errors import MetricsError, MldError, StartupError
+from mld.core.turns import Steps, in_turns
 from mld.metrics.registry import Identity, Metrics
 from mld.properties.settings import Settings
 from mld.properties.values import MetricsOutput
 from mld.views.cloudwatch import CloudWatchOutput, cloudwatch_service
-from mld.views.datums import Wanted, take_datums
-from mld.views.publisher import Output, Publisher
+from mld.views.datums import Datum, Period, Wanted, take_datums, wait_s
+
+log = logging.getLogger(__name__)
+
+LAST_WORDS_S = 5.0  # what a stop waits for the last values to be sent
+SPREAD_S_MAX = 10.0
+SPREAD_SHARE = 1 / 6
+"""Workers take their values at the same moment, and send them at one of their own within this share of the period."""
+
+
+class Output(Protocol):
+    """One way out. `name` is that of `mld.metrics`."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def publish(self, datums: list[Datum], period: Period) -> None:
+        """Send them. Raises MldError if they were not; what may be sent later is kept for the next time."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Publisher:
+    """`take` gives the datums noted since the last call. `run` publishes until `close`, which sends what is left."""
+
+    def __init__(
+        self,
+        take: Callable[[], Steps[list[Datum]]],
+        outputs: Sequence[Output],
+        clock: Clock,
+        rng: Random,
+        *,
+        period_s: float,
+    ) -> None:
+        self._take = take
+        self._outputs = outputs
+        self._clock = clock
+        self._period_s = period_s
+        self._pause_s = rng.uniform(0.0, min(SPREAD_S_MAX, SPREAD_SHARE * period_s))
+        self._stopping = asyncio.Event()
+        self._failing: dict[str, str] = {}
+        self._running: asyncio.Task[None] | None = None
+        self._begin_s = clock.wall()
+
+    def start(self) -> None:
+        self._running = asyncio.create_task(kept_running(self.run, "publishing metrics", self._clock))
+
+    async def run(self) -> None:
+        """Publish at the end of each period."""
+        while not await wait_for_event(self._stopping, wait_s(self._clock.wall(), self._period_s)):
+            datums, period = await self._taken()
+            await wait_for_event(self._stopping, self._pause_s)
+            await self._publish(datums, period)
+
+    async def close(self) -> None:
+        """Send what is left, within a few seconds, and close the outputs."""
+        self._stopping.set()
+        try:
+            async with asyncio.timeout(LAST_WORDS_S):
+                if self._running is not None:
+                    await self._running
+                await self._publish(*await self._taken())
+        except TimeoutError:
+            log.warning("the last metrics were not sent in time", extra={"action": "metrics_failed"})
+        finally:
+            if self._running is not None:
+                self._running.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._running
+            await asyncio.gather(*(output.close() for output in self._outputs))
+
+    async def _taken(self) -> tuple[list[Datum], Period]:
+        period = Period(self._begin_s, self._clock.wall())
+        self._begin_s = period.end_s
+        return await in_turns(self._take(), self._clock), period
+
+    async def _publish(self, datums: list[Datum], period: Period) -> None:
+        await asyncio.gather(*(self._publish_to(output, datums, period) for output in self._outputs))
+
+    async def _publish_to(self, output: Output, datums: list[Datum], period: Period) -> None:
+        try:
+            await output.publish(datums, period)
+        except Exception as error:
+            self._failed(output.name, survived(error, "publishing metrics"))
+            return
+        if self._failing.pop(output.name, None) is not None:
+            log.info("metrics are published again", extra={"action": "metrics_published", "output": output.name})
+
+    def _failed(self, output: str, error: MldError) -> None:
+        """Warn of what has not been said since this output worked last."""
+        kind = error.kind if isinstance(error, MetricsError) else type(error).__name__
+        level = logging.DEBUG if self._failing.get(output) == kind else logging.WARNING
+        self._failing[output] = kind
+        log.log(level, "metrics are not published: %s", error, extra={"action": "metrics_failed", "output": output})
 
 
 @asynccontextmanager

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from mld.core.clock import Clock, wait_for_event
+from mld.core.clock import Clock
 from mld.core.error_boundary import kept_running
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Metrics
@@ -50,35 +52,29 @@ def summary_of(before: Totals, after: Totals, metrics: Metrics, at: Instant, in_
     return fields | {one.value: count for one in TROUBLE if (count := metrics.in_activity(one, at))}
 
 
-class SummaryLine:
-    """Logs it each minute, and when it is closed for what is left."""
+@asynccontextmanager
+async def summing_up(metrics: Metrics, clock: Clock) -> AsyncIterator[None]:
+    """Log it each minute, and at the end for what is left."""
+    before, since = Totals.of(metrics), clock.monotonic()
 
-    def __init__(self, metrics: Metrics, clock: Clock) -> None:
-        self._metrics = metrics
-        self._clock = clock
-        self._before = Totals.of(metrics)
-        self._since = clock.monotonic()
-        self._stopping = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._running = asyncio.create_task(kept_running(self.run, "summing up", self._clock))
-
-    async def run(self) -> None:
-        due = self._since
-        while not self._stopping.is_set():
-            due += PERIOD_S
-            await wait_for_event(self._stopping, max(0.0, due - self._clock.monotonic()))
-            self._tell()
-
-    async def close(self) -> None:
-        self._stopping.set()
-        if self._running is not None:
-            with contextlib.suppress(Exception):  # told by `kept_running`; the daemon is ending
-                await self._running
-
-    def _tell(self) -> None:
-        after, now = Totals.of(self._metrics), self._clock.monotonic()
-        fields = summary_of(self._before, after, self._metrics, Instant(now, self._clock.wall()), now - self._since)
+    def tell() -> None:
+        nonlocal before, since
+        after, now = Totals.of(metrics), clock.monotonic()
+        fields = summary_of(before, after, metrics, Instant(now, clock.wall()), now - since)
         log.info("since the last summary", extra={"action": "summary", **fields})
-        self._before, self._since = after, now
+        before, since = after, now
+
+    async def run() -> None:
+        due = since
+        while True:
+            due += PERIOD_S
+            await clock.sleep(max(0.0, due - clock.monotonic()))
+            tell()
+
+    running = asyncio.create_task(kept_running(run, "summing up", clock))
+    try:
+        yield
+    finally:
+        running.cancel()
+        with contextlib.suppress(Exception):  # the daemon is ending
+            tell()

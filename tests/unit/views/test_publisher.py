@@ -15,7 +15,7 @@ from mld.core.turns import Steps
 from mld.metrics.instruments import StatisticSet
 from mld.views.cloudwatch import CloudWatchOutput
 from mld.views.datums import Datum, Period
-from mld.views.publisher import Publisher
+from mld.views.outputs import Publisher
 from tests.virtual_time import virtual
 
 

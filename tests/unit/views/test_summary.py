@@ -11,7 +11,7 @@ import pytest
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardActivity
-from mld.views.summary import SummaryLine, Totals, summary_of
+from mld.views.summary import Totals, summary_of, summing_up
 from tests.twins.streams import VirtualClock
 from tests.virtual_time import virtual
 
@@ -50,12 +50,10 @@ def test_a_lag_that_nobody_knows_is_missing_and_a_parked_shard_is_told() -> None
 async def test_a_line_a_minute_and_one_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     metrics = Metrics()
-    line = SummaryLine(metrics, VirtualClock())
-    line.start()
-    for _ in range(3):
-        metrics.worker.records += 10
-        await asyncio.sleep(50)
-    await line.close()
+    async with summing_up(metrics, VirtualClock()):
+        for _ in range(3):
+            metrics.worker.records += 10
+            await asyncio.sleep(50)
     told = lines(caplog)
     assert [(one["in_s"], one["records"]) for one in told] == [(60.0, 20), (60.0, 10), (30.0, 0)]
     assert {one["levelname"] for one in told} == {"INFO"}
