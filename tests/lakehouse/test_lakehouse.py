@@ -290,7 +290,7 @@ def test_rows_beyond_the_bound_are_in_the_same_commit_whole_and_known_partitions
     spark.sql(
         f"UPDATE {table} SET customer = mld_beyond_customer, mld_beyond_customer = NULL "
         "WHERE mld_beyond_customer IS NOT NULL"
-    )  # as docs/use/spark-tables.md says
+    )  # as docs/use/spark-sinks.md says
     if sink._spec.format == "iceberg":
         spark.sql(f"REFRESH TABLE {table}")
     assert {row.customer for row in stored(sink).collect()} - {None, ""} == {*many, "good", "new", "newer", "newest"}

@@ -328,7 +328,7 @@ class S3Journal(SinkJournal):
                 raise SinkRefused(
                     f"sink {self._name}: the store behind {self._place} takes writes whose condition does not hold "
                     "(If-None-Match, If-Match), so that two workers would overwrite each other's commits; use S3, or a "
-                    "store that has conditional writes (docs/use/spark-files.md#files-on-s3 names some)"
+                    "store that has conditional writes (docs/use/spark-sinks.md#files-on-s3 names some)"
                 )
         finally:
             with suppress(ObjectError):

@@ -266,7 +266,7 @@ class DeltaSink(LakeSink):
             raise SinkRefused(
                 f"sink {self.name}: the store behind {place} takes writes whose condition does not hold "
                 "(If-None-Match), so that two workers would overwrite each other's commits; use S3, or a store that "
-                "has conditional writes (docs/use/spark-files.md#files-on-s3 names some)"
+                "has conditional writes (docs/use/spark-sinks.md#files-on-s3 names some)"
             )
         self._is_tried = True
 
