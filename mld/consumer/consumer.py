@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from mld.consumer.checkpoints import ShardCheckpoints
 from mld.consumer.failures import Failures, in_words, restart_reason
 from mld.consumer.lifecycle import ACTIVITIES, ENDINGS, PARKED, ActivityOutcome, ConsumerState, StopReason, next_state
 from mld.consumer.parts import Part, Wishes, batch_of, holding_of, holding_part, records_of
 from mld.consumer.ports import ChildStartError, ConsumerParts, EndVerdict, MissingVerdict
 from mld.consumer.processor import Processor, processor_of
-from mld.consumer.shard_checkpoints import ShardCheckpoints
 from mld.consumer.stopping import Stopping
 from mld.consumer.warnings import AggregateReports
 from mld.core.clock import millis_since

@@ -15,14 +15,13 @@ from datetime import UTC, datetime
 from random import Random
 
 from mld.consumer.bisecting import Bisecting
+from mld.consumer.checkpoints import ShardCheckpoints, Write
 from mld.consumer.parts import PlacedRecord, records_of
 from mld.consumer.ports import ChildStartError, ConsumerParts, dead_letter_of
-from mld.consumer.shard_checkpoints import ShardCheckpoints
 from mld.consumer.stopping import Stopping
 from mld.core.errors import DeadLetterError
 from mld.core.positions import Position
 from mld.core.streams import ChildBatch
-from mld.leases.checkpoints import Write
 from mld.leases.lease import Failing, Lease
 from mld.leases.validity import HeldLease
 from mld.properties.settings import ChildSettings

@@ -11,10 +11,9 @@ from mld.aws.letters import LetterBox
 from mld.aws.service import Service
 from mld.consumer.ports import ConsumerParts, ProcessorHost, Sender, ShardSource, Signal
 from mld.core.clock import Clock
-from mld.core.periods import renew_interval_s
 from mld.core.streams import ChildBatch, FanOut, StreamKind, Streams, StreamSummary
-from mld.daemon.worker import Worker, WorkerParts, WorkerSignals
-from mld.fleet.fleet import DetectLoad, Fleet, FleetNeeds, no_load
+from mld.daemon.worker import Worker, WorkerSignals
+from mld.fleet.fleet import DetectLoad, Fleet, no_load
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus
 from mld.leases.packed_status import status_of
@@ -82,7 +81,6 @@ def assemble(
     `letters` must be there if the settings set records aside. `prepare` takes off what a schema registry put around
     records.
     """
-    lease_duration_s = settings.leases.duration_s
     signals = WorkerSignals()
     metrics = Metrics() if metrics is None else metrics
     metrics.worker.prefetch_limit_bytes = settings.reader.prefetch_bytes_max
@@ -98,17 +96,15 @@ def assemble(
         clock,
         rng,
         worker_id=worker_id,
-        lease_duration_s=lease_duration_s,
-        renew_interval_s=renew_interval_s(lease_duration_s),
-        renewals_concurrent_max=settings.leases.renewals_concurrent_max,
+        settings=settings.leases,
         new_token=lambda: str(uuid.uuid4()),
         on_change=signals.changed.set,
-        handoff_timeout_s=settings.leases.handoff_timeout_s,
         status_of=status_of_shard,
         metrics=metrics,
     )
     taker = LeaseTaker(leases, keeper, clock, rng, worker_id=worker_id, settings=settings.leases, metrics=metrics)
-    needs = FleetNeeds(
+    fleet = Fleet(
+        settings,
         worker_id=worker_id,
         service=dynamo,
         table=leases,
@@ -121,15 +117,13 @@ def assemble(
         status_of=status_of_shard,
         metrics=metrics,
     )
-    fleet = Fleet(settings, needs)
     parents_changed = Signal()
 
     tracking = TrackingNeeds(
         fleet=fleet,
         clock=clock,
         rng=rng,
-        shards=settings.shards,
-        lease_duration_s=lease_duration_s,
+        settings=settings,
         metrics=metrics,
         parents_changed=parents_changed,
     )
@@ -155,16 +149,7 @@ def assemble(
         letters=letters,
         metrics=metrics,
     )
-    parts = WorkerParts(
-        table=table,
-        keeper=keeper,
-        fleet=fleet,
-        sources=sources,
-        consumer_parts=consumer_parts,
-        clock=clock,
-        takes_down=settings.fanout.deregister and settings.reader.by_fan_out,
-    )
-    return Worker(parts, settings, signals)
+    return Worker(settings, signals, table, fleet, sources, consumer_parts)
 
 
 class _Source:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mld.consumer.consumer import ShardConsumer
 from mld.consumer.ports import ConsumerParts
@@ -21,7 +21,6 @@ from mld.core.error_boundary import survived
 from mld.core.errors import StartupError, StreamError, TableError, TableMissingError
 from mld.fleet.fleet import Fleet
 from mld.fleet.tasks import Task, TaskList, Until
-from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseTable, TableScan
 from mld.leases.validity import HeldLease
 from mld.properties.settings import ChildSettings, Settings
@@ -33,20 +32,6 @@ INITIALIZATION_ATTEMPTS_MAX = 20  # as Java
 OLD_CONSUMER_WAIT_S = 15.0  # a regained lease waits this long for the child of its former holding, then ends it
 LAST_OUT_WAIT_S = 10.0  # for taking down what was set up; a supervisor's own limit is mostly longer
 RELEASE_WAIT_S = 5.0  # for giving back leases when the time of a graceful stop is over
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerParts:
-    """The worker's collaborators; `worker` is the only place that knows them all."""
-
-    table: LeaseTable
-    keeper: LeaseKeeper
-    fleet: Fleet
-    sources: TrackedStreams
-    consumer_parts: ConsumerParts
-    clock: Clock
-    takes_down: bool = False
-    """Whether the sources are taken down at the end of a graceful stop that leaves no lease with an owner."""
 
 
 class WorkerSignals:
@@ -82,8 +67,19 @@ class WorkerSignals:
 class Worker:
     """`run()` returns after `request_stop()` or a failure; `failure` then says why, None for an ordinary stop."""
 
-    def __init__(self, parts: WorkerParts, settings: Settings, signals: WorkerSignals) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        signals: WorkerSignals,
+        table: LeaseTable,
+        fleet: Fleet,
+        sources: TrackedStreams,
+        parts: ConsumerParts,
+    ) -> None:
+        self.fleet = fleet
         self._parts = parts
+        self._table = table
+        self._sources = sources
         self._settings = settings
         self._signals = signals
         self._changed = signals.changed
@@ -94,7 +90,7 @@ class Worker:
         self._tasks: TaskList[bool] = TaskList(
             (
                 Task("keeping leases", parts.keeper.run, until=Until.CLOSED),
-                *(Task(doing, loop, lambda is_initialized: is_initialized) for loop, doing in parts.sources.loops()),
+                *(Task(doing, loop, lambda is_initialized: is_initialized) for loop, doing in sources.loops()),
             ),
             parts.clock,
         )
@@ -104,17 +100,13 @@ class Worker:
         return self._signals.failure
 
     @property
-    def fleet(self) -> Fleet:
-        return self._parts.fleet
-
-    @property
     def table(self) -> LeaseTable:
-        return self._parts.table
+        return self._table
 
     @property
     def traces(self) -> ProtocolTraces:
         """Where people listen to the children of this worker."""
-        return self._parts.consumer_parts.traces
+        return self._parts.traces
 
     @property
     def is_ready(self) -> bool:
@@ -129,11 +121,11 @@ class Worker:
     @property
     def is_in_sync(self) -> bool:
         """Whether no shard is known to lack its row."""
-        return self._parts.sources.is_in_sync
+        return self._sources.is_in_sync
 
     async def closed_shards(self) -> frozenset[str]:
         """Return keys of the leases of shards that take no more records, as listed now. Raises StreamError."""
-        return await self._parts.sources.closed_shards()
+        return await self._sources.closed_shards()
 
     def held(self) -> frozenset[str]:
         """Return keys of the leases this worker believes to hold now."""
@@ -158,7 +150,7 @@ class Worker:
             if not await self._initialize():
                 return await self._drain(grace_s)
             await self._tasks.enter(True)
-            await self._parts.fleet.run(self._on_task_ended)
+            await self.fleet.run(self._on_task_ended)
             self._signals.initialized.set()
             while not self._signals.stop_asked.is_set():
                 self._changed.clear()
@@ -167,7 +159,7 @@ class Worker:
             await self._tasks.end(Until.LEAVING)
             return await self._drain(grace_s)
         finally:
-            await self._parts.fleet.abort()
+            await self.fleet.abort()
             await _cancel(running.task for running in self._consumers.values())
             await self._tasks.end(Until.CLOSED)
 
@@ -182,12 +174,12 @@ class Worker:
 
         Raises StartupError after the last one.
         """
-        start = self._parts.consumer_parts.metrics.worker.operations.start
+        start = self._parts.metrics.worker.operations.start
         with start.initialize.timed(self._parts.clock.monotonic):
             return bool(await unless(self._signals.stop_asked, self._initialize_patiently()))
 
     async def _initialize_patiently(self) -> bool:
-        fault = self._parts.consumer_parts.metrics.worker.operations.renewer_start.fault
+        fault = self._parts.metrics.worker.operations.renewer_start.fault
         for attempt in range(1, INITIALIZATION_ATTEMPTS_MAX + 1):
             try:
                 await self._initialize_once()
@@ -210,16 +202,16 @@ class Worker:
         for key, reason in scan.corrupt:
             log.error("lease row %s cannot be read: %s", key, reason, extra={"action": "lease_corrupt"})
         self._log_step("lease table scanned", "table_scanned", scan_started_at)
-        self._parts.sources.check(scan)
-        await self._parts.fleet.start()
+        self._sources.check(scan)
+        await self.fleet.start()
         sync_started_at = self._parts.clock.monotonic()
-        if await self._parts.sources.make_leases(scan, leads=self._leads):
-            scan = await self._parts.table.scan()
-        scan = self._parts.sources.visible(scan)
+        if await self._sources.make_leases(scan, leads=self._leads):
+            scan = await self._table.scan()
+        scan = self._sources.visible(scan)
         self._log_step("shards synced", "shards_synced", sync_started_at)
         reacquire_started_at = self._parts.clock.monotonic()
         await self._parts.keeper.reacquire(scan.leases)
-        await self._parts.fleet.first_leases(scan)
+        await self.fleet.first_leases(scan)
         self._log_step("leases acquired", "leases_acquired", reacquire_started_at)
         self._changed.set()
 
@@ -229,15 +221,15 @@ class Worker:
     async def _scan_or_create(self) -> TableScan:
         try:
             if self._settings.lease_table.point_in_time_recovery:  # which an existing table gets, too
-                await self._parts.table.ensure()
-            return await self._parts.table.scan()
+                await self._table.ensure()
+            return await self._table.scan()
         except TableMissingError:
-            await self._parts.table.ensure()
+            await self._table.ensure()
             return TableScan()
 
     async def _leads(self) -> bool:
         """Return whether to fill an empty table: nobody can prove to lead in 2.x before leases have owners."""
-        return self._parts.fleet.takes_leases or await self._parts.fleet.leader.is_leader()
+        return self.fleet.takes_leases or await self.fleet.leader.is_leader()
 
     # --- run ---------------------------------------------------------------------------------------------------------
 
@@ -250,7 +242,7 @@ class Worker:
                     self._consumers[key].end_by(self._parts.clock, OLD_CONSUMER_WAIT_S)
             elif holding.token not in self._finished_tokens:
                 self._start_or_release(holding)
-            elif holding.lease.is_complete and self._parts.sources.standing(holding.lease) is Standing.FORMER:
+            elif holding.lease.is_complete and self._sources.standing(holding.lease) is Standing.FORMER:
                 self._give_back(holding)  # else it would be renewed for ever, and its row never be deleted
         tokens = {holding.token for holding in held.values()}
         self._finished_tokens &= tokens
@@ -260,16 +252,16 @@ class Worker:
         for key, running in self._consumers.items():
             if key not in held or held[key].token != running.consumer.token:
                 running.consumer.lose_lease()
-            elif self._parts.sources.standing(held[key].lease) is Standing.FORMER:
+            elif self._sources.standing(held[key].lease) is Standing.FORMER:
                 running.consumer.request_stop()
             elif held[key].lease.handoff_to is not None:
-                self._parts.fleet.failover_watcher.gave()
+                self.fleet.failover_watcher.gave()
                 running.consumer.hand_off()
             else:
                 running.consumer.heed(held[key].lease)
 
     def _start_or_release(self, holding: HeldLease) -> None:
-        match self._parts.sources.standing(holding.lease):
+        match self._sources.standing(holding.lease):
             case Standing.CONSUMED:
                 self._start_consumer(holding)
             case Standing.FORMER:
@@ -284,7 +276,7 @@ class Worker:
             self._release(holding.lease.key, holding.token)
 
     def _start_consumer(self, holding: HeldLease) -> None:
-        consumer = ShardConsumer(holding, self._parts.consumer_parts, self._settings.child)
+        consumer = ShardConsumer(holding, self._parts, self._settings.child)
         task = asyncio.create_task(consumer.run())
         running = _Running(consumer, task)
         self._consumers[consumer.key] = running
@@ -329,15 +321,16 @@ class Worker:
             )
         await _cancel(late)
         await self._release_rest()
-        if self._parts.takes_down and not late:
-            await self._last_out(self._parts.sources.take_down)
-        await self._parts.fleet.close()
+        takes_down = self._settings.fanout.deregister and self._settings.reader.by_fan_out
+        if takes_down and not late:
+            await self._last_out(self._sources.take_down)
+        await self.fleet.close()
         log.info("stopped", extra={"action": "worker_stopped", "graceful": not late})
         return not late
 
     async def _leave_fleet(self) -> None:
         """Learn who receives the leases before the first one is given away; some may be lost meanwhile."""
-        leaving = asyncio.ensure_future(self._parts.fleet.leave())
+        leaving = asyncio.ensure_future(self.fleet.leave())
         try:
             while not leaving.done():
                 self._changed.clear()
@@ -364,7 +357,7 @@ class Worker:
         """Take down what was set up, if no other worker remains. If unsure, assume that others do."""
         try:
             async with asyncio.timeout(LAST_OUT_WAIT_S):
-                scan = await self._parts.table.scan()
+                scan = await self._table.scan()
                 if not scan.corrupt and not any(lease.owner for lease in scan.leases):
                     await take_down()
         except Exception as error:

@@ -17,7 +17,7 @@ import logging
 import os
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from random import Random
 
@@ -50,23 +50,27 @@ from mld.leases.table import IndexStatus, LeaseIndex, LeaseTable, StoredTable, T
 from mld.leases.table_maker import LegacyTable
 from mld.leases.taker import LeaseTaker
 from mld.metrics.registry import Metrics
-from mld.properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN
 from mld.properties.settings import Settings
-from mld.properties.values import ClientVersionConfig, HeartbeatSetting, MetadataLayout
+from mld.properties.values import ClientVersionConfig
 
 log = logging.getLogger(__name__)
 
 DetectLoad = Callable[[], Awaitable[LoadSource | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class FleetNeeds:
-    """What a fleet is made of besides settings."""
+@dataclass(eq=False)
+class Fleet:
+    """Start it after the lease table exists, `run` it while the worker runs, `leave` and `close` it at the end.
 
+    `table` has the leases that the fleet is to see, `stored` all of them; `status_of` gives what people are told of a
+    shard of this worker. All parts ask `leader` who leads, which asks the election that suits the mode.
+    """
+
+    settings: Settings
+    _: KW_ONLY
     worker_id: str
     service: Service
     table: LeaseTable
-    """With the leases that the fleet is to see."""
     stored: StoredTable
     keeper: LeaseKeeper
     taker: LeaseTaker
@@ -74,62 +78,61 @@ class FleetNeeds:
     rng: Random
     detect_load: DetectLoad
     status_of: Callable[[str], ShardStatus | None]
-    """What people are told of a shard of this worker."""
     metrics: Metrics
 
-
-class Fleet:
-    """Start it after the lease table exists, `run` it while the worker runs, `leave` and `close` it at the end."""
-
-    def __init__(self, settings: Settings, needs: FleetNeeds) -> None:
-        """Make the parts in the order in which they depend on each other; AWS is not asked yet.
-
-        All ask `leader` who leads, which asks the election that suits the mode.
-        """
-        self._settings = settings
-        self._needs = needs
-        self._index = needs.stored.index
+    def __post_init__(self) -> None:
+        """Make the parts in the order in which they depend on each other; AWS is not asked yet."""
+        settings = self.settings
+        self._index = self.stored.index
         lease_duration_s = settings.leases.duration_s
         leases_max = settings.leases.held_max
         rules = ReportRules.of(settings.fleet)
-        states = StatesTable(needs.service)
-        self._migration = _migration(settings, needs, states, rules)
-        reports = StoredReports(needs.service, lambda: self._migration.routes.report_read_places)
+        states = StatesTable(self.service)
+        self._migration = TableMigration(
+            states,
+            self.clock,
+            settings,
+            worker_id=self.worker_id,
+            coordinator=LegacyTable(self.service, self.clock, settings.coordinator_state_table, COORDINATOR_TABLE_KEY),
+            reports=LegacyTable(self.service, self.clock, settings.worker_metrics_table, REPORTS_TABLE_KEY),
+            metrics=self.metrics,
+        )
+        reports = StoredReports(self.service, lambda: self._migration.routes.report_read_places)
         heartbeats = HeartbeatTable(
-            needs.service,
+            self.service,
             settings.lease_table.name,
-            needs.worker_id,
+            self.worker_id,
             request_timeout_s=min(lease_duration_s / HEARTBEATS_PER_LEASE, REQUEST_TIMEOUT_S_MAX),
         )
         self._java_peers = JavaPeers(
-            needs.table, reports, heartbeats, needs.clock, lease_duration_s=lease_duration_s, rules=rules
+            self.table, reports, heartbeats, self.clock, lease_duration_s=lease_duration_s, rules=rules
         )
         self.leader = AdaptiveElection(
-            needs.metrics, is_adaptive=settings.fleet.client_version is not ClientVersionConfig.VERSION_3X
+            self.metrics, is_adaptive=settings.fleet.client_version is not ClientVersionConfig.VERSION_3X
         )
-        self._membership = FleetMembership(needs.worker_id, lease_duration_s=lease_duration_s, rules=rules)
+        self._membership = FleetMembership(self.worker_id, lease_duration_s=lease_duration_s, rules=rules)
         self._discovery = LeaseDiscovery(
-            needs.table, self._index, needs.keeper, needs.clock, worker_id=needs.worker_id, metrics=needs.metrics
+            self.table, self._index, self.keeper, self.clock, worker_id=self.worker_id, metrics=self.metrics
         )
         assigning_due = asyncio.Event()
         self.failover_watcher = FailoverWatcher(
-            needs.table,
-            needs.clock,
+            self.table,
+            self.clock,
             settings,
-            needs.worker_id,
+            self.worker_id,
             membership=self._membership,
             stored_reports=reports,
             discovery=self._discovery,
             leader=self.leader,
             assigning_due=assigning_due,
             fence=heartbeats.fence,
-            metrics=needs.metrics,
+            metrics=self.metrics,
         )
         self._assigner = Assigner(
-            needs.table,
-            needs.worker_id,
-            needs.clock,
-            needs.rng,
+            self.table,
+            self.worker_id,
+            self.clock,
+            self.rng,
             settings,
             rules,
             leader=self.leader,
@@ -144,46 +147,44 @@ class Fleet:
                 self._java_peers.on_loaded,
                 self._migration.on_loaded,
             ),
-            metrics=needs.metrics,
+            metrics=self.metrics,
         )
         self._heartbeat = HeartbeatWriter(
             heartbeats,
-            needs.keeper,
-            needs.clock,
-            needs.rng,
-            worker_id=needs.worker_id,
-            lease_duration_s=lease_duration_s,
-            interval_s=lease_duration_s / HEARTBEATS_PER_LEASE,
-            is_wanted=settings.leases.heartbeat is HeartbeatSetting.WORKER,
+            self.keeper,
+            self.clock,
+            self.rng,
+            worker_id=self.worker_id,
+            settings=settings.leases,
             leader=self._read_leader,
             java_peers=self._java_peers,
-            status_of=needs.status_of,
-            metrics=needs.metrics,
+            status_of=self.status_of,
+            metrics=self.metrics,
         )
         self._departure = Departure(
-            needs.table,
+            self.table,
             self._index,
-            needs.keeper,
+            self.keeper,
             reports,
             self._membership,
-            needs.clock,
-            worker_id=needs.worker_id,
+            self.clock,
+            worker_id=self.worker_id,
             leases_max=leases_max,
         )
-        self._drain = Drain(needs.table, needs.keeper, self._departure)
+        self._drain = Drain(self.table, self.keeper, self._departure)
         self._versions = VersionMachine(
             states,
             self._migration,
-            needs.clock,
-            needs.rng,
-            worker_id=needs.worker_id,
+            self.clock,
+            self.rng,
+            worker_id=self.worker_id,
             configured=settings.fleet.client_version,
             is_leader=self.leader.is_leader,
             view=partial(self._view, reports, rules),
-            metrics=needs.metrics,
+            metrics=self.metrics,
         )
         self._child_adopter = ChildAdopter(
-            needs.table, needs.keeper, self._discovery, worker_id=needs.worker_id, leases_max=leases_max
+            self.table, self.keeper, self._discovery, worker_id=self.worker_id, leases_max=leases_max
         )
         self._components: Components | None = None
         self._is_led_by_lock: bool | None = None
@@ -196,15 +197,15 @@ class Fleet:
                 Task("assigner", self._assigner.run, lambda on: on.assigner),
                 Task("discovery", self._discovery.run, lambda on: on.assigner),
                 Task("heartbeat", self._heartbeat.run, lambda _: self._heartbeat.is_wanted, Until.RELEASED),
-                Task("index", partial(keep_index, self._index, needs.clock), lambda on: on.index),
+                Task("index", partial(keep_index, self._index, self.clock), lambda on: on.index),
                 Task("late tables", self._watch_for_late_tables),
                 Task("failover watcher", self.failover_watcher.run, lambda on: on.assigner),
-                Task("lost table", partial(keep_table, needs.stored, needs.clock, needs.worker_id, lease_duration_s)),
+                Task("lost table", partial(keep_table, self.stored, self.clock, self.worker_id, lease_duration_s)),
                 Task("reports", self._report, lambda _: self._reporter is not None, Until.CLOSED),
-                Task("taker", needs.taker.run, lambda on: on.taker),
+                Task("taker", self.taker.run, lambda on: on.taker),
                 Task("versions", self._follow_version),
             ),
-            needs.clock,
+            self.clock,
         )
 
     @property
@@ -227,13 +228,13 @@ class Fleet:
         """
         self.leader.ended(worker, until)
         self._assigner.wake()
-        self._needs.taker.ended(worker, until)
+        self.taker.ended(worker, until)
         self.failover_watcher.ended(worker, until)
 
     def wake_leases(self) -> None:
         """Look at once for leases without an owner, or of ours, that have appeared."""
         if self.takes_leases:
-            self._needs.taker.wake()
+            self.taker.wake()
         else:
             self._assigner.wake()
             self._discovery.wake()
@@ -270,7 +271,7 @@ class Fleet:
         """Take, or as leader assign, what is free, before the tasks begin."""
         if self.takes_leases:
             if self._components is None or self._components.taker:
-                await self._needs.taker.take_once(scan)
+                await self.taker.take_once(scan)
         elif await self.leader.is_leader():
             await self._assigner.run_once()
 
@@ -293,7 +294,7 @@ class Fleet:
     # --- modes --------------------------------------------------------------------------------------------------------
 
     async def _enter(self, version: ClientVersion, components: Components) -> None:
-        """Make a state's components run, in the order that a transition needs. Raises MldError; may be called again."""
+        """Make a state's components run, in the order that a transition self. Raises MldError; may be called again."""
         self._heartbeat.check_mode(version)
         if not components.reporter:
             self._switch_reports(components)
@@ -362,24 +363,23 @@ class Fleet:
 
     def _new_election(self, *, by_lock: bool) -> LeaderDecider:
         """Make an election of the leader: by the lock, or in 2.x by a shuffle of the lease owners."""
-        needs = self._needs
         if not by_lock:
             return ShuffleElection(
-                self._owners, needs.clock, worker_id=needs.worker_id, on_change=self._on_leader_changed
+                self._owners, self.clock, worker_id=self.worker_id, on_change=self._on_leader_changed
             )
         return LockElection(
-            lambda: LockTable(needs.service, self._migration.routes.lock_place),
-            needs.clock,
-            worker_id=needs.worker_id,
-            new_version=lambda: str(uuid.UUID(int=needs.rng.getrandbits(128), version=4)),
+            lambda: LockTable(self.service, self._migration.routes.lock_place),
+            self.clock,
+            worker_id=self.worker_id,
+            new_version=lambda: str(uuid.UUID(int=self.rng.getrandbits(128), version=4)),
             on_check=self._migration.on_check,
             on_change=self._on_leader_changed,
         )
 
     def _on_leader_changed(self, leads: bool) -> None:
-        self._needs.metrics.worker.is_leader = leads
+        self.metrics.worker.is_leader = leads
         if not leads:
-            self._needs.metrics.worker.table.forget_leadership()
+            self.metrics.worker.table.forget_leadership()
         self._migration.forget()
         if leads:
             self._assigner.wake()
@@ -387,8 +387,8 @@ class Fleet:
     async def _view(self, reports: StoredReports, rules: ReportRules) -> FleetView:
         """Read what the readiness monitor looks at (coordination#readiness-for-3x-mode). Raises TableError."""
         index = await self._index.status()
-        scan = await self._needs.table.scan()
-        now, believed_s = self._needs.clock.wall(), EXPIRED_AFTER_PERIODS * rules.report_period_s
+        scan = await self.table.scan()
+        now, believed_s = self.clock.wall(), EXPIRED_AFTER_PERIODS * rules.report_period_s
         reporting = frozenset(
             report.worker
             for report in await reports.beside(scan)
@@ -397,28 +397,27 @@ class Fleet:
         return FleetView(index is IndexStatus.ACTIVE, {lease.key: lease.owner for lease in scan.leases}, reporting)
 
     async def _owners(self) -> set[str]:
-        scan = await self._needs.table.scan()
+        scan = await self.table.scan()
         return {lease.owner for lease in scan.leases if lease.owner is not None}
 
     async def _read_leader(self) -> str | None:
-        seen = await LockTable(self._needs.service, self._migration.routes.lock_place).read()
+        seen = await LockTable(self.service, self._migration.routes.lock_place).read()
         return seen.owner if isinstance(seen, LockRow) and not seen.is_released else None
 
     async def _new_reporter(self, place: Place) -> Reporter:
         """Make the reporter to this place."""
-        settings, needs = self._settings, self._needs
-        source = None if settings.fleet.ignores_load else await needs.detect_load()
+        source = None if self.settings.fleet.ignores_load else await self.detect_load()
         return Reporter(
-            ReportsTable(needs.service, place),
+            ReportsTable(self.service, place),
             source,
-            needs.clock,
-            needs.rng,
-            worker_id=needs.worker_id,
+            self.clock,
+            self.rng,
+            worker_id=self.worker_id,
             version=mld.__version__,
-            settings=settings.fleet,
+            settings=self.settings.fleet,
             on_own_row=self._on_own_row,
             ends=self._membership.ends,
-            metrics=needs.metrics,
+            metrics=self.metrics,
         )
 
     def _on_own_row(self, report: WorkerReport) -> None:
@@ -437,23 +436,6 @@ def load_of_this_host(clock: Clock) -> DetectLoad:
         return await detect(HostReader(), os.environ, clock)
 
     return look
-
-
-def _migration(settings: Settings, needs: FleetNeeds, states: StatesTable, rules: ReportRules) -> TableMigration:
-    return TableMigration(
-        states,
-        needs.clock,
-        worker_id=needs.worker_id,
-        lease_table=settings.lease_table.name,
-        coordinator=LegacyTable(needs.service, needs.clock, settings.coordinator_state_table, COORDINATOR_TABLE_KEY),
-        reports=LegacyTable(needs.service, needs.clock, settings.worker_metrics_table, REPORTS_TABLE_KEY),
-        migrate=settings.fleet.migrates_to_lease_table,
-        complete_bake_s=min(max(settings.fleet.bake_s, BAKE_SECONDS_MIN), BAKE_SECONDS_MAX),
-        create_legacy=settings.fleet.metadata_layout is MetadataLayout.LEGACY,
-        lease_duration_s=settings.leases.duration_s,
-        report_period_s=rules.report_period_s,
-        metrics=needs.metrics,
-    )
 
 
 INDEX_RETRY_S = 60.0

@@ -35,7 +35,7 @@ from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import StartupError, TableUnavailableError
-from mld.core.periods import LOOKS_PER_DURATION
+from mld.core.periods import HEARTBEATS_PER_LEASE, LOOKS_PER_DURATION
 from mld.core.turns import SLICE, a_few_at_a_time, in_turns
 from mld.fleet import heartbeats
 from mld.fleet.heartbeats import HeartbeatRow, epoch_of, java_workers, refusal_text, unreported_owners
@@ -49,6 +49,8 @@ from mld.leases.packed_status import pack
 from mld.leases.table import LeaseTable
 from mld.leases.validity import Heartbeat, may_be_applied, retry_delay_s
 from mld.metrics.registry import Metrics
+from mld.properties.settings import LeaseSettings
+from mld.properties.values import HeartbeatSetting
 
 log = logging.getLogger(__name__)
 
@@ -203,7 +205,7 @@ HEARTBEATS = "heartbeats"
 class HeartbeatWriter:
     """`run` it in a task from when the leases may be covered. `leader` reads who holds the lock now, None for nobody.
 
-    `is_wanted`: the settings ask for heartbeats; otherwise nothing here does anything. `status_of` gives what a
+    `status_of` gives what a
     heartbeat tells people of a shard.
     """
 
@@ -213,15 +215,16 @@ class HeartbeatWriter:
     rng: Random
     _: KW_ONLY
     worker_id: str
-    lease_duration_s: float
-    interval_s: float
-    is_wanted: bool = True
+    settings: LeaseSettings
     leader: Callable[[], Awaitable[str | None]]
     java_peers: JavaPeers
     status_of: Callable[[str], ShardStatus | None] = lambda _key: None
     metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
+        self.is_wanted = self.settings.heartbeat is HeartbeatSetting.WORKER
+        """Whether the settings ask for heartbeats; otherwise nothing here does anything."""
+        self._interval_s = self.settings.duration_s / HEARTBEATS_PER_LEASE
         self._validity = self.keeper.validity
         self._room = 0
         self._reported = asyncio.Event()
@@ -309,14 +312,14 @@ class HeartbeatWriter:
                     observed = None
                 elif row.value is not None and (observed is None or observed[0] != row.value):
                     observed = (row.value, now)
-                if observed is None or now - observed[1] > self.lease_duration_s:
+                if observed is None or now - observed[1] > self.settings.duration_s:
                     claimed = await self._try_claim(row.value)
                     if claimed is not None:
                         return claimed  # else wait before the next try: what refuses the claim may stay there for ever
             except Exception as error:
                 failure = survived(error, "claiming a heartbeat")
                 log.info("no heartbeat yet: %s", failure, extra={"action": "heartbeat_claim_failed"})
-            await self.clock.sleep(CLAIM_POLL_SHARE * self.lease_duration_s)
+            await self.clock.sleep(CLAIM_POLL_SHARE * self.settings.duration_s)
 
     async def _try_claim(self, seen: str | None) -> tuple[str, float] | None:
         """Make one attempt, remembered: if its reply is lost, a later look at the row tells."""
@@ -342,7 +345,7 @@ class HeartbeatWriter:
             if self._java_peer is not None and not self.keeper.covered():
                 await self._end(value)
                 return
-            await self.clock.sleep(max(0.0, sent_at + self.interval_s - self.clock.monotonic()))
+            await self.clock.sleep(max(0.0, sent_at + self._interval_s - self.clock.monotonic()))
             number += 1
             following = heartbeats.value_of(epoch, number)
             accepted_at = await self._send(value, following, sent_at)
@@ -368,9 +371,9 @@ class HeartbeatWriter:
                     first_sent_at = sent_at
                 level = logging.WARNING if attempt == 1 else logging.DEBUG
                 log.log(level, "heartbeat failed: %s", failure, extra={"action": "heartbeat_failed"})
-                remaining_s = last_sent_at + self.lease_duration_s - self.clock.monotonic()
+                remaining_s = last_sent_at + self.settings.duration_s - self.clock.monotonic()
                 delay_s = retry_delay_s(attempt, remaining_s, self.rng)
-                await self.clock.sleep(self.interval_s if delay_s is None else delay_s)
+                await self.clock.sleep(self._interval_s if delay_s is None else delay_s)
                 continue
             if isinstance(answer, HeartbeatRefusal):
                 if first_sent_at is not None and answer.seen is not None and answer.seen.value == value:
@@ -409,7 +412,7 @@ class HeartbeatWriter:
 
     def _goes_on(self) -> None:
         """Tell the probe of liveness: there is a wait and a request before this is called again."""
-        self.metrics.progress.step(HEARTBEATS, self.clock.monotonic(), self.interval_s + REQUEST_TIMEOUT_S_MAX)
+        self.metrics.progress.step(HEARTBEATS, self.clock.monotonic(), self._interval_s + REQUEST_TIMEOUT_S_MAX)
 
     def _drop(self) -> None:
         self._validity.end_epoch()
@@ -435,7 +438,7 @@ class HeartbeatWriter:
 
     async def _look_at_leaders(self) -> None:
         while self._java_peer is None:
-            await self.clock.sleep(self.lease_duration_s / LOOKS_PER_DURATION)
+            await self.clock.sleep(self.settings.duration_s / LOOKS_PER_DURATION)
             try:
                 java_peer = await self._java_peer_who_leads()
             except Exception as error:
@@ -458,5 +461,5 @@ class HeartbeatWriter:
         now = self.clock.monotonic()
         if self._unreported is None or self._unreported[0] != leader:
             self._unreported = (leader, now)
-        is_late = now - self._unreported[1] >= UNREPORTED_SHARE * self.lease_duration_s
+        is_late = now - self._unreported[1] >= UNREPORTED_SHARE * self.settings.duration_s
         return leader if is_late else None

@@ -37,7 +37,7 @@ from typing import TypeVar
 from mld.core.clock import Clock, wait_for_event
 from mld.core.error_boundary import survived
 from mld.core.errors import LeaseLostError, MldError
-from mld.core.periods import CONFIRM_SHARE
+from mld.core.periods import CONFIRM_SHARE, renew_interval_s
 from mld.core.positions import Position
 from mld.leases import writes
 from mld.leases.lease import Failing, Lease, ShardStatus, Throughput
@@ -45,6 +45,7 @@ from mld.leases.resumer import Resumer
 from mld.leases.table import LeaseTable, LeaseWrite, Refusal
 from mld.leases.validity import HeldLease, Holding, RowsWritten, Validity, may_be_applied, retry_delay_s
 from mld.metrics.registry import LeaseMove, Metrics
+from mld.properties.settings import LeaseSettings
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -55,9 +56,7 @@ FRESH_SHARE = 1.5
 """Of the renewal interval: what was confirmed since is passed over meanwhile. A third of the lease is left then."""
 RELEASE_ATTEMPTS_MAX = 4  # a release only saves others time; shutdown must not wait for it
 HAND_OVER_ATTEMPTS_MAX = 2  # a release may follow, and the next owner finds a released lease almost as fast
-RENEWALS_CONCURRENT_MAX = 20  # Java's maxLeaseRenewalThreads
 CHECKPOINT_ATTEMPTS_MAX = 4  # the child waits for the answer and can retry by itself
-HANDOFF_TIMEOUT_S = 30.0  # Java's gracefulLeaseHandoffTimeoutMillis
 READS_PER_BATCH = 100  # what one request can read
 STARTS_PER_SLICE = 50  # renewal tasks started before the loop gets a turn
 EXPIRY_MARGIN_S = 0.001  # so that a timer that fires a hair early still finds the lease expired
@@ -80,19 +79,16 @@ class LeaseKeeper:
     rng: random.Random
     _: KW_ONLY
     worker_id: str
-    lease_duration_s: float
-    renew_interval_s: float
-    renewals_concurrent_max: int = RENEWALS_CONCURRENT_MAX
+    settings: LeaseSettings
     new_token: Callable[[], str]
     on_change: Callable[[], None]
-    handoff_timeout_s: float = HANDOFF_TIMEOUT_S
     status_of: Callable[[str], ShardStatus | None] = lambda _key: None
     metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
-        assert 0 < self.renew_interval_s < self.lease_duration_s, "leases must be renewed more often than they expire"
-        self.validity = Validity(self.clock, self.rng, self.lease_duration_s)
-        self._slots = asyncio.Semaphore(self.renewals_concurrent_max)
+        self.renew_interval_s = renew_interval_s(self.settings.duration_s)
+        self.validity = Validity(self.clock, self.rng, self.settings.duration_s)
+        self._slots = asyncio.Semaphore(self.settings.renewals_concurrent_max)
         self._rows = RowsWritten()
         self._holdings: dict[str, Holding] = {}
         self._slow_until = -math.inf
@@ -444,7 +440,7 @@ class LeaseKeeper:
             "handoff of %s to %s is forced: its processor has not finished within %.1f s",
             key,
             next_owner,
-            self.handoff_timeout_s,
+            self.settings.handoff_timeout_s,
             extra=self._about(key, "handoff_forced"),
         )
         holding.leaving = True
@@ -549,7 +545,7 @@ class LeaseKeeper:
         """Report a handoff that `row` asks for, unless that was done before, and wishes that came or went."""
         if row.handoff_to is not None and holding.handoff_by is None and self.is_current(holding):
             log.info("asked to hand %s to %s", row.key, row.handoff_to, extra=self._about(row.key, "handoff_asked"))
-            holding.handoff_by = self.clock.monotonic() + self.handoff_timeout_s
+            holding.handoff_by = self.clock.monotonic() + self.settings.handoff_timeout_s
             self._times_changed.set()
             self.on_change()
         elif row.wishes != before.wishes:

@@ -20,6 +20,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from random import Random
+from typing import TYPE_CHECKING
 
 from mld.core.clock import Clock
 from mld.core.error_boundary import survived
@@ -27,8 +28,11 @@ from mld.core.errors import MldError
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
-from mld.leases.validity import Holder, RowsWritten, Validity, may_be_applied, retry_delay_s
+from mld.leases.validity import RowsWritten, Validity, may_be_applied, retry_delay_s
 from mld.metrics.registry import LeaseMove
+
+if TYPE_CHECKING:
+    from mld.leases.keeper import LeaseKeeper
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +49,7 @@ class Resumer:
     table: LeaseTable
     clock: Clock
     rng: Random
-    holder: Holder
+    holder: LeaseKeeper
     validity: Validity
     rows: RowsWritten
     _: KW_ONLY

@@ -55,12 +55,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from statistics import fmean
-from typing import Protocol
 
 from mld.core.clock import Clock
 from mld.core.errors import MldError, TableMissingError, TableThrottledError
 from mld.leases.lease import Failing, Lease, Throughput
-from mld.metrics.registry import LeaseMove
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +111,6 @@ class Holding:
     """Being given away."""
     handoff_by: float | None = None
     """When a pending handoff is completed, whether or not the consumer has finished."""
-
-
-class Holder(Protocol):
-    """What the keeper's `Resumer` needs of it."""
-
-    def has(self, key: str) -> bool: ...
-
-    def adopt(self, lease: Lease, sent_at: float, how: LeaseMove) -> object | None: ...
-
-    def lapse_noticed(self) -> None: ...
 
 
 class RowsWritten:

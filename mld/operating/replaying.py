@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import click
 
+from mld.consumer.checkpoints import CheckpointRange, Illegal, NoWrite, Write
 from mld.consumer.child import PipeHost, find_executable, runnable
 from mld.consumer.parts import Part, PlacedRecord, records_of
 from mld.consumer.ports import ChildStartError, ProcessorHost, ShardAddress
@@ -23,7 +24,6 @@ from mld.core.positions import Position
 from mld.core.stream_ids import StreamId
 from mld.core.streams import ChildBatch, HashRange, Streams
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK, say
-from mld.leases.checkpoints import CheckpointRange, Illegal, NoWrite, Write
 from mld.leases.lease import Lease
 from mld.operating.naming import ChosenShard
 from mld.operating.points import Point, PointKind

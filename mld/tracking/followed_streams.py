@@ -104,7 +104,7 @@ class FollowedStreams(TrackedStreams):
                 await self._apply(streams)
                 if leads:
                     self._count(streams)
-                if leads and self.needs.shards.former_streams is FormerStreams.DELETE:
+                if leads and self.needs.settings.shards.former_streams is FormerStreams.DELETE:
                     await self._delete_former()
             except Exception as error:
                 failure = survived(error, "following the list of streams")
@@ -121,7 +121,7 @@ class FollowedStreams(TrackedStreams):
     async def _apply(self, streams: TrackedList) -> None:
         """Consume what the list says."""
         self.needs.metrics.stream_labels = labels_of(streams)
-        keeps = self.needs.shards.former_streams is FormerStreams.KEEP
+        keeps = self.needs.settings.shards.former_streams is FormerStreams.KEEP
         wanted = {
             one.stream: one
             for one in streams.streams
@@ -148,7 +148,7 @@ class FollowedStreams(TrackedStreams):
 
     async def _delete_former(self) -> None:
         """Delete the leases of former streams whose time has come, unless a worker still renews them."""
-        now, wait_s = self.needs.clock.monotonic(), self.needs.shards.former_streams_wait_s
+        now, wait_s = self.needs.clock.monotonic(), self.needs.settings.shards.former_streams_wait_s
         due = frozenset(
             stream
             for stream in due_for_deletion(self.follower.streams, wait_s, self.needs.clock.wall())
@@ -167,7 +167,7 @@ class FollowedStreams(TrackedStreams):
         for lease in doomed:
             if self.needs.clock.monotonic() - now > LIST_VALID_S:
                 return
-            is_still = now - self._still[lease.key][1] > self.needs.lease_duration_s
+            is_still = now - self._still[lease.key][1] > self.needs.settings.leases.duration_s
             if (lease.actual_owner is None or is_still) and await self.table.apply(writes.delete_unchanged(lease)):
                 log.info("lease of a former stream deleted", extra={"action": "lease_deleted", "shard": lease.key})
         if gone := due - {lease.stream for lease in scan.leases}:

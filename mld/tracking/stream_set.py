@@ -36,7 +36,7 @@ from mld.fleet.fleet import Fleet
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.metrics.registry import Metrics
-from mld.properties.settings import ShardSettings
+from mld.properties.settings import Settings
 from mld.shards.auditor import Auditor
 from mld.shards.cleanup import LeaseCleanup
 from mld.shards.detector import ShardDetector, ShardRows, ShardsListed
@@ -167,8 +167,7 @@ class TrackingNeeds:
     fleet: Fleet
     clock: Clock
     rng: Random
-    shards: ShardSettings
-    lease_duration_s: float
+    settings: Settings
     metrics: Metrics
     parents_changed: Signal
 
@@ -298,7 +297,7 @@ class TrackedStreams:
         works on a foreign table.
         """
         if not scan.is_empty:
-            return not self.needs.shards.skips_sync_if_leases_exist
+            return not self.needs.settings.shards.skips_sync_if_leases_exist
         return await leads()
 
     def _do_without_sync(self, scan: TableScan, error: StreamError) -> bool:
@@ -383,8 +382,8 @@ class TrackedStreams:
             opened.streams,
             clock,
             needs.rng,
-            backoff_s=needs.shards.list_backoff_s,
-            attempts_max=needs.shards.list_attempts_max,
+            backoff_s=needs.settings.shards.list_backoff_s,
+            attempts_max=needs.settings.shards.list_attempts_max,
             kind=opened.kind,
         )
         sync = ShardSync(
@@ -392,14 +391,14 @@ class TrackedStreams:
             detector,
             clock,
             initial=opened.initial,
-            ignore_unexpected_children=needs.shards.ignores_unexpected_children,
+            ignore_unexpected_children=needs.settings.shards.ignores_unexpected_children,
             metrics=metrics,
         )
         cleanup = LeaseCleanup(
             rows,
             detector,
             clock,
-            enabled=needs.shards.cleans_up,
+            enabled=needs.settings.shards.cleans_up,
             on_missing_child=lambda _: self._note_sync_due(stream),
             metrics=metrics,
         )
@@ -437,7 +436,7 @@ class TrackedStreams:
     async def _sync_when_due(self) -> None:
         while True:
             await self._has_sync_due.wait()
-            await self.needs.clock.sleep(self.needs.shards.sync_interval_s)
+            await self.needs.clock.sleep(self.needs.settings.shards.sync_interval_s)
             self._has_sync_due.clear()
             self._is_syncing = True
             for stream in [one for one in self._in_order() if one in self._sync_due]:

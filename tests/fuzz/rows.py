@@ -27,6 +27,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from mld.aws.wire.requests import decode, encode
+from mld.consumer.checkpoints import CheckpointRange
 from mld.core.errors import StartupError
 from mld.core.positions import SHARD_END
 from mld.core.stream_ids import StreamId
@@ -39,7 +40,6 @@ from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
 from mld.leases import rows, writes
-from mld.leases.checkpoints import CheckpointRange
 from mld.leases.lease import Throughput
 from mld.leases.rows import OwnAttribute
 from mld.leases.writes import request_of

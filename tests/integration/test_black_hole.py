@@ -24,11 +24,11 @@ from mld.leases.lease import Lease
 from mld.leases.validity import renewal_timeout_s
 from tests.support.blackhole import BlackHole
 from tests.support.servers import ACCOUNT, EmbeddedAws, make_client
+from tests.support.settings import rules
 
 pytestmark = pytest.mark.full
 
 LEASE_S = 10.0
-RENEW_S = LEASE_S / 3
 REQUEST_TIMEOUT_S = LEASE_S / 3
 READ_TIMEOUT_S = 60.0
 """For what comes before: the machine may be slow then."""
@@ -88,8 +88,7 @@ async def test_no_lease_is_lost_when_all_connections_are_forgotten(service: AwsS
             LoopClock(),
             Random(1),
             worker_id="w",
-            lease_duration_s=LEASE_S,
-            renew_interval_s=RENEW_S,
+            settings=rules(duration_s=LEASE_S).leases,
             new_token=lambda: str(uuid.uuid4()),
             on_change=lambda: changes.append(None),
         )

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from mld.core.clock import LoopClock
-from mld.core.periods import EPSILON_S, RENEWALS_PER_LEASE
+from mld.core.periods import EPSILON_S
 from mld.core.positions import TRIM_HORIZON
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
@@ -71,8 +71,7 @@ class FleetWorker:
             clock,
             rng,
             worker_id=worker_id,
-            lease_duration_s=LEASE_DURATION_S,
-            renew_interval_s=LEASE_DURATION_S / RENEWALS_PER_LEASE - EPSILON_S,
+            settings=rules["settings"],
             new_token=lambda: f"{worker_id}/{next(tokens)}",
             on_change=lambda: None,
         )

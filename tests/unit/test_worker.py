@@ -56,10 +56,12 @@ async def test_the_last_one_out_takes_down_only_what_nobody_may_use():
         async with fleet(1) as world:
             worker = world.start()
             await world.until(lambda world=world: len(world.recorder.actions) == 1)
-            sources = worker.worker._parts.sources
+            sources = worker.worker._sources
             one = sources._tracked[None]
             sources._tracked[None] = replace(one, opened=replace(one.opened, take_down=take_down))
-            worker.worker._parts = replace(worker.worker._parts, takes_down=True)
+            settings = worker.worker._settings
+            fanout, reader = replace(settings.fanout, deregister=True), replace(settings.reader, by_fan_out=True)
+            worker.worker._settings = replace(settings, fanout=fanout, reader=reader)
             if broken_rows:
                 world.dynamo.put_row(TABLE, {"leaseKey": {"S": "broken"}, "leaseCounter": {"N": "1"}})
             assert await worker.stop()

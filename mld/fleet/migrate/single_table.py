@@ -36,7 +36,6 @@ STAYING = frozenset({LOCK_KEY, TABLE_MIGRATION.key})
 """Rows that never leave the legacy coordinator table."""
 
 DEPLOYED_BAKE_S = 3600.0  # Java's
-REPORT_PERIOD_S = 30.0
 SUPPORT_AGE_S_MAX = 90.0  # Java's: three reports
 SUMMARY_AGE_S_MAX = 90.0  # an assigner that has failed for longer than a support code lasts knows nothing
 MOVED_TOGETHER_MAX = 25  # Java's; with the fence 51 of the 100 actions DynamoDB allows
@@ -186,7 +185,7 @@ def summarise(
     at: float,
     expired: Collection[str] = (),
     unproven: Collection[str] = (),
-    report_period_s: float = REPORT_PERIOD_S,
+    report_period_s: float,
 ) -> FleetSummary | None:
     """Return the summary of one load; None if it is not known yet who is alive.
 

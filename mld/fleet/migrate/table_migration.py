@@ -37,6 +37,9 @@ from mld.fleet.values import EntityType, FleetSnapshot, Place, TableStatus
 from mld.leases.lease import Lease
 from mld.leases.table_maker import LegacyTable
 from mld.metrics.registry import Metrics
+from mld.properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN
+from mld.properties.settings import Settings
+from mld.properties.values import MetadataLayout
 
 log = logging.getLogger(__name__)
 
@@ -123,32 +126,28 @@ class MigrationCompletedError(MldError):
 
 @dataclass(eq=False)
 class TableMigration:
-    """Where the fleet's rows live, and the leader's work to bring them into one table. `migrate` is the key
-    migrateAllEntitiesToLeaseTable, `create_legacy` says mld.metadataLayout=legacy.
+    """Where the fleet's rows live, and the leader's work to bring them into one table.
 
     `on_check` is the hook of the lock election. What is not known changes nothing.
     """
 
     states: StatesTable
     clock: Clock
+    settings: Settings
     _: KW_ONLY
     worker_id: str
-    lease_table: str
     coordinator: LegacyTable
     reports: LegacyTable
-    migrate: bool
-    complete_bake_s: float
-    create_legacy: bool = False
-    lease_duration_s: float = 10.0
-    report_period_s: float = single_table.REPORT_PERIOD_S
     metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
         operations = self.metrics.worker.operations
+        self._migrates = self.settings.fleet.migrates_to_lease_table
+        self._bake_s = min(max(self.settings.fleet.bake_s, BAKE_SECONDS_MIN), BAKE_SECONDS_MAX)
         self._counts, self._moves = operations.table_migration, operations.row_moves
         self._starts, self._versions = operations.table_migration_start, operations.fleet_versions
         self._first_seen: dict[str, tuple[int, float]] = {}
-        self.routes = Routes(self.lease_table)
+        self.routes = Routes(self.settings.lease_table.name)
         """Where the fleet's rows live now."""
         self._mover = RowMover(self.states, worker_id=self.worker_id, on_moved=lambda: self._moves.batches.note(1))
         self._move: asyncio.Task[None] | None = None
@@ -167,7 +166,7 @@ class TableMigration:
             return await self._start()
 
     async def _start(self) -> TableStatus:
-        if self.create_legacy:
+        if self.settings.fleet.metadata_layout is MetadataLayout.LEGACY:
             await self._ensure_legacy()
         routes = Routes(self.routes.lease_table)
         if await self.coordinator.exists():
@@ -176,7 +175,7 @@ class TableMigration:
         place = routes.coordinator
         row = None if place is None else await self.states.get(TABLE_MIGRATION, place)
         status = single_table.initial_status(
-            None if row is None else row.state, coordinator_table=routes.coordinator_table, migrate=self.migrate
+            None if row is None else row.state, coordinator_table=routes.coordinator_table, migrate=self._migrates
         )
         self.routes = replace(routes, at_start=status, live=status)
         log.info("rows of the fleet: %s", status.value, extra={"action": "table_status"})
@@ -234,7 +233,7 @@ class TableMigration:
             at=self.clock.monotonic(),
             expired=seen.expired,
             unproven=self._unproven(seen.leases),
-            report_period_s=self.report_period_s,
+            report_period_s=self.settings.fleet.report_period_s,
         )
         if summary is not None:
             self._versions.lowest_code.note(summary.lowest_code)
@@ -252,7 +251,7 @@ class TableMigration:
             lease.key
             for lease in leases
             if self._first_seen[lease.key][0] == lease.counter
-            and now - self._first_seen[lease.key][1] <= self.lease_duration_s
+            and now - self._first_seen[lease.key][1] <= self.settings.leases.duration_s
         }
 
     async def on_check(self, is_leader: bool) -> None:
@@ -288,12 +287,13 @@ class TableMigration:
             self._read_at = now
             self._counts.status.note(UNKNOWN if row is None else ORDINALS[row.state])
             self._count_fleet(self._summary)
-        self._enter(
-            single_table.refreshed_status(self.status, None if row is None else row.state, migrate=self.migrate)
-        )
+        self._enter(self._refreshed(None if row is None else row.state))
         if is_leader:
             await self._lead(row, place)
             self._counts.check.note(self.clock.monotonic() - now)
+
+    def _refreshed(self, stored: TableStatus | None) -> TableStatus:
+        return single_table.refreshed_status(self.status, stored, migrate=self._migrates)
 
     def _count_fleet(self, summary: FleetSummary | None) -> None:
         if summary is not None:
@@ -331,7 +331,7 @@ class TableMigration:
             self._summary,
             wall_ms=self._wall_ms(),
             now=self.clock.monotonic(),
-            complete_bake_s=self.complete_bake_s,
+            complete_bake_s=self._bake_s,
             legacy_keys=legacy_keys,
         )
 
@@ -354,7 +354,7 @@ class TableMigration:
             case Step.TO_DEPLOYED if row is not None:
                 self._stop_move()
                 if await self._update(row, TableStatus.DEPLOYED, place) and self.status is TableStatus.INIT:
-                    self._enter(single_table.refreshed_status(self.status, TableStatus.DEPLOYED, migrate=self.migrate))
+                    self._enter(self._refreshed(TableStatus.DEPLOYED))
             case Step.TO_PENDING if row is not None:
                 await self._update(row, TableStatus.PENDING, place)
             case Step.FINALISE if row is not None:

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mld.aws.host import HostReadError
+from mld.aws.host import HostReader, HostReadError
 from mld.core.clock import Clock
 from mld.fleet.values import CPU
 
@@ -235,16 +235,6 @@ CPUACCT_PATHS = (f"{CGROUP}/cpu/cpuacct.usage", f"{CGROUP}/cpuacct/cpuacct.usage
 """Usage of cgroup v1; the second where the two controllers are mounted apart."""
 
 
-class Host(Protocol):
-    """The machine, see `mld.aws.host.HostReader`. The reading methods raise HostReadError."""
-
-    async def exists(self, path: str) -> bool: ...
-
-    async def text(self, path: str) -> str: ...
-
-    async def document(self, url: str) -> Any: ...
-
-
 class LoadSource(Protocol):
     """One metric of this process's surroundings. Its first reading is only the base of the second."""
 
@@ -273,7 +263,7 @@ class ProcStatSource:
     name = PROC_STAT
     metric = CPU
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: HostReader) -> None:
         self._host = host
         self._before: ProcStat | None = None
 
@@ -291,7 +281,7 @@ class CgroupSource(ABC):
     name = "cgroup"
     metric = CPU
 
-    def __init__(self, host: Host, clock: Clock, *, needs_limit: bool) -> None:
+    def __init__(self, host: HostReader, clock: Clock, *, needs_limit: bool) -> None:
         self._host = host
         self._clock = clock
         self._needs_limit = needs_limit
@@ -363,7 +353,7 @@ class EcsSource:
     name = "ECS task metadata"
     metric = CPU
 
-    def __init__(self, host: Host, base: str) -> None:
+    def __init__(self, host: HostReader, base: str) -> None:
         self._host = host
         self._base = base.rstrip("/")
         self._online = 0
@@ -387,7 +377,7 @@ class EcsSource:
             raise LoadUnreadableError(str(error)) from error
 
 
-async def detect(host: Host, environ: Mapping[str, str], clock: Clock) -> LoadSource | None:
+async def detect(host: HostReader, environ: Mapping[str, str], clock: Clock) -> LoadSource | None:
     """Return the first source that can be read, None if there is none. Never raises for what it finds."""
     for source in await _candidates(host, environ, clock):
         try:
@@ -401,7 +391,7 @@ async def detect(host: Host, environ: Mapping[str, str], clock: Clock) -> LoadSo
     return None
 
 
-async def _candidates(host: Host, environ: Mapping[str, str], clock: Clock) -> list[LoadSource]:
+async def _candidates(host: HostReader, environ: Mapping[str, str], clock: Clock) -> list[LoadSource]:
     ecs_base = environ.get(ECS_V4)
     in_container = bool(ecs_base or environ.get(ECS_V3)) or await host.exists(EKS_TOKEN)
     ecs: list[LoadSource] = [EcsSource(host, ecs_base)] if ecs_base else []
@@ -421,14 +411,14 @@ def _readable(what: str) -> Iterator[None]:
         raise LoadUnreadableError(f"{what}: {error}") from error
 
 
-async def _text(host: Host, path: str) -> str:
+async def _text(host: HostReader, path: str) -> str:
     try:
         return await host.text(path)
     except HostReadError as error:
         raise LoadUnreadableError(str(error)) from error
 
 
-async def _cpus_in(host: Host, path: str) -> int:
+async def _cpus_in(host: HostReader, path: str) -> int:
     text = await _text(host, path)
     with _readable(path):
         return count_cpus(text)

@@ -226,13 +226,13 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "checkpoint_error_is_success",
         "a checkpoint that failed is answered as stored, and counts as stored",
         (
-            "consumer.shard_checkpoints",
+            "consumer.checkpoints",
             '            log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))\n'
             "            return CheckpointErrorName.DEPENDENCY\n",
             '            log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))\n',
         ),
         (
-            "consumer.shard_checkpoints",
+            "consumer.checkpoints",
             "            return CheckpointErrorName.THROTTLING\n",
             "            pass\n",
         ),
@@ -240,7 +240,11 @@ VARIANTS_2X: tuple[Variant, ...] = (
     _variant(
         "checkpoint_beyond_delivery",
         "a child may checkpoint what it never got",
-        ("leases.checkpoints", "        if not self.last <= position <= self.largest:\n", "        if False:\n"),
+        (
+            "consumer.checkpoints",
+            "        if not self.last <= position <= self.largest:\n",
+            "        if False:\n",
+        ),
     ),
     _variant(
         "old_range_for_new_child",
@@ -316,7 +320,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "sub_number_not_stored",
         "a checkpoint inside an aggregate covers all of it",
         (
-            "leases.checkpoints",
+            "consumer.checkpoints",
             "        return NoWrite() if position == self.last else Write(position)\n",
             "        position = Position(position.sequence, self.largest.sub)\n"
             "        return NoWrite() if position == self.last else Write(position)\n",

@@ -55,14 +55,14 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
         ),
         (
             "tracking.followed_streams",
-            "        now, wait_s = self.needs.clock.monotonic(), self.needs.shards.former_streams_wait_s\n",
-            "        now, wait_s = self.needs.clock.monotonic(), self.needs.shards.former_streams_wait_s\n"
+            "        now, wait_s = self.needs.clock.monotonic(), self.needs.settings.shards.former_streams_wait_s\n",
+            "        now, wait_s = self.needs.clock.monotonic(), self.needs.settings.shards.former_streams_wait_s\n"
             "        own = {one.label for one in await self.follower.read_wanted()}\n",
         ),
         (
             "tracking.followed_streams",
-            "                if leads and self.needs.shards.former_streams is FormerStreams.DELETE:\n",
-            "                if self.needs.shards.former_streams is FormerStreams.DELETE:\n",
+            "                if leads and self.needs.settings.shards.former_streams is FormerStreams.DELETE:\n",
+            "                if self.needs.settings.shards.former_streams is FormerStreams.DELETE:\n",
         ),
         needs="old lists",
     ),

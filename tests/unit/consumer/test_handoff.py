@@ -10,13 +10,14 @@ import pytest
 from mld.leases import writes
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.keeper import HANDOFF_TIMEOUT_S
 from mld.leases.lease import Lease
 from tests.support.fleet import TABLE, fleet, in_fleet
+from tests.support.settings import defaults
 from tests.twins.children import Recorder
 from tests.twins.dynamo import throttled
 from tests.virtual_time import virtual
 
+HANDOFF_TIMEOUT_S = defaults().leases.handoff_timeout_s
 SHARD_0 = "shardId-000000000000"
 SHARD_1 = "shardId-000000000001"
 RENEWAL_S = 10 / 3 - 0.025

@@ -14,6 +14,8 @@ from mld.fleet.report.reports_table import StoredReports
 from mld.fleet.values import LEASE_TABLE_KEY, Place
 from mld.leases import writes
 from mld.leases.lease import Lease
+from mld.properties.values import HeartbeatSetting
+from tests.support.settings import rules
 from tests.unit.leases.support import DURATION_S, TABLE, Worker, new_dynamo
 
 SETTLED_S = 150.0
@@ -70,8 +72,7 @@ def _heartbeat(dynamo, worker: Worker) -> HeartbeatWriter:
         LoopClock(),
         random.Random(worker.name),
         worker_id=worker.name,
-        lease_duration_s=DURATION_S,
-        interval_s=DURATION_S / 3,
+        settings=rules(duration_s=DURATION_S, heartbeat=HeartbeatSetting.WORKER).leases,
         leader=leader,
         java_peers=java_peers_of(dynamo, worker.table, table, LoopClock(), DURATION_S),
     )

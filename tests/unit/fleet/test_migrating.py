@@ -30,6 +30,8 @@ from mld.fleet.migrate.version_machine import START_ATTEMPTS_MAX, Components, Fl
 from mld.fleet.values import ClientVersion, Place, TableStatus
 from mld.leases.table_maker import LegacyTable, on_demand
 from mld.properties.values import ClientVersionConfig as Configured
+from mld.properties.values import MetadataLayout
+from tests.support.settings import rules
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, throttled
 from tests.virtual_time import run_virtual
 
@@ -104,13 +106,17 @@ class Bed:
         return TableMigration(
             StatesTable(service),
             self.clock,
+            replace(
+                rules(
+                    migrates_to_lease_table=migrate,
+                    bake_s=BAKE_S,
+                    metadata_layout=MetadataLayout.LEGACY if create_legacy else MetadataLayout.AUTO,
+                ),
+                lease_table=on_demand(LEASES.table),
+            ),
             worker_id=worker,
-            lease_table=LEASES.table,
             coordinator=LegacyTable(service, self.clock, on_demand(STATES.table), STATES.key),
             reports=LegacyTable(service, self.clock, on_demand(REPORTS.table), REPORTS.key),
-            migrate=migrate,
-            complete_bake_s=BAKE_S,
-            create_legacy=create_legacy,
         )
 
     async def started(self, worker: str = "w-1", *, migrate: bool = False) -> TableMigration:

@@ -13,11 +13,11 @@ from mld.core.clock import Clock, LoopClock
 from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.keeper import HANDOFF_TIMEOUT_S, LeaseKeeper
+from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeldLease
-from tests.support.settings import taking
+from tests.support.settings import defaults, rules, taking
 from tests.twins.dynamo import Fault, MemoryDynamo
 
 TABLE = "app"
@@ -37,7 +37,7 @@ class Worker:
         worker_id: str | None = None,
         seed: int = 0,
         clock: Clock | None = None,
-        handoff_timeout_s: float = HANDOFF_TIMEOUT_S,
+        handoff_timeout_s: float = defaults().leases.handoff_timeout_s,
         table_type: type[DynamoLeaseTable] = DynamoLeaseTable,
     ) -> None:
         clock = clock or LoopClock()
@@ -51,11 +51,9 @@ class Worker:
             clock,
             rng,
             worker_id=worker_id or name,
-            lease_duration_s=DURATION_S,
-            renew_interval_s=INTERVAL_S,
+            settings=rules(duration_s=DURATION_S, handoff_timeout_s=handoff_timeout_s).leases,
             new_token=lambda: f"{name}-{next(tokens)}",
             on_change=self._changed,
-            handoff_timeout_s=handoff_timeout_s,
         )
         self.taker = LeaseTaker(
             self.table,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mld.consumer.checkpoints import CheckpointRange, Illegal, NoWrite, Write
 from mld.core.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
-from mld.leases.checkpoints import CheckpointRange, Illegal, NoWrite, Write
 
 LAST, LARGEST = Position("100", 2), Position("200", 5)
 RUNNING = CheckpointRange.starting_at(LAST).deliver(LARGEST)
