@@ -15,8 +15,7 @@ from mld.core.streams import ChildBatch, FanOut, StreamKind, Streams, StreamSumm
 from mld.daemon.worker import Worker, WorkerSignals
 from mld.fleet.fleet import DetectLoad, Fleet, no_load
 from mld.leases.keeper import LeaseKeeper
-from mld.leases.lease import ShardStatus
-from mld.leases.packed_status import status_of
+from mld.leases.lease import ShardStatus, status_of
 from mld.leases.table import StoredTable
 from mld.leases.taker import LeaseTaker
 from mld.metrics.registry import Metrics
@@ -28,8 +27,7 @@ from mld.protocol.messages import StreamLabel
 from mld.retrieval import starting_points
 from mld.retrieval.buffer import Budget
 from mld.retrieval.reader_factory import Placement, ReaderShares, readers_of
-from mld.tracking.followed_streams import FollowedStreams
-from mld.tracking.follower import ListFollower, ListTable, WantedStream
+from mld.tracking.followed_streams import FollowedStreams, ListFollower, ListTable, WantedStream
 from mld.tracking.stream_list import ListedStream
 from mld.tracking.stream_rows import ConsumedStreams, VisibleTable
 from mld.tracking.stream_set import OpenedStream, TrackedStreams, TrackingNeeds

@@ -57,7 +57,7 @@ from mld.protocol.command import split_command
 from mld.protocol.messages import StreamLabel
 from mld.retrieval.reader_factory import LABELS, fan_out_of, kind_of, service_name, streams_port
 from mld.schemas.preparer import OpenedRegistry, registry_of
-from mld.tracking.follower import WantedStream
+from mld.tracking.followed_streams import WantedStream
 from mld.tracking.stream_list import ListedStream, account_and_name
 
 log = logging.getLogger(__name__)

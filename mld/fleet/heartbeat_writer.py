@@ -7,7 +7,7 @@ Rules: `leases.validity` says why it is safe, `heartbeats` what is written. What
     a Java worker is seen -> every lease is renewed by itself, the heartbeats go on until no lease rests on them, and
     end for good
 
-Each heartbeat also tells people how the covered shards are, as far as that fits (`leases.packed_status`).
+Each heartbeat also tells people how the covered shards are, as far as that fits (`leases.lease.pack`).
 
 A heartbeat that somebody else left under our id is a predecessor's, or a twin's: it is taken over only when it has
 stood still for a lease duration. Until then, and whenever there is no epoch, leases are renewed one by one.
@@ -44,8 +44,7 @@ from mld.fleet.report.reports_table import StoredReports
 from mld.fleet.tasks import BackgroundTasks
 from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, FleetSnapshot, Place
 from mld.leases.keeper import LeaseKeeper
-from mld.leases.lease import ShardStatus
-from mld.leases.packed_status import pack
+from mld.leases.lease import ShardStatus, pack
 from mld.leases.table import LeaseTable
 from mld.leases.validity import Heartbeat, may_be_applied, retry_delay_s
 from mld.metrics.registry import Metrics

@@ -7,7 +7,7 @@ Why it is safe: `leases.validity`. Nothing here concerns a fleet whose workers a
     fenced by <worker>                      its leases are being given to others; the epoch is over
     absent                                  this worker renews each lease
 
-`mldShards` beside it tells people how the covered shards are (`leases.packed_status`); nothing is decided by it.
+`mldShards` beside it tells people how the covered shards are (`leases.lease.pack`); nothing is decided by it.
 
 A leader that sees a Java worker tells each worker that sends heartbeats, by `mldStranger` on its report; the answer to
 the next heartbeat shows it. A Java leader tells nobody, so every such worker also looks at the leader's lock.

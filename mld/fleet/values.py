@@ -85,7 +85,7 @@ class WorkerReport:
     ends: Mapping[str, int] = field(default_factory=dict)
     """The workers that it has found dead lately, and when, in epoch seconds."""
     shards: bytes | None = None
-    """What it tells of the leases that its heartbeat covers (`leases.packed_status`)."""
+    """What it tells of the leases that its heartbeat covers (`leases.lease.pack`)."""
 
 
 @dataclass(frozen=True, slots=True)

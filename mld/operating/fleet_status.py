@@ -22,8 +22,7 @@ from mld.fleet.heartbeats import epoch_of
 from mld.fleet.leader.lock import LockRow, SeenLock
 from mld.fleet.report.reports import ReportRules, average, is_default, is_expired, newest_of_each
 from mld.fleet.values import WorkerReport
-from mld.leases.lease import Failing, Lease, ShardStatus
-from mld.leases.packed_status import unpack
+from mld.leases.lease import Failing, Lease, ShardStatus, unpack
 from mld.metrics.shard import ShardActivity, ShardMetrics
 from mld.operating.naming import names_of
 from mld.shards.graph import hole_steps, id_order

@@ -8,30 +8,195 @@ Promises: every record after the start is delivered at least once, and none befo
 after all records; errors are retried for ever. The checkpoint filter removes what comes twice around a renewal or a
 restart. Back-pressure: without room in the buffer nothing is taken from the subscription, which then stops reading its
 connection.
+
+`RegisteredConsumer`: the consumer of enhanced fan-out with which all readers of a worker subscribe.
+
+Rules: retrieval#consumer-registration. A consumer that is gone is registered again, and never ends a shard. There is a
+pause between attempts to register, and only the readers wait. With a configured ARN nothing is registered, and nothing
+described unless a subscription finds something missing.
+
+The first reader that asks finds or makes the consumer, for all; a failure is reported to all that ask within the next
+back-off. Only what was registered here can be deregistered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from random import Random
+from typing import TypeVar
 
 from mld.core.clock import Clock
 from mld.core.errors import (
     InvalidStreamArgumentError,
     PositionRefusedError,
     StreamError,
+    StreamInUseError,
     StreamNotFoundError,
+    StreamThrottledError,
     StreamUnavailableError,
 )
 from mld.core.positions import InitialPosition, Position
-from mld.core.streams import FanOut, Page, Subscription
+from mld.core.streams import FanOut, Page, StreamConsumer, Subscription
 from mld.metrics.shard import ShardMetrics
+from mld.properties.settings import FanOutSettings
 from mld.retrieval import starting_points, subscribing
 from mld.retrieval.buffer import Budget
 from mld.retrieval.reader import ShardReader
-from mld.retrieval.registration import RegisteredConsumer
 from mld.retrieval.subscribing import Course, SubscriptionReaction, Where
+
+T = TypeVar("T")
+
+ACTIVE = "ACTIVE"
+JITTER_S = 0.1
+"""Added at random to each pause, as Java does."""
+
+
+class RegisteredConsumer:
+    """The consumer that the settings name, or the one with `arn`, which wins and is used unchecked."""
+
+    def __init__(
+        self, fan_out: FanOut, clock: Clock, rng: Random, settings: FanOutSettings, *, arn: str | None
+    ) -> None:
+        self._fan_out = fan_out
+        self._clock = clock
+        self._rng = rng
+        self._name = settings.consumer_name
+        self._configured = arn
+        self._rules = settings
+        self._arn = arn
+        self._registered: str | None = None
+        self._finding = asyncio.Lock()
+        self._failure: StreamError | None = None
+        self._failed_s = 0.0
+
+    async def arn(self) -> str:
+        """Return its ARN. Raises StreamError; StreamNotFoundError only if the stream itself is missing."""
+        if self._arn is not None:
+            return self._arn
+        async with self._finding:
+            if self._arn is None:
+                self._arn = await self._found()
+            return self._arn
+
+    async def is_there(self, arn: str) -> bool:
+        """Return whether `arn` is still an ACTIVE consumer; if not, the next `arn` finds or makes another.
+
+        Raises StreamError if that cannot be told, if the stream is missing, or if a configured consumer is.
+        """
+        async with self._finding:
+            if arn != self._arn:
+                return False
+            try:
+                consumer = await self._fan_out.consumer(arn)
+            except StreamNotFoundError:
+                await self._fan_out.describe()
+                status = "gone"
+            else:
+                status = consumer.status
+            if status == ACTIVE:
+                return True
+            if self._configured is not None:
+                raise StreamInUseError(
+                    f"the consumer {arn} of fanoutConfig.consumerArn is {status}: register it, or remove the key"
+                )
+            logger.warning(
+                "the consumer %s is %s; it is looked for again", arn, status,
+                extra={"action": "consumer_missing", "consumer": arn, "status": status},
+            )  # fmt: skip
+            self._arn = None
+            return False
+
+    async def deregister(self) -> None:
+        """Undo the registration, if this object made it. A failure is logged, and the consumer stays."""
+        async with self._finding:
+            arn, self._registered = self._registered, None
+            if arn is None:
+                return
+            self._arn = self._configured
+            try:
+                await self._patiently(lambda: self._fan_out.deregister_consumer(arn), self._rules.register_attempts_max)
+            except StreamNotFoundError:
+                return
+            except StreamError as error:
+                logger.warning(
+                    "the consumer %s is not deregistered, AWS goes on billing it: %s", arn, error,
+                    extra={"action": "consumer_left", "consumer": arn},
+                )  # fmt: skip
+                return
+            logger.info("consumer %s deregistered", arn, extra={"action": "consumer_deregistered", "consumer": arn})
+
+    async def _found(self) -> str:
+        """Return the consumer's ARN: every reader asks; there is one attempt per back-off."""
+        age_s = self._clock.monotonic() - self._failed_s
+        if self._failure is not None and age_s < self._rules.backoff_s:
+            raise type(self._failure)(str(self._failure))
+        self._failure = None
+        try:
+            return await self._find_or_register()
+        except StreamError as error:
+            self._failure, self._failed_s = error, self._clock.monotonic()
+            raise
+
+    async def _find_or_register(self) -> str:
+        stream_arn = (await self._patiently(self._fan_out.describe, self._rules.summary_attempts_max)).arn
+        registered = False
+        try:
+            consumer = await self._patiently(
+                lambda: self._fan_out.consumer_named(stream_arn, self._name),
+                self._rules.describe_attempts_max,
+            )
+        except StreamNotFoundError:
+            registered = True
+            consumer = await self._but_never_missing(self._register(stream_arn))
+        if consumer.status != ACTIVE:
+            await self._but_never_missing(self._until_active(consumer.arn))
+        logger.info(
+            "consumer %s %s", consumer.arn, "registered" if registered else "found",
+            extra={"action": "consumer_registered" if registered else "consumer_found", "consumer": consumer.arn},
+        )  # fmt: skip
+        return consumer.arn
+
+    async def _register(self, stream_arn: str) -> StreamConsumer:
+        try:
+            made = await self._patiently(
+                lambda: self._fan_out.register_consumer(stream_arn, self._name), self._rules.register_attempts_max
+            )
+            self._registered = made.arn
+            return made
+        except StreamInUseError:  # another worker was faster
+            return await self._patiently(
+                lambda: self._fan_out.consumer_named(stream_arn, self._name),
+                self._rules.describe_attempts_max,
+            )
+
+    async def _until_active(self, arn: str) -> None:
+        status = ""
+        for _ in range(self._rules.describe_attempts_max):
+            consumer = await self._patiently(lambda: self._fan_out.consumer(arn), self._rules.describe_attempts_max)
+            status = consumer.status
+            if status == ACTIVE:
+                return
+            await self._clock.sleep(self._rules.backoff_s)
+        raise StreamInUseError(f"the consumer {arn} is still {status}")
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]], tries: int) -> T:
+        """Return the answer to `call`, retried while it is throttled. Raises all other errors."""
+        for _ in range(tries - 1):
+            try:
+                return await call()
+            except StreamThrottledError:
+                await self._clock.sleep(self._rules.backoff_s + self._rng.random() * JITTER_S)
+        return await call()
+
+    async def _but_never_missing(self, awaitable: Awaitable[T]) -> T:
+        """Treat "not found" as unavailable: the stream was there a moment ago, so the consumer is coming or going."""
+        try:
+            return await awaitable
+        except StreamNotFoundError as error:
+            raise StreamUnavailableError(str(error)) from error
+
 
 logger = logging.getLogger(__name__)
 

@@ -31,12 +31,11 @@ from mld.metrics.shard import ShardMetrics
 from mld.properties.settings import Settings
 from mld.properties.values import RetrievalMode
 from mld.retrieval.buffer import Budget
-from mld.retrieval.fanout import FanOutReader
+from mld.retrieval.fanout import FanOutReader, RegisteredConsumer
 from mld.retrieval.pacing import Pacing, beat_of
 from mld.retrieval.polling import PollingReader
 from mld.retrieval.rawpage import page_of, page_of_event
 from mld.retrieval.reader import ShardReader
-from mld.retrieval.registration import RegisteredConsumer
 from mld.retrieval.subscribing import YIELD_S
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from typing import Any
 
 from mld.aws.counted import CountedService
 from mld.core.clock import LoopClock
-from mld.leases.packed_status import status_of
+from mld.leases.lease import status_of
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import FetchResult
 from mld.protocol.messages import Record

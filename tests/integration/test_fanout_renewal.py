@@ -18,10 +18,9 @@ from mld.core.clock import LoopClock
 from mld.core.positions import TRIM_HORIZON, InitialPosition
 from mld.retrieval import subscribing
 from mld.retrieval.buffer import Budget
-from mld.retrieval.fanout import FanOutReader
+from mld.retrieval.fanout import FanOutReader, RegisteredConsumer
 from mld.retrieval.rawpage import page_of, page_of_event
 from mld.retrieval.reader import Records
-from mld.retrieval.registration import RegisteredConsumer
 from tests.integration.world import MakeWorld, World
 from tests.support.fleet import settings_of
 from tests.support.patience import PATIENCE_S

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mld.core.streams import StreamSummary
 from mld.daemon.assembly import SourcePorts, StreamPorts
-from mld.tracking.follower import WantedStream
+from mld.tracking.followed_streams import WantedStream
 from mld.tracking.stream_list import ListedStream
 
 

@@ -154,7 +154,6 @@ PURE = (
     "mld/leases/rows.py",
     "mld/leases/writes.py",
     "mld/leases/take_plan.py",
-    "mld/leases/packed_status.py",
     "mld/fleet/membership.py",
     "mld/fleet/leader/lock.py",
     "mld/fleet/heartbeats.py",

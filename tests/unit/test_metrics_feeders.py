@@ -38,7 +38,7 @@ from mld.properties.values import MetricsLevel, SchemaMode
 from mld.schemas.preparer import SchemaPreparer
 from mld.schemas.registry import SchemaRegistry
 from mld.serving.daemon_status import DaemonStatus, StatusParts
-from mld.tracking.follower import WantedStream
+from mld.tracking.followed_streams import WantedStream
 from mld.views.datums import ALL_DIMENSIONS, OPERATION, Wanted, take_datums
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet
 from tests.support.kpl import User, aggregate, sealed

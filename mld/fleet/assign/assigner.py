@@ -19,9 +19,14 @@ business (`takeover`). Differences from Java:
 It never writes without a condition, and reads leadership again before it writes. A refused write means that somebody
 was quicker; the next run sees what became of the row.
 
-`Leadership`: what one leadership of the assigner remembers from run to run, and what it decides by that. Pure.
+`Leadership`: what one leadership remembers from run to run, and what it decides by that
+(coordination#restraint-while-alone, coordination#stepping-down).
 
-Rules: coordination#assignment-runs, coordination#restraint-while-alone, coordination#stepping-down.
+`MoveWriter`: writes decided moves, one conditional UpdateItem each, a few at a time. Rules:
+coordination#assignment-writes, coordination#take-over-writes. No retries: a refused move was overtaken, one with
+an unknown outcome is seen by the next run. An expired lease is moved only as it was seen (Java asks for its owner
+alone, and may take a lease that has just been renewed after all); one that a heartbeat stood for also only after its
+owner was fenced (`leases.validity`).
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Protocol, TypeVar
@@ -37,20 +42,145 @@ from typing import Protocol, TypeVar
 from mld.core.clock import Clock, millis_since, wait_for_event
 from mld.core.error_boundary import contained, survived
 from mld.core.errors import MldError
-from mld.core.turns import in_turns
+from mld.core.turns import a_few_at_a_time, in_turns
 from mld.fleet.assign.assignment import Plan, decide, shuffling
-from mld.fleet.assign.loads import Why, live_workers, reports_among
-from mld.fleet.assign.move_writer import Fence, MoveWriter, OnAssigned
+from mld.fleet.assign.loads import Move, Why, live_workers, reports_among
 from mld.fleet.assign.observations import Observations, expired_keys
 from mld.fleet.heartbeats import heartbeats_among
 from mld.fleet.membership import TRACE_S, FleetMembership
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
+from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseTable, TableScan
+from mld.leases.table import LeaseTable, Refusal, TableScan
 from mld.metrics.registry import Metrics
 from mld.properties.settings import Settings
+
+log = logging.getLogger(__name__)
+
+Fence = Callable[[str, str | None, Collection[str]], Awaitable[bool]]
+"""(owner, its heartbeat as observed, marks of its leases) -> whether they may be given to others now."""
+OnAssigned = Callable[[tuple[str, ...]], None]
+"""Hears of leases that come to ourselves, at once or by a handoff."""
+
+
+@dataclass(slots=True)
+class Written:
+    """What became of some moves. `errors` are outcomes unknown."""
+
+    done: dict[str, Lease] = field(default_factory=dict)
+    """The rows as they are now."""
+    refused: int = 0
+    errors: list[Exception] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class MoveWriter:
+    """Writes moves and tells `observations` of them. `on_assigned` hears of the leases that come to ourselves."""
+
+    table: LeaseTable
+    observations: Observations
+    clock: Clock
+    worker_id: str
+    on_assigned: OnAssigned
+    fence: Fence
+
+    async def write(self, moves: Sequence[Move], *, counter_matters: bool = False) -> Written:
+        """Write all of them; errors are collected, so that one lease does not cost the others.
+
+        `counter_matters`: leave any lease alone that was written since it was read, not just the expired ones.
+        """
+        written = Written()
+        moves = await self._without_living(moves, written)
+
+        async def write_one(move: Move) -> None:
+            try:
+                answer = await self.table.apply(_write_of(move, counter_matters=counter_matters))
+            except Exception as error:  # whoever asked fails with it when all writes have ended
+                failure = survived(error, "moving a lease", move.lease.key)
+                written.errors.append(failure)
+                log.debug("%s not moved: %s", move.lease.key, failure, extra=_fields("lease_move_failed", move))
+            else:
+                self._settle(move, answer, written)
+
+        await a_few_at_a_time(write_one, moves)
+        mine = tuple(sorted(key for key, lease in written.done.items() if lease.owner == self.worker_id))
+        if mine:
+            self.on_assigned(mine)
+        return written
+
+    async def _without_living(self, moves: Sequence[Move], written: Written) -> Sequence[Move]:
+        """Return the moves that may be made: of expired leases with marks only those whose owners could be fenced."""
+        marks: dict[str, set[str]] = {}
+        for move in moves:
+            if _needs_fence(move):
+                marks.setdefault(move.lease.actual_owner or "", set()).add(move.lease.heartbeat or "")
+        living: set[str] = set()
+
+        async def fence(owner: str) -> None:
+            try:
+                if not await self.fence(owner, self.observations.heartbeat_of(owner), marks[owner]):
+                    living.add(owner)
+            except Exception as error:
+                living.add(owner)
+                written.errors.append(survived(error, "fencing a worker"))
+
+        await a_few_at_a_time(fence, sorted(marks))
+        if not living:
+            return moves
+        left = [move for move in moves if not (_needs_fence(move) and move.lease.actual_owner in living)]
+        written.refused += len(moves) - len(left)
+        return left
+
+    def _settle(self, move: Move, answer: Lease | Refusal, written: Written) -> None:
+        if isinstance(answer, Refusal):
+            written.refused += 1
+            log.debug("%s not moved: %s", move.lease.key, answer.why, extra=_fields("lease_move_refused", move))
+            return
+        now = self.clock.monotonic()
+        if move.graceful:
+            self.observations.handoff_begun(answer, now)
+        else:
+            self.observations.assigned(answer, now)
+        written.done[move.lease.key] = answer
+        log.debug(
+            "lease %s goes from %s to %s (%s)",
+            move.lease.key,
+            move.lease.actual_owner or "nobody",
+            move.to_worker,
+            move.why.value,
+            extra=_fields("lease_moved", move),
+        )
+
+
+def _write_of(move: Move, *, counter_matters: bool) -> writes.RowWrite:
+    if move.graceful:
+        return writes.begin_handoff(move.lease, move.to_worker)
+    if counter_matters or _is_from_silent(move):
+        return writes.assign_expired(move.lease, move.to_worker)
+    return writes.assign(move.lease, move.to_worker)
+
+
+def _is_from_silent(move: Move) -> bool:
+    """Return whether the lease has an owner, who may have renewed it since it was read and then keeps it."""
+    return move.why is Why.EXPIRED and move.lease.actual_owner is not None
+
+
+def _needs_fence(move: Move) -> bool:
+    return _is_from_silent(move) and move.lease.heartbeat is not None
+
+
+def _fields(action: str, move: Move) -> dict[str, object]:
+    return {
+        "action": action,
+        "shard": move.lease.key,
+        "from_worker": move.lease.actual_owner,
+        "to_worker": move.to_worker,
+        "why": move.why.value,
+        "graceful": move.graceful,
+    }
+
 
 FAILED_RUNS_MAX = 3
 ALONE_S = 5.0  # two captures before a first report, and the start of a worker
@@ -107,7 +237,6 @@ def _others_were_here(alone: str, seen: FleetSnapshot, wall_s: float) -> bool:
     return any(report.worker != alone and (report.updated_at_s or 0) > since for report in seen.reports)
 
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOAD_ATTEMPTS = 2

@@ -24,9 +24,8 @@ from mld.core.error_boundary import survived
 from mld.core.errors import TableUnavailableError
 from mld.core.periods import LOOK_PERIOD_S
 from mld.core.turns import in_turns
-from mld.fleet.assign.assigner import Reports
+from mld.fleet.assign.assigner import Fence, MoveWriter, Reports, Written
 from mld.fleet.assign.loads import Move, Why, reports_among
-from mld.fleet.assign.move_writer import Fence, MoveWriter, Written
 from mld.fleet.assign.takeover import Takeover
 from mld.fleet.heartbeats import heartbeats_among
 from mld.fleet.membership import FleetMembership

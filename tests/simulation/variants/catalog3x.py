@@ -163,7 +163,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "takes_over_without_counter",
         "the failover watcher takes a silent lease whatever has happened to it since it looked",
         (
-            "fleet.assign.move_writer",
+            "fleet.assign.assigner",
             "    if counter_matters or _is_from_silent(move):\n",
             "    if not counter_matters and _is_from_silent(move):\n",
         ),

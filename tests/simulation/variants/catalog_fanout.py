@@ -36,7 +36,7 @@ VARIANTS_FAN_OUT: tuple[Variant, ...] = (
     _variant(
         "gone_consumer_is_kept",
         "a consumer that is not there any more is never looked for again",
-        ("registration", "            self._arn = None\n            return False\n", "            return False\n"),
+        ("fanout", "            self._arn = None\n            return False\n", "            return False\n"),
     ),
     _variant(
         "silence_is_trusted",

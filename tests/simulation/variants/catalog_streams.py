@@ -25,7 +25,7 @@ VARIANTS_STREAMS: tuple[Variant, ...] = (
     _variant(
         "former_stream_is_not_remembered",
         "a stream that comes back to the list is not compared with what the list says of it as a former one",
-        ("tracking.follower", "        known = newest.get(name)\n", "        known = None\n"),
+        ("tracking.followed_streams", "        known = newest.get(name)\n", "        known = None\n"),
         needs="returns",
     ),
     _variant(

@@ -13,8 +13,8 @@ from mld.core.errors import StartupError, TableUnavailableError
 from mld.core.positions import TRIM_HORIZON
 from mld.core.turns import finish
 from mld.fleet import heartbeats
+from mld.fleet.assign.assigner import MoveWriter
 from mld.fleet.assign.loads import Move, Why
-from mld.fleet.assign.move_writer import MoveWriter
 from mld.fleet.assign.observations import Observations
 from mld.fleet.heartbeat_writer import HeartbeatTable
 from mld.fleet.report import reports

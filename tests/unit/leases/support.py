@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from mld.core.clock import Clock, LoopClock
+from mld.core.periods import renew_interval_s
 from mld.core.positions import TRIM_HORIZON
 from mld.leases import writes
 from mld.leases.dynamodb import DynamoLeaseTable
@@ -22,7 +23,7 @@ from tests.twins.dynamo import Fault, MemoryDynamo
 
 TABLE = "app"
 DURATION_S = 10.0
-INTERVAL_S = 3.308
+INTERVAL_S = renew_interval_s(DURATION_S)
 REQUEST_TIMEOUT_S = 3.0
 
 

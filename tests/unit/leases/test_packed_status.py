@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.core.turns import finish
-from mld.leases import packed_status
-from mld.leases.lease import ShardStatus
-from mld.leases.packed_status import ACTIVITIES, COARSE_LAGS_MS, COARSE_STEP, HEAD_BYTES, Form, unpack
+from mld.leases import lease
+from mld.leases.lease import ACTIVITIES, COARSE_LAGS_MS, COARSE_STEP, HEAD_BYTES, Form, ShardStatus, unpack
 from mld.metrics.shard import ShardActivity
 
 NOW_S = 1_763_661_600
@@ -32,7 +31,7 @@ def told_of(statuses: dict[str, ShardStatus | None]) -> set[str]:
 
 
 def pack(statuses: dict[str, ShardStatus | None], room: int = AMPLE) -> bytes | None:
-    return finish(packed_status.pack(statuses, NOW_S, room))
+    return finish(lease.pack(statuses, NOW_S, room))
 
 
 def shards(count: int) -> dict[str, ShardStatus | None]:
@@ -111,20 +110,20 @@ def test_other_leases_than_those_told_of_are_unknown() -> None:
 
 @given(st.binary(max_size=40), st.lists(st.text(), max_size=10, unique=True))
 def test_damage_is_unknown(packed: bytes, keys: list[str]) -> None:
-    for status in unpack(packed_status._digest(sorted(keys)) + packed, keys).values():
+    for status in unpack(lease._digest(sorted(keys)) + packed, keys).values():
         assert status.activity in ACTIVITIES
-    assert unpack(packed, keys) == {} or packed[:4] == packed_status._digest(sorted(keys))
+    assert unpack(packed, keys) == {} or packed[:4] == lease._digest(sorted(keys))
 
 
 def test_a_compressed_value_cannot_blow_up_its_reader() -> None:
     packed = pack(shards(1000), 100)
     assert packed is not None
-    bomb = packed[:HEAD_BYTES] + packed_status.zlib.compress(bytes(50_000_000))
+    bomb = packed[:HEAD_BYTES] + lease.zlib.compress(bytes(50_000_000))
     assert unpack(bomb, list(shards(1000))) == {}
 
 
 def test_a_clock_that_is_far_off_is_no_error() -> None:
     for wall_s in (-5, 2**40):
-        packed = finish(packed_status.pack(shards(1), wall_s, AMPLE))
+        packed = finish(lease.pack(shards(1), wall_s, AMPLE))
         assert packed is not None
         assert unpack(packed, list(shards(1))).keys() == shards(1).keys()

@@ -11,8 +11,7 @@ from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.core.turns import finish
 from mld.fleet.leader.lock import DamagedLock, LockRow, SeenLock
 from mld.fleet.values import WorkerReport
-from mld.leases.lease import Failing, Lease, ShardStatus
-from mld.leases.packed_status import pack
+from mld.leases.lease import Failing, Lease, ShardStatus, pack
 from mld.operating.fleet_status import (
     FleetStatus,
     NoStreamError,

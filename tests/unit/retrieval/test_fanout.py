@@ -18,10 +18,9 @@ from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPositi
 from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
 from mld.retrieval import subscribing
 from mld.retrieval.buffer import Budget
-from mld.retrieval.fanout import EVENTS_MAX, OPEN_TIMEOUT_S, FanOutReader
+from mld.retrieval.fanout import EVENTS_MAX, OPEN_TIMEOUT_S, FanOutReader, RegisteredConsumer
 from mld.retrieval.pacing import ENDS_WITHOUT_CHILDREN_MAX
 from mld.retrieval.reader import Delivery, EndOfShard, Records, ShardMissing
-from mld.retrieval.registration import RegisteredConsumer
 from mld.retrieval.starting_points import LATEST_MARGIN_S
 from tests.support.fleet import settings_of
 from tests.support.pages import page_with, records_of
