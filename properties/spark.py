@@ -90,6 +90,8 @@ def _of_catalog(prefix: str, catalog: str, given: Mapping[str, str], conf: Mappi
         )
 
 
+# --- keys ------------------------------------------------------------------------------------------------------------
+
 PROGRAM = "mld-spark"
 PREFIX = "mld.spark."
 REGISTRY = "registry"

@@ -45,6 +45,9 @@ from mld.properties.credentials import AssumeRole, CredentialsChain, Provider, P
 
 logger = logging.getLogger(__name__)
 
+
+# --- keys that are kept ----------------------------------------------------------------------------------------------
+
 RENEW_BEFORE_S = 15 * 60.0
 """Providers hand out new keys a quarter of an hour or more before the old ones expire; botocore begins then, too."""
 RENEW_AT_SHARE = 0.5
@@ -222,6 +225,8 @@ def _text_of(known: _Kept) -> str:
     assert known.expiry_s is not None, "only these are renewed"
     return f"{datetime.fromtimestamp(known.expiry_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
+
+# --- providers -------------------------------------------------------------------------------------------------------
 
 STS_CONNECT_TIMEOUT_S = 5
 STS_READ_TIMEOUT_S = 10

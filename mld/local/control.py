@@ -59,6 +59,9 @@ if TYPE_CHECKING:
     from mld.local.server import EmbeddedServer
 
 
+# --- faults ----------------------------------------------------------------------------------------------------------
+
+
 class FaultError(ValueError):
     """A fault that cannot be understood."""
 
@@ -162,6 +165,8 @@ class FaultPlan:
                 return fault
         return None
 
+
+# --- controls --------------------------------------------------------------------------------------------------------
 
 PREFIX = "/_mld/"
 CONTENT_TYPE = "application/json"

@@ -34,6 +34,8 @@ from struct import Struct
 from typing import Any, BinaryIO
 from uuid import UUID
 
+# --- frames ----------------------------------------------------------------------------------------------------------
+
 HEADER_BYTES = 18
 VERSION = 3
 PLAIN, ZLIB = 0, 5
@@ -73,6 +75,9 @@ def inflated(payload: bytes) -> bytes:
     if not inflater.eof:
         raise UndecodableError("its zlib stream is cut off")
     return found
+
+
+# --- Avro ------------------------------------------------------------------------------------------------------------
 
 
 def avro_decoder(definition: str) -> Callable[[bytes], bytes]:
@@ -132,6 +137,8 @@ def _instant(value: datetime) -> str:
         return value.isoformat()
     return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
+
+# --- the process -----------------------------------------------------------------------------------------------------
 
 REQUEST = Struct(">cHI")
 """SCHEMA or PAYLOAD, the schema's number (0: none) with ZLIB_BIT where it is compressed, and how many bytes follow."""

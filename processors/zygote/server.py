@@ -31,6 +31,8 @@ from mld.processors.zygote.stub import version_of
 from mld.protocol import forking, meeting
 from mld.protocol.forking import Request
 
+# --- may it fork? ----------------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -92,6 +94,8 @@ def _has_children() -> bool:
     except ChildProcessError:
         return False
 
+
+# --- the server ------------------------------------------------------------------------------------------------------
 
 IDLE_S = 60.0  # without children: a shard that comes back soon finds a warm server, a worker without shards its memory
 REQUEST_TIMEOUT_S = 5.0  # from connecting to the end of the request, which is sent at once

@@ -174,6 +174,8 @@ async def _exec(command: Sequence[str]) -> Process:
     return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True)
 
 
+# --- the lease -------------------------------------------------------------------------------------------------------
+
 SHARD_END = "SHARD_END"
 SUB_MAX = 2**63 - 1
 """The daemon's bound, as sub-sequence numbers are a `long` in Java."""
@@ -238,6 +240,8 @@ def _place(sequence: str, sub: int) -> Place | None:
         return (0, _SENTINELS[sequence], sub)
     return (0, int(sequence), sub) if _NUMBER.fullmatch(sequence) else None
 
+
+# --- the session -----------------------------------------------------------------------------------------------------
 
 SCHEMA_URN = "urn:mld:protocol:"
 

@@ -28,6 +28,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from mld.aws.wire.answers import Answer, Incoming, NothingSentBackError
 
+# --- proxies ---------------------------------------------------------------------------------------------------------
+
 HEAD_BYTES_MAX = 64 * 1024
 """Of the answer to CONNECT; some proxies send a page with a refusal, which is not read."""
 REASON_CHARACTERS_MAX = 100
@@ -87,6 +89,9 @@ def open_tunnel(to_proxy: socket.socket, proxy: Proxy, host: str, port: int, *, 
     to_proxy.settimeout(timeout_s)
 
 
+# --- turns -----------------------------------------------------------------------------------------------------------
+
+
 class Turn:
     """A lock that knows for how long it was taken."""
 
@@ -135,6 +140,8 @@ class TurnWatch:
         self.begin()
         return (self._taken_s - taken_s) / max(self._begun_s - begun_s, 1e-6)
 
+
+# --- connections -----------------------------------------------------------------------------------------------------
 
 READ_BYTES = 64 * 1024
 PART_BYTES = 128 * 1024

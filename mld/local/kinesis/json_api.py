@@ -25,6 +25,8 @@ from mld.local.kinesis.stream_state import Consumer, Stream
 from mld.local.kinesis.subscription import ShardSubscription, hash_range_json, page_json
 from mld.local.kinesis.tokens import account_of_token, decode_name, encode_name
 
+# --- reading requests ------------------------------------------------------------------------------------------------
+
 NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 SEQUENCE_NUMBER = re.compile(r"0|[1-9][0-9]{0,128}")
 HASH_KEY = re.compile(r"0|[1-9][0-9]{0,38}")
@@ -162,6 +164,8 @@ class OperationRequest:
 def _camel(key: str) -> str:
     return key[:1].lower() + key[1:]
 
+
+# --- operations ------------------------------------------------------------------------------------------------------
 
 Fields = dict[str, Any]
 KinesisFinder = Callable[[str | None], Kinesis]

@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
 from mld.aws.wire.frames import FrameStream
-
-
-def answer(body: bytes, *headers: str, status: str = "200 OK", length: bool = True) -> bytes:
-    lines = [f"HTTP/1.1 {status}", *headers, *([f"content-length: {len(body)}"] if length else []), "", ""]
-    return "\r\n".join(lines).encode() + body
+from tests.unit.aws.test_wire import answer
 
 
 def chunked(body: bytes) -> bytes:

@@ -20,14 +20,11 @@ from mld.aws.wire.loop_connection import BODY_BYTES_MAX, LoopConnection
 from mld.aws.wire.places import IDLE_MAX_S, Places, PlacesClosedError, WirePlace
 from tests.support.certificates import write_certificate
 from tests.support.patience import PATIENCE_S
+from tests.unit.aws.test_wire import answer
 
 NEVER_S = 3600.0
 SOON_S = 0.001
 REQUEST = b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n"
-
-
-def answer(body: bytes, *headers: str) -> bytes:
-    return "\r\n".join(["HTTP/1.1 200 OK", f"Content-Length: {len(body)}", *headers, "", ""]).encode() + body
 
 
 # --- on a connection -------------------------------------------------------------------------------------------------
