@@ -1,4 +1,4 @@
-"""Record processors on Amazon's own libraries, unmodified: the commands that start them."""
+"""Record processors on libraries of others, Amazon's above all, unmodified: the commands that start them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from pathlib import Path
 
 from tests.support import fetch_kclpy
 from tests.support.fetch_kclrb import ruby_command
-from tests.support.fetch_sdks import node_packages
+from tests.support.fetch_sdks import node_packages, rust_child
 from tests.support.servers import find_node, require
 
 CHILDREN = Path(__file__).resolve().parents[1] / "conformance" / "children"
 PYTHONS = ("v1", "v2", "v3")
-OTHERS = ("node", "ruby")
+OTHERS = ("node", "ruby", "rust")
+KEYLESS = {"rust"}
+"""Their records have no names of streams and schemas."""
+PANICKING = {"rust"}
+"""They end with status 101 when their input ends."""
 
 
 def command_of(kind: str) -> list[str] | None:
@@ -25,6 +29,10 @@ def command_of(kind: str) -> list[str] | None:
         node, packages = find_node(), node_packages()
         require(node is not None and (packages / "node_modules" / "aws-kcl").is_dir(), "aws-kcl for Node.js")
         return [str(node), str(CHILDREN / "unchanged.js"), str(packages)]
+    if kind == "rust":
+        child = rust_child()
+        require(child.is_file(), "the child on the crate kcl of Rust")
+        return [str(child)]
     kclpy = fetch_kclpy.installed()
     require(kclpy is not None, "amazon_kclpy")
     return ["env", f"PYTHONPATH={kclpy}", sys.executable, str(CHILDREN / "unchanged.py"), kind]
