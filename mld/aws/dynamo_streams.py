@@ -156,7 +156,8 @@ class DynamoDBStreams:
         count = RECORDS_MAX if limit is None else min(limit, RECORDS_MAX)
         params: dict[str, Any] = {"ShardIterator": place.token, "Limit": count}
         with stream_errors(self._arn):
-            read = partial(self._read, place=place)
+            asked_at_s, wall_s = self._clock.monotonic(), self._clock.wall()
+            read = partial(self._read, place=place, asked_at_s=asked_at_s, wall_s=wall_s)
             page = await self._service.fetch("GetRecords", params, read, timeout_s=RECORDS_TIMEOUT_S)
         if page.next_iterator is None:
             children = await self._children_of(place.shard_id)
@@ -218,8 +219,10 @@ class DynamoDBStreams:
         with stream_errors(self._arn):
             return await self._service.call(operation, dict(params), timeout_s=timeout_s)
 
-    def _read(self, body: bytes, *, place: ChangePlace) -> Page:
-        """Make a page of an answer. Called in a thread, for an item may take a tenth of a second."""
+    def _read(self, body: bytes, *, place: ChangePlace, asked_at_s: float, wall_s: float) -> Page:
+        """Make a page of an answer. Called in a thread, for an item may take a tenth of a second. The clock is the
+        loop's, so the page is told when it was asked for.
+        """
         try:
             answer = json.loads(body)
             if not isinstance(answer["Records"], list):
@@ -232,11 +235,11 @@ class DynamoDBStreams:
             beside: dict[str, Any] = {}
             if answer["Records"]:
                 place = ChangePlace(place.shard_id, place.token, None if records else place.since_s)
-                age_s = self._clock.wall() - created_s(answer["Records"][-1])
+                age_s = wall_s - created_s(answer["Records"][-1])
                 beside["MillisBehindLatest"] = max(1, round(age_s * 1000))
             else:
-                place = place.after_nothing(now := self._clock.monotonic())
-                if place.is_tip(now) or following is None:
+                place = place.after_nothing(asked_at_s)
+                if place.is_tip(asked_at_s) or following is None:
                     beside["MillisBehindLatest"] = 0
             if following is not None:
                 beside["NextShardIterator"] = str(replace(place, token=following))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -48,7 +49,9 @@ def record(number: int, created_s: float) -> dict[str, Any]:
 
 
 class ScriptedService:
-    """Answers each operation from its list, in order; an answer may be an error."""
+    """Answers each operation from its list, in order; an answer may be an error. Pages are made in a thread, as those
+    of the real services are on a new connection.
+    """
 
     def __init__(self, **answers: list[Any]) -> None:
         self.answers = answers
@@ -62,7 +65,9 @@ class ScriptedService:
         return answer
 
     async def fetch(self, operation: str, params: dict[str, Any], read: Callable[[bytes], Any], **_: Any) -> Any:
-        return read(json.dumps(await self.call(operation, params)).encode())
+        body = json.dumps(await self.call(operation, params)).encode()
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(read, body).result()
 
 
 def streams_over(service: ScriptedService) -> tuple[DynamoDBStreams, VirtualClock]:
