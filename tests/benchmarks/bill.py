@@ -204,8 +204,7 @@ def total(costs: Costs) -> Cost:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 TOTALS_HEAD = (
-    "| Leases | Workers | | Requests per hour | Read units | Write units | Price in write units | of it heartbeats "
-    "| per lease-hour | per worker-hour without heartbeats |"
+    "| Leases | Workers | | Requests per hour | Read units | Write units | Price in write units | of it heartbeats |"
 )
 DETAILS_HEAD = "| Purpose | Requests per hour | Read units | Write units | Java: requests | read units | write units |"
 
@@ -214,10 +213,9 @@ def totals_rows(leases: int, workers: int, kinds: Mapping[str, Costs]) -> list[s
     rows = []
     for name, costs in kinds.items():
         whole = total(costs)
-        rest = whole.price - costs[HEARTBEATS].price
         figures = (whole.requests, whole.read_units, whole.write_units, whole.price, costs[HEARTBEATS].price)
         cells = (f"{leases:,}", str(workers), name, *(f"{value:,.0f}" for value in figures))
-        rows.append(f"| {' | '.join(cells)} | {whole.price / leases:,.0f} | {rest / workers:,.0f} |")
+        rows.append(f"| {' | '.join(cells)} |")
     return rows
 
 

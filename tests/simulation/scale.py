@@ -14,7 +14,6 @@ import logging
 import resource
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -35,15 +34,11 @@ TAKEN = (
     "| Workers | Shards | Step | All held after s | At rest after s | Moves | Refused writes | Read units "
     "| Write units | Most writes in a second | Leases per worker | Real s | MB |"
 )
-DOUBLED = (
-    "| Rules of the first hundred | Rules of the second hundred | First hundred: leases (per worker) "
-    "| Second hundred: leases (per worker) | At rest after s | Moves | Moves to equal halves at least | Real s |"
-)
 GIVEN = (
     "| Decider | Workers | Leases | Step | All renewed after s | At rest after s | Moves | Leases per worker "
     "| Lowest load | Highest load | Workers within 10 % | Read units | Write units |"
 )
-MARKS = {TAKEN: "measured", DOUBLED: "measured", GIVEN: "measured 3.x"}
+MARKS = {TAKEN: "measured", GIVEN: "measured 3.x"}
 """Which part of the page a table is in, by its head."""
 Print: TypeAlias = Callable[[str], None]
 Case: TypeAlias = Callable[[Print], Coroutine[None, None, None]]
@@ -52,19 +47,15 @@ Case: TypeAlias = Callable[[Print], Coroutine[None, None, None]]
 # --- cases -----------------------------------------------------------------------------------------------------------
 
 
-async def cold_start(say: Print, *, workers: int, shards: int) -> None:
-    say(_taken("cold start", await (fleet := Fleet(shards, SEED)).settle(lambda: fleet.start(workers, rules=EVEN))))
-
-
-async def taken(say: Print, *, workers: int, shards: int, even: bool = True) -> None:
+async def taken(say: Print, *, workers: int, shards: int) -> None:
     """A cold start, then 10 % more workers, then a third of them lost at the same moment."""
-    fleet, rules, kind = Fleet(shards, SEED), EVEN if even else JAVA, "" if even else " (as Java)"
+    fleet = Fleet(shards, SEED)
     for name, step in (
-        ("cold start", lambda: fleet.start(workers, rules=rules)),
-        ("10 % more workers", lambda: fleet.start(workers // 10, rules=rules)),
+        ("cold start", lambda: fleet.start(workers, rules=EVEN)),
+        ("10 % more workers", lambda: fleet.start(workers // 10, rules=EVEN)),
         ("a third lost at once", lambda: fleet.kill(len(fleet.workers) // 3)),
     ):
-        say(_taken(name + kind, await fleet.settle(step)))
+        say(_taken(name, await fleet.settle(step)))
 
 
 async def given(say: Print, *, workers: int, leases: int, java: bool) -> None:
@@ -78,29 +69,10 @@ async def given(say: Print, *, workers: int, leases: int, java: bool) -> None:
         say(_given("Java's" if java else "mld's", name, await fleet.settle(step)))
 
 
-async def doubled(say: Print, *, workers: int, shards: int, first_even: bool, second_even: bool) -> None:
-    """The stable imbalance: a second cluster as large as the first one joins."""
-    fleet = Fleet(shards, SEED)
-    rules = [EVEN if even else JAVA for even in (first_even, second_even)]
-    first = fleet.start(workers, cluster="first", rules=rules[0])
-    await fleet.settle(lambda: None)
-    second: list[str] = []
-    seen = await fleet.settle(lambda: second.extend(fleet.start(workers, cluster="second", rules=rules[1])))
-    names = ["even shares" if even else "as Java" for even in (first_even, second_even)]
-    loads = [_spread(fleet.loads(cluster)) for cluster in (first, second)]
-    say(_row([*names, *loads, _seconds(seen.rest_s), str(seen.moves), str(shards // 2), f"{seen.real_s:.1f}"]))
-
-
 CASES: dict[str, tuple[str, Case]] = {
-    "20x200": (TAKEN, partial(cold_start, workers=20, shards=200)),
     "100x1000": (TAKEN, partial(taken, workers=100, shards=1000)),
     "300x3000": (TAKEN, partial(taken, workers=300, shards=3000)),
-    "300x3000-java": (TAKEN, partial(taken, workers=300, shards=3000, even=False)),
     "1000x10000": (TAKEN, partial(taken, workers=1000, shards=10_000)),
-    "double-java": (DOUBLED, partial(doubled, workers=100, shards=500, first_even=False, second_even=False)),
-    "double-even": (DOUBLED, partial(doubled, workers=100, shards=500, first_even=True, second_even=True)),
-    "double-java-even": (DOUBLED, partial(doubled, workers=100, shards=500, first_even=False, second_even=True)),
-    "double-even-java": (DOUBLED, partial(doubled, workers=100, shards=500, first_even=True, second_even=False)),
     "3x-100x1000": (GIVEN, partial(given, workers=100, leases=1000, java=False)),
     "3x-100x1000-java": (GIVEN, partial(given, workers=100, leases=1000, java=True)),
     "3x-1000x10000": (GIVEN, partial(given, workers=1000, leases=10_000, java=False)),
@@ -152,11 +124,6 @@ def _row(cells: Iterable[str]) -> str:
 
 def _seconds(value: float | None) -> str:
     return "never" if value is None else f"{value:,.0f}"
-
-
-def _spread(loads: dict[str, int]) -> str:
-    by_load = ", ".join(f"{load} x {workers}" for load, workers in sorted(Counter(loads.values()).items()))
-    return f"{sum(loads.values())} ({by_load})"
 
 
 # --- running ---------------------------------------------------------------------------------------------------------

@@ -50,13 +50,25 @@ def _java() -> Iterator[str]:
     yield ""
     yield "| Operation | Metric | Unit | Level | Dimensions | OpenTelemetry |"
     yield "|---|---|---|---|---|---|"
+    rows: dict[tuple[str, ...], list[JavaMetric]] = {}
     for metric in JAVA_METRICS:
-        yield _java_row(metric)
+        stem = metric.name.removesuffix("Success").removesuffix("Time")
+        alike = (metric.operation, stem, metric.level.value, _dimensions(metric), metric.note)
+        rows.setdefault(alike, []).append(metric)
+    for metrics in rows.values():
+        yield _java_row(metrics)
 
 
-def _java_row(metric: JavaMetric) -> str:
-    dimensions = ", ".join(f"`{dimension.value}`" for dimension in sorted(metric.dimensions, key=lambda one: one.value))
-    remark = "" if metric.is_sent else f"; not sent: {metric.note}"
-    otel = f"`{otel_name(metric.name).removeprefix(PREFIX)}`, {instrument_of(metric.name, metric.unit).value}"
-    cells = (metric.operation, f"`{metric.name}`", metric.unit, metric.level.value, dimensions, otel + remark)
-    return f"| {' | '.join(cells)} |"
+def _java_row(metrics: list[JavaMetric]) -> str:
+    """Return one row for what differs in `Success` and `Time` only."""
+    first = metrics[0]
+    remark = "" if first.is_sent else f"; not sent: {first.note}"
+    otel = "; ".join(
+        f"`{otel_name(one.name).removeprefix(PREFIX)}`, {instrument_of(one.name, one.unit).value}" for one in metrics
+    )
+    names, units = ", ".join(f"`{one.name}`" for one in metrics), ", ".join(one.unit for one in metrics)
+    return f"| {' | '.join((first.operation, names, units, first.level.value, _dimensions(first), otel + remark))} |"
+
+
+def _dimensions(metric: JavaMetric) -> str:
+    return ", ".join(f"`{dimension.value}`" for dimension in sorted(metric.dimensions, key=lambda one: one.value))

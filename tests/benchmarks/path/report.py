@@ -11,11 +11,11 @@ from pathlib import Path
 from tests.benchmarks import tables
 from tests.benchmarks.path import plot, table
 from tests.benchmarks.path.figures import LOADS, Row, find
-from tests.benchmarks.path.yardsticks import BOTO3, COPY
+from tests.benchmarks.path.yardsticks import BOTO3
 from tests.benchmarks.tables import markdown_table
 
 PLOT = Path("docs/lab/performance.svg")
-SHARDS_OF_PAGE = (1, 64)
+SHARDS_OF_PAGE = (64,)
 """Backlogs of other numbers of shards are printed only."""
 
 Measure = Callable[[], list[Row]]
@@ -36,7 +36,6 @@ def markdown(rows: Sequence[Row]) -> str:
         table.markdown(of_table),
         _notes(rows),
         _backlogs(rows),
-        _yardsticks(rows),
         _steady(rows),
         _trickle(rows),
         _idle(rows),
@@ -80,17 +79,6 @@ def _backlogs(rows: Sequence[Row]) -> str:
 def _boto3_ratio(per_gb: float, rows: Sequence[Row], row: Row) -> str:
     found = find(rows, scenario="yardstick", subject=BOTO3, load=row.load, tls=row.tls)
     return "-" if found is None else f"{found['cpu_s_per_gb'] / per_gb:.1f}"
-
-
-def _yardsticks(rows: Sequence[Row]) -> str:
-    lines = []
-    for load in LOADS:
-        for tls in (False, True):
-            for name in (BOTO3, COPY):
-                row = find(rows, scenario="yardstick", subject=name, load=load, tls=tls)
-                if row is not None:
-                    lines.append((load, row.wire, name, f"{row['cpu_s_per_gb']:.2f}", f"{row['mb_per_s']:,.0f}"))
-    return markdown_table("Yardsticks of the same run", ("records", "wire", "what", "CPU s/GB", "MB/s"), lines)
 
 
 def _steady(rows: Sequence[Row]) -> str:

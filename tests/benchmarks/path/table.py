@@ -82,7 +82,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def _wire(rows: Sequence[Row], *, tls: bool) -> str:
     names = [*daemons(rows), BOTO3, COPY]
-    others = [name for name in names if name not in (OURS, COPY)]
+    others = [name for name in names if name not in (OURS, BOTO3, COPY)]
     lines = []
     for line in LINES:
         found = {name: [values(rows, part, name, tls=tls) for part in line.parts] for name in names}
@@ -91,7 +91,6 @@ def _wire(rows: Sequence[Row], *, tls: bool) -> str:
                 line.title,
                 *(_cell(map(_range, found[name])) for name in names),
                 *(_cell(map(_factor, found[name], found[OURS])) for name in others),
-                _cell(map(_factor, found[OURS], found[COPY])),
             )
         )
     short = {name: name.partition(",")[0] for name in names} | {BOTO3: "boto3 in a loop"}
@@ -99,7 +98,7 @@ def _wire(rows: Sequence[Row], *, tls: bool) -> str:
     wire = "with TLS" if tls else "without TLS"
     return markdown_table(
         f"The daemon, {wire}; CPU of the steady part / of the whole run with its start",
-        ("", *(short[name] for name in names), *factors, f"{OURS} / {COPY}"),
+        ("", *(short[name] for name in names), *factors),
         lines,
     )
 
