@@ -87,4 +87,4 @@ def _remarks(key: Key) -> Iterator[str]:
     if key.note:
         yield key.note
     if key.live:
-        yield "[May change](running.md#reload) while the daemon runs."
+        yield "[Live](running.md#reload)."
