@@ -19,6 +19,7 @@ from mld.aws.wire.requests import decode_answer, encode_params
 from mld.core.clock import LoopClock
 from mld.core.errors import AwsError
 from mld.local.http import HttpConnection, HttpRequest, HttpResponse
+from mld.local.http2 import Http2Connection
 from tests.twins.dynamo import MemoryDynamo
 
 CONTENT_TYPE = "application/x-amz-json-1.0"
@@ -54,7 +55,7 @@ async def serve(context: ssl.SSLContext | None) -> None:
     loop = asyncio.get_running_loop()
     tables = Tables()
     server = await loop.create_server(
-        lambda: HttpConnection(tables.handle, set()), "127.0.0.1", 0, ssl=context, backlog=BACKLOG
+        lambda: HttpConnection(tables.handle, set(), Http2Connection), "127.0.0.1", 0, ssl=context, backlog=BACKLOG
     )
     scheme = "http" if context is None else "https"
     print(f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
