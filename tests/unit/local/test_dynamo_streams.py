@@ -94,22 +94,6 @@ def test_records_are_those_of_the_guide(old: Any, new: Any, name: str, size: int
 
 
 @pytest.mark.parametrize(
-    ("view", "images"),
-    [
-        (ViewType.KEYS_ONLY, set()),
-        (ViewType.NEW_IMAGE, {"NewImage"}),
-        (ViewType.OLD_IMAGE, {"OldImage"}),
-        (ViewType.NEW_AND_OLD_IMAGES, {"NewImage", "OldImage"}),
-    ],
-)
-def test_a_view_chooses_the_images(view: ViewType, images: set[str]) -> None:
-    streams = Streams(view)
-    streams.write("a", T0, old={"v": {"S": "1"}}, new="2")
-    (record,) = streams.page(streams.shards(T0)[0]["ShardId"], T0)["Records"]
-    assert {name for name in record["dynamodb"] if name.endswith("Image")} == images
-
-
-@pytest.mark.parametrize(
     ("before", "after"),
     [
         ({"N": "1"}, {"N": "1.00"}),
@@ -154,13 +138,6 @@ def test_changes_of_one_request_are_one_for_each_item() -> None:
 )  # fmt: skip
 def test_sizes_of_values(value: Any, size: int) -> None:
     assert item_bytes({"v": value}) == 1 + size
-
-
-def test_a_deletion_by_time_to_live_names_the_service() -> None:
-    streams = Streams()
-    streams.model.record(KEY.arn, [ItemChange(GUIDE_KEYS, GUIDE_NEW, None, by_ttl=True)], now=T0)
-    (record,) = streams.page(streams.shards(T0)[0]["ShardId"], T0)["Records"]
-    assert record["userIdentity"] == {"PrincipalId": "dynamodb.amazonaws.com", "Type": "Service"}
 
 
 # --- shards over time ------------------------------------------------------------------------------------------------
@@ -277,20 +254,6 @@ def test_a_disabled_stream_is_readable_for_a_day() -> None:
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_four_kinds_of_iterators() -> None:
-    streams = Streams()
-    shard = streams.shards(T0)[0]["ShardId"]
-    for name in "abc":
-        streams.write(name, T0 + 1)
-    numbers = [r["dynamodb"]["SequenceNumber"] for r in streams.page(shard, T0 + 1)["Records"]]
-    assert streams.ids(streams.page(shard, T0 + 1, "AT_SEQUENCE_NUMBER", SequenceNumber=numbers[1])) == ["b", "c"]
-    assert streams.ids(streams.page(shard, T0 + 1, "AFTER_SEQUENCE_NUMBER", SequenceNumber=numbers[1])) == ["c"]
-    latest = streams.page(shard, T0 + 1, "LATEST")
-    assert streams.ids(latest) == []
-    streams.write("d", T0 + 2)
-    assert streams.ids(streams.ask("GetRecords", T0 + 2, ShardIterator=latest["NextShardIterator"])) == ["d"]
 
 
 def test_a_page_has_at_most_a_thousand_records_and_a_megabyte() -> None:

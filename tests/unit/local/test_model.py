@@ -170,16 +170,6 @@ def test_a_continuation_skips_nothing_that_is_put_at_the_same_time() -> None:
     assert isinstance(again, SubscriptionEvent) and [record.data for record in again.page.records] == [b"next"]
 
 
-def test_a_later_subscription_of_a_consumer_and_a_shard_takes_over() -> None:
-    kinesis = made()
-    arn = consumer_arn(kinesis)
-    first = kinesis.subscribe(arn, SHARD, LATEST, now=START_S)
-    second = kinesis.subscribe(arn, SHARD, LATEST, now=START_S + 5)
-    step = first.next_step(START_S + 5)
-    assert isinstance(step, Finished) and step.error is not None and step.error.code == "ResourceInUseException"
-    assert isinstance(second.next_step(START_S + 5), SubscriptionEvent)
-
-
 def test_an_enforcing_subscription_is_paced_at_two_mebibytes_a_second() -> None:
     kinesis = made()
     for _ in range(4):
