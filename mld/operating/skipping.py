@@ -239,9 +239,10 @@ def _value(lease: Lease, passed: Passed, **more: str) -> dict[str, Any]:
 
 async def leave_out(seen: PlanInput, shard: str, only: str, path: Path) -> ActPlan:
     """Plan to leave one record out, which is kept in the new file `path`. Raises ActRefusedError, MldError."""
-    require_new(path)
     wanted, fleet, settings = parse_past(only), seen.fleet, seen.reader.settings
     planned = plan_leave_out(fleet, shard, str(wanted).removeprefix("up to "))
+    if planned.changes:
+        require_new(path)
     leases = {view.key: view.lease for view in fleet.shards}
     lease = leases[full_key(leases, shard, fleet.labels)]
     label = None if lease.stream is None else fleet.labels.get(lease.stream, lease.stream)
