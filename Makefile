@@ -303,5 +303,15 @@ test-lowest: test-tools $(LOWEST)/.installed
 docs: $(DEV)
 	$(BIN)/python -m tests.support.written_pages
 
+# The pages of docs/ as a site in build/site, with search, in an environment of its own. A link that leads nowhere fails.
+SITE := .venv-site
+.PHONY: site
+$(SITE)/.installed: $(LOCKS)/build.txt $(LOCKS)/site.txt
+	$(call install,$(SITE),site)
+	@touch $@
+
+site: $(SITE)/.installed
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --clean --strict
+
 clean:
-	rm -rf $(VENV) .venv-ministack .venv-checkers .venv-lakehouse .venv-spark-pandas .venv-spark-oldest $(FAST) $(LOWEST) $(RELEASE) .venv-lock .venv-deploy .cache build *.egg-info
+	rm -rf $(VENV) $(SITE) .venv-ministack .venv-checkers .venv-lakehouse .venv-spark-pandas .venv-spark-oldest $(FAST) $(LOWEST) $(RELEASE) .venv-lock .venv-deploy .cache build *.egg-info
