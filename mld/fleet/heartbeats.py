@@ -24,7 +24,7 @@ from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import LEASE_TABLE_KEY, EntityType, WorkerReport
 from mld.leases.lease import Lease
-from mld.leases.rows import OwnAttribute, Row, room_for, some_text
+from mld.leases.rows import OwnAttribute, Row, names_in, room_for, some_text
 
 Request: TypeAlias = dict[str, Any]
 
@@ -38,7 +38,6 @@ EPOCH_BITS = 64
 
 _PEER = OwnAttribute(JAVA_PEER, "S", some_text(), "worker-1 (Java)")
 _VALUE = re.compile(r"([0-9a-f]{16})\.([0-9]{1,18})", re.ASCII)
-_PLACEHOLDER = re.compile(r"#(\w+)")
 _IS_OURS = f"#{reports.ENTITY_TYPE} = :report AND attribute_exists(#{reports.VERSION})"
 _REPORT = {":report": {"S": EntityType.WORKER_METRIC_STATS.value}}
 
@@ -200,7 +199,7 @@ def _update(worker: str, condition: str, update: str, values: Mapping[str, Any])
         "Key": {LEASE_TABLE_KEY: {"S": worker}},
         "ConditionExpression": condition,
         "UpdateExpression": update,
-        "ExpressionAttributeNames": {f"#{name}": name for name in _PLACEHOLDER.findall(condition + update)},
+        "ExpressionAttributeNames": names_in(condition + update),
         "ExpressionAttributeValues": dict(values),
         "ReturnValues": "ALL_NEW",
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",

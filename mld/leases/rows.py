@@ -198,9 +198,15 @@ FAILURES_KEPT_MAX = 10**9  # more than a restart every 5 minutes for ever can co
 WORDS_CHARACTERS_MAX = 200  # of an operator
 LEFT_OUT_MAX = 100
 _RECORD = re.compile(r"[0-9]{1,129}(/[0-9]{1,19})?", re.ASCII)
+_PLACEHOLDER = re.compile(r"#(\w+)")
 WHY_CHARACTERS_MAX = 200  # of an error, so that the row stays within one write unit
 SINCE_S_MAX = 253_402_300_799  # the end of the year 9999, the last that can be written back
 RANGES_KEPT_MAX = 16_384  # more than the leases of one table; some 3 MB when full
+
+
+def names_in(expressions: str) -> dict[str, str]:
+    """Return the attribute names of expressions, in which each stands under its own name with a `#`."""
+    return {f"#{name}": name for name in _PLACEHOLDER.findall(expressions)}
 
 
 class CorruptRowError(TableError):

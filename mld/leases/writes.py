@@ -26,7 +26,6 @@ own name with a `#`, as KCL writes it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -179,7 +178,7 @@ def take(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
     )
 
 
-def begin_handoff(lease: Lease, next_owner: str, *, resent: bool = False) -> RowWrite:
+def begin_handoff(lease: Lease, next_owner: str) -> RowWrite:
     """Name the next owner, the present one keeps renewing and checkpointing; the counter stays for its sake.
 
     Refused unless the row still has `lease`'s owner and no pending handoff. `next_owner` must be another worker.
@@ -189,7 +188,7 @@ def begin_handoff(lease: Lease, next_owner: str, *, resent: bool = False) -> Row
     owner = _text(":owner", lease.owner)
     conditions = (EXISTS, Is(rows.OWNER, owner), NOT_HANDED)
     sets = ((rows.OWNER, _text(":nextOwner", next_owner)), (rows.CHECKPOINT_OWNER, owner))
-    refused = partial(judge_refused_handoff, lease, next_owner, resent=resent)
+    refused = partial(_refused_by_owners, lease)
     return LeaseWrite("begin_handoff", lease.key, conditions, the_row, refused, sets=sets)
 
 
@@ -212,9 +211,9 @@ def assign(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
     )
 
 
-def assign_expired(lease: Lease, owner: str, *, resent: bool = False) -> RowWrite:
+def assign_expired(lease: Lease, owner: str) -> RowWrite:
     """Make an `assign` only if the counter stands where it was seen: for workers that judge expiry without leading."""
-    write = assign(lease, owner, resent=resent)
+    write = assign(lease, owner)
     return replace(write, verb="assign_expired", conditions=(*write.conditions, _seen(lease)))
 
 
@@ -385,12 +384,9 @@ def judge_refused_take(lease: Lease, owner: str, row: Lease | None, *, resent: b
     return Refusal(f"counter moved from {lease.counter} to {row.counter}, owner {row.actual_owner}")
 
 
-def judge_refused_handoff(lease: Lease, next_owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
-    """Return whether a refused beginning of a handoff was in truth our own earlier attempt; else why it was refused."""
+def _refused_by_owners(lease: Lease, row: Lease | None) -> Refusal:
     if row is None:
         return Refusal("the row was deleted")
-    if resent and (row.owner, row.checkpoint_owner) == (next_owner, lease.owner):
-        return row
     return Refusal(f"the owners are {_owners(row)}, not {_owners(lease)}")
 
 
@@ -404,7 +400,7 @@ def judge_refused_assign(lease: Lease, owner: str, row: Lease | None, *, resent:
         return row
     if (row.owner, row.checkpoint_owner) == (lease.owner, lease.checkpoint_owner):
         return Refusal(f"counter moved from {lease.counter} to {row.counter}")
-    return Refusal(f"the owners are {_owners(row)}, not {_owners(lease)}")
+    return _refused_by_owners(lease, row)
 
 
 def judge_refused_release(lease: Lease, row: Lease | None) -> Lease | None:
@@ -480,9 +476,6 @@ def _number(name: str, number: int) -> Value:
     return Value(name, {"N": str(number)})
 
 
-_PLACEHOLDER = re.compile(r"#(\w+)")
-
-
 def request_of(write: LeaseWrite[Any], key_name: str = rows.KEY) -> tuple[str, dict[str, Any]]:
     """Return the operation and its parameters. Raises ValueError for a row that must not be born (`rows.new_row`)."""
     condition, update = _all_of(write.conditions), _update(write)
@@ -495,7 +488,7 @@ def request_of(write: LeaseWrite[Any], key_name: str = rows.KEY) -> tuple[str, d
     request["ConditionExpression"] = condition
     if update:
         request["UpdateExpression"] = update
-    request["ExpressionAttributeNames"] = {f"#{name}": name for name in _PLACEHOLDER.findall(condition + update)}
+    request["ExpressionAttributeNames"] = rows.names_in(condition + update)
     if values := dict(_values(write)):
         request["ExpressionAttributeValues"] = values
     if write.puts:

@@ -7,7 +7,7 @@ from tests.scenarios.commands import Commands
 from tests.scenarios.runner import FailedStoryError, play, story_files
 from tests.scenarios.world import StoryError
 from tests.twins.dynamo import Applied
-from tests.virtual_time import run_virtual
+from tests.virtual_time import virtual
 
 
 @pytest.mark.parametrize("path", story_files(), ids=lambda path: path.stem)
@@ -34,17 +34,15 @@ def test_a_story_that_is_not_so_fails_with_the_reason(story, complaint):
         play(story)
 
 
-def test_a_checkpoint_beyond_what_was_delivered_fails_the_story():
-    async def story():
-        commands = Commands()
-        await commands.run("stream shards=1")
-        await commands.run("put 2")
-        world = commands.world
-        before = {"leaseKey": {"S": world.records[0].shard_id}, "leaseCounter": {"N": "1"}, "checkpoint": {"S": "1"}}
-        before |= {"ownerSwitchesSinceCheckpoint": {"N": "0"}}
-        after = before | {rows.CHECKPOINT: {"S": str(world.records[1].sequence)}}
-        world.dynamo.history.append(Applied(1.0, "w1", "UpdateItem", "app", before, after))
-        with pytest.raises(StoryError, match="before #0 was delivered"):
-            world.check()
-
-    run_virtual(story())
+@virtual
+async def test_a_checkpoint_beyond_what_was_delivered_fails_the_story():
+    commands = Commands()
+    await commands.run("stream shards=1")
+    await commands.run("put 2")
+    world = commands.world
+    before = {"leaseKey": {"S": world.records[0].shard_id}, "leaseCounter": {"N": "1"}, "checkpoint": {"S": "1"}}
+    before |= {"ownerSwitchesSinceCheckpoint": {"N": "0"}}
+    after = before | {rows.CHECKPOINT: {"S": str(world.records[1].sequence)}}
+    world.dynamo.history.append(Applied(1.0, "w1", "UpdateItem", "app", before, after))
+    with pytest.raises(StoryError, match="before #0 was delivered"):
+        world.check()

@@ -361,7 +361,7 @@ class JavaAssigner(Assigner):
                 moves.append(Move(lease, to, False, why))
             elif lease.checkpoint_owner is None:
                 moves.append(Move(lease, to, True, Why.BALANCE))
-            elif self._observations.is_stuck(lease, now):
+            elif not (lease.is_complete or self._observations.is_blocked(lease, now)):
                 moves.append(Move(lease, to, False, Why.STUCK))
         return Plan(tuple(moves), leases=len(leases), workers=len(known), waiting=len(waiting))
 

@@ -28,7 +28,7 @@ from tests.simulation.scale_table import PAGE_ROWS, LeanLeaseTable
 from tests.simulation.world.loop import run_world
 from tests.twins.dynamo import MemoryDynamo
 from tests.twins.lease_rows import row_of
-from tests.virtual_time import run_virtual
+from tests.virtual_time import virtual
 
 TABLE = "app"
 Row = dict[str, dict[str, Any]]
@@ -106,28 +106,24 @@ def draw_write(data: st.DataObject, known: list[Lease]) -> Do:
 
 @settings(max_examples=60)
 @given(st.data())
-def test_the_lean_table_answers_every_history_as_dynamodb_does(data: st.DataObject) -> None:
-    async def main() -> None:
-        dynamo = MemoryDynamo(LoopClock())
-        real, lean_table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE), LeanLeaseTable(Random(1))
-        await real.ensure()
-        known = [Lease(key, TRIM_HORIZON) for key in KEYS]
-        for lease in known:
-            assert await real.apply(writes.create(lease))
-            assert await lean_table.apply(writes.create(lease))
-        for _ in range(data.draw(st.integers(1, 25))):
-            if data.draw(st.integers(0, 5)) == 0:
-                await hand_over(
-                    dynamo, lean_table, data.draw(st.sampled_from(KEYS)), data.draw(st.sampled_from(WORKERS))
-                )
-            else:
-                write = draw_write(data, known)
-                assert await write(real) == await write(lean_table)
-            seen = {lease.key: lease for lease in (await real.scan()).leases}
-            assert seen == {lease.key: lease for lease in (await lean_table.scan()).leases}
-            known += seen.values()
-
-    run_virtual(main())
+@virtual
+async def test_the_lean_table_answers_every_history_as_dynamodb_does(data: st.DataObject) -> None:
+    dynamo = MemoryDynamo(LoopClock())
+    real, lean_table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE), LeanLeaseTable(Random(1))
+    await real.ensure()
+    known = [Lease(key, TRIM_HORIZON) for key in KEYS]
+    for lease in known:
+        assert await real.apply(writes.create(lease))
+        assert await lean_table.apply(writes.create(lease))
+    for _ in range(data.draw(st.integers(1, 25))):
+        if data.draw(st.integers(0, 5)) == 0:
+            await hand_over(dynamo, lean_table, data.draw(st.sampled_from(KEYS)), data.draw(st.sampled_from(WORKERS)))
+        else:
+            write = draw_write(data, known)
+            assert await write(real) == await write(lean_table)
+        seen = {lease.key: lease for lease in (await real.scan()).leases}
+        assert seen == {lease.key: lease for lease in (await lean_table.scan()).leases}
+        known += seen.values()
 
 
 async def hand_over(dynamo: MemoryDynamo, table: LeanLeaseTable, key: str, next_owner: str) -> None:
@@ -138,18 +134,16 @@ async def hand_over(dynamo: MemoryDynamo, table: LeanLeaseTable, key: str, next_
         table.leases[key] = replace(table.leases[key], owner=next_owner, checkpoint_owner=table.leases[key].owner)
 
 
-def test_a_scan_is_billed_by_page_and_a_write_by_row_refused_or_not() -> None:
-    async def main() -> None:
-        table = LeanLeaseTable(Random(1))
-        table.leases = {f"s{n}": Lease(f"s{n}", TRIM_HORIZON) for n in range(PAGE_ROWS + 1)}
-        await table.scan()
-        assert (table.bill.pages, table.bill.read_units) == (2, 128.0 + 0.5)
-        await table.apply(writes.take(table.leases["s0"], "w-1"))
-        await table.apply(writes.take(replace(table.leases["s0"], counter=0), "w-2"))
-        assert (table.bill.takes, table.bill.refused, table.bill.write_units) == (2, 1, 2)
-        assert (table.moves, table.peak_writes) == (1, 2)
-
-    run_virtual(main())
+@virtual
+async def test_a_scan_is_billed_by_page_and_a_write_by_row_refused_or_not() -> None:
+    table = LeanLeaseTable(Random(1))
+    table.leases = {f"s{n}": Lease(f"s{n}", TRIM_HORIZON) for n in range(PAGE_ROWS + 1)}
+    await table.scan()
+    assert (table.bill.pages, table.bill.read_units) == (2, 128.0 + 0.5)
+    await table.apply(writes.take(table.leases["s0"], "w-1"))
+    await table.apply(writes.take(replace(table.leases["s0"], counter=0), "w-2"))
+    assert (table.bill.takes, table.bill.refused, table.bill.write_units) == (2, 1, 2)
+    assert (table.moves, table.peak_writes) == (1, 2)
 
 
 # --- fleets

@@ -10,7 +10,7 @@ from mld.core.clock import LoopClock
 from mld.core.errors import AwsError
 from tests.twins import dynamo_prices as prices
 from tests.twins.dynamo import MemoryDynamo
-from tests.virtual_time import run_virtual
+from tests.virtual_time import virtual
 
 
 @pytest.mark.parametrize(
@@ -44,49 +44,47 @@ def test_a_page_is_rounded_up_once_and_half_as_dear_if_eventually_consistent() -
     assert prices.read_units([], consistent=False) == 0.5
 
 
-def test_the_twin_bills_refused_writes_and_changed_index_entries() -> None:
-    async def main() -> None:
-        dynamo = MemoryDynamo(LoopClock(), priced=True)
-        index = {
-            "IndexName": "by-owner",
-            "KeySchema": [{"AttributeName": "owner", "KeyType": "HASH"}],
-            "Projection": {"ProjectionType": "KEYS_ONLY"},
-        }
+@virtual
+async def test_the_twin_bills_refused_writes_and_changed_index_entries() -> None:
+    dynamo = MemoryDynamo(LoopClock(), priced=True)
+    index = {
+        "IndexName": "by-owner",
+        "KeySchema": [{"AttributeName": "owner", "KeyType": "HASH"}],
+        "Projection": {"ProjectionType": "KEYS_ONLY"},
+    }
+    await dynamo.call(
+        "CreateTable",
+        {
+            "TableName": "t",
+            "BillingMode": "PAY_PER_REQUEST",
+            "KeySchema": [{"AttributeName": "k", "KeyType": "HASH"}],
+            "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name in ("k", "owner")],
+            "GlobalSecondaryIndexes": [index],
+        },
+    )
+
+    async def write(update: str, **values: dict[str, str]) -> float:
+        before = dynamo.usage().write_units
+        request = {"TableName": "t", "Key": {"k": {"S": "a"}}, "UpdateExpression": update}
+        request["ExpressionAttributeNames"] = {"#owner": "owner"} if "#owner" in update else {"#n": "n"}
+        request["ExpressionAttributeValues"] = {f":{name}": value for name, value in values.items()}
+        await dynamo.call("UpdateItem", request)
+        return dynamo.usage().write_units - before
+
+    assert await write("SET #owner = :o", o={"S": "w1"}) == 2  # the row, and its entry
+    assert await write("SET #n = :n", n={"N": "1"}) == 1  # the index does not show it
+    assert await write("SET #owner = :o", o={"S": "w2"}) == 3  # one entry goes, one comes
+    before = dynamo.usage().write_units
+    with pytest.raises(AwsError):
         await dynamo.call(
-            "CreateTable",
+            "DeleteItem",
             {
                 "TableName": "t",
-                "BillingMode": "PAY_PER_REQUEST",
-                "KeySchema": [{"AttributeName": "k", "KeyType": "HASH"}],
-                "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name in ("k", "owner")],
-                "GlobalSecondaryIndexes": [index],
+                "Key": {"k": {"S": "a"}},
+                "ConditionExpression": "attribute_not_exists(#owner)",
+                "ExpressionAttributeNames": {"#owner": "owner"},
             },
         )
-
-        async def write(update: str, **values: dict[str, str]) -> float:
-            before = dynamo.usage().write_units
-            request = {"TableName": "t", "Key": {"k": {"S": "a"}}, "UpdateExpression": update}
-            request["ExpressionAttributeNames"] = {"#owner": "owner"} if "#owner" in update else {"#n": "n"}
-            request["ExpressionAttributeValues"] = {f":{name}": value for name, value in values.items()}
-            await dynamo.call("UpdateItem", request)
-            return dynamo.usage().write_units - before
-
-        assert await write("SET #owner = :o", o={"S": "w1"}) == 2  # the row, and its entry
-        assert await write("SET #n = :n", n={"N": "1"}) == 1  # the index does not show it
-        assert await write("SET #owner = :o", o={"S": "w2"}) == 3  # one entry goes, one comes
-        before = dynamo.usage().write_units
-        with pytest.raises(AwsError):
-            await dynamo.call(
-                "DeleteItem",
-                {
-                    "TableName": "t",
-                    "Key": {"k": {"S": "a"}},
-                    "ConditionExpression": "attribute_not_exists(#owner)",
-                    "ExpressionAttributeNames": {"#owner": "owner"},
-                },
-            )
-        assert dynamo.usage().write_units - before == 1
-        await dynamo.call("GetItem", {"TableName": "t", "Key": {"k": {"S": "a"}}, "ConsistentRead": True})
-        assert dynamo.usage(operation="GetItem").read_units == 1
-
-    run_virtual(main())
+    assert dynamo.usage().write_units - before == 1
+    await dynamo.call("GetItem", {"TableName": "t", "Key": {"k": {"S": "a"}}, "ConsistentRead": True})
+    assert dynamo.usage(operation="GetItem").read_units == 1

@@ -65,20 +65,18 @@ async def test_a_call_raises_nothing_but_errors_of_ours() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), TableThrottledError("throttled")])
-def test_a_loop_that_ends_by_an_exception_begins_anew(error: Exception) -> None:
-    async def main() -> None:
-        begun = 0
+@virtual
+async def test_a_loop_that_ends_by_an_exception_begins_anew(error: Exception) -> None:
+    begun = 0
 
-        async def loop() -> None:
-            nonlocal begun
-            begun += 1
-            if begun < 3:
-                raise error
+    async def loop() -> None:
+        nonlocal begun
+        begun += 1
+        if begun < 3:
+            raise error
 
-        await kept_running(loop, "testing", LoopClock())
-        assert begun == 3
-
-    run_virtual(main())
+    await kept_running(loop, "testing", LoopClock())
+    assert begun == 3
 
 
 @pytest.mark.parametrize("error", [AssertionError("ours"), StartupError("no use")])

@@ -9,7 +9,7 @@ from mld.core.errors import StartupError, StreamThrottledError, StreamUnavailabl
 from tests.support.fleet import STREAM, TABLE, fleet, in_fleet
 from tests.twins.children import ChildExit, Recorder
 from tests.twins.dynamo import Fault, lost_reply, throttled
-from tests.virtual_time import run_virtual, virtual
+from tests.virtual_time import virtual
 
 SHARD_0 = "shardId-000000000000"
 SHARD_1 = "shardId-000000000001"
@@ -508,16 +508,16 @@ async def test_a_worker_whose_rows_another_one_created_first_takes_of_them_at_on
         ("ListShards", Fault(fail_before=StreamThrottledError("throttled"))),
     ],
 )
-def test_a_start_that_waits_for_aws_ends_when_a_stop_is_asked_for(operation: str, fault: Fault, mode: str) -> None:
-    async def story() -> None:
-        async with fleet(2, clientVersionConfig=mode, failoverTimeMillis="3000") as world:
-            world.dynamo.faults = lambda _, asked, __: fault if asked == operation else None
-            running = world.start()
-            running.streams.faults = lambda asked: fault.fail_before if asked == operation else None
-            await world.advance(9)
-            assert not running.worker.is_ready
-            asked_at = world.clock.monotonic()
-            assert await running.stop()
-            assert world.clock.monotonic() - asked_at < 5
-
-    run_virtual(story())
+@virtual
+async def test_a_start_that_waits_for_aws_ends_when_a_stop_is_asked_for(
+    operation: str, fault: Fault, mode: str
+) -> None:
+    async with fleet(2, clientVersionConfig=mode, failoverTimeMillis="3000") as world:
+        world.dynamo.faults = lambda _, asked, __: fault if asked == operation else None
+        running = world.start()
+        running.streams.faults = lambda asked: fault.fail_before if asked == operation else None
+        await world.advance(9)
+        assert not running.worker.is_ready
+        asked_at = world.clock.monotonic()
+        assert await running.stop()
+        assert world.clock.monotonic() - asked_at < 5

@@ -14,7 +14,7 @@ from mld.operating.acting import carry_out
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.operating.steering import plan_drain
 from tests.support.fleet import TABLE, Fleet, Running, fleet, in_fleet, settings_of
-from tests.virtual_time import run_virtual
+from tests.virtual_time import virtual
 
 V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
 V2X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"}
@@ -42,58 +42,54 @@ async def drain(world: Fleet, worker: str, leases_max: int) -> None:
 
 
 @modes
-def test_a_finished_parent_takes_no_room_from_its_children(mode: dict[str, str]) -> None:
-    async def story() -> None:
-        async with fleet(2, maxLeasesForWorker="3", **mode) as world:
-            worker = world.start("w1")
-            await world.until(lambda: len(worker.worker.held()) == 2)
-            world.split(world.shards()[0].shard_id)
-            world.put(40)
-            await world.until(world.all_delivered, 60)
-
-    run_virtual(story())
+@virtual
+async def test_a_finished_parent_takes_no_room_from_its_children(mode: dict[str, str]) -> None:
+    async with fleet(2, maxLeasesForWorker="3", **mode) as world:
+        worker = world.start("w1")
+        await world.until(lambda: len(worker.worker.held()) == 2)
+        world.split(world.shards()[0].shard_id)
+        world.put(40)
+        await world.until(world.all_delivered, 60)
 
 
 @modes
-def test_splits_at_exact_room_leave_every_shard_with_a_reader_and_nobody_above_its_limit(mode: dict[str, str]) -> None:
-    async def story() -> None:
-        keys = {"maxLeasesForWorker": "4", "cleanupLeasesUponShardCompletion": "false"}
-        async with fleet(4, **keys, **mode) as world:
-            workers = [world.start(f"w{number}", seed=number) for number in (1, 2)]
-            await world.until(lambda: not unread(world, *workers), 60)
-            for _ in range(4):
-                world.split(next(shard.shard_id for shard in world.shards() if shard.view().is_open))
-                for _ in range(600):
-                    await world.advance(0.1)
-                    assert max(len(open_leases(world, one)) for one in workers) <= 4
-            world.put(60)
-            await world.until(world.all_delivered, 60)
-            assert not unread(world, *workers)
-
-    run_virtual(story())
+@virtual
+async def test_splits_at_exact_room_leave_every_shard_with_a_reader_and_nobody_above_its_limit(
+    mode: dict[str, str],
+) -> None:
+    keys = {"maxLeasesForWorker": "4", "cleanupLeasesUponShardCompletion": "false"}
+    async with fleet(4, **keys, **mode) as world:
+        workers = [world.start(f"w{number}", seed=number) for number in (1, 2)]
+        await world.until(lambda: not unread(world, *workers), 60)
+        for _ in range(4):
+            world.split(next(shard.shard_id for shard in world.shards() if shard.view().is_open))
+            for _ in range(600):
+                await world.advance(0.1)
+                assert max(len(open_leases(world, one)) for one in workers) <= 4
+        world.put(60)
+        await world.until(world.all_delivered, 60)
+        assert not unread(world, *workers)
 
 
 @modes
-def test_a_shard_without_a_worker_with_room_is_an_error_a_metric_and_over_once_there_is_room(
+@virtual
+async def test_a_shard_without_a_worker_with_room_is_an_error_a_metric_and_over_once_there_is_room(
     mode: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story() -> None:
-        async with fleet(3, maxLeasesForWorker="2", **mode) as world:
-            first = world.start("w1")
-            await world.advance(50)
-            errors = [record for record in caplog.records if getattr(record, "action", "") == "no_room"]
-            assert not errors
-            assert not first.metrics.worker.table.without_room
-            await world.advance(100)
-            (error,) = [record for record in caplog.records if getattr(record, "action", "") == "no_room"]
-            assert error.levelno == logging.ERROR
-            assert unread(world, first).pop() in error.getMessage()
-            assert first.metrics.worker.table.without_room == 1
-            second = world.start("w2", seed=2)
-            await world.until(lambda: not unread(world, first, second), 60)
-            await world.until(lambda: first.metrics.worker.table.without_room == 0, 60)
-
-    run_virtual(story())
+    async with fleet(3, maxLeasesForWorker="2", **mode) as world:
+        first = world.start("w1")
+        await world.advance(50)
+        errors = [record for record in caplog.records if getattr(record, "action", "") == "no_room"]
+        assert not errors
+        assert not first.metrics.worker.table.without_room
+        await world.advance(100)
+        (error,) = [record for record in caplog.records if getattr(record, "action", "") == "no_room"]
+        assert error.levelno == logging.ERROR
+        assert unread(world, first).pop() in error.getMessage()
+        assert first.metrics.worker.table.without_room == 1
+        second = world.start("w2", seed=2)
+        await world.until(lambda: not unread(world, first, second), 60)
+        await world.until(lambda: first.metrics.worker.table.without_room == 0, 60)
 
 
 @in_fleet(5, maxLeasesForWorker="2", **V3X)
@@ -135,38 +131,34 @@ async def test_a_leaving_worker_gives_to_drained_ones_what_no_other_has_room_for
 
 
 @pytest.mark.parametrize("waited_s", [0.0, 2.0, 4.0, 6.0, 8.0])
-def test_where_those_that_look_often_are_full_others_with_room_look_in_their_place(waited_s: float) -> None:
-    async def story() -> None:
-        async with fleet(10, maxLeasesForWorker="2", **V3X) as world:
-            workers = {f"w2-{number}": world.start(f"w2-{number}", seed=200 + number) for number in range(6)}
-            await world.until(lambda: not unread(world, *workers.values()), 60)
-            await world.advance(60 + waited_s)
-            victim = next(name for name, one in workers.items() if len(one.worker.held()) == 2)
-            await workers.pop(victim).crash()
-            assert await world.until(lambda: not unread(world, *workers.values()), 60) <= 12.0
-
-    run_virtual(story())
+@virtual
+async def test_where_those_that_look_often_are_full_others_with_room_look_in_their_place(waited_s: float) -> None:
+    async with fleet(10, maxLeasesForWorker="2", **V3X) as world:
+        workers = {f"w2-{number}": world.start(f"w2-{number}", seed=200 + number) for number in range(6)}
+        await world.until(lambda: not unread(world, *workers.values()), 60)
+        await world.advance(60 + waited_s)
+        victim = next(name for name, one in workers.items() if len(one.worker.held()) == 2)
+        await workers.pop(victim).crash()
+        assert await world.until(lambda: not unread(world, *workers.values()), 60) <= 12.0
 
 
 @pytest.mark.parametrize("late_s", [0.0, 20.0, 60.0])
 @pytest.mark.parametrize("heartbeat", ["lease", "worker"])
-def test_newcomers_have_work_within_two_lease_durations_of_a_killed_leader(heartbeat: str, late_s: float) -> None:
+@virtual
+async def test_newcomers_have_work_within_two_lease_durations_of_a_killed_leader(heartbeat: str, late_s: float) -> None:
     """Its lock is void after 120 s. They report 5 s after their start, and a handoff is found within a second."""
 
-    async def story() -> None:
-        async with fleet(12, mld__heartbeat=heartbeat, **V3X) as world:
-            workers = {name: world.start(name, seed=number) for number, name in enumerate("abcd")}
-            await world.until(lambda: sorted(len(one.worker.held()) for one in workers.values()) == [3] * 4, 300)
-            leader = world.dynamo.row(TABLE, "Leader")["ownerName"]["S"]
-            await workers.pop(leader).crash()
-            await world.advance(late_s)
-            newcomers = [world.start(f"new{number}", seed=10 + number) for number in range(2)]
-            await world.until(lambda: all(one.worker.held() for one in newcomers), 5 + 2 * 10 + 1)
-            assert world.dynamo.row(TABLE, "Leader")["ownerName"]["S"] == leader, "nobody leads yet"
-            await world.advance(1)
-            assert not unread(world, *workers.values(), *newcomers)
-
-    run_virtual(story())
+    async with fleet(12, mld__heartbeat=heartbeat, **V3X) as world:
+        workers = {name: world.start(name, seed=number) for number, name in enumerate("abcd")}
+        await world.until(lambda: sorted(len(one.worker.held()) for one in workers.values()) == [3] * 4, 300)
+        leader = world.dynamo.row(TABLE, "Leader")["ownerName"]["S"]
+        await workers.pop(leader).crash()
+        await world.advance(late_s)
+        newcomers = [world.start(f"new{number}", seed=10 + number) for number in range(2)]
+        await world.until(lambda: all(one.worker.held() for one in newcomers), 5 + 2 * 10 + 1)
+        assert world.dynamo.row(TABLE, "Leader")["ownerName"]["S"] == leader, "nobody leads yet"
+        await world.advance(1)
+        assert not unread(world, *workers.values(), *newcomers)
 
 
 @in_fleet(6, **V3X)

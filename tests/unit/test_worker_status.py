@@ -12,7 +12,7 @@ from tests.support.fleet import TABLE, Fleet, fleet, in_fleet, settings_of
 from tests.twins.children import Recorder
 from tests.twins.dynamo import MemoryDynamo
 from tests.twins.dynamo_prices import item_bytes
-from tests.virtual_time import run_virtual
+from tests.virtual_time import run_virtual, virtual
 
 V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
 BY_HEARTBEAT = {**V3X, "mld__heartbeat": "worker"}
@@ -49,35 +49,33 @@ class HangsOnDemand(Recorder):
 
 
 @MODES
-def test_one_scan_tells_the_lag_of_a_fleet_and_never_makes_one_up(keys: dict[str, str]) -> None:
-    async def story() -> None:
-        async with fleet(4, **keys) as world:
-            world.recorder = recorder = HangsOnDemand(world.clock)
-            first, _ = world.start("w1"), world.start("w2", seed=2)
-            world.put(40)
-            await world.until(world.all_delivered)
-            await world.advance(300.0)
-            seen = await until_known(world, 4)
-            assert {shard.verdict for shard in seen.shards} == {Verdict.OK}
-            assert {shard.owner for shard in seen.shards} == {"w1", "w2"}
-            assert seen.behind_s == 0.0
+@virtual
+async def test_one_scan_tells_the_lag_of_a_fleet_and_never_makes_one_up(keys: dict[str, str]) -> None:
+    async with fleet(4, **keys) as world:
+        world.recorder = recorder = HangsOnDemand(world.clock)
+        first, _ = world.start("w1"), world.start("w2", seed=2)
+        world.put(40)
+        await world.until(world.all_delivered)
+        await world.advance(300.0)
+        seen = await until_known(world, 4)
+        assert {shard.verdict for shard in seen.shards} == {Verdict.OK}
+        assert {shard.owner for shard in seen.shards} == {"w1", "w2"}
+        assert seen.behind_s == 0.0
 
-            recorder.hangs = True
-            for _ in range(40):
-                world.put(20)
-                await world.advance(5.0)
-            seen = await look(world)
-            assert all(shard.behind_s is not None and shard.behind_s > 180.0 for shard in seen.shards)
-            assert {shard.verdict for shard in seen.shards} == {Verdict.STALLED}
+        recorder.hangs = True
+        for _ in range(40):
+            world.put(20)
+            await world.advance(5.0)
+        seen = await look(world)
+        assert all(shard.behind_s is not None and shard.behind_s > 180.0 for shard in seen.shards)
+        assert {shard.verdict for shard in seen.shards} == {Verdict.STALLED}
 
-            theirs = {shard.key for shard in seen.shards if shard.owner == "w1"}
-            await first.crash()
-            await world.advance(TWO_RENEWALS_S + 1.5)
-            silent = {shard.key: shard for shard in (await look(world)).shards if shard.owner == "w1"}
-            assert silent.keys() <= theirs
-            assert {shard.behind_s for shard in silent.values()} <= {None}, "unknown, and never zero"
-
-    run_virtual(story())
+        theirs = {shard.key for shard in seen.shards if shard.owner == "w1"}
+        await first.crash()
+        await world.advance(TWO_RENEWALS_S + 1.5)
+        silent = {shard.key: shard for shard in (await look(world)).shards if shard.owner == "w1"}
+        assert silent.keys() <= theirs
+        assert {shard.behind_s for shard in silent.values()} <= {None}, "unknown, and never zero"
 
 
 @pytest.mark.parametrize("keys", [V3X, BY_HEARTBEAT], ids=["renewed one by one", "covered by heartbeats"])
@@ -108,21 +106,19 @@ def test_telling_it_costs_no_write_unit_and_no_request(keys: dict[str, str], lea
 @pytest.mark.parametrize(
     "leases", [100, pytest.param(400, marks=pytest.mark.full), pytest.param(1000, marks=pytest.mark.full)]
 )
-def test_a_report_stays_within_its_write_unit_whatever_it_carries(leases: int) -> None:
-    async def story() -> None:
-        async with fleet(leases, **BY_HEARTBEAT, idleTimeBetweenReadsInMillis="30000") as world:
-            world.start(name := "w".ljust(USUAL_ID_LENGTH, "-"))
-            await world.until(lambda: "mldShards" in (_report(world, name) or {}), 300.0)
-            sizes = set()
-            for _ in range(30):
-                await world.advance(5.0)
-                world.dynamo.history.clear()
-                sizes.add(item_bytes(_report(world, name) or {}))
-            assert max(sizes) <= 1024
-            seen = await until_known(world, leases)
-            assert {shard.verdict for shard in seen.shards} == {Verdict.OK}
-
-    run_virtual(story())
+@virtual
+async def test_a_report_stays_within_its_write_unit_whatever_it_carries(leases: int) -> None:
+    async with fleet(leases, **BY_HEARTBEAT, idleTimeBetweenReadsInMillis="30000") as world:
+        world.start(name := "w".ljust(USUAL_ID_LENGTH, "-"))
+        await world.until(lambda: "mldShards" in (_report(world, name) or {}), 300.0)
+        sizes = set()
+        for _ in range(30):
+            await world.advance(5.0)
+            world.dynamo.history.clear()
+            sizes.add(item_bytes(_report(world, name) or {}))
+        assert max(sizes) <= 1024
+        seen = await until_known(world, leases)
+        assert {shard.verdict for shard in seen.shards} == {Verdict.OK}
 
 
 def _report(world: Fleet, worker: str):

@@ -18,7 +18,7 @@ from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet, in_fleet, 
 from tests.support.pages import page_with
 from tests.twins.children import Recorder
 from tests.twins.streams import VirtualClock
-from tests.virtual_time import run_virtual
+from tests.virtual_time import virtual
 
 READS = frozenset({"GetRecords", "SubscribeToShard"})
 HOUR_S = 3600.0
@@ -59,39 +59,37 @@ def status_of(world: Fleet, running: Running) -> DaemonStatus:
 
 
 @pytest.mark.parametrize("mode", ["POLLING", "FANOUT"])
-def test_a_read_outage_is_a_state_with_its_error_its_beginning_and_a_lag_that_counts_on(
+@virtual
+async def test_a_read_outage_is_a_state_with_its_error_its_beginning_and_a_lag_that_counts_on(
     mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story() -> None:
-        async with fleet(4, retrievalMode=mode) as world:
-            running = world.start("w1")
-            world.put(20)
-            await world.until(world.all_delivered)
-            await world.advance(60.0)
-            status = status_of(world, running)
-            assert status.why_not_ready() is None
-            assert {shard.verdict for shard in (await look(world)).shards} == {Verdict.OK}
+    async with fleet(4, retrievalMode=mode) as world:
+        running = world.start("w1")
+        world.put(20)
+        await world.until(world.all_delivered)
+        await world.advance(60.0)
+        status = status_of(world, running)
+        assert status.why_not_ready() is None
+        assert {shard.verdict for shard in (await look(world)).shards} == {Verdict.OK}
 
-            forbid(running)
-            if mode == "FANOUT":
-                await world.advance(300.0)  # a subscription lives for five minutes
-            await world.advance(130.0)
-            seen = await look(world)
-            assert {shard.verdict for shard in seen.shards} == {Verdict.UNREADABLE}
-            assert all("since 20" in (shard.why or "") and "AccessDenied" in (shard.why or "") for shard in seen.shards)
-            assert all(100.0 < (shard.behind_s or 0.0) < 500.0 for shard in seen.shards), "it counts on"
-            assert (status.why_not_ready() or "").startswith("none of its 4 shards can be read: since 20")
-            assert status.why_not_alive() is None, "a restart mends nothing"
-            parts, at = status.metrics.shards.values(), status.instant()
-            assert {part.activity_at(at.wall_s) for part in parts} == {ShardActivity.UNREADABLE}
-            assert all(part.unread_s(at) > 100.0 for part in parts)
+        forbid(running)
+        if mode == "FANOUT":
+            await world.advance(300.0)  # a subscription lives for five minutes
+        await world.advance(130.0)
+        seen = await look(world)
+        assert {shard.verdict for shard in seen.shards} == {Verdict.UNREADABLE}
+        assert all("since 20" in (shard.why or "") and "AccessDenied" in (shard.why or "") for shard in seen.shards)
+        assert all(100.0 < (shard.behind_s or 0.0) < 500.0 for shard in seen.shards), "it counts on"
+        assert (status.why_not_ready() or "").startswith("none of its 4 shards can be read: since 20")
+        assert status.why_not_alive() is None, "a restart mends nothing"
+        parts, at = status.metrics.shards.values(), status.instant()
+        assert {part.activity_at(at.wall_s) for part in parts} == {ShardActivity.UNREADABLE}
+        assert all(part.unread_s(at) > 100.0 for part in parts)
 
-            allow(running)
-            await world.advance(30.0)
-            assert {shard.verdict for shard in (await look(world)).shards} == {Verdict.OK}
-            assert status.why_not_ready() is None
-
-    run_virtual(story())
+        allow(running)
+        await world.advance(30.0)
+        assert {shard.verdict for shard in (await look(world)).shards} == {Verdict.OK}
+        assert status.why_not_ready() is None
 
 
 @in_fleet(1)
@@ -162,17 +160,15 @@ async def test_a_new_owner_says_how_old_the_oldest_record_is_not_how_near_the_ti
 
 
 @pytest.mark.parametrize(("arrived_s_ago", "lag_ms"), [(40.0, 70_000), (-3600.0, 30_000)])
-def test_records_in_hand_are_as_old_as_their_arrival_and_never_younger_than_their_taking(
+@virtual
+async def test_records_in_hand_are_as_old_as_their_arrival_and_never_younger_than_their_taking(
     arrived_s_ago: float, lag_ms: int
 ) -> None:
     """The second arrival is by the clock of Kinesis, an hour ahead of ours."""
 
-    async def story() -> None:
-        clock, metrics = VirtualClock(), Metrics()
-        part = metrics.begin("a", clock.monotonic())
-        record = Record(b"x", "k", "1", 0, round(1000 * (clock.wall() - arrived_s_ago)))
-        part.took(page_with((record,), "next", 0), clock.wall())
-        await clock.sleep(30.0)
-        assert part.lag_ms(clock.wall()) == lag_ms
-
-    run_virtual(story())
+    clock, metrics = VirtualClock(), Metrics()
+    part = metrics.begin("a", clock.monotonic())
+    record = Record(b"x", "k", "1", 0, round(1000 * (clock.wall() - arrived_s_ago)))
+    part.took(page_with((record,), "next", 0), clock.wall())
+    await clock.sleep(30.0)
+    assert part.lag_ms(clock.wall()) == lag_ms

@@ -19,7 +19,7 @@ observation.
     pending, same owners                        as before
 
 A lease is *expired* if it is nobody's or has not moved for more than a lease duration, *blocked* while a handoff that
-the leader should leave alone is pending, *stuck* when such a handoff has passed its deadline though its owner lives.
+the leader should leave alone is pending. One past its deadline though its owner lives is *stuck*.
 
 A new leader knows nothing (`forget`): it has to watch for a lease duration before it may call anything expired. Between
 two runs single rows may be read as well (`saw`); what they tell counts the same.
@@ -177,15 +177,8 @@ class Observations:
         """Return whether a pending handoff has to be left alone: alive, not complete, deadline not passed."""
         if lease.checkpoint_owner is None or lease.is_complete or self.is_expired(lease, now):
             return False
-        return not self._is_overdue(lease, now)
-
-    def is_stuck(self, lease: Lease, now: float) -> bool:
-        """Return whether a handoff is past its deadline, and its old owner keeps renewing: to be completed by force."""
-        return lease.checkpoint_owner is not None and self._is_overdue(lease, now) and not self.is_expired(lease, now)
-
-    def _is_overdue(self, lease: Lease, now: float) -> bool:
         seen = self._seen.get(lease.key)
-        return seen is not None and seen.handoff is not None and now > seen.handoff.deadline
+        return seen is None or seen.handoff is None or now <= seen.handoff.deadline
 
     def _handoff(self, before: Handoff | None, lease: Lease, now: float) -> Handoff | None:
         if lease.checkpoint_owner is None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -23,6 +22,7 @@ from mld.core.errors import TableError, TableMissingError, TableUnavailableError
 from mld.fleet.report import reports
 from mld.fleet.report.reports import CorruptReportError, ReportScan
 from mld.fleet.values import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, EntityType, Place, WorkerReport
+from mld.leases.rows import names_in
 from mld.leases.table import TableScan
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,6 @@ REQUEST_TIMEOUT_S = 3.0  # a tenth of a period: a hanging request leaves time fo
 SCAN_TIMEOUT_S = 20.0  # a page is up to 1 MB
 ROWS_PER_SLICE = 32  # rows parsed before the loop gets a turn: well below 2 ms
 
-_PLACEHOLDER = re.compile(r"#(\w+)")
 _IS_REPORT = "#entityType = :report"
 _IS_LEGACY_REPORT = "(attribute_not_exists(#entityType) OR #entityType = :report)"
 _REPORT_VALUE = {":report": {"S": EntityType.WORKER_METRIC_STATS.value}}
@@ -98,7 +97,7 @@ class ReportsTable:
         if self._place.key != REPORTS_TABLE_KEY:
             params = {
                 "FilterExpression": _IS_REPORT,
-                "ExpressionAttributeNames": _names(_IS_REPORT),
+                "ExpressionAttributeNames": names_in(_IS_REPORT),
                 "ExpressionAttributeValues": _REPORT_VALUE,
             }
         found: list[WorkerReport] = []
@@ -125,7 +124,7 @@ class ReportsTable:
             request["UpdateExpression"] = update
         if condition is not None:
             request["ConditionExpression"] = condition
-        return request | {"ExpressionAttributeNames": _names(f"{condition} {update}")}
+        return request | {"ExpressionAttributeNames": names_in(f"{condition} {update}")}
 
     async def _try(self, operation: str, params: Request) -> bool:
         try:
@@ -133,10 +132,6 @@ class ReportsTable:
         except RefusedError:
             return False
         return True
-
-
-def _names(expressions: str) -> dict[str, str]:
-    return {f"#{name}": name for name in _PLACEHOLDER.findall(expressions)}
 
 
 class StoredReports:

@@ -132,8 +132,8 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "the leader completes handoffs before their deadline",
         (
             "fleet.assign.observations",
-            "        return seen is not None and seen.handoff is not None and now > seen.handoff.deadline\n",
-            "        return seen is not None and seen.handoff is not None\n",
+            "        return seen is None or seen.handoff is None or now <= seen.handoff.deadline\n",
+            "        return seen is None or seen.handoff is None\n",
         ),
         needs="hangs",
     ),

@@ -38,7 +38,7 @@ from mld.properties.values import AssignmentStrategy
 from tests.support.settings import rules
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_request
 from tests.unit.leases.support import TABLE, FaultPlan, attribute, counter_of, new_dynamo
-from tests.virtual_time import run_virtual
+from tests.virtual_time import run_virtual, virtual
 
 
 class WallClock(LoopClock):
@@ -151,106 +151,94 @@ async def bed(**settings: Any) -> Bed:
     return Bed(await new_dynamo(), **settings)
 
 
-def test_unassigned_leases_are_given_to_the_live_workers_at_once() -> None:
-    async def main() -> None:
-        it = await bed()
-        it.report("me", "java", version=None)
-        await it.leases(dict.fromkeys(("s1", "s2", "s3", "s4")))
-        report = await it.assigner.run_once()
-        assert report is not None
-        assert (report.moved, report.plan.count(Why.FREE), report.refused) == (4, 4, 0)
-        assert sorted(str(owner) for owner in it.owners(("s1", "s2", "s3", "s4")).values()) == ["java"] * 2 + ["me"] * 2
-        (mine,) = it.heard.assigned
-        assert it.owners(mine) == dict.fromkeys(mine, "me")
-        assert it.heard.gave == 1, "java may be dead: this worker is not alone"
-        assert counter_of(it.dynamo, "s1") == 1
-
-    run_virtual(main())
+@virtual
+async def test_unassigned_leases_are_given_to_the_live_workers_at_once() -> None:
+    it = await bed()
+    it.report("me", "java", version=None)
+    await it.leases(dict.fromkeys(("s1", "s2", "s3", "s4")))
+    report = await it.assigner.run_once()
+    assert report is not None
+    assert (report.moved, report.plan.count(Why.FREE), report.refused) == (4, 4, 0)
+    assert sorted(str(owner) for owner in it.owners(("s1", "s2", "s3", "s4")).values()) == ["java"] * 2 + ["me"] * 2
+    (mine,) = it.heard.assigned
+    assert it.owners(mine) == dict.fromkeys(mine, "me")
+    assert it.heard.gave == 1, "java may be dead: this worker is not alone"
+    assert counter_of(it.dynamo, "s1") == 1
 
 
-def test_who_is_alone_after_all_gets_everything_soon() -> None:
-    async def main() -> None:
-        it = await bed()
-        keys = [f"s{number:03d}" for number in range(100)]
-        await it.leases(dict.fromkeys(keys))
-        it.report("of the fleet before", ago_s=TRACE_S - 10)
-        running = asyncio.create_task(it.assigner.run())
-        await CLOCK.sleep(ALONE_S - 0.5)
-        assert Counter(it.owners(keys).values()) == {"me": ALONE_LEASES_MAX, None: 100 - ALONE_LEASES_MAX}
-        await CLOCK.sleep(2.0)
-        assert Counter(it.owners(keys).values()) == {"me": 100}
-        running.cancel()
-
-    run_virtual(main())
+@virtual
+async def test_who_is_alone_after_all_gets_everything_soon() -> None:
+    it = await bed()
+    keys = [f"s{number:03d}" for number in range(100)]
+    await it.leases(dict.fromkeys(keys))
+    it.report("of the fleet before", ago_s=TRACE_S - 10)
+    running = asyncio.create_task(it.assigner.run())
+    await CLOCK.sleep(ALONE_S - 0.5)
+    assert Counter(it.owners(keys).values()) == {"me": ALONE_LEASES_MAX, None: 100 - ALONE_LEASES_MAX}
+    await CLOCK.sleep(2.0)
+    assert Counter(it.owners(keys).values()) == {"me": 100}
+    running.cancel()
 
 
-def test_whoever_does_not_lead_does_nothing() -> None:
-    async def main() -> None:
-        it = await bed()
-        it.report("me")
-        await it.leases({"s1": None})
-        it.leader.leads = False
-        it.dynamo.calls.clear()
-        assert await it.assigner.run_once() is None
-        assert it.dynamo.calls == []
-
-    run_virtual(main())
+@virtual
+async def test_whoever_does_not_lead_does_nothing() -> None:
+    it = await bed()
+    it.report("me")
+    await it.leases({"s1": None})
+    it.leader.leads = False
+    it.dynamo.calls.clear()
+    assert await it.assigner.run_once() is None
+    assert it.dynamo.calls == []
 
 
-def test_leadership_lost_while_deciding_writes_nothing() -> None:
-    async def main() -> None:
-        it = await bed()
-        it.report("me")
-        await it.leases({"s1": None})
-        it.leader.answers = [True, False]
-        assert await it.assigner.run_once() is None
-        assert it.owners(["s1"]) == {"s1": None}
-        assert it.leader.stepped_down == []
-
-    run_virtual(main())
+@virtual
+async def test_leadership_lost_while_deciding_writes_nothing() -> None:
+    it = await bed()
+    it.report("me")
+    await it.leases({"s1": None})
+    it.leader.answers = [True, False]
+    assert await it.assigner.run_once() is None
+    assert it.owners(["s1"]) == {"s1": None}
+    assert it.leader.stepped_down == []
 
 
-def test_a_dead_worker_s_lease_goes_in_the_second_run_after_its_last_renewal() -> None:
-    async def main() -> None:
-        it = await bed()
-        it.report("me")
-        await it.leases({"s1": "dead", "s2": "me"})
-        owners = []
-        for _ in range(2):
-            await it.assigner.run_once()
-            owners.append(it.owners(["s1", "s2"]))
-            await it.renew("s2")
-            await CLOCK.sleep(20.0)
-        assert owners == [{"s1": "dead", "s2": "me"}, {"s1": "me", "s2": "me"}]
-        assert [set(loaded.expired) for loaded in it.heard.loaded] == [set(), {"s1"}]
-        assert attribute(it.dynamo, "s1", "checkpointOwner") is None
-
-    run_virtual(main())
+@virtual
+async def test_a_dead_worker_s_lease_goes_in_the_second_run_after_its_last_renewal() -> None:
+    it = await bed()
+    it.report("me")
+    await it.leases({"s1": "dead", "s2": "me"})
+    owners = []
+    for _ in range(2):
+        await it.assigner.run_once()
+        owners.append(it.owners(["s1", "s2"]))
+        await it.renew("s2")
+        await CLOCK.sleep(20.0)
+    assert owners == [{"s1": "dead", "s2": "me"}, {"s1": "me", "s2": "me"}]
+    assert [set(loaded.expired) for loaded in it.heard.loaded] == [set(), {"s1"}]
+    assert attribute(it.dynamo, "s1", "checkpointOwner") is None
 
 
-def test_an_expired_lease_that_is_renewed_before_the_write_stays() -> None:
+@virtual
+async def test_an_expired_lease_that_is_renewed_before_the_write_stays() -> None:
     """Java's write asks for the owner alone, and takes it."""
 
-    async def main() -> None:
-        it = await bed()
-        it.report("me")
-        await it.leases({"s1": "slow", "s2": "dead"})
-        await it.assigner.run_once()
-        await CLOCK.sleep(20.0)
+    it = await bed()
+    it.report("me")
+    await it.leases({"s1": "slow", "s2": "dead"})
+    await it.assigner.run_once()
+    await CLOCK.sleep(20.0)
 
-        def renewed_after_all(_sender: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
-            if operation == "UpdateItem" and params["Key"] == {"leaseKey": {"S": "s1"}}:
-                row = it.dynamo.row(TABLE, "s1") or {}
-                it.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(int(row["leaseCounter"]["N"]) + 1)}})
-            return None
+    def renewed_after_all(_sender: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
+        if operation == "UpdateItem" and params["Key"] == {"leaseKey": {"S": "s1"}}:
+            row = it.dynamo.row(TABLE, "s1") or {}
+            it.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(int(row["leaseCounter"]["N"]) + 1)}})
+        return None
 
-        it.dynamo.faults = renewed_after_all
-        report = await it.assigner.run_once()
-        assert report is not None
-        assert (report.moved, report.refused) == (1, 1)
-        assert it.owners(["s1", "s2"]) == {"s1": "slow", "s2": "me"}
-
-    run_virtual(main())
+    it.dynamo.faults = renewed_after_all
+    report = await it.assigner.run_once()
+    assert report is not None
+    assert (report.moved, report.refused) == (1, 1)
+    assert it.owners(["s1", "s2"]) == {"s1": "slow", "s2": "me"}
 
 
 def test_the_dead_whose_reports_come_from_the_future_get_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -280,172 +268,154 @@ def test_the_dead_whose_reports_come_from_the_future_get_nothing(caplog: pytest.
     assert warned == ["dead 1", "dead 2"]
 
 
-def test_a_new_leader_has_to_watch_again_before_it_calls_anything_expired() -> None:
-    async def main() -> None:
-        it = await bed()
-        it.report("me")
-        await it.leases({"s1": "dead"})
-        await it.assigner.run_once()
-        it.leader.leads = False
-        await CLOCK.sleep(20.0)
-        await it.assigner.run_once()
-        it.leader.leads = True
-        await it.assigner.run_once()
-        assert it.owners(["s1"]) == {"s1": "dead"}
-        await CLOCK.sleep(20.0)
-        await it.assigner.run_once()
-        assert it.owners(["s1"]) == {"s1": "me"}
-
-    run_virtual(main())
+@virtual
+async def test_a_new_leader_has_to_watch_again_before_it_calls_anything_expired() -> None:
+    it = await bed()
+    it.report("me")
+    await it.leases({"s1": "dead"})
+    await it.assigner.run_once()
+    it.leader.leads = False
+    await CLOCK.sleep(20.0)
+    await it.assigner.run_once()
+    it.leader.leads = True
+    await it.assigner.run_once()
+    assert it.owners(["s1"]) == {"s1": "dead"}
+    await CLOCK.sleep(20.0)
+    await it.assigner.run_once()
+    assert it.owners(["s1"]) == {"s1": "me"}
 
 
-def test_a_slow_scan_does_not_make_leases_look_expired() -> None:
+@virtual
+async def test_a_slow_scan_does_not_make_leases_look_expired() -> None:
     """The rows of two scans 9 s apart: the first one's were read when it began, the second one's when it ended."""
 
-    async def main() -> None:
-        it = await bed()
-        it.report("me")
-        await it.leases({"s1": "other"})
-        await it.assigner.run_once()
-        await CLOCK.sleep(9.0)
-        plan = FaultPlan(it.dynamo)
-        plan.when = lambda operation, _: operation == "Scan"
-        plan.next(Fault(delay_after_s=2.0))
-        await it.assigner.run_once()
-        assert it.owners(["s1"]) == {"s1": "other"}
-
-    run_virtual(main())
+    it = await bed()
+    it.report("me")
+    await it.leases({"s1": "other"})
+    await it.assigner.run_once()
+    await CLOCK.sleep(9.0)
+    plan = FaultPlan(it.dynamo)
+    plan.when = lambda operation, _: operation == "Scan"
+    plan.next(Fault(delay_after_s=2.0))
+    await it.assigner.run_once()
+    assert it.owners(["s1"]) == {"s1": "other"}
 
 
-def test_balancing_hands_over_in_the_first_run_and_every_third() -> None:
-    async def main() -> None:
-        it = await bed()
+@virtual
+async def test_balancing_hands_over_in_the_first_run_and_every_third() -> None:
+    it = await bed()
+    it.report("me", "busy")
+    await it.leases({f"s{number}": "busy" for number in range(4)})
+    balanced = []
+    for _ in range(7):
         it.report("me", "busy")
-        await it.leases({f"s{number}": "busy" for number in range(4)})
-        balanced = []
-        for _ in range(7):
-            it.report("me", "busy")
-            report = await it.assigner.run_once()
-            assert report is not None
-            balanced.append(report.balanced)
-            await it.renew(*(f"s{number}" for number in range(4)))
-            await CLOCK.sleep(20.0)
-        assert balanced == [True, False, False, True, False, False, True]
-        handed = [key for key in ("s0", "s1", "s2", "s3") if attribute(it.dynamo, key, "leaseOwner") == "me"]
-        assert handed
-        assert {key for keys in it.heard.assigned for key in keys} == set(handed)
-
-    run_virtual(main())
-
-
-def test_a_handoff_nobody_completes_is_forced_after_its_deadline() -> None:
-    async def main() -> None:
-        it = await bed(balance_every=1000)
-        keys = [f"s{number}" for number in range(4)]
-        await it.leases(dict.fromkeys(keys, "busy"))
-        states = []
-        for _ in range(5):
-            it.report("me", "busy")
-            await it.assigner.run_once()
-            states.append({attribute(it.dynamo, key, "checkpointOwner") for key in keys})
-            await it.renew(*keys)
-            await CLOCK.sleep(12.0)
-        assert states == [{"busy", None}] * 4 + [{None}]  # 30 s for the handoff and 10 s for the lease
-        assert set(it.owners(keys).values()) == {"busy", "me"}
-
-    run_virtual(main())
-
-
-def test_a_refused_move_is_counted_and_left() -> None:
-    async def main() -> None:
-        it = await bed()
-        it.report("me")
-        await it.leases({"s1": None, "s2": None})
-
-        def overtaken(_sender: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
-            if operation == "UpdateItem" and params["Key"] == {"leaseKey": {"S": "s1"}}:
-                it.dynamo.put_row(TABLE, {**(it.dynamo.row(TABLE, "s1") or {}), "leaseOwner": {"S": "quick"}})
-            return None
-
-        it.dynamo.faults = overtaken
         report = await it.assigner.run_once()
         assert report is not None
-        assert (report.moved, report.refused) == (1, 1)
-        assert it.owners(["s1", "s2"]) == {"s1": "quick", "s2": "me"}
-
-    run_virtual(main())
-
-
-def test_an_unknown_outcome_fails_the_run_after_all_writes() -> None:
-    async def main() -> None:
-        it = await bed()
-        it.report("me")
-        await it.leases(dict.fromkeys(("s1", "s2", "s3")))
-        plan = FaultPlan(it.dynamo)
-        plan.when = lambda operation, params: params.get("Key") == {"leaseKey": {"S": "s1"}}
-        plan.always = lost_request()
-        assert await it.assigner.run_once() is None
-        assert it.owners(["s1", "s2", "s3"]) == {"s1": None, "s2": "me", "s3": "me"}
-        assert it.heard.assigned == [("s2", "s3")]
-
-    run_virtual(main())
+        balanced.append(report.balanced)
+        await it.renew(*(f"s{number}" for number in range(4)))
+        await CLOCK.sleep(20.0)
+    assert balanced == [True, False, False, True, False, False, True]
+    handed = [key for key in ("s0", "s1", "s2", "s3") if attribute(it.dynamo, key, "leaseOwner") == "me"]
+    assert handed
+    assert {key for keys in it.heard.assigned for key in keys} == set(handed)
 
 
-def test_three_failed_runs_in_a_row_end_the_leadership_and_start_the_count_anew() -> None:
-    async def main() -> None:
-        it = await bed()
-        it.report("me")
-        plan = FaultPlan(it.dynamo)
-        plan.when = lambda operation, _: operation == "Scan"
-        plan.always = lost_request()
-        for _ in range(2):
-            await it.assigner.run_once()
-        plan.always = None
-        assert await it.assigner.run_once() is not None  # success forgives
-        plan.always = lost_request()
-        for _ in range(2):
-            await it.assigner.run_once()
-        assert it.leader.stepped_down == []
+@virtual
+async def test_a_handoff_nobody_completes_is_forced_after_its_deadline() -> None:
+    it = await bed(balance_every=1000)
+    keys = [f"s{number}" for number in range(4)]
+    await it.leases(dict.fromkeys(keys, "busy"))
+    states = []
+    for _ in range(5):
+        it.report("me", "busy")
         await it.assigner.run_once()
-        (hold_off_s,) = it.leader.stepped_down
-        assert 30.0 < hold_off_s <= HOLD_OFF_S + HOLD_OFF_JITTER_S
-        for _ in range(2):
-            await it.assigner.run_once()
-        assert len(it.leader.stepped_down) == 1
-
-    run_virtual(main())
+        states.append({attribute(it.dynamo, key, "checkpointOwner") for key in keys})
+        await it.renew(*keys)
+        await CLOCK.sleep(12.0)
+    assert states == [{"busy", None}] * 4 + [{None}]  # 30 s for the handoff and 10 s for the lease
+    assert set(it.owners(keys).values()) == {"busy", "me"}
 
 
-def test_each_load_is_tried_twice() -> None:
-    async def main() -> None:
-        it = await bed()
-        it.report("me")
-        plan = FaultPlan(it.dynamo)
-        plan.when = lambda operation, _: operation == "Scan"
-        plan.next(lost_request())
-        assert await it.assigner.run_once() is not None
-        assert it.leader.stepped_down == []
+@virtual
+async def test_a_refused_move_is_counted_and_left() -> None:
+    it = await bed()
+    it.report("me")
+    await it.leases({"s1": None, "s2": None})
 
-    run_virtual(main())
+    def overtaken(_sender: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
+        if operation == "UpdateItem" and params["Key"] == {"leaseKey": {"S": "s1"}}:
+            it.dynamo.put_row(TABLE, {**(it.dynamo.row(TABLE, "s1") or {}), "leaseOwner": {"S": "quick"}})
+        return None
+
+    it.dynamo.faults = overtaken
+    report = await it.assigner.run_once()
+    assert report is not None
+    assert (report.moved, report.refused) == (1, 1)
+    assert it.owners(["s1", "s2"]) == {"s1": "quick", "s2": "me"}
 
 
-def test_reports_of_both_tables_count_once_and_what_was_loaded_is_told() -> None:
-    async def main() -> None:
-        it = await bed()
-        it.report("me")
-        old = reports.own_report("java", {}, CLOCK.wall() - 70, "")
-        legacy = reports.own_report("java", {}, CLOCK.wall(), "")
-        it.put("java", old)
-        it.heard.legacy = [replace(legacy, legacy=True)]
-        await it.leases({"s1": None, "s2": None})
-        report = await it.assigner.run_once()
-        assert report is not None
-        assert report.plan.workers == 2
-        (loaded,) = it.heard.loaded
-        assert sorted(one.worker for one in loaded.reports) == ["java", "java", "me"]
-        assert {lease.key for lease in loaded.leases} == {"s1", "s2"} == loaded.expired
+@virtual
+async def test_an_unknown_outcome_fails_the_run_after_all_writes() -> None:
+    it = await bed()
+    it.report("me")
+    await it.leases(dict.fromkeys(("s1", "s2", "s3")))
+    plan = FaultPlan(it.dynamo)
+    plan.when = lambda operation, params: params.get("Key") == {"leaseKey": {"S": "s1"}}
+    plan.always = lost_request()
+    assert await it.assigner.run_once() is None
+    assert it.owners(["s1", "s2", "s3"]) == {"s1": None, "s2": "me", "s3": "me"}
+    assert it.heard.assigned == [("s2", "s3")]
 
-    run_virtual(main())
+
+@virtual
+async def test_three_failed_runs_in_a_row_end_the_leadership_and_start_the_count_anew() -> None:
+    it = await bed()
+    it.report("me")
+    plan = FaultPlan(it.dynamo)
+    plan.when = lambda operation, _: operation == "Scan"
+    plan.always = lost_request()
+    for _ in range(2):
+        await it.assigner.run_once()
+    plan.always = None
+    assert await it.assigner.run_once() is not None  # success forgives
+    plan.always = lost_request()
+    for _ in range(2):
+        await it.assigner.run_once()
+    assert it.leader.stepped_down == []
+    await it.assigner.run_once()
+    (hold_off_s,) = it.leader.stepped_down
+    assert 30.0 < hold_off_s <= HOLD_OFF_S + HOLD_OFF_JITTER_S
+    for _ in range(2):
+        await it.assigner.run_once()
+    assert len(it.leader.stepped_down) == 1
+
+
+@virtual
+async def test_each_load_is_tried_twice() -> None:
+    it = await bed()
+    it.report("me")
+    plan = FaultPlan(it.dynamo)
+    plan.when = lambda operation, _: operation == "Scan"
+    plan.next(lost_request())
+    assert await it.assigner.run_once() is not None
+    assert it.leader.stepped_down == []
+
+
+@virtual
+async def test_reports_of_both_tables_count_once_and_what_was_loaded_is_told() -> None:
+    it = await bed()
+    it.report("me")
+    old = reports.own_report("java", {}, CLOCK.wall() - 70, "")
+    legacy = reports.own_report("java", {}, CLOCK.wall(), "")
+    it.put("java", old)
+    it.heard.legacy = [replace(legacy, legacy=True)]
+    await it.leases({"s1": None, "s2": None})
+    report = await it.assigner.run_once()
+    assert report is not None
+    assert report.plan.workers == 2
+    (loaded,) = it.heard.loaded
+    assert sorted(one.worker for one in loaded.reports) == ["java", "java", "me"]
+    assert {lease.key for lease in loaded.leases} == {"s1", "s2"} == loaded.expired
 
 
 def test_workers_that_are_expired_failing_or_broken_get_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -470,98 +440,90 @@ def test_workers_that_are_expired_failing_or_broken_get_nothing(caplog: pytest.L
     assert any("broken" in record.getMessage() for record in caplog.records)
 
 
-def test_the_loop_runs_at_once_then_every_interval_and_when_woken() -> None:
-    async def main() -> None:
-        it = await bed()
-        it.report("me")
-        times: list[float] = []
-        run_once = it.assigner.run_once
+@virtual
+async def test_the_loop_runs_at_once_then_every_interval_and_when_woken() -> None:
+    it = await bed()
+    it.report("me")
+    times: list[float] = []
+    run_once = it.assigner.run_once
 
-        async def noted(*, early: bool = False) -> Any:
-            times.append(round(CLOCK.monotonic(), 1))
-            return await run_once(early=early)
+    async def noted(*, early: bool = False) -> Any:
+        times.append(round(CLOCK.monotonic(), 1))
+        return await run_once(early=early)
 
-        it.assigner.run_once = noted  # type: ignore[method-assign]
-        task = asyncio.create_task(it.assigner.run())
-        await CLOCK.sleep(25.0)
-        it.assigner.wake()
-        await CLOCK.sleep(0.1)
-        it.assigner.wake()
-        await CLOCK.sleep(40.0)
-        task.cancel()
-        assert times == [0.0, 20.0, 25.0, 26.0, 40.0, 60.0]
-
-    run_virtual(main())
+    it.assigner.run_once = noted  # type: ignore[method-assign]
+    task = asyncio.create_task(it.assigner.run())
+    await CLOCK.sleep(25.0)
+    it.assigner.wake()
+    await CLOCK.sleep(0.1)
+    it.assigner.wake()
+    await CLOCK.sleep(40.0)
+    task.cancel()
+    assert times == [0.0, 20.0, 25.0, 26.0, 40.0, 60.0]
 
 
-def test_what_was_given_at_the_start_is_not_handed_on_by_the_first_run_of_the_loop() -> None:
-    async def main() -> None:
-        it = await bed()
-        it.report("me")
-        keys = [f"s{number}" for number in range(8)]
-        await it.leases(dict.fromkeys(keys))
-        await it.assigner.run_once()
-        it.report("you")  # it has just started as well
-        running = asyncio.create_task(it.assigner.run())
-        await CLOCK.sleep(5.0)
-        assert set(it.owners(keys).values()) == {"me"}, "nobody hands on what has not begun"
-        for _ in range(3):
-            await it.renew(*keys)
-            it.report("me", "you")
-            await CLOCK.sleep(6.0)
-        running.cancel()
-        assert "you" in it.owners(keys).values(), "the first scheduled run balances"
-
-    run_virtual(main())
+@virtual
+async def test_what_was_given_at_the_start_is_not_handed_on_by_the_first_run_of_the_loop() -> None:
+    it = await bed()
+    it.report("me")
+    keys = [f"s{number}" for number in range(8)]
+    await it.leases(dict.fromkeys(keys))
+    await it.assigner.run_once()
+    it.report("you")  # it has just started as well
+    running = asyncio.create_task(it.assigner.run())
+    await CLOCK.sleep(5.0)
+    assert set(it.owners(keys).values()) == {"me"}, "nobody hands on what has not begun"
+    for _ in range(3):
+        await it.renew(*keys)
+        it.report("me", "you")
+        await CLOCK.sleep(6.0)
+    running.cancel()
+    assert "you" in it.owners(keys).values(), "the first scheduled run balances"
 
 
-def test_a_worker_found_dead_gets_no_leases_until_it_reports_again() -> None:
-    async def main() -> None:
-        it = await bed()
-        it.report("me", "dead", "other")
-        await it.leases({"s3": "me", "s4": "other"})
-        await it.assigner.run_once()
-        await CLOCK.sleep(2.0)
-        it.membership.exclude_dead("dead", CLOCK.wall())
+@virtual
+async def test_a_worker_found_dead_gets_no_leases_until_it_reports_again() -> None:
+    it = await bed()
+    it.report("me", "dead", "other")
+    await it.leases({"s3": "me", "s4": "other"})
+    await it.assigner.run_once()
+    await CLOCK.sleep(2.0)
+    it.membership.exclude_dead("dead", CLOCK.wall())
 
-        await it.leases({"s5": None, "s6": None, "s7": None})
-        report = await it.assigner.run_once(early=True)
-        assert report is not None
-        assert report.plan.workers == 2
-        assert "dead" not in it.owners(["s5", "s6", "s7"]).values()
-        await CLOCK.sleep(3.0)
-        it.report("dead")
-        await it.leases({"s8": None})
-        await it.assigner.run_once(early=True)
-        assert it.owners(["s8"]) == {"s8": "dead"}  # it has the least
-
-    run_virtual(main())
+    await it.leases({"s5": None, "s6": None, "s7": None})
+    report = await it.assigner.run_once(early=True)
+    assert report is not None
+    assert report.plan.workers == 2
+    assert "dead" not in it.owners(["s5", "s6", "s7"]).values()
+    await CLOCK.sleep(3.0)
+    it.report("dead")
+    await it.leases({"s8": None})
+    await it.assigner.run_once(early=True)
+    assert it.owners(["s8"]) == {"s8": "dead"}  # it has the least
 
 
-def test_many_moves_are_written_a_few_at_a_time() -> None:
-    async def main() -> None:
-        it = await bed()
-        it.report("me", "java")
-        await it.leases({f"s{number:03d}": None for number in range(200)})
-        under_way = most = 0
+@virtual
+async def test_many_moves_are_written_a_few_at_a_time() -> None:
+    it = await bed()
+    it.report("me", "java")
+    await it.leases({f"s{number:03d}": None for number in range(200)})
+    under_way = most = 0
 
-        class Slow:
-            async def apply(self, write: LeaseWrite[Any]) -> Any:
-                nonlocal under_way, most
-                under_way += 1
-                most = max(most, under_way)
-                await CLOCK.sleep(0.01)
-                under_way -= 1
-                return await it.table.apply(write)
+    class Slow:
+        async def apply(self, write: LeaseWrite[Any]) -> Any:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await CLOCK.sleep(0.01)
+            under_way -= 1
+            return await it.table.apply(write)
 
-            def __getattr__(self, name: str) -> Any:
-                return getattr(it.table, name)
+        def __getattr__(self, name: str) -> Any:
+            return getattr(it.table, name)
 
-        report = await it.assigner_of(Slow()).run_once()
-        assert report is not None
-        assert (report.moved, most) == (200, CALLS_CONCURRENT_MAX)
-
-    run_virtual(main())
+    report = await it.assigner_of(Slow()).run_once()
+    assert report is not None
+    assert (report.moved, most) == (200, CALLS_CONCURRENT_MAX)
 
 
 @pytest.mark.parametrize("strategy", AssignmentStrategy)

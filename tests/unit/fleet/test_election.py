@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -33,7 +33,7 @@ from mld.fleet.leader.lock import LEASE_S
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, Place
 from tests.support.tables import make_table
 from tests.twins.dynamo import Fault, FaultChooser, MemoryDynamo, lost_reply, lost_request, throttled
-from tests.virtual_time import run_virtual
+from tests.virtual_time import run_virtual, virtual
 
 LEASES = Place("app", LEASE_TABLE_KEY)
 LEGACY = Place("app-CoordinatorState", COORDINATOR_TABLE_KEY)
@@ -163,16 +163,6 @@ async def world(*, faults: FaultChooser | None = None) -> MemoryDynamo:
     return dynamo
 
 
-def virtual(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run a test in virtual time."""
-
-    def run() -> None:
-        run_virtual(story())
-
-    run.__name__ = story.__name__
-    return run
-
-
 def owner(dynamo: MemoryDynamo, place: Place = LEASES) -> str | None:
     row = dynamo.row(place.table, "Leader")
     return None if row is None else str(row["ownerName"]["S"])
@@ -271,21 +261,19 @@ async def test_a_graceful_stop_lets_the_next_check_win_at_once() -> None:
 
 
 @pytest.mark.parametrize("crash_at", [0.0, 29.5, 77.7])
-def test_after_a_crash_leadership_moves_within_120_to_150_s_of_the_last_heartbeat(crash_at: float) -> None:
-    async def main() -> None:
-        dynamo = await world()
-        a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
-        assert await a.leads()
-        polled = asyncio.create_task(poll(b, 1000))
-        await asyncio.sleep(crash_at)
-        a.crash()
-        last_beat = dynamo.history[-1].at
-        won_at = await polled
-        assert won_at is not None
-        assert LEASE_S < won_at - last_beat <= LEASE_S + LEADER_HEARTBEAT_S + ASK_S
-        assert not a.holds()
-
-    run_virtual(main())
+@virtual
+async def test_after_a_crash_leadership_moves_within_120_to_150_s_of_the_last_heartbeat(crash_at: float) -> None:
+    dynamo = await world()
+    a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
+    assert await a.leads()
+    polled = asyncio.create_task(poll(b, 1000))
+    await asyncio.sleep(crash_at)
+    a.crash()
+    last_beat = dynamo.history[-1].at
+    won_at = await polled
+    assert won_at is not None
+    assert LEASE_S < won_at - last_beat <= LEASE_S + LEADER_HEARTBEAT_S + ASK_S
+    assert not a.holds()
 
 
 @virtual
@@ -666,55 +654,53 @@ class Judge:
 
 @settings(max_examples=25)
 @given(STORIES, st.integers(0, 2**32), st.sampled_from([0.0, 0.1, 0.5]))
-def test_at_no_instant_two_lead_and_somebody_does_in_the_end(
+@virtual
+async def test_at_no_instant_two_lead_and_somebody_does_in_the_end(
     story: list[tuple[str, int, float, float]], seed: int, trouble: float
 ) -> None:
-    async def main() -> None:
-        dynamo = await world()
-        dynamo.faults = faults = RandomFaults(seed, trouble)
-        electors = [Elector(dynamo, f"w{number}") for number in range(3)]
-        judge = Judge(electors)
-        crashed: set[int] = set()
+    dynamo = await world()
+    dynamo.faults = faults = RandomFaults(seed, trouble)
+    electors = [Elector(dynamo, f"w{number}") for number in range(3)]
+    judge = Judge(electors)
+    crashed: set[int] = set()
 
-        async def happen(kind: str, number: int, at: float, length: float) -> None:
-            elector = electors[number]
-            await asyncio.sleep(at)
-            match kind:
-                case "pause":
-                    elector.gate.shut()
-                    await asyncio.sleep(length)
-                    if number not in crashed:
-                        elector.gate.open()
-                case "requests lost" | "replies lost":
-                    faults.outages[elector.name] = lost_request() if kind == "requests lost" else lost_reply()
-                    await asyncio.sleep(length)
-                    faults.outages.pop(elector.name, None)
-                case "step_down":
-                    await elector.election.step_down(40.0)
-                case "crash" if len(crashed) < 2:
-                    crashed.add(number)
-                    elector.crash()
-                case "close" if len(crashed) < 2:
-                    crashed.add(number)
-                    await elector.election.close()
+    async def happen(kind: str, number: int, at: float, length: float) -> None:
+        elector = electors[number]
+        await asyncio.sleep(at)
+        match kind:
+            case "pause":
+                elector.gate.shut()
+                await asyncio.sleep(length)
+                if number not in crashed:
+                    elector.gate.open()
+            case "requests lost" | "replies lost":
+                faults.outages[elector.name] = lost_request() if kind == "requests lost" else lost_reply()
+                await asyncio.sleep(length)
+                faults.outages.pop(elector.name, None)
+            case "step_down":
+                await elector.election.step_down(40.0)
+            case "crash" if len(crashed) < 2:
+                crashed.add(number)
+                elector.crash()
+            case "close" if len(crashed) < 2:
+                crashed.add(number)
+                await elector.election.close()
 
-        tasks = [asyncio.create_task(happen(*event)) for event in story]
-        rng = random.Random(seed)
-        asking = [asyncio.create_task(judge.ask(elector, rng, 1400.0)) for elector in electors]
-        await judge.watch(900.0)
-        dynamo.faults = None
-        judge.answers = 0
-        await judge.watch(1400.0)
-        assert judge.answers > 0, "nobody has led for 500 s without faults"
-        for task in [*tasks, *asking]:
-            if task.done() and not task.cancelled():
-                task.result()
-            task.cancel()
-        for elector in electors:
-            elector.gate.open()
-            await elector.election.close()
-
-    run_virtual(main())
+    tasks = [asyncio.create_task(happen(*event)) for event in story]
+    rng = random.Random(seed)
+    asking = [asyncio.create_task(judge.ask(elector, rng, 1400.0)) for elector in electors]
+    await judge.watch(900.0)
+    dynamo.faults = None
+    judge.answers = 0
+    await judge.watch(1400.0)
+    assert judge.answers > 0, "nobody has led for 500 s without faults"
+    for task in [*tasks, *asking]:
+        if task.done() and not task.cancelled():
+            task.result()
+        task.cancel()
+    for elector in electors:
+        elector.gate.open()
+        await elector.election.close()
 
 
 # --- the shuffle

@@ -145,23 +145,23 @@ def test_a_handoff_begun_on_a_lease_never_observed_is_remembered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "lease", "renewed", "now", "blocked", "stuck"),
+    ("case", "lease", "renewed", "now", "blocked"),
     [
-        ("no handoff", OWNED, True, 5.0, False, False),
-        ("pending", PENDING, True, 5.0, True, False),
-        ("pending and complete", replace(PENDING, checkpoint=SHARD_END), True, 5.0, False, False),
-        ("pending and expired", PENDING, False, 15.0, False, False),
-        ("pending, renewed, at its deadline", PENDING, True, 40.0, True, False),
-        ("pending, renewed, past its deadline", PENDING, True, 40.1, False, True),
-        ("pending, expired, past its deadline", PENDING, False, 40.1, False, False),
+        ("no handoff", OWNED, True, 5.0, False),
+        ("pending", PENDING, True, 5.0, True),
+        ("pending and complete", replace(PENDING, checkpoint=SHARD_END), True, 5.0, False),
+        ("pending and expired", PENDING, False, 15.0, False),
+        ("pending, renewed, at its deadline", PENDING, True, 40.0, True),
+        ("pending, renewed, past its deadline", PENDING, True, 40.1, False),
+        ("pending, expired, past its deadline", PENDING, False, 40.1, False),
     ],
 )
-def test_blocked_and_stuck(case: str, lease: Lease, renewed: bool, now: float, blocked: bool, stuck: bool) -> None:
+def test_a_handoff_blocks_until_its_deadline(case: str, lease: Lease, renewed: bool, now: float, blocked: bool) -> None:
     seen = after((0.0, lease))
     if renewed:
         lease = replace(lease, counter=lease.counter + 1)
         seen.saw(lease, now)
-    assert (seen.is_blocked(lease, now), seen.is_stuck(lease, now)) == (blocked, stuck), case
+    assert seen.is_blocked(lease, now) is blocked, case
 
 
 def test_rows_that_are_gone_are_forgotten() -> None:

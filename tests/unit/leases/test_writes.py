@@ -232,21 +232,6 @@ def test_a_refused_take_is_ours_only_after_a_repetition(found: Lease | None, res
 
 
 @pytest.mark.parametrize(
-    ("found", "resent", "is_ours"),
-    [
-        (HANDED, True, True),
-        (HANDED, False, False),
-        (row(owner="next", counter=119), True, False),
-        (row(owner="rival", checkpoint_owner="me"), True, False),
-        (None, True, False),
-    ],
-)
-def test_a_refused_handoff_is_ours_only_after_a_repetition(found: Lease | None, resent: bool, is_ours: bool) -> None:
-    answer = writes.judge_refused_handoff(MINE, "next", found, resent=resent)
-    assert (answer == found) if is_ours else isinstance(answer, Refusal)
-
-
-@pytest.mark.parametrize(
     ("seen", "found", "resent", "is_done"),
     [
         (HANDED, row(owner="next", counter=119), True, True),
