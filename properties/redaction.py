@@ -29,6 +29,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
+from fnmatch import fnmatchcase
 from itertools import pairwise
 from urllib.parse import quote, quote_plus, unquote
 
@@ -62,53 +63,69 @@ def _escaped_character(character: str) -> str:
 
 # --- free-form keys ---------------------------------------------------------------------------------------------------
 
-_CONF_SHOWN = (
+_CONF_SHOWN = [
     "spark.app.name",
     "spark.blockManager.port",
-    "spark.broadcast.",
+    "spark.broadcast.*",
     "spark.checkpoint.dir",
-    "spark.cleaner.",
-    "spark.cores.",
+    "spark.cleaner.*",
+    "spark.cores.*",
     "spark.default.parallelism",
-    "spark.driver.",
-    "spark.dynamicAllocation.",
-    "spark.eventLog.",
-    "spark.executor.",
+    "spark.driver.bindAddress",
+    "spark.driver.blockManager.port",
+    "spark.driver.host",
+    "spark.driver.maxResultSize*",
+    "spark.driver.memory*",
+    "spark.driver.port",
+    "spark.dynamicAllocation.*",
+    "spark.eventLog.dir",
+    "spark.eventLog.enabled",
+    "spark.executor.cores",
+    "spark.executor.heartbeatInterval",
+    "spark.executor.instances",
+    "spark.executor.memory",
+    "spark.executor.memoryOverhead",
     "spark.hadoop.fs.defaultFS",
     "spark.hadoop.fs.s3a.connection.maximum",
     "spark.hadoop.fs.s3a.endpoint",
+    "spark.hadoop.fs.s3a.endpoint.region",
     "spark.hadoop.fs.s3a.path.style.access",
     "spark.hadoop.hive.metastore.uris",
     "spark.jars",
+    "spark.jars.packages",
     "spark.local.dir",
-    "spark.locality.",
+    "spark.locality.*",
     "spark.master",
-    "spark.memory.",
+    "spark.memory.*",
     "spark.network.timeout",
     "spark.port.maxRetries",
-    "spark.pyspark.",
-    "spark.scheduler.",
+    "spark.pyspark.driver.python",
+    "spark.pyspark.python",
+    "spark.scheduler.*",
     "spark.serializer",
-    "spark.shuffle.",
+    "spark.shuffle.*",
     "spark.speculation",
-    "spark.sql.adaptive.",
+    "spark.speculation.*",
+    "spark.sql.adaptive.*",
     "spark.sql.ansi.enabled",
     "spark.sql.autoBroadcastJoinThreshold",
     "spark.sql.catalogImplementation",
-    "spark.sql.execution.",
+    "spark.sql.execution.*",
     "spark.sql.extensions",
-    "spark.sql.files.",
-    "spark.sql.orc.",
+    "spark.sql.files.*",
+    "spark.sql.orc.*",
     "spark.sql.session.timeZone",
     "spark.sql.shuffle.partitions",
     "spark.sql.sources.partitionOverwriteMode",
-    "spark.sql.streaming.",
+    "spark.sql.streaming.*",
     "spark.sql.warehouse.dir",
     "spark.submit.deployMode",
-    "spark.task.",
-    "spark.ui.",
-)
-"""Names, and beginnings of names, of settings of Spark itself."""
+    "spark.task.*",
+    "spark.ui.enabled*",
+    "spark.ui.port*",
+    "spark.ui.retained*",
+]
+"""Settings of Spark itself; never a whole family of which some member takes what is secret."""
 _CONF_JVM_OPTIONS = frozenset(
     f"spark.{side}.{kind}JavaOptions" for side in ("driver", "executor") for kind in ("default", "extra")
 )
@@ -150,7 +167,7 @@ def conf_shown(name: str) -> Shown:
     if name.startswith(_CATALOG):
         catalog, dot, rest = name.removeprefix(_CATALOG).partition(".")
         return Shown.PLACE if catalog and (not dot or rest in _CATALOG_PROPERTIES) else Shown.HIDDEN
-    return Shown.PLACE if name.startswith(_CONF_SHOWN) else Shown.HIDDEN
+    return Shown.PLACE if any(fnmatchcase(name, one) for one in _CONF_SHOWN) else Shown.HIDDEN
 
 
 def option_shown(name: str) -> Shown:

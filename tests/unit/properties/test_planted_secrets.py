@@ -81,6 +81,10 @@ def test_the_page_of_keys_holds_no_value_of_a_file() -> None:
         ("spark.driver.host", "10.0.0.7", "10.0.0.7"),
         ("spark.driver.extraJavaOptions", "-Xmx2g -XX:+UseG1GC -Da.b=c", "-Xmx2g -XX:+UseG1GC -Da.b=***"),
         ("spark.whatever", "true", "***"),
+        ("spark.driver.whatever", "true", "***"),
+        ("spark.executor.whatever", "true", "***"),
+        ("spark.ui.whatever", "true", "***"),
+        ("spark.jars.repositories", "https://u:p@repo/m", "***"),
     ],
 )
 def test_settings_of_spark_are_shown_if_they_are_known_to_be_harmless(name: str, value: str, shown: str) -> None:
