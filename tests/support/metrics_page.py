@@ -33,12 +33,12 @@ def _ours() -> Iterator[str]:
     yield "Every metric has the labels `application` and `stream`, and those of its row."
     yield f"Histograms have buckets up to {', '.join(f'{bound:g}' for bound in SECONDS_BOUNDS)} seconds."
     yield ""
-    yield "| Metric | Type | Labels | Meaning | KCL's name |"
-    yield "|---|---|---|---|---|"
+    yield "| Metric | Type, labels | Meaning, KCL's name |"
+    yield "|---|---|---|"
     for metric in CATALOGUE:
-        labels = ", ".join(f"`{label}`" for label in metric.labels)
-        java = f"`{metric.java}`" if metric.java else ""
-        yield f"| `{metric.name}` | {metric.kind.value} | {labels} | {metric.help} | {java} |"
+        type_and_labels = ", ".join((metric.kind.value, *(f"`{label}`" for label in metric.labels)))
+        java = f" `{metric.java}`" if metric.java else ""
+        yield f"| `{metric.name}` | {type_and_labels} | {metric.help}{java} |"
 
 
 def _java() -> Iterator[str]:
@@ -48,8 +48,8 @@ def _java() -> Iterator[str]:
     attributes = ", ".join(f"`{dimension}` is `{attribute}`" for dimension, attribute in ATTRIBUTES.items())
     yield f"In OpenTelemetry names begin with `{PREFIX}`; {attributes}."
     yield ""
-    yield "| Operation | Metric | Unit | Level | Dimensions | OpenTelemetry |"
-    yield "|---|---|---|---|---|---|"
+    yield "| Operation | Metric | Unit, level, dimensions | OpenTelemetry |"
+    yield "|---|---|---|---|"
     rows: dict[tuple[str, ...], list[JavaMetric]] = {}
     for metric in JAVA_METRICS:
         stem = metric.name.removesuffix("Success").removesuffix("Time")
@@ -67,7 +67,8 @@ def _java_row(metrics: list[JavaMetric]) -> str:
         f"`{otel_name(one.name).removeprefix(PREFIX)}`, {instrument_of(one.name, one.unit).value}" for one in metrics
     )
     names, units = ", ".join(f"`{one.name}`" for one in metrics), ", ".join(one.unit for one in metrics)
-    return f"| {' | '.join((first.operation, names, units, first.level.value, _dimensions(first), otel + remark))} |"
+    kind = ", ".join(filter(None, (units, first.level.value, _dimensions(first))))
+    return f"| {' | '.join((first.operation, names, kind, otel + remark))} |"
 
 
 def _dimensions(metric: JavaMetric) -> str:
