@@ -35,7 +35,6 @@ STATUS_SIZES = ((1, 1), (64, 1), (64, 10))
 HOUR_S = 3600.0
 SIZES = ((1, 1), (1, 10), (64, 1), (64, 10), (1000, 1), (1000, 10))
 """(leases, workers)"""
-DETAILED = (64, 10)
 SETTLE_S = {1: 900.0, 64: 900.0, 1000: 2400.0}
 """To rest, by leases: they are spread, reports and duties are known."""
 MEASURED_S = {1: HOUR_S, 64: HOUR_S, 1000: 360.0}
@@ -289,22 +288,19 @@ def run_size(leases: int, workers: int) -> list[str]:
     theirs = java(leases, workers, ours)
     by_worker = run_virtual(measure(leases, workers, mld__heartbeat="worker"))
     rows = totals_rows(leases, workers, {"mld": ours, "mld.heartbeat=worker": by_worker, "Java": theirs})
-    return [*rows, "", *details_rows(ours, theirs)]
+    return [*rows, "", DETAILS_HEAD, _rule(DETAILS_HEAD), *details_rows(ours, theirs)]
 
 
-def run_all(*, details_of: tuple[int, int] = DETAILED) -> str:
-    """Each size in a process of its own."""
-    totals, details = [TOTALS_HEAD, _rule(TOTALS_HEAD)], [DETAILS_HEAD, _rule(DETAILS_HEAD)]
+def run_all() -> str:
+    """Each size in a process of its own; the details go to standard error."""
+    totals = [TOTALS_HEAD, _rule(TOTALS_HEAD)]
     for leases, workers in SIZES:
         print(f"{leases} leases, {workers} workers", file=sys.stderr, flush=True)
         command = [sys.executable, "-m", "tests.benchmarks.bill", "--size", f"{leases}x{workers}"]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         print(done.stdout, file=sys.stderr, flush=True)
-        of_totals, _, of_details = done.stdout.partition("\n\n")
-        totals += of_totals.splitlines()
-        if (leases, workers) == details_of:
-            details += of_details.splitlines()
-    return "\n".join([*totals, "", f"In detail, {details_of[0]} leases on {details_of[1]} workers:", "", *details, ""])
+        totals += done.stdout.partition("\n\n")[0].splitlines()
+    return "\n".join([*totals, ""])
 
 
 def _rule(head: str) -> str:

@@ -71,7 +71,6 @@ async def given(say: Print, *, workers: int, leases: int, java: bool) -> None:
 
 CASES: dict[str, tuple[str, Case]] = {
     "100x1000": (TAKEN, partial(taken, workers=100, shards=1000)),
-    "300x3000": (TAKEN, partial(taken, workers=300, shards=3000)),
     "1000x10000": (TAKEN, partial(taken, workers=1000, shards=10_000)),
     "3x-100x1000": (GIVEN, partial(given, workers=100, leases=1000, java=False)),
     "3x-100x1000-java": (GIVEN, partial(given, workers=100, leases=1000, java=True)),

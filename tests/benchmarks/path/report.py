@@ -16,7 +16,8 @@ from tests.benchmarks.tables import markdown_table
 
 PLOT = Path("docs/lab/performance.svg")
 SHARDS_OF_PAGE = (64,)
-"""Backlogs of other numbers of shards are printed only."""
+PRINTED_ONLY = ("steady", "update")
+"""Neither these nor backlogs of other numbers of shards are put into the page."""
 
 Measure = Callable[[], list[Row]]
 
@@ -46,7 +47,12 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def put_into_page(rows: Sequence[Row]) -> None:
-    of_path = [row for row in rows if not row.turn and (row.scenario != "backlog" or row.shards in SHARDS_OF_PAGE)]
+    of_path = [
+        row
+        for row in rows
+        if not row.turn and row.scenario not in PRINTED_ONLY
+        if row.scenario != "backlog" or row.shards in SHARDS_OF_PAGE
+    ]
     if of_path:
         tables.put_into_page("path", markdown(of_path))
     if of_table := [row for row in rows if row.turn]:
