@@ -26,7 +26,7 @@ import botocore.session
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from mld.aws.wire.requests import decode, encode
+from mld.aws.wire.requests import decode_answer, encode_params
 from mld.consumer.checkpoints import CheckpointRange
 from mld.core.errors import StartupError
 from mld.core.positions import SHARD_END
@@ -344,8 +344,8 @@ def _shape() -> Any:
 
 def decoded(row: Row) -> Row:
     """The row as it comes out of an answer, which our decoding and botocore's read alike."""
-    body = encode({"Item": row})
-    item: Row = decode(body)["Item"]
+    body = encode_params({"Item": row})
+    item: Row = decode_answer(body)["Item"]
     parser = botocore.parsers.create_parser("json")
     theirs = parser.parse({"body": body, "headers": {}, "status_code": 200}, _shape())["Item"]
     assert item == theirs
