@@ -304,7 +304,7 @@ def run_all() -> str:
 
 
 def _rule(head: str) -> str:
-    return "|" + " --- |" * (head.count("|") - 1)
+    return "|" + "---|" * (head.count("|") - 1)
 
 
 def main() -> None:

@@ -47,9 +47,8 @@ def markdown_table(title: str, columns: Sequence[str], lines: Sequence[Sequence[
     """Nothing for no lines."""
     if not lines:
         return ""
-    head = [" | ".join(columns), " | ".join("---" for _ in columns)]
-    body = [" | ".join(cells) for cells in lines]
-    return "\n".join([f"**{title}**", "", *(f"| {text} |" for text in (*head, *body))])
+    head, *body = (f"| {' | '.join(cells)} |" for cells in (columns, *lines))
+    return "\n".join([f"**{title}**", "", head, "|" + "---|" * len(columns), *body])
 
 
 def put_into_page(mark: str, markdown: str) -> None:

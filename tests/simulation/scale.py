@@ -157,7 +157,7 @@ def run_all() -> dict[str, str]:
         command = [sys.executable, "-m", __spec__.name, "--case", name]
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=CASE_REAL_S_MAX)
         print(done.stdout, end="", file=sys.stderr, flush=True)
-        tables.setdefault(head, f"{head}\n|{' --- |' * (head.count('|') - 1)}\n")
+        tables.setdefault(head, f"{head}\n|{'---|' * (head.count('|') - 1)}\n")
         tables[head] += done.stdout
     return tables
 

@@ -48,7 +48,7 @@ def _table(section: Section) -> str:
         alike.setdefault(CLIENT.sub("", key.name), []).append(key)
     notes = [f"{number}. {remark}" for number, remark in enumerate(common, start=1)]
     heading = f"### {section.value}\n\n" + ("\n".join(notes) + "\n\n" if notes else "")
-    rows = ["| Key | Value, default | Meaning |", "|---|---|---|"]
+    rows = ["| Key | Value: default | Meaning |", "|---|---|---|"]
     rows += [_row(group, common) for group in alike.values()]
     return heading + "\n".join(rows) + "\n"
 
@@ -61,7 +61,11 @@ def _row(keys: list[Key], common: list[str]) -> str:
     remarks = dict.fromkeys(remark for key in keys for remark in _remarks(key))
     said = [f"({common.index(remark) + 1})" if remark in common else remark for remark in remarks]
     meaning = key.meaning if len(keys) == 1 else key.meaning.replace("Kinesis", "the service")
-    value = ", ".join(dict.fromkeys((kind, _default(key)))).removesuffix(", none")
+    default = _default(key)
+    if f"`{default}`" in kind:
+        value = kind.replace(f"`{default}`", f"**`{default}`**")
+    else:
+        value = kind if default == "none" else f"{kind}: {default}"
     cells = (names, value, " ".join((meaning, *said)))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
