@@ -8,14 +8,16 @@ or each of a partition of its own. Commits of both kinds by turns, each in a sin
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.session import jvm_classes
+from mld.processors.spark.session.spark_session import jvm_pid
 from mld.processors.spark.sink_port import Sink, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
 
@@ -59,43 +61,71 @@ def session(format: str, place: Path) -> Any:
     return made
 
 
-def commit_s(spark: Any, sink: Sink, number: int, values: str) -> float:
-    """Return the seconds of one commit; `values` names the partition of a record of the producer."""
+class Cost(NamedTuple):
+    """What one commit took."""
+
+    wall_s: float
+    cpu_s: float
+    """Of this process and the JVM, which other work on the machine changes less."""
+    files: int
+
+
+def cpu_s(spark: Any) -> float:
+    fields = Path(f"/proc/{jvm_pid(spark)}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + time.process_time()
+
+
+def files_of(spark: Any, sink: SinkSpec) -> int:
+    assert sink.path is not None
+    if sink.format == "iceberg":
+        return int(spark.table(f"{sink.path}.data_files").count())
+    return sum(1 for _ in Path(sink.path).glob("**/*.parquet") if "_delta_log" not in _.parts)
+
+
+def commit(spark: Any, spec: SinkSpec, sink: Sink, number: int, values: str) -> Cost:
+    """Make one commit; `values` names the partition of a record of the producer."""
     good = spark.range(ROWS, numPartitions=2).selectExpr(f"concat('good', id % {KNOWN}) AS customer", "id AS n")
     his = spark.range(ROWS, numPartitions=2).selectExpr(f"{values} AS customer", "id AS n")
     span = ShardSpan(RecordPosition(number - 1) if number > 1 else None, RecordPosition(number))
-    began = time.perf_counter()
+    files, began, cpu = files_of(spark, spec) if number > 1 else 0, time.perf_counter(), cpu_s(spark)
     sink.publish(good.union(his), {SHARD: span}, "b")
-    return time.perf_counter() - began
+    took = time.perf_counter() - began, cpu_s(spark) - cpu
+    return Cost(*took, files_of(spark, spec) - files)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("format", choices=PACKAGES)
     parser.add_argument("--turns", type=int, default=6)
-    parser.add_argument("--at-most", type=int, default=1000, help="newPartitionsPerHour")
+    parser.add_argument("--new", action="store_true", help="other values in each batch, instead of those that he has")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         spark = session(given.format, place)
-        took: dict[str, list[float]] = {"quiet": [], "attack": []}
+        took: dict[str, list[Cost]] = {"quiet": [], "attack": []}
         sinks = {}
         for kind in took:
             path = f"lake.db.{kind}" if given.format == "iceberg" else str(place / kind)
-            spec = SinkSpec(kind, given.format, path, partition_by=("customer",), new_partitions_max=given.at_most)
-            sinks[kind] = make_sink(spec, spark)
-            sinks[kind].open()
+            spec = SinkSpec(kind, given.format, path, partition_by=("customer",))
+            sinks[kind] = spec, make_sink(spec, spark)
+            sinks[kind][1].open()
         for number in range(1, given.turns + 3):
-            for kind, sink in sinks.items():
+            for kind, (spec, sink) in sinks.items():
                 is_attack = kind == "attack" and number > 2  # after two commits that warm the JVM up
-                values = f"concat('{number}-', id)" if is_attack else f"concat('good', id % {KNOWN})"
-                seconds = commit_s(spark, sink, number, values)
+                values = (
+                    f"concat('{number if given.new else ''}-', id)" if is_attack else f"concat('good', id % {KNOWN})"
+                )
+                cost = commit(spark, spec, sink, number, values)
                 if number > 2:
-                    took[kind].append(seconds)
-                print(f"{number} {kind} {seconds:.2f} s", flush=True)
-        quiet, attack = statistics.median(took["quiet"]), statistics.median(took["attack"])
-        print(f"{given.format}: a commit takes {quiet:.2f} s, with the attack {attack:.2f} s: {attack / quiet:.2f}")
-        print(f"the first one {took['attack'][0] / quiet:.2f}")
+                    took[kind].append(cost)
+                print(f"{number} {kind} {cost.wall_s:.2f} s, CPU {cost.cpu_s:.2f} s, {cost.files} files", flush=True)
+        for what, costs in (("the first", took["attack"][:1]), ("any later", took["attack"][1:])):
+            ratios = [
+                statistics.median(cost[field] for cost in costs)
+                / statistics.median(cost[field] for cost in took["quiet"])
+                for field in (0, 1)
+            ]
+            print(f"{given.format}, {what} commit with the attack: {ratios[0]:.2f} of one without, CPU {ratios[1]:.2f}")
 
 
 if __name__ == "__main__":

@@ -114,7 +114,9 @@ def publish(spark, sink, ends, marks):
             f"'{shard.shard}' AS shardId", "id AS sequence"
         )
         frame = part if frame is None else frame.union(part)
-    return sink.publish(frame, batch, "b").marks
+    published = sink.publish(frame, batch, "b")
+    assert published.rows == (0 if frame is None else frame.count())
+    return published.marks
 
 
 def test_marks_come_back_and_a_repetition_is_dropped(make, read, spark):
@@ -156,7 +158,7 @@ def overtaken(monkeypatch, sink, by):
     def late(self, frame, entry):
         if self is sink and not raced:
             raced.append(by())
-        commit(self, frame, entry)
+        return commit(self, frame, entry)
 
     monkeypatch.setattr(type(sink), step, late)
 
@@ -310,7 +312,7 @@ def test_a_merge_has_no_bound(make, stored, spark):
     sink = make(partition_by=("customer",), new_partitions_max=1, mode="merge", keys=("n",))
     for number in (1, 2):
         frame = of_customers(spark, *(f"c{one}" for one in range(4))).selectExpr("*", f"'{number}' AS sequenceNumber")
-        sink.publish(frame, step(number), "b")
+        assert sink.publish(frame, step(number), "b").rows == 4
     assert {row.customer for row in stored(sink).collect()} == {f"c{one}" for one in range(4)}
 
 
@@ -475,7 +477,7 @@ def test_changes_become_a_table_of_current_rows_exactly_once(spark, table, monke
     stale = other.open()
     second = change(spark, (2, "c", "d", "13"), (3, "e", "u", "14"), (4, "f", "i", "15"), (5, "g", "d", "16"))
     before = commits_of(spark, table)
-    sink.publish(second, spans({A: RecordPosition(16)}, marks), "b")
+    assert sink.publish(second, spans({A: RecordPosition(16)}, marks), "b").rows == 3
     assert commits_of(spark, table) == before + 2
     with pytest.raises(Fenced):
         other.publish(change(spark, (1, "zombie", "u", "14")), spans({A: RecordPosition(14)}, stale), "b")

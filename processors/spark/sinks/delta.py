@@ -43,6 +43,8 @@ USER_METADATA, TXN_APPLICATION, TXN_VERSION = (
     f"{CONF}write.txnVersion",
 )
 """What options are to an append, these settings of a session are to a MERGE."""
+ROWS = ("numOutputRows",), ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
+"""Figures of a commit that count its rows: of an append, of a MERGE."""
 
 
 class DeltaSink(LakeSink):
@@ -105,19 +107,28 @@ class DeltaSink(LakeSink):
     def _history(self, limit: int):  # type: ignore[no-untyped-def]
         try:
             history = self._spark.sql(f"DESCRIBE HISTORY {self._identifier()} LIMIT {limit}")
-            return history.select("version", "userMetadata").orderBy("version", ascending=False).collect()
+            return (
+                history.select("version", "userMetadata", "operation", "operationMetrics")
+                .orderBy("version", ascending=False)
+                .collect()
+            )
         except Exception as error:
             if any(condition in str(error) for condition in MISSING):
                 return []
             raise
 
-    def _is_head(self, entry: LedgerEntry) -> bool:
-        """Return whether the number is ours. Others may have followed already, hence the look further back."""
-        return any(row.userMetadata and entry.token in row.userMetadata for row in self._history(HISTORY_STEPS[1]))
+    def _rows_of(self, entry: LedgerEntry) -> int | None:
+        """Return how many rows the commit of the entry has written or changed; None if the number is not ours. Others
+        may have followed already, hence the look further back.
+        """
+        for row in self._history(HISTORY_STEPS[1]):
+            if row.userMetadata and entry.token in row.userMetadata:
+                return sum(int((row.operationMetrics or {}).get(name, 0)) for name in ROWS[row.operation == "MERGE"])
+        return None
 
     # --- the commit --------------------------------------------------------------------------------------------------
 
-    def _commit(self, frame: DataFrame, entry: LedgerEntry) -> None:
+    def _commit(self, frame: DataFrame, entry: LedgerEntry) -> int:
         said = ledger.encode(entry, application=APPLICATION).decode()
         try:
             if "/" not in self._target and self._table() is None:
@@ -132,13 +143,14 @@ class DeltaSink(LakeSink):
             raise
         except Exception as error:
             # Whatever it was, the commit may have happened: only the table knows.
-            if self._is_head(entry):
-                return
+            if (rows := self._rows_of(entry)) is not None:
+                return rows
             if "CONCURRENT" in str(error).upper() or "ProtocolChanged" in str(error):
                 raise LostRace from error
             raise
-        if not self._is_head(entry):
+        if (rows := self._rows_of(entry)) is None:
             raise LostRace
+        return rows
 
     def _append(self, frame: DataFrame, entry: LedgerEntry, said: str) -> None:
         """Append the rows. Columns that the table has not got are added by the same commit."""

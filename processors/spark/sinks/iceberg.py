@@ -25,7 +25,7 @@ from mld.processors.spark.sinks.iceberg_ledger import (
     moved_sentence,
     note,
 )
-from mld.processors.spark.sinks.iceberg_table import WAP_PROPERTY, Files, IcebergTable, TableAsRead
+from mld.processors.spark.sinks.iceberg_table import WAP_PROPERTY, Files, IcebergTable, TableAsRead, changed_rows
 from mld.processors.spark.sinks.lake_table import APPLICATION, RACES_MAX, LakeSink, LostRace, PartitionField
 from mld.processors.spark.sinks.merge import Merge, quoted, type_of
 from mld.processors.spark.sinks.table_columns import changes
@@ -135,7 +135,7 @@ class IcebergSink(LakeSink):
             if not self._is_head(entry):
                 raise
         stage("committed")
-        return Published(self._admission.marks(entry), entry.number)
+        return Published(self._admission.marks(entry), entry.number, 0 if staged is None else changed_rows(staged))
 
     def _is_head(self, entry: LedgerEntry) -> bool:
         """Return whether the entry is in force; looks again."""
@@ -167,7 +167,7 @@ class IcebergSink(LakeSink):
         assert self._table is not None and self._seen is not None
         self._table.append(files, self._seen, {PROPERTY: note(entry)}, {PROPERTY: encoded(entry)})
 
-    def _commit(self, frame: DataFrame, entry: LedgerEntry) -> None:
+    def _commit(self, frame: DataFrame, entry: LedgerEntry) -> int:
         raise NotImplementedError  # `_attempt` does it in two steps
 
     def _nothing(self) -> DataFrame | None:

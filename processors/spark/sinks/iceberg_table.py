@@ -35,6 +35,16 @@ NOTE_CONF = "spark.sql.iceberg.snapshot-property."
 COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
 
 
+CHANGED = tuple(f"spark.merge-into.num-target-rows-{what}" for what in ("inserted", "updated", "deleted"))
+"""Figures of a MERGE in the summary of its snapshot, since Spark 4.1."""
+
+
+def changed_rows(staged: Any) -> int | None:
+    """Return how many rows the MERGE of a snapshot has changed; None if it does not say."""
+    found = [said for name in CHANGED if (said := staged.summary().get(name)) is not None]
+    return sum(map(int, found)) if found else None
+
+
 class Files:
     """Data files that no snapshot has yet."""
 

@@ -129,9 +129,9 @@ class LakeSink(AdmittedSink):
             **signature(),
         )
         stage("staging")
-        self._commit(frame, entry)
+        rows = self._commit(frame, entry)
         stage("committed")
-        return Published(self._admission.marks(entry), entry.number)
+        return Published(self._admission.marks(entry), entry.number, rows)
 
     @contextmanager
     def _bounded(self, frame: DataFrame) -> Iterator[DataFrame]:
@@ -192,8 +192,10 @@ class LakeSink(AdmittedSink):
         """Return the newest entry; what `_commit` is bound to."""
 
     @abstractmethod
-    def _commit(self, frame: DataFrame, entry: LedgerEntry) -> None:
-        """Append the frame with the entry, atomically, if the head is still the one read last. Raises LostRace."""
+    def _commit(self, frame: DataFrame, entry: LedgerEntry) -> int:
+        """Append the frame with the entry, atomically, if the head is still the one read last; how many rows that
+        were. Raises LostRace.
+        """
 
     @abstractmethod
     def _nothing(self) -> DataFrame | None:

@@ -94,7 +94,8 @@ class PartitionedSink(FileSink):
                 where = f"{self.place.rstrip('/')}/{BEYOND} with all their columns"
                 self._bound.report(found.rows_beyond, ", or of values that are no names of directories", where)
             recent = dict.fromkeys((*found.keys, *self._recent))
-            self._recent = tuple(recent)[:FEW] if len(found.keys) <= FEW else ()
+            is_calm = not found.rows_beyond and len(found.keys) <= FEW  # else the next one is looked at at once
+            self._recent = tuple(recent)[:FEW] if is_calm else ()
             return rows + found.rows_beyond
         except SinkError:
             raise
