@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mld.processors.spark.session import handover, spark_session
-from mld.processors.spark.sinks.spark_write import write
+from mld.processors.spark.sinks.files import write
 from mld.properties.spark import Format
 from tests.benchmarks.path.records import FIRST_MS, sequence_number
 from tests.benchmarks.path.subject import cpu_clock

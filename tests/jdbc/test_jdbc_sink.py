@@ -13,11 +13,9 @@ from mld.processors.spark.commit.journal import Journal
 from mld.processors.spark.commit.store import store_at
 from mld.processors.spark.high_water_marks import ENDED, RecordPosition, StreamShard, spans
 from mld.processors.spark.sink_port import DataRefused, Fenced, SinkError, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.factory import make_sink
-from mld.processors.spark.sinks.generic import GenericSink
+from mld.processors.spark.sinks.factory import GenericSink, make_sink
 from mld.processors.spark.sinks.jdbc import JdbcSink
-from mld.processors.spark.sinks.jdbc_dialects import dialect_of
-from mld.processors.spark.sinks.jdbc_options import ABANDONED_S, stage_name
+from mld.processors.spark.sinks.jdbc_dialects import ABANDONED_S, dialect_of, stage_name
 from mld.processors.spark.writer_identity import WriterIdentity
 from tests.support.databases import Postgres
 from tests.support.lost_answers import LostAnswers

@@ -10,8 +10,7 @@ import pytest
 
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, spans
 from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.factory import make_sink
-from mld.processors.spark.sinks.generic import GenericSink
+from mld.processors.spark.sinks.factory import GenericSink, make_sink
 
 pytestmark = [pytest.mark.spark, pytest.mark.skipif("MLD_JDBC" not in os.environ, reason="make test-jdbc")]
 

@@ -37,8 +37,7 @@ from mld.processors.spark.sink_port import (
     SinkFull,
     SinkSpec,
 )
-from mld.processors.spark.sinks.factory import make_sink
-from mld.processors.spark.sinks.generic import GenericSink
+from mld.processors.spark.sinks.factory import GenericSink, make_sink
 from mld.processors.spark.sinks.jdbc import JdbcSink
 from mld.processors.spark.sinks.jdbc_dialects import dialect_of
 from tests.prove_spark.jvm import attached

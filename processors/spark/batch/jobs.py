@@ -1,22 +1,27 @@
 """What is run on the session over a part of a batch: hand it over, ask the pipeline, publish the frames.
 
 No attempt is repeated here (`engine`), and no record is blamed (`poison`).
+
+How many records of a micro-batch its sinks were not given, because their ledgers have them, is counted (`Repeats`).
+After a crash that is what "exactly once" means. After a reset of the checkpoints it is a replay that goes nowhere, and
+the only sign of it is this count; so every trigger tells it, sink by sink.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
+from mld.processors.spark.batch import record_lines
 from mld.processors.spark.batch.destinations import Destinations
+from mld.processors.spark.batch.micro_batch import MicroBatch, held
 from mld.processors.spark.batch.outcome import BatchFigures
-from mld.processors.spark.batch.repeats import Repeats
 from mld.processors.spark.batch.source import BatchSource, Rows
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.batch.suspects import is_worth_it, suspects
@@ -37,6 +42,42 @@ from mld.properties.spark import Format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+class Repeats:
+    """Counts repeated records, one micro-batch at a time."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._before: dict[str, dict[StreamShard, RecordPosition | None]] = {}
+        self._counted: set[tuple[int, int]] = set()
+        """The offers of the last batch: those that come again as a sink was put aside are no repeats."""
+
+    def begin(self) -> None:
+        """Begin another batch."""
+        self._before = {}
+
+    def published(self, sink: str, batch: ShardSpans) -> None:
+        """Note that the sink has taken this; what its marks say of these shards from now on is our own work."""
+        before = self._before.setdefault(sink, {})
+        for shard, span in batch.items():
+            before.setdefault(shard, span.after)
+
+    def counts(
+        self, batch: MicroBatch, sinks: Mapping[str, HighWaterMarks], failed: Collection[StreamShard] = ()
+    ) -> dict[str, int]:
+        """Return repeated records by sink, from its marks after the batch. Of shards that `failed`, it
+        counts only records that are known to be dropped."""
+        found = {}
+        fresh = [offer for offer in batch.offers if (offer.link, offer.number) not in self._counted]
+        self._counted = {(offer.link, offer.number) for offer in batch.offers}
+        for sink, marks in sinks.items():
+            after = {shard: mark for shard, mark in marks.items() if shard not in failed}
+            known = {shard: mark for shard, mark in {**after, **self._before.get(sink, {})}.items() if mark is not None}
+            if count := held(fresh, known, lambda offer: record_lines.rows(b"".join(self._spool.read([offer])))):
+                found[sink] = count
+        return found
+
 
 log = logging.getLogger("mld.spark")
 

@@ -5,10 +5,15 @@ says that all sinks hold it, never before. The protocol lets a child checkpoint 
 that a quiet shard's last records are checkpointed too, a batch that reaches the tip of its shard is answered after its
 commit, or after a short while, unless others may have queued after it (`held_answers`). If the host goes away this
 process ends with an error, and the daemon starts it anew at the last checkpoint.
+
+A child finds the session host of its daemon, and starts it if there is none: once, under a file lock. The host is a
+process in a session of its own, so that signals to the daemon's or the child's process group do not reach it; it
+watches the daemon and ends after it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
@@ -17,16 +22,99 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import mld
 from mld.processors.spark import link
-from mld.processors.spark.child.host_process import attach
 from mld.processors.spark.held_answers import HeldAnswers, HoldLimits
-from mld.processors.spark.meeting_place import EXIT_FAILURE, FatalError
+from mld.processors.spark.meeting_place import (
+    EXIT_CONFIGURATION,
+    EXIT_FAILURE,
+    LOCK_FILE,
+    SOCKET_FILE,
+    FatalError,
+    run_directory,
+)
 from mld.processors.spark.writer_identity import ARN_VARIABLE, CREATED_VARIABLE, stream_key
 
 if TYPE_CHECKING:
     from mld.processors.spark.batch.page_file import PageFile
+
+_START = "import sys; sys.path.insert(0, {root!r}); from mld.processors.spark.host.program import main; main()"
+
+
+def daemon_pid() -> int:
+    """Return the daemon: as it says itself, else our parent."""
+    told = os.environ.get("MLD_DAEMON_PID", "")
+    return int(told) if told.isdigit() else os.getppid()
+
+
+def attach(properties_file: str) -> socket.socket:
+    """Return a connection to the host of our daemon, which is started if need be. Raises FatalError."""
+    pid = daemon_pid()
+    directory = run_directory(pid)
+    link = _connect(directory / SOCKET_FILE)
+    if link is not None:
+        return link
+    with (directory / LOCK_FILE).open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the holder starts the host, which says within seconds whether it listens
+        link = _connect(directory / SOCKET_FILE)
+        if link is None:
+            _start_host(directory, pid, properties_file)
+            link = _connect(directory / SOCKET_FILE)
+    if link is None:
+        raise FatalError("the Spark session host ended right after its start; see the lines above")
+    return link
+
+
+def _connect(path: Path) -> socket.socket | None:
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        link.connect(str(path))
+    except (FileNotFoundError, ConnectionRefusedError):
+        link.close()
+        return None
+    except OSError as error:
+        link.close()
+        raise FatalError(f"cannot reach the Spark session host at {path}: {error.strerror}") from error
+    return link
+
+
+def _start_host(directory: Path, pid: int, properties_file: str) -> None:
+    """Wait until the host listens. What it prints until then goes to our standard error."""
+    import subprocess  # only the first child of a daemon needs it
+
+    root = str(Path(mld.__file__).resolve().parents[1])
+    ready, told = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                _START.format(root=root),
+                str(directory),
+                properties_file,
+                str(pid),
+                str(told),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            pass_fds=[told],
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise FatalError(f"cannot start the Spark session host: {error.strerror}") from error
+    finally:
+        os.close(told)
+    with os.fdopen(ready, "rb") as pipe:
+        listening = pipe.read(1) == b"+"
+    if not listening:
+        status = process.wait()
+        message = f"the Spark session host did not start (exit status {status}); see the lines above"
+        raise FatalError(message, EXIT_CONFIGURATION if status == EXIT_CONFIGURATION else EXIT_FAILURE)
+
 
 CHECKPOINT_ATTEMPTS_MAX = 6
 """At the end of a shard; with the delays below some 8 s. In between the next batch is the next attempt."""

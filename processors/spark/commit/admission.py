@@ -24,8 +24,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from mld.processors.spark.commit import ledger
-from mld.processors.spark.commit.ledger import LedgerEntry, UnclaimedMarks
-from mld.processors.spark.commit.retired import retired
+from mld.processors.spark.commit.ledger import LedgerEntry, UnclaimedMarks, retired
 from mld.processors.spark.high_water_marks import QUERY, HighWaterMarks, RecordPosition, ShardSpans, StreamShard, moved
 from mld.processors.spark.sink_port import Fenced, SinkRefused
 from mld.processors.spark.writer_identity import WriterIdentity, key_of_one

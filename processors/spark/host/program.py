@@ -19,7 +19,7 @@ from mld.processors.spark.settings import SettingsError, SparkSettings, load
 
 
 def main() -> NoReturn:
-    """Run the host: `directory properties-file daemon-pid ready-fd`, as `child.host_process` starts it."""
+    """Run the host: `directory properties-file daemon-pid ready-fd`, as `child.relay` starts it."""
     directory, file, daemon_pid, told = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     # A supervisor signals a whole group at once; the daemon decides when its shards are done. The JVM inherits it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

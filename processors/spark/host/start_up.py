@@ -86,7 +86,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
             spark_session.check_format(spark, spec.format, f"mld.spark.sink.{spec.name}.format")
         own = scratch if settings.is_local else None
         sinks = [make_sink(spec, spark, own) for spec in settings.sinks]
-        dead = make_sink(_dead_letter(settings), spark, own) if settings.dead_letter else None
+        dead = make_sink(dead_letter_of(settings), spark, own) if settings.dead_letter else None
         loaded.setup(spark)
         engine = engine_of(spark, settings, loaded, sinks, dead, spool)
         engine.start()
@@ -119,7 +119,7 @@ def _places(settings: SparkSettings) -> Iterator[tuple[str, str]]:
     )
 
 
-def _dead_letter(settings: SparkSettings) -> SinkSpec:
+def dead_letter_of(settings: SparkSettings) -> SinkSpec:
     """Return the sink of dead letters, each of which names its stream and shard, so that several writers may put
     theirs into one directory.
 
@@ -132,6 +132,7 @@ def _dead_letter(settings: SparkSettings) -> SinkSpec:
         writer=settings.writer,
         shared=True,
         private=settings.is_local,
+        one_file=True,
         s3=settings.s3,
     )
 

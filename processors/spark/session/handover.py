@@ -3,25 +3,150 @@
 Columns: streamName, shardId, sequenceNumber, subSequenceNumber, partitionKey, approximateArrivalTimestamp, data; and
 `payload`, the decoded data, where the settings name a format. A record that cannot be decoded has a null payload and a
 reason; how many there are is counted on the way, without a job of its own.
+
+Payloads may name their writer's schema by a frame of the Glue Schema Registry, and are read by a schema of ours: the
+daemon takes the frames off (`mld.schemaRegistry=strip`) and names the version on each record, and the file with its
+definition. A batch has few versions; each is decoded by its own schema and resolved to the reader's by Avro's rules.
+
+What the frames of several sinks have in common is computed once: the highest node of the plans that all of them share.
+A pipeline that makes several frames makes them of the same records, often after the same steps. Each sink runs a job of
+its own, so without this each of them would read, parse and transform again. The common part is kept in the executors'
+memory, and on their disks where that is short, until the last sink has its rows. All sinks then see one evaluation of
+it, which matters for functions that do not give the same result twice.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mld.processors.spark.session.registry import NAMED_MORE, RAW_MORE, SCHEMA_COLUMNS, Definitions
-from mld.processors.spark.session.shared_input import computed_once
 from mld.processors.spark.spark_errors import SessionError
 from mld.processors.spark.writer_identity import WriterIdentity
 from mld.properties.spark import Format
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
+
+NODES_MAX = 2_000
+"""Of a plan; a larger one is not searched."""
+
+
+@contextmanager
+def computed_once(records: DataFrame, frames: Sequence[DataFrame]) -> Iterator[None]:
+    """Compute once what `frames` share, which are made of `records`. One frame, or a session without a JVM of ours:
+    nothing is kept.
+    """
+    shared = None
+    if len(frames) > 1 and hasattr(records, "_jdf"):
+        try:
+            shared = _shared(records, frames)
+        except Exception as error:  # nothing depends on it but time
+            log.debug("what the frames share is not found: %s", error)
+    try:
+        yield
+    finally:
+        if shared is not None:
+            with suppress(Exception):  # the session may be gone
+                shared.unpersist(False)
+
+
+def _shared(records: DataFrame, frames: Sequence[DataFrame]) -> Any:
+    """Return the Dataset of Java that is kept; None if there is none."""
+    session = records.sparkSession
+    java = session._jvm
+    assert java is not None
+    root = _plan(records)
+    others = [_nodes(_plan(frame)) for frame in frames[1:]]
+    for node in _nodes(_plan(frames[0])):
+        if all(any(node.equals(other) for other in nodes) for nodes in others) and _has(node, root):
+            dataset = java.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, node)
+            return dataset.persist(java.org.apache.spark.storage.StorageLevel.MEMORY_AND_DISK())
+    return None
+
+
+def _plan(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()
+
+
+def _has(node: Any, root: Any) -> bool:
+    return any(root.equals(one) for one in _nodes(node))
+
+
+def _nodes(plan: Any) -> list[Any]:
+    """Return the nodes of a plan from the top, level by level."""
+    found = [plan]
+    for node in found:
+        children = node.children()
+        found += [children.apply(index) for index in range(children.size())]
+        if len(found) > NODES_MAX:
+            return []
+    return found
+
+
+log = logging.getLogger(__name__)
+
+REGISTRY = "registry"
+"""`mld.spark.schema`, where the frame names the schema."""
+RAW_MORE = ", schemaVersionId STRING, schemaName STRING, schemaFile STRING"
+NAMED_MORE = ("schemaVersionId", "schemaName")
+SCHEMA_COLUMNS = (*NAMED_MORE, "schemaFile")
+"""What a dead letter keeps, so that its data can be decoded later."""
+DEFINITIONS_KEPT_MAX = 1_000
+_TEXT = rb'"(?:[^"\\]|\\.)*"'
+_VERSION = re.compile(rb'"schemaVersionId":"([0-9a-f-]{36})"((?:,"[A-Za-z]+":' + _TEXT + rb")*)")
+_FILE = re.compile(rb'"schemaFile":(' + _TEXT + rb")")
+
+
+def files_of_versions(lines: bytes) -> dict[str, str]:
+    """Return the schema versions that records name, each with the file of its definition, if they name it."""
+    found: dict[str, str] = {}
+    for version, more in set(_VERSION.findall(lines)):
+        file = _FILE.search(more)
+        if file is not None:
+            found[version.decode()] = json.loads(file[1])
+    return found
+
+
+class Definitions:
+    """Definitions of schema versions, read once each; a version never changes."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+        self._told: set[str] = set()
+
+    def of(self, texts: Iterable[bytes]) -> Mapping[str, str]:
+        """Return the definitions of the versions that the lines name. One that cannot be read is left out, and said
+        once.
+        """
+        found: dict[str, str] = {}
+        for lines in texts:
+            for version, file in files_of_versions(lines).items():
+                if version not in found and (definition := self._definition(version, file)) is not None:
+                    found[version] = definition
+        return dict(sorted(found.items()))
+
+    def _definition(self, version: str, file: str) -> str | None:
+        if version in self._known:
+            return self._known[version]
+        try:
+            definition = Path(file).read_text(encoding="utf-8")
+            json.loads(definition)
+        except (OSError, ValueError) as error:
+            if version not in self._told:
+                log.error("the schema of version %s cannot be read: %s", version, error)
+            self._told.add(version)
+            return None
+        if len(self._known) >= DEFINITIONS_KEPT_MAX:
+            self._known.clear()
+        self._known[version] = definition
+        return definition
+
 
 RAW = (
     "data BINARY, partitionKey STRING, sequenceNumber STRING, approximateArrivalTimestamp BIGINT, "

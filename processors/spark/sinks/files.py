@@ -20,7 +20,7 @@ own committer leaves there (`_temporary`, `_SUCCESS`, late attempts of tasks) ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, cast
@@ -34,10 +34,44 @@ from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.letter_files import LetterFiles, StoredLetters
-from mld.processors.spark.sinks.spark_write import write
+from mld.processors.spark.spark_errors import failure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+UNCOUNTED = frozenset(("kafka",))
+"""Spark's writer of them runs a job that no listener hears of, so that one would wait for its count for ever."""
+
+
+def write(
+    frame: DataFrame,
+    *,
+    sink: str,
+    format: str,
+    options: Mapping[str, str],
+    mode: str,
+    path: str | None,
+    partition_by: tuple[str, ...] = (),
+) -> int:
+    """Write the frame in one job; how many rows that were. Raises JobFailed, SinkFull or SinkRefused.
+
+    Rows are counted on the way, and so cost no job of their own; -1 for a format whose writer does not say when it has
+    counted them."""
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import count, lit
+
+    observation = Observation()
+    counts = format.lower() not in UNCOUNTED
+    try:
+        counted = frame.observe(observation, count(lit(1)).alias("rows")) if counts else frame
+        writer = counted.write.format(format).options(**options)
+        if partition_by:
+            writer = writer.partitionBy(*partition_by)
+        writer.mode(mode).save(path)
+        return int(observation.get["rows"]) if counts else -1
+    except Exception as error:  # Spark's and the user's, of any kind: all of it is said to the host
+        raise failure(error, f"sink {sink}: writing a batch as {format}") from error
+
 
 COMMIT = "mld_commit"
 COPY = "_ledger.json"

@@ -28,6 +28,7 @@ from mld.processors.spark.commit.ledger import LedgerEntry
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
 from mld.processors.spark.sink_port import DataRefused, JobFailed, Published, SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.sinks.files import write
 from mld.processors.spark.sinks.jdbc_columns import (
     ColumnsRefused,
     FittedColumns,
@@ -47,7 +48,7 @@ from mld.processors.spark.sinks.jdbc_connection import (
     connected,
     database_error,
 )
-from mld.processors.spark.sinks.jdbc_options import abandoned, driver_options, stage_name, staging_options
+from mld.processors.spark.sinks.jdbc_dialects import abandoned, driver_options, stage_name, staging_options
 from mld.processors.spark.sinks.jdbc_statements import (
     LEDGER_TABLE,
     ROW,
@@ -57,7 +58,6 @@ from mld.processors.spark.sinks.jdbc_statements import (
     TableName,
     table_named,
 )
-from mld.processors.spark.sinks.spark_write import write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,9 +17,8 @@ from mld.processors.spark.commit.journal import SinkJournal
 from mld.processors.spark.commit.ledger import Columns, FileMove
 from mld.processors.spark.commit.store import StagingStore
 from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.files import FileSink
+from mld.processors.spark.sinks.files import FileSink, write
 from mld.processors.spark.sinks.new_partitions import FEW, KEY, PartitionBound, by_partition, frame_of, key_of
-from mld.processors.spark.sinks.spark_write import write
 from mld.processors.spark.spark_errors import failure
 
 if TYPE_CHECKING:

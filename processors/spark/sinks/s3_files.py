@@ -19,10 +19,9 @@ from mld.processors.spark.commit.s3_staging import Objects, S3Staging, object_fa
 from mld.processors.spark.commit.store import PosixStore, StagingStore
 from mld.processors.spark.high_water_marks import HighWaterMarks
 from mld.processors.spark.sink_port import JobFailed, SinkError, SinkRefused, SinkSpec
-from mld.processors.spark.sinks.files import OPTIONS
+from mld.processors.spark.sinks.files import OPTIONS, write
 from mld.processors.spark.sinks.letter_files import LetterFiles, LetterObjects
 from mld.processors.spark.sinks.partitioned_files import PartitionedSink
-from mld.processors.spark.sinks.spark_write import write
 from mld.processors.spark.spark_errors import sentence
 
 if TYPE_CHECKING:

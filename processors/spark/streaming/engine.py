@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from mld.processors.spark.batch.attempts import HealthCheck, Patience, check_continues, until_published
+from mld.processors.spark.batch.jobs import Repeats
 from mld.processors.spark.batch.micro_batch import MicroBatch
 from mld.processors.spark.batch.outcome import BatchFigures, BatchOutcome
-from mld.processors.spark.batch.repeats import Repeats
 from mld.processors.spark.batch.source import BatchSource, source_of
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.commit.ledger import LedgerEntry

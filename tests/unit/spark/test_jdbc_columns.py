@@ -15,8 +15,8 @@ from mld.processors.spark.sinks.jdbc_columns import (
     newest,
     staging_columns,
 )
-from mld.processors.spark.sinks.jdbc_dialects import DIALECTS
-from mld.processors.spark.sinks.jdbc_options import (
+from mld.processors.spark.sinks.jdbc_dialects import (
+    DIALECTS,
     abandoned,
     checked_options,
     driver_options,

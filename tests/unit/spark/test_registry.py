@@ -9,7 +9,7 @@ import pytest
 
 from mld.processors.spark.batch.record_lines import split
 from mld.processors.spark.high_water_marks import StreamShard
-from mld.processors.spark.session.registry import Definitions, files_of_versions
+from mld.processors.spark.session.handover import Definitions, files_of_versions
 
 ONE, OTHER = "00112233-4455-6677-8899-aabbccddeeff", "00112233-4455-6677-8899-aabbccddee00"
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.admission import admission_of
-from mld.processors.spark.commit.ledger import LedgerEntry
-from mld.processors.spark.commit.retired import SHARDS_MAX, decode_retired, encode_retired, retired
+from mld.processors.spark.commit.ledger import SHARDS_MAX, LedgerEntry, decode_retired, encode_retired, retired
 from mld.processors.spark.high_water_marks import ENDED, RecordPosition, ShardSpan, StreamShard, lowest, spans
 from mld.processors.spark.sink_port import Fenced
 from mld.processors.spark.writer_identity import WriterIdentity

@@ -10,13 +10,14 @@ import pytest
 
 from mld.processors.spark.commit.store import PosixStore
 from mld.processors.spark.high_water_marks import ENDED, HighWaterMarks, RecordPosition, ShardSpan, StreamShard
-from mld.processors.spark.host.start_up import DEAD_LETTER
+from mld.processors.spark.host.start_up import DEAD_LETTER, dead_letter_of
 from mld.processors.spark.sink_port import SinkRefused, SinkSpec
+from mld.processors.spark.sinks.factory import GenericSink
 from mld.processors.spark.sinks.files import FlatSink
-from mld.processors.spark.sinks.generic import GenericSink
 from mld.processors.spark.sinks.partitioned_files import PartitionedSink
 from mld.processors.spark.streaming.inbox import Inbox
 from mld.processors.spark.writer_identity import WriterIdentity
+from tests.unit.spark.twins import settings_of
 
 A = StreamShard("s", "shardId-000000000000")
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/s"
@@ -93,3 +94,8 @@ def test_a_shard_that_has_ended_stays_ended_for_every_kind_of_sink(tmp_path, kin
     b = StreamShard("s", "shardId-000000000001")
     sink.publish(None, {b: ShardSpan(None, RecordPosition(1))}, "b")
     assert KINDS[kind](tmp_path, ONE).open() == {A: ENDED, b: RecordPosition(1)}
+
+
+def test_a_commit_of_the_dead_letter_is_one_file_for_this_user_alone() -> None:
+    spec = dead_letter_of(settings_of("mld.spark.deadLetter = /dead"))
+    assert (spec.one_file, spec.private, spec.shared) == (True, True, True)
