@@ -15,7 +15,7 @@ from mld.processors.spark.batch.record_lines import split
 from mld.processors.spark.high_water_marks import StreamShard
 from mld.processors.spark.session.handover import Handover
 from mld.properties.spark import Format
-from mld.schemas.decoder import frame_of
+from mld.schemas.decoder import HEADER_BYTES, frame_of, inflated
 
 pytestmark = [
     pytest.mark.spark,
@@ -75,14 +75,15 @@ def batch(*records: tuple[bytes, str | None, Path | None]) -> bytes:
 
 def test_records_of_several_versions_are_read_by_one_schema(spark: Any, tmp_path: Path) -> None:
     java = next(one for one in RECORDED["written"] if one["format"] == "AVRO")
-    frame = frame_of(base64.b64decode(java["data"]))
+    data = base64.b64decode(java["data"])
+    frame, payload = frame_of(data), data[HEADER_BYTES:]
     assert frame is not None
     (tmp_path / JAVA_ID).write_text(java["definition"])
     (tmp_path / OLD_ID).write_text(json.dumps(OLD))
     spool = tmp_path / "spool.jsonl"
     spool.write_bytes(
         batch(
-            (frame.inflated(), JAVA_ID, tmp_path / JAVA_ID),
+            (inflated(payload) if frame.is_compressed else payload, JAVA_ID, tmp_path / JAVA_ID),
             (OLD_DATA, OLD_ID, tmp_path / OLD_ID),
             (OLD_DATA[:-1], OLD_ID, tmp_path / OLD_ID),
             (OLD_DATA, GONE_ID, tmp_path / GONE_ID),
