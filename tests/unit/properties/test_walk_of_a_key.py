@@ -15,7 +15,7 @@ from mld.properties import keys
 
 ROOT = Path(__file__).resolve().parents[3]
 KEY = "failoverTimeMillis"
-MODULES_MAX = 32
+MODULES_MAX = 30
 
 
 @cache
