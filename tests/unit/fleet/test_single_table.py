@@ -144,7 +144,7 @@ def report(worker, *, age_s=0, code=1, code_age_s=None, legacy=False):
 
 
 def summary_of(leases, reports, **known):
-    return summarise(leases, reports, wall_s=WALL_S, at=0.0, **known)
+    return summarise(leases, reports, wall_s=WALL_S, at=0.0, report_period_s=30.0, **known)
 
 
 def test_summary_of_a_fleet():
