@@ -343,7 +343,7 @@ class JavaAssigner(Assigner):
         known = [report for report in active if report.support_code is not None]
         if not known:
             return Plan()
-        due = self._leadership is not None and self._leadership.runs % self.settings.balance_every == 0
+        due = self._leadership is not None and self._leadership.runs % self.settings.fleet.balance_every == 0
         by_key = {lease.key: lease for lease in leases}
         expired = {lease.key for lease in leases if self._observations.is_expired(lease, now)}
         rows = [_java_lease(lease) for lease in leases]

@@ -31,11 +31,11 @@ BROKEN = {
         Patch("mld.metrics.registry", "            if self.is_published:\n", "            if True:\n"),
     ),
     "what surrounds a record is left out with it": (
-        Patch("mld.consumer.stopping", "                kept.append(record)", "                pass"),
+        Patch("mld.consumer.parts", "                kept.append(record)", "                pass"),
     ),
     "a pause never ends": (
         Patch(
-            "mld.consumer.stopping",
+            "mld.consumer.parts",
             "self.gate.turn(lease.paused is not None)",
             "lease.paused and self.gate.turn(True)",
         ),

@@ -40,14 +40,14 @@ VARIANTS: dict[str, tuple[int, str, tuple[Patch, ...]]] = {
     "a pause is not seen": (
         10,
         "is paused since",
-        (Patch("mld.consumer.stopping", "self.gate.turn(lease.paused is not None)", "self.gate.turn(False)"),),
+        (Patch("mld.consumer.parts", "self.gate.turn(lease.paused is not None)", "self.gate.turn(False)"),),
     ),
     "a pause never ends": (
         2,
         "everything delivered",
         (
             Patch(
-                "mld.consumer.stopping",
+                "mld.consumer.parts",
                 "self.gate.turn(lease.paused is not None)",
                 "lease.paused and self.gate.turn(True)",
             ),
@@ -56,7 +56,7 @@ VARIANTS: dict[str, tuple[int, str, tuple[Patch, ...]]] = {
     "what surrounds a record is left out with it": (
         1,
         "everything delivered",
-        (Patch("mld.consumer.stopping", "                kept.append(record)", "                pass"),),
+        (Patch("mld.consumer.parts", "                kept.append(record)", "                pass"),),
     ),
     "nobody respects a drain": (
         11,

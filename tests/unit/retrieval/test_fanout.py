@@ -357,7 +357,7 @@ def test_trouble_is_logged_once_and_its_end_too(caplog: pytest.LogCaptureFixture
 
     reading(body)
     told = [record.__dict__["action"] for record in caplog.records if record.name == "mld.retrieval.fanout"]
-    assert told == ["subscription_failed", "reader_recovered"]
+    assert told == ["consumer_registered", "subscription_failed", "reader_recovered"]
 
 
 # --- what is not found ------------------------------------------------------------------------------------------------
