@@ -165,5 +165,6 @@ def test_a_record_that_is_missing_fails_the_tour(tmp_path: Path, monkeypatch: py
     said = io.StringIO()
     tour: Tour = Lossy(tmp_path, Console(file=said, width=120), 1_000)
     assert tour.run() == 1
-    assert re.search(r"FAULT shardId-000000000001: 1 of \d+ records are missing", said.getvalue())
+    lacks = r"FAULT the archive: 1 of \d+ records are missing, the first is \('shardId-000000000001', "
+    assert re.search(lacks, said.getvalue())
     assert sys.executable in (tmp_path / "quickstart.properties").read_text()
