@@ -94,6 +94,7 @@ def test_a_reload_takes_what_may_change_names_what_may_not_and_refuses_a_broken_
     assert reloaded["needs_restart"] == ["maxRecords"]
     world.put(10)
     daemon.wait_for_event("slow_task")
+    world.until_delivered()
     assert [event for event in daemon.events if event["level"] == "DEBUG"]
     assert supervisor.stop(within_s=30)[0] == 0
     world.check()
