@@ -36,7 +36,7 @@ from mld.leases import writes
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import loads_of
-from mld.leases.table import LeaseIndex, LeaseTable, Refusal, TableScan
+from mld.leases.table import LeaseTable, Refusal, TableScan
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,6 @@ class Departure:
     """Whom the leases of `worker_id` go to; nobody gets more than `leases_max`."""
 
     table: LeaseTable
-    index: LeaseIndex
     keeper: LeaseKeeper
     reports: StoredReports
     membership: FleetMembership
@@ -89,7 +88,9 @@ class Departure:
             return False
 
     async def release_late_leases(self) -> None:
-        """Release the leases that were assigned to us and never held."""
+        """Release the leases that were assigned to us and never held; found by a scan, because what was given a moment
+        ago is not in the index yet.
+        """
         try:
             async with asyncio.timeout(LAST_LOOK_TIMEOUT_S):
                 await contained(self._release_late_leases(), "taking a last look")
@@ -113,11 +114,8 @@ class Departure:
         return self.membership.receivers(keys, scan.leases, found, now, self.leases_max)
 
     async def _release_late_leases(self) -> None:
-        found = [await self.table.get(key) for key in await self.index.keys_owned_by(self.worker_id)]
-        for lease in found:
-            if lease is None or lease.actual_owner != self.worker_id:
-                continue
-            if await self.table.apply(writes.release(lease)):
+        for lease in (await self.table.scan()).leases:
+            if lease.actual_owner == self.worker_id and await self.table.apply(writes.release(lease)):
                 log.info("late lease %s released", lease.key, extra={"action": "late_lease", "shard": lease.key})
 
 

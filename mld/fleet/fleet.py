@@ -163,7 +163,6 @@ class Fleet:
         )
         self._departure = Departure(
             self.table,
-            self._index,
             self.keeper,
             reports,
             self._membership,

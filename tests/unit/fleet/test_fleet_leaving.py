@@ -155,8 +155,10 @@ async def test_a_handoff_to_us_that_somebody_is_finishing_is_left_to_it(stage):
 @pytest.mark.parametrize("apart_s", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize("latency_s", [0.0, 0.03])
 @pytest.mark.parametrize("busy_s", [0.0, 2.0])
+@pytest.mark.parametrize("index_lag_s", [0.0, 1.0])
 @story(6, **V3X)
-async def test_workers_that_stop_together_leave_nothing_to_each_other(stage, apart_s, latency_s, busy_s):
+async def test_workers_that_stop_together_leave_nothing_to_each_other(stage, apart_s, latency_s, busy_s, index_lag_s):
+    stage.dynamo.index_lag = lambda: index_lag_s
     workers = [stage.start(f"w{number}", script=busy(busy_s), seed=number) for number in range(3)]
     await stage.until(lambda: all(len(one.worker.held()) == 2 for one in workers), 200)
     stage.requests.fault = lambda *_: Fault(delay_before_s=latency_s, delay_after_s=latency_s)
