@@ -190,12 +190,11 @@ def missing_leases(
     skipped = _accepted_inconsistency(graph, ignore_unexpected_children)
     rows: dict[str, Lease | None] = {lease.key: lease for lease in existing}
     rows.update(dict.fromkeys(set(unreadable) - rows.keys()))
-    orphaned = yield from _missing_children(graph, rows, skipped)
+    settled = yield from _settled(graph, frozenset(rows), snapshot, initial)
+    orphaned = yield from _missing_children(graph, rows, skipped, settled)
     leased = frozenset(rows) | orphaned
-    # Under LATEST nothing old is read anyway, so there is nothing to settle.
-    settled = frozenset[str]()
-    if initial.sentinel != LATEST:
-        settled = yield from _settled(graph, leased, snapshot)
+    if orphaned:
+        settled = yield from _settled(graph, leased, snapshot, initial)
     walk = Walk(graph, leased, initial.sentinel, settled=settled, outside=frozenset(rows) - graph.shards.keys())
     found = yield from walk.over_open_shards(skipped)
     return (yield from ancestors_first(graph, {**found, **dict.fromkeys(orphaned, TRIM_HORIZON)}))
@@ -214,14 +213,14 @@ def _accepted_inconsistency(graph: ShardGraph, ignore_unexpected_children: bool)
 
 
 def _missing_children(
-    graph: ShardGraph, rows: Mapping[str, Lease | None], skipped: frozenset[str]
+    graph: ShardGraph, rows: Mapping[str, Lease | None], skipped: frozenset[str], settled: frozenset[str]
 ) -> Steps[frozenset[str]]:
     """Find children without a row that nobody else will create, because a parent *with* a row is over.
 
     Over means: its row is at SHARD_END, or it is trimmed, so that its consumer will end without learning its children.
     Such a child was never processed and deleted (shards#deletion-order-of-rows), so TRIM_HORIZON repeats nothing; an
-    unfinished parent row makes the child wait. A child with a listed parent that has no row is left to the walk:
-    created now, it would not wait for that parent.
+    unfinished parent row makes the child wait. A child with a listed parent that has no row, and is not `settled`, is
+    left to the walk: created now, it would not wait for that parent.
 
     After an outage over several reshards the children are trimmed too. Then the oldest listed shards that share hash
     keys with an unfinished, trimmed row stand in for them: whatever has these keys and is younger descends from it.
@@ -242,20 +241,26 @@ def _missing_children(
     for number, (shard_id, shard) in enumerate(graph.shards.items()):
         if number % SLICE == 0:
             yield
-        if shard_id in rows or shard_id in skipped or any(p not in rows for p in graph.listed_parents(shard_id)):
+        if shard_id in rows or shard_id in skipped:
+            continue
+        if any(parent not in rows and parent not in settled for parent in graph.listed_parents(shard_id)):
             continue
         if any(is_over(parent) for parent in graph.parents[shard_id]) or outlived(shard):
             found.add(shard_id)
     return frozenset(found)
 
 
-def _settled(graph: ShardGraph, leased: frozenset[str], snapshot: Collection[str]) -> Steps[frozenset[str]]:
+def _settled(
+    graph: ShardGraph, leased: frozenset[str], snapshot: Collection[str], initial: InitialPosition
+) -> Steps[frozenset[str]]:
     """Find shards without a row that need not be read: nothing above them has a row, and something below was begun.
 
     A row below exists because this shard ended, or because the application began after it; a `snapshot` of a timestamp
     says that the application begins after it. With a row above it, the way down from there is still to come,
-    and the plain rule is right: a merge needs rows for both parents then.
+    and the plain rule is right: a merge needs rows for both parents then. Under LATEST nothing old is read anyway.
     """
+    if initial.sentinel == LATEST:
+        return frozenset()
     still_to_come = yield from graph.below(leased)
     begun = [shard_id for shard_id in snapshot if shard_id not in still_to_come]
     passed = yield from graph.above([*(leased & graph.shards.keys()), *begun])

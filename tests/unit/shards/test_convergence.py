@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mld.core.positions import SHARD_END, InitialPosition, Position
@@ -248,6 +248,12 @@ def test_from_the_trim_horizon_every_shard_is_read_once_its_ancestors_were(
 
 @settings(max_examples=200)
 @given(st.sampled_from([FROM_HORIZON, FROM_LATEST, FROM_TIMESTAMP]), st.integers(1, 4), STEPS)
+@example(
+    FROM_HORIZON,
+    2,
+    [(step, pick, SOMETIMES) for step, pick in (("merge", 0), ("split", 0), ("end", 0), ("lose", 1), ("end", 0))]
+    + [("lose", 1, SOMETIMES)] * 2,
+)
 def test_every_open_shard_gets_a_lease_whatever_row_is_lost(
     initial: InitialPosition, roots: int, steps: list[tuple[str, int, int]]
 ) -> None:
