@@ -3,7 +3,8 @@ asked.
 
 The threads are daemons, on purpose not those of `ThreadPoolExecutor`: the interpreter joins these at exit, so that one
 hung connection would keep a stopped daemon alive. A job costs one queue entry and one wake-up of the loop, and a caller
-whose time is over interrupts the connection that its job waits for, so that no thread stays with it.
+whose time is over interrupts the connection that its job waits for, if the job has named it. A job that nobody can
+interrupt keeps its thread; others are started in its place, up to the limit.
 
 The first few threads are started as jobs come. More are started only once jobs have waited for some time: sixty
 renewals that are due at once need no twenty threads, each with its stack, its connection and its buffers.
@@ -50,7 +51,9 @@ class Job:
         "_work",
         "begun",
         "given_up",
+        "leave",
         "outcome",
+        "settled",
         "submitted_s",
     )
 
@@ -69,6 +72,10 @@ class Job:
         self.given_up = False
         self.begun = False
         self.submitted_s = 0.0
+        self.leave: Callable[[Job], None] | None = None
+        """Called on the loop when no thread has to do with the job any more."""
+        self.settled: asyncio.Future[None] | None = None
+        """For who wants to wait for that."""
         self.outcome: asyncio.Future[Any] = self._loop.create_future()
 
     def give_up(self) -> None:
@@ -125,6 +132,10 @@ class Job:
             else:
                 self.outcome.set_result(value)
         finally:
+            if self.leave is not None:
+                self.leave(self)
+            if self.settled is not None:
+                self.settled.set_result(None)
             if self._at_end is not None:
                 self._at_end()
 
@@ -143,7 +154,7 @@ class Workers:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._waiting: deque[Job] = deque()  # in the order of `_jobs`; the first ones may have begun
         self._look: asyncio.TimerHandle | None = None
-        self._open: set[Job] = set()  # whose outcome is not there yet
+        self._open: set[Job] = set()  # that a thread has, or has still to take from the queue
         self.threads = 0
         self.is_closed = False
 
@@ -163,8 +174,8 @@ class Workers:
         if more and self.threads < THREADS_AT_ONCE:
             self._start_thread()
         job.submitted_s = loop.time()
+        job.leave = self._open.discard
         self._open.add(job)
-        job.outcome.add_done_callback(lambda _: self._open.discard(job))
         self._jobs.put(job)
         self._drop_begun()
         self._waiting.append(job)
@@ -172,20 +183,24 @@ class Workers:
             self._look = loop.call_later(self._wait_max_s, self._look_at_queue, loop)
         return job
 
-    def close(self) -> list[asyncio.Future[Any]]:
+    def close(self) -> list[asyncio.Future[None]]:
         """Take no more jobs and give up those that there are; idle threads end now, the others after their job. Return
-        the outcomes that are still to come.
+        a future for each job that a thread has still to do with.
         """
         self.is_closed = True
+        under_way = []
         for job in self._open:
             job.give_up()
-            if not job.begun and not job.outcome.done():
+            if job.begun:
+                job.settled = job.settled or job.outcome.get_loop().create_future()
+                under_way.append(job.settled)
+            elif not job.outcome.done():
                 job.outcome.set_exception(GivenUpError())
         if self._look is not None:
             self._look.cancel()
         for _ in range(self.threads):
             self._jobs.put(None)
-        return [job.outcome for job in self._open if not job.outcome.done()]
+        return under_way
 
     def _look_at_queue(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start more threads for those that have waited too long; and look again while anybody waits."""

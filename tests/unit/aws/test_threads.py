@@ -104,6 +104,24 @@ async def test_the_limit_holds_for_the_first_few_too(threads_max: int) -> None:
         assert few.threads <= threads_max
 
 
+async def test_a_job_that_hangs_after_its_caller_has_left_keeps_no_other_from_a_thread() -> None:
+    held = Held()
+    with workers(threads_max=3, wait_max_s=SOON_S) as few:
+        for _ in range(2):
+            hung = few.submit(held.job())
+            waiting = asyncio.ensure_future(hung.value())
+            await held.begun(1)
+            waiting.cancel()
+            await asyncio.wait({waiting})
+            async with asyncio.timeout(PATIENCE_S):
+                assert await few.run(lambda: "done") == "done"
+        assert few.threads == 3
+        under_way = few.close()
+        assert [future.done() for future in under_way] == [False] * 2, "they are waited for, and told of"
+        held.let_go()
+        await asyncio.gather(*under_way)
+
+
 async def test_closing_ends_the_growth_and_gives_up_what_has_not_begun() -> None:
     held = Held()
     with workers(threads_max=30, wait_max_s=SOON_S) as closed:
