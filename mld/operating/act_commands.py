@@ -95,12 +95,13 @@ def drain(asked: Asked, undo: bool, wait_s: float | None, why: str) -> None:
 
     It lasts until --undo, or until the worker stops.
     """
-    (worker,) = asked.words
+    (name,) = asked.words
 
     async def plan(seen: PlanInput) -> ActPlan:
         from mld.fleet.values import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
-        from mld.operating.steering import plan_drain, plan_undrain
+        from mld.operating.steering import known_worker, plan_drain, plan_undrain
 
+        worker = known_worker(seen.fleet, name).worker
         reader, settings = seen.reader, seen.reader.settings
         place = Place(settings.lease_table.name, LEASE_TABLE_KEY)
         if seen.table.row(worker) is None:  # its report is in the table of KCL 3.0 to 3.4
@@ -111,7 +112,9 @@ def drain(asked: Asked, undo: bool, wait_s: float | None, why: str) -> None:
         return plan_drain(seen.fleet, worker, place, words, most, is_3x=await reader.is_3x())
 
     async def is_empty(seen: PlanInput) -> bool:
-        clock = seen.reader.clock
+        from mld.operating.steering import known_worker
+
+        worker, clock = known_worker(seen.fleet, name).worker, seen.reader.clock
         ends_at = clock.monotonic() + (wait_s or 0.0)
         while not await _is_empty(seen, worker):
             if clock.monotonic() + WAIT_POLL_S > ends_at:

@@ -35,6 +35,23 @@ def names_of(names: Iterable[object], most: int = NAMED_MAX) -> str:
     return ", ".join(shown[:most]) + more
 
 
+_SHARD_ID = re.compile(r"shardId-(?=[0-9]{12}(?![0-9-]))0*([0-9]+)", re.ASCII)
+_UUID = re.compile(r"\b([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.ASCII)
+
+
+def with_short_ids(text: str) -> str:
+    """Return the text as narrow terminals show it: numbers for shards, workers' ids without most of their UUID.
+
+    Commands take both: see `shard_id_of` and `is_worker`.
+    """
+    return _UUID.sub(r"\1…", _SHARD_ID.sub(r"\1", text))
+
+
+def is_worker(worker: str, name: str) -> bool:
+    """Return whether a person means this worker by `name`: its id, or that as a narrow terminal shows it."""
+    return name in (worker, with_short_ids(worker))
+
+
 # --- shards -----------------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import re
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -18,6 +17,7 @@ from rich.text import Text
 
 from mld.core.errors import MldError
 from mld.operating.listings import Listing
+from mld.operating.naming import with_short_ids
 from mld.properties.redaction import Scrubber, printable
 
 PLAIN_WIDTH = 200  # columns where stdout is no terminal
@@ -26,8 +26,6 @@ ROWS_MAX = 500
 """Beyond that no cell is folded: `rich` lays out 10,000 rows in four seconds, and nobody reads them on a screen."""
 GAP = "  "
 WATCH_PERIOD_S = 5.0  # a look at the fleet costs a scan of its table
-_SHARD = re.compile(r"shardId-(?=[0-9]{12}(?![0-9-]))0*([0-9]+)", re.ASCII)
-_UUID = re.compile(r"\b([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.ASCII)
 TABLE_FRAME_LINES = 2  # its head, and the line that counts the rows without room
 
 
@@ -87,17 +85,11 @@ def _screen(listing: Listing, trouble: str, console: Console) -> Group:
 
 
 def _fitting(listing: Listing, console: Console) -> Listing:
-    """Return the listing; where the console is too narrow for it, with the numbers of shards and the beginnings of the
-    workers' ids, which commands take as well.
-    """
+    """Return the listing; where the console is too narrow for it, with short ids."""
     unbounded = console.options.update(max_width=UNBOUNDED_WIDTH)
     if console.measure(_table(listing), options=unbounded).maximum <= console.width:
         return listing
-
-    def short(cell: str) -> str:
-        return _UUID.sub(r"\1…", _SHARD.sub(r"\1", cell))
-
-    return replace(listing, rows=tuple(tuple(map(short, row)) for row in listing.rows))
+    return replace(listing, rows=tuple(tuple(map(with_short_ids, row)) for row in listing.rows))
 
 
 def _line(text: str) -> Text:

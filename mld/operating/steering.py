@@ -19,7 +19,7 @@ from mld.leases.lease import Lease, loads_of
 from mld.leases.rows import LEFT_OUT_MAX
 from mld.leases.table import Absent, Condition, Present, Value
 from mld.operating.fleet_status import JAVA, UNREPORTED, FleetStatus, ShardView, Verdict, WorkerView
-from mld.operating.naming import full_key
+from mld.operating.naming import full_key, is_worker
 from mld.operating.plan import ActPlan, ActRefusedError, Change, yes_or_no
 
 PIN_S = 3_600
@@ -67,7 +67,7 @@ def plan_release(fleet: FleetStatus, shards: Iterable[str], leases_max: int, *, 
 
 def shards_of(fleet: FleetStatus, name: str) -> tuple[str, ...]:
     """Return the open shards that a worker owns, and does not hand over yet. Raises ActRefusedError if it has none."""
-    worker = _known(fleet, name)
+    worker = known_worker(fleet, name)
     keys = tuple(
         view.key for view in fleet.open_shards if view.owner == worker.worker and view.lease.handoff_to is None
     )
@@ -96,7 +96,7 @@ def plan_drain(
 
 def plan_undrain(fleet: FleetStatus, name: str, report_place: Place) -> ActPlan:
     """Let a worker have leases again. Raises ActRefusedError."""
-    worker = _known(fleet, name)
+    worker = known_worker(fleet, name)
     name = worker.worker
     if worker.drained is None:
         raise ActRefusedError(f"worker {name} is not drained")
@@ -186,20 +186,19 @@ def _open_shard(fleet: FleetStatus, name: str) -> ShardView:
     return shard
 
 
-def _known(fleet: FleetStatus, name: str) -> WorkerView:
-    """Return the worker with this id, or the only one whose id begins so; tables on narrow terminals end ids with …"""
-    begins = name.removesuffix("…")
-    found = [worker for worker in fleet.workers if worker.worker == name]
-    found = found or [worker for worker in fleet.workers if begins and worker.worker.startswith(begins)]
-    if len(found) != 1:
+def known_worker(fleet: FleetStatus, name: str) -> WorkerView:
+    """Return the worker that a person means. Raises ActRefusedError unless there is exactly one."""
+    found = [worker for worker in fleet.workers if is_worker(worker.worker, name)]
+    exact = [worker for worker in found if worker.worker == name]
+    if len(exact or found) != 1:
         others = ", ".join(worker.worker for worker in found or fleet.workers) or "none"
-        many = "several workers begin with" if found else "there is no worker"
+        many = "several workers are shown as" if found else "there is no worker"
         raise ActRefusedError(f"{many} {name}; the table knows {others}")
-    return found[0]
+    return (exact or found)[0]
 
 
 def _living(fleet: FleetStatus, name: str) -> WorkerView:
-    found = _known(fleet, name)
+    found = known_worker(fleet, name)
     if not found.is_alive:
         raise ActRefusedError(f"worker {name} has not reported lately: it is dead, or it reports nothing")
     return found

@@ -101,12 +101,29 @@ def test_what_cannot_be_moved_is_refused(shard: str, target: str, says: str) -> 
     assert says in refused(lambda: plan_move(seen, shard, target, is_3x=True, now_s=NOW))
 
 
-@pytest.mark.parametrize("begun", ["b1", "b1…", "b1-22"])
-def test_a_worker_is_known_by_the_beginning_of_its_id(begun: str) -> None:
-    seen = fleet(lease(1, "b1-22"), reports=(report("a"), report("b1-22"), report("b2-22")))
-    assert plan_drain(seen, begun, BESIDE, "by me", LEASES_MAX, is_3x=True).title.startswith("drain b1-22:")
-    assert shards_of(seen, begun) == ("shardId-000000000001",)
-    assert "several workers begin with b; the table knows b1-22, b2-22" in refused(lambda: shards_of(seen, "b"))
+LONG, SHOWN = "f2bea819-e548-4c5d-a607-dde05e93434b", "f2bea819…"
+
+
+@pytest.mark.parametrize("ending", ["", "-1"])
+@pytest.mark.parametrize("is_short", [False, True])
+def test_a_worker_is_known_by_its_id_and_as_a_narrow_terminal_shows_it(ending: str, is_short: bool) -> None:
+    worker, name = LONG + ending, (SHOWN if is_short else LONG) + ending
+    seen = fleet(lease(1, worker), reports=(report("a"), report(LONG), report(f"{LONG}-1"), report(f"{LONG}-10")))
+    assert plan_drain(seen, name, BESIDE, "by me", LEASES_MAX, is_3x=True).title.startswith(f"drain {worker}:")
+    assert shards_of(seen, name) == ("shardId-000000000001",)
+
+
+@pytest.mark.parametrize("name", ["mld-1", "f2be", "f2bea819", "…", ""])
+def test_a_worker_is_not_known_by_a_part_of_its_id(name: str) -> None:
+    seen = fleet(lease(1, "mld-10"), reports=(report("mld-10"), report(LONG)))
+    assert f"there is no worker {name}; the table knows" in refused(lambda: shards_of(seen, name))
+
+
+def test_two_workers_that_are_shown_alike_are_told_apart_by_their_ids() -> None:
+    other = LONG.replace("e548", "e549")
+    seen = fleet(lease(1, LONG), reports=(report(LONG), report(other)))
+    assert f"several workers are shown as {SHOWN}" in refused(lambda: shards_of(seen, SHOWN))
+    assert shards_of(seen, LONG) == ("shardId-000000000001",)
 
 
 def test_workers_of_2x_are_given_nothing() -> None:
