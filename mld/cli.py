@@ -27,6 +27,7 @@ from mld.core.terminal import (
     Duration,
     chosen_file,
     complain,
+    leave_terminal,
     open_standard_streams,
     properties_file,
     say,
@@ -48,7 +49,11 @@ _ELSEWHERE = {
     "mld.operating.looking": ("doctor", "lag", "leases", "peek", "replay", "workers"),
 }
 """Commands that other modules define, which are imported for them only."""
-_REMOVED = {"top": "use `mld lag --watch`, `mld leases --watch` or `mld workers --watch`"}
+_REMOVED = {
+    "top": "use `mld lag --watch`, `mld leases --watch` or `mld workers --watch`",
+    "teardown": "save the rows with `mld export`, then delete the tables and the consumer with the AWS CLI",
+    "migrate-streams": "use `mld export`, then `mld restore --from-another` with a file of the other form",
+}
 """Commands of earlier versions of mld."""
 _MODULE_OF = {command: module for module, commands in _ELSEWHERE.items() for command in commands}
 
@@ -57,11 +62,12 @@ class _Commands(click.Group):
     """Inserts `run` where the first word is no command: a properties file, or an option of `run`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] in _REMOVED:
+        complains = not ctx.resilient_parsing  # a shell that completes has no place for what is wrong
+        if args and args[0] in _REMOVED and complains:
             raise click.UsageError(f"there is no `mld {args[0]}` any more: {_REMOVED[args[0]]}")
         if args and args[0] not in self.list_commands(ctx) and args[0] not in _GROUP_OPTIONS:
             near = get_close_matches(args[0], self.list_commands(ctx), 1, 0.7)
-            if near and not Path(args[0]).exists():
+            if near and complains and not Path(args[0]).exists():
                 raise click.UsageError(f"there is no command {args[0]!r}: did you mean `mld {near[0]}`?")
             args = ["run", *args]
         return super().parse_args(ctx, args)
@@ -91,6 +97,8 @@ def commands() -> None:
 def main() -> NoReturn:
     """Run the command line: for the console script and `python -m mld`."""
     open_standard_streams()
+    if "_MLD_COMPLETE" in os.environ:  # click's name for it
+        leave_terminal()
     commands(prog_name="mld")
     raise AssertionError("click exits by itself")
 

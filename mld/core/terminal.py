@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
@@ -97,6 +98,17 @@ def open_standard_streams() -> None:
                 os.dup2(opened, number)
                 os.close(opened)
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - until the process ends
+
+
+def leave_terminal() -> None:
+    """Have no terminal, and nothing to read from or complain to: while a shell completes a word, nobody is asked for a
+    code, such as that of MFA.
+    """
+    with suppress(PermissionError):  # it leads its session already
+        os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 2)
 
 
 def say(text: str) -> None:

@@ -328,10 +328,14 @@ def read_saved(path: Path) -> Saved:
 def of_its_stream(saved: Saved, settings: Settings, setting: StreamSetting | None, name: str | None) -> Saved:
     """Return the leases of the stream that is meant, as a table of one stream has them; all of a file of one stream.
 
-    `setting`: the one of several streams of the properties file. Raises ActRefusedError if the file has none of it.
+    `setting`: the one of several streams of the properties file. Raises ActRefusedError if the file has none of it, or
+    no telling which.
     """
     ids = streams_in(saved.leases)
     if not ids:
+        meant = settings.stream_name if setting is None else setting.stream_name
+        if saved.header.stream not in ("", meant):
+            raise ActRefusedError(f"the file is of stream {saved.header.stream}, and not of {meant}")
         return saved
     if setting is not None:
         stream = stream_id_in(RawTable((), TableScan(saved.leases)), setting, name)
@@ -350,6 +354,11 @@ def _newest_of(settings: Settings, ids: Sequence[StreamId]) -> str:
     found = [one for one in ids if one.name == name and account in (None, one.account)]
     if not found:
         raise ActRefusedError(f"the file has leases of {names_of(ids)}, and the properties file names stream {name}")
+    if len({one.account for one in found}) > 1:
+        raise ActRefusedError(
+            f"the file has leases of {names_of(found)}, of several accounts: name the stream by streamArn instead of "
+            "streamName"
+        )
     return str(max(found, key=lambda one: one.epoch))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from mld.core.terminal import say, say_what_is_logged
+from tests.support.patience import PATIENCE_S
 
 HOSTILE = "row \x1b[2J\x1b]0;title\x07 of\nmld: all is well \x9b31m \u202e"
 
@@ -52,3 +55,31 @@ def test_a_stream_that_is_closed_is_an_empty_one_and_its_number_is_nobody_elses(
     assert ended.returncode == 0
     assert ended.stdout == (b"" if 1 in closed else b"x\n")
     assert ended.stderr == (b"" if 2 in closed else b"y\n")
+
+
+def test_a_shell_that_completes_gives_nobody_a_terminal_to_ask_at() -> None:
+    """As botocore asks for the code of MFA, by getpass: /dev/tty, else stdin and stderr."""
+    program = (
+        "import getpass, sys\n"
+        "import mld.cli, mld.core.terminal\n"
+        "mld.core.terminal.leave_terminal()\n"
+        "try: getpass.getpass('code: ')\n"
+        "except EOFError: print('nobody')\n"
+    )
+    leader, follower = pty.openpty()
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", program],
+            stdin=follower,
+            stdout=subprocess.PIPE,
+            stderr=follower,
+            timeout=PATIENCE_S,
+            check=True,
+        )
+        assert asked.stdout == b"nobody\n"
+        os.set_blocking(leader, False)
+        with pytest.raises(BlockingIOError):
+            os.read(leader, 100)
+    finally:
+        os.close(leader)
+        os.close(follower)

@@ -114,6 +114,9 @@ def test_a_file_gives_what_it_has_of_the_stream_as_a_table_of_one_stream_has_it(
     old = Saved(saved.header, (lease(None),), {SHARD_0: new_row(lease(None))})
     for mine in (setting("orders"), None):
         assert of_its_stream(old, settings_of(), mine, None) == old
+        named = replace(old, header=replace(saved.header, stream="another"))
+        with pytest.raises(ActRefusedError, match="the file is of stream another, and not of "):
+            of_its_stream(named, settings_of(), mine, None)
 
 
 def test_of_a_stream_that_was_made_again_a_table_of_one_gets_the_last() -> None:
@@ -124,6 +127,16 @@ def test_of_a_stream_that_was_made_again_a_table_of_one_gets_the_last() -> None:
     assert of_its_stream(saved, settings_of(streamName="", streamArn=arn), None, None).stream == newer
     with pytest.raises(ActRefusedError, match="names stream orders"):
         of_its_stream(saved, settings_of(streamName="", streamArn=arn.replace("1111", "2222")), None, None)
+
+
+def test_of_streams_of_one_name_in_two_accounts_a_table_of_one_gets_that_of_its_arn() -> None:
+    other = "222222222222:orders:99"
+    leases = (lease(other), lease(ORDERS))
+    saved = Saved(BackupHeader("a", "t", "", "", "export"), leases, {one.key: new_row(one) for one in leases})
+    with pytest.raises(ActRefusedError, match="of several accounts: name the stream by streamArn"):
+        of_its_stream(saved, settings_of(streamName="orders"), None, None)
+    arn = "arn:aws:kinesis:us-east-1:111111111111:stream/orders"
+    assert of_its_stream(saved, settings_of(streamName="", streamArn=arn), None, None).stream == ORDERS
 
 
 # --- a fleet ----------------------------------------------------------------------------------------------------------
