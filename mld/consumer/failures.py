@@ -15,7 +15,8 @@ from datetime import UTC, datetime
 from random import Random
 
 from mld.consumer.bisecting import Bisecting
-from mld.consumer.checkpoints import ShardCheckpoints, Write
+from mld.consumer.checkpoint_range import Write
+from mld.consumer.checkpoints import ShardCheckpoints
 from mld.consumer.parts import PlacedRecord, records_of
 from mld.consumer.ports import ChildStartError, ConsumerParts, dead_letter_of
 from mld.consumer.stopping import Stopping

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from mld.core.positions import Position
-from mld.core.turns import Steps
+from mld.core.steps import Steps
 
 HASH_KEY_MAX = 2**128 - 1
 STREAM_DISABLED = "DISABLED"

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mld.core.positions import LATEST, Position
-from mld.core.turns import finish
+from mld.core.steps import finish
 from mld.fleet.assign.observations import Observations
 from mld.leases.lease import Lease
 from mld.metrics.shard import ShardActivity

@@ -46,9 +46,13 @@ LAST_LOOK_TIMEOUT_S = 2.0
 
 @dataclass(eq=False)
 class Departure:
-    """Whom the leases of `worker_id` go to; nobody gets more than `leases_max`."""
+    """Whom the leases of `worker_id` go to; nobody gets more than `leases_max`.
+
+    `table` has the leases that the fleet is to see, `stored` all of them.
+    """
 
     table: LeaseTable
+    stored: LeaseTable
     keeper: LeaseKeeper
     reports: StoredReports
     membership: FleetMembership
@@ -88,8 +92,8 @@ class Departure:
             return False
 
     async def release_late_leases(self) -> None:
-        """Release the leases that were assigned to us and never held; found by a scan, because what was given a moment
-        ago is not in the index yet.
+        """Release the leases that were assigned to us and never held, of whatever stream. A consistent scan finds them:
+        what was given a moment ago is in no index and in no other scan yet.
         """
         try:
             async with asyncio.timeout(LAST_LOOK_TIMEOUT_S):
@@ -114,8 +118,8 @@ class Departure:
         return self.membership.receivers(keys, scan.leases, found, now, self.leases_max)
 
     async def _release_late_leases(self) -> None:
-        for lease in (await self.table.scan()).leases:
-            if lease.actual_owner == self.worker_id and await self.table.apply(writes.release(lease)):
+        for lease in (await self.stored.scan(consistent=True)).leases:
+            if lease.actual_owner == self.worker_id and await self.stored.apply(writes.release(lease)):
                 log.info("late lease %s released", lease.key, extra={"action": "late_lease", "shard": lease.key})
 
 

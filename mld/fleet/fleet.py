@@ -163,6 +163,7 @@ class Fleet:
         )
         self._departure = Departure(
             self.table,
+            self.stored,
             self.keeper,
             reports,
             self._membership,
@@ -293,7 +294,7 @@ class Fleet:
     # --- modes --------------------------------------------------------------------------------------------------------
 
     async def _enter(self, version: ClientVersion, components: Components) -> None:
-        """Make a state's components run, in the order that a transition self. Raises MldError; may be called again."""
+        """Make a state's components run, in the order that a transition needs. Raises MldError; may be called again."""
         self._heartbeat.check_mode(version)
         if not components.reporter:
             self._switch_reports(components)

@@ -36,7 +36,8 @@ from mld.core.clock import Clock
 from mld.core.error_boundary import survived
 from mld.core.errors import StartupError, TableUnavailableError
 from mld.core.periods import HEARTBEATS_PER_LEASE, LOOKS_PER_DURATION
-from mld.core.turns import SLICE, a_few_at_a_time, in_turns
+from mld.core.steps import SLICE
+from mld.core.turns import a_few_at_a_time, in_turns
 from mld.fleet import heartbeats
 from mld.fleet.heartbeats import HeartbeatRow, epoch_of, java_workers, refusal_text, unreported_owners
 from mld.fleet.report.reports import ReportRules

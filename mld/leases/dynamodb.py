@@ -119,12 +119,14 @@ class DynamoLeaseTable:
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
-    async def scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> TableScan:
+    async def scan(
+        self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None, consistent: bool = False
+    ) -> TableScan:
         """See `LeaseTable.scan`. Raises TableError; a corrupt row is reported, not raised."""
         timeout_s = self._scan_timeout_s if timeout_s is None else timeout_s
         segments = 1 if part is not None else await self._segments()
         found = _Found()
-        params: dict[str, Any] = {"ConsistentRead": False}
+        params: dict[str, Any] = {"ConsistentRead": consistent}
         if part is not None:
             params |= {"Segment": part[0], "TotalSegments": part[1]}
         if segments == 1:

@@ -32,8 +32,8 @@ from hashlib import blake2b
 
 from mld.core.periods import STATUS_BYTES
 from mld.core.positions import Position
+from mld.core.steps import SLICE, Steps
 from mld.core.streams import HashRange
-from mld.core.turns import SLICE, Steps
 from mld.metrics.shard import ShardMetrics
 
 ALPHA = 0.5

@@ -149,11 +149,14 @@ class LeaseTable(Protocol):
         """Create the table if it is missing and wait until it can be used; True if this call created it."""
         ...
 
-    async def scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> TableScan:
-        """Return every row, in one eventually consistent pass of pages, in parallel segments where the table is large.
+    async def scan(
+        self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None, consistent: bool = False
+    ) -> TableScan:
+        """Return every row, in one pass of pages, in parallel segments where the table is large.
 
         `part` (number, of how many): only the rows of one part of the table. The same row is always in the same part.
-        `timeout_s`: how long each page may take, if less than usual.
+        `timeout_s`: how long each page may take, if less than usual. `consistent`: with all that was written before,
+        for twice the price.
         """
         ...
 

@@ -1,8 +1,8 @@
 """The commands that change a table. Options only.
 
 `mld move`, `release`, `drain`, `pause`, `resume` and `restart-child` steer a fleet; `reset`, `skip`, `export` and
-`restore` move a whole application. Without --execute each of them prints what it would do, and changes nothing. Exit codes: 0 done, or nothing to do; 1 refused or failed, with a sentence; 2 the
-configuration cannot be used.
+`restore` move a whole application. Without --execute each of them prints what it would do, and changes nothing.
+Exit codes: 0 done, or nothing to do; 1 refused or failed, with a sentence; 2 the configuration cannot be used.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from typing import Any
 
 from mld.aws.table_calls import MISSING_CODE, REFUSED_CODE, THROTTLING_CODES
 from mld.core.errors import AwsError, MldError
+from mld.core.steps import finish
 from mld.core.streams import Shard
-from mld.core.turns import finish
 from mld.fleet.report.reports import is_expired, newest_of_each
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease

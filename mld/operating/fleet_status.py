@@ -15,9 +15,9 @@ from itertools import groupby
 
 from mld.core.errors import MldError
 from mld.core.periods import RENEWALS_PER_LEASE
+from mld.core.steps import SLICE, Steps, at_once, in_order
 from mld.core.stream_ids import stream_of_key
 from mld.core.streams import HASH_KEY_MAX, HashRange
-from mld.core.turns import SLICE, Steps, at_once, in_order
 from mld.fleet.heartbeats import epoch_of
 from mld.fleet.leader.lock import LockRow, SeenLock
 from mld.fleet.report.reports import ReportRules, average, is_default, is_expired, newest_of_each

@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 
 from mld.core.errors import MldError, TableError
 from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
+from mld.core.steps import Steps
 from mld.core.streams import Shard
-from mld.core.turns import Steps
 from mld.fleet.values import Place
 from mld.leases import rows, writes
 from mld.leases.lease import Lease

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import click
 
-from mld.consumer.checkpoints import CheckpointRange, Illegal, NoWrite, Write
+from mld.consumer.checkpoint_range import CheckpointRange, Illegal, NoWrite, Write
 from mld.consumer.child import PipeHost, find_executable, runnable
 from mld.consumer.parts import Part, PlacedRecord, records_of
 from mld.consumer.ports import ChildStartError, ProcessorHost, ShardAddress

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from mld.core.clock import Clock
 from mld.core.positions import LATEST, TRIM_HORIZON, Position
+from mld.core.steps import finish
 from mld.core.stream_ids import StreamId
 from mld.core.streams import (
     IteratorType,
@@ -32,7 +33,7 @@ from mld.core.streams import (
     Streams,
 )
 from mld.core.terminal import EXIT_OK
-from mld.core.turns import a_few_at_a_time, finish, in_turns
+from mld.core.turns import a_few_at_a_time, in_turns
 from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan

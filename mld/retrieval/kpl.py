@@ -25,8 +25,8 @@ from struct import Struct
 from struct import error as StructError
 from typing import TypeAlias
 
+from mld.core.steps import Steps
 from mld.core.streams import HASH_KEY_MAX, HashRange, Misrouted
-from mld.core.turns import Steps
 
 MAGIC = b"\xf3\x89\x9a\xc2"
 DIGEST_BYTES = 16

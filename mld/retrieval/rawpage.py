@@ -19,8 +19,8 @@ from typing import ClassVar, TypeVar
 
 from mld.core.errors import MalformedBodyError
 from mld.core.positions import Position
+from mld.core.steps import Steps, finish
 from mld.core.streams import A_TURN, ChildShard, HashRange, Misrouted, child_shard_of
-from mld.core.turns import Steps, finish
 from mld.protocol.codec import (
     PIECE_BYTES,
     RECORDS_HEAD,

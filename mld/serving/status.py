@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from mld.core.turns import SLICE, Steps
+from mld.core.steps import SLICE, Steps
 from mld.metrics.declaring import Instant
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.shard import ShardMetrics

@@ -1,7 +1,7 @@
 """The leader's audit of the lease table: which shards lack a lease, and which rows nobody looks after.
 
-Rules: shards#audit-schedule and the rules that follow it there; what a hole is and how sure one may be is in
-`mld.shards.graph`, what to create in `mld.shards.graph`. Non-leaders only ask whether they lead.
+Rules: shards#audit-schedule and the rules that follow it there; what a hole is, how sure one may be, and what to create
+is in `mld.shards.graph`. Non-leaders only ask whether they lead.
 
 The first audit comes as soon as leadership is won. One scan each; the shards are listed only if the scan has findings.
 Never creates a row but by a shard sync, and never deletes one: rows without anybody to delete them go to the clean-up.

@@ -35,8 +35,8 @@ from dataclasses import KW_ONLY, dataclass, replace
 
 from mld.core.errors import InvalidStreamResponseError
 from mld.core.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
+from mld.core.steps import SLICE, Steps, finish, in_order
 from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard
-from mld.core.turns import SLICE, Steps, finish, in_order
 from mld.leases.lease import Lease
 
 

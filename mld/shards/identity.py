@@ -15,8 +15,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mld.core.steps import SLICE, Steps
 from mld.core.streams import Shard, StreamKind
-from mld.core.turns import SLICE, Steps
 from mld.leases.lease import Lease
 from mld.shards.graph import ShardGraph, id_order, shares_keys
 

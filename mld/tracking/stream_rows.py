@@ -131,5 +131,7 @@ class VisibleTable:
         self._is_visible = is_visible
         self.ensure, self.get, self.get_many, self.apply = table.ensure, table.get, table.get_many, table.apply
 
-    async def scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> TableScan:
-        return visible(await self._table.scan(part, timeout_s=timeout_s), self._is_visible)
+    async def scan(
+        self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None, consistent: bool = False
+    ) -> TableScan:
+        return visible(await self._table.scan(part, timeout_s=timeout_s, consistent=consistent), self._is_visible)

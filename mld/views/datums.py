@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from mld.core.turns import SLICE, Steps
+from mld.core.steps import SLICE, Steps
 from mld.metrics.declaring import MILLIS_PER_SECOND, Declared, Dimension, JavaMetric
 from mld.metrics.instruments import StatisticSet
 from mld.metrics.operations import OPERATIONS

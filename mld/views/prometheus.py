@@ -16,7 +16,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.process_collector import ProcessCollector
 
-from mld.core.turns import Steps, finish
+from mld.core.steps import Steps, finish
 from mld.metrics.declaring import Instant, Metric, MetricKind, Value
 from mld.metrics.instruments import SECONDS_BOUNDS, SpreadValue
 from mld.metrics.registry import OF_SHARD, OF_WORKER, Identity, Metrics

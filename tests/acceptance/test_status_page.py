@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page
 
 from mld.core.positions import SHARD_END, Position
-from mld.core.turns import finish
+from mld.core.steps import finish
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.metrics.shard import ShardActivity
 from tests.support.browser import Browser, find_browser

@@ -16,8 +16,9 @@ from dataclasses import replace
 from statistics import quantiles
 
 from mld.core.positions import TRIM_HORIZON, InitialPosition
+from mld.core.steps import Steps, finish
 from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
-from mld.core.turns import Steps, finish, in_turns
+from mld.core.turns import in_turns
 from mld.fleet.assign.assignment import Plan, decide, shuffling
 from mld.fleet.assign.loads import LiveWorker
 from mld.fleet.assign.observations import Observations

@@ -27,11 +27,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from mld.aws.wire.requests import decode_answer, encode_params
-from mld.consumer.checkpoints import CheckpointRange
+from mld.consumer.checkpoint_range import CheckpointRange
 from mld.core.errors import StartupError
 from mld.core.positions import SHARD_END
+from mld.core.steps import at_once
 from mld.core.stream_ids import StreamId
-from mld.core.turns import at_once
 from mld.fleet import heartbeats
 from mld.fleet.leader import lock
 from mld.fleet.migrate import states

@@ -10,8 +10,8 @@ from json.encoder import encode_basestring_ascii as quote
 from random import Random
 
 from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
+from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, ChildBatch, ChildShard, HashRange, Misrouted, Page
-from mld.core.turns import finish
 from mld.protocol.codec import encode_process_records
 from mld.protocol.messages import Record
 from mld.retrieval.kpl import MAGIC, MalformedAggregateError, MisroutedAggregateError, Work, user_records

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from mld.core.positions import Position
+from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, HashRange
-from mld.core.turns import finish
 from mld.core.webrule import WebRule
 from mld.fleet.leader.lock import LockRow
 from mld.fleet.values import WorkerReport

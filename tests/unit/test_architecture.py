@@ -173,6 +173,8 @@ PURE = (
     "mld/retrieval/pieces.py",
     "mld/retrieval/rawbody.py",
     "mld/retrieval/rawpage.py",
+    "mld/core/steps.py",
+    "mld/consumer/checkpoint_range.py",
     "mld/consumer/lifecycle.py",
     "mld/aws/wire/answers.py",
     "mld/aws/wire/frames.py",

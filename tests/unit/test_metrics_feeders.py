@@ -19,7 +19,7 @@ import pytest
 
 from mld.core.clock import Clock
 from mld.core.errors import AwsError, IteratorExpiredError, StreamThrottledError
-from mld.core.turns import finish
+from mld.core.steps import finish
 from mld.fleet.report.platform import LoadUnreadableError
 from mld.local.kinesis import PutEntry
 from mld.logging.logs import QUEUED_BYTES_MAX, QueuedStream

@@ -55,7 +55,7 @@ READS = frozenset({"GetRecords", "GetShardIterator", "GetItem", "Query", "Scan"}
 OPERATIONS = READS | {"UpdateItem", "PutItem", "DeleteItem"}
 """Those whose parameters and answers are JSON but for bytes and times that `encode_params` knows."""
 TURN_BYTES_MIN = 256 * 1024
-"""Bodies above this are taken apart one at a time (`turns`)."""
+"""Bodies above this are taken apart one at a time (`Turn`)."""
 SILENCE_S_MIN = 0.5
 """A caller who gives up sooner says nothing about the connection; a time-out or a reset does."""
 CHECKS_MAX = 2

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias, TypeVar
 
-from mld.core.turns import Steps
+from mld.core.steps import Steps
 from mld.fleet.assign.loads import LiveWorker, Load, Move, Queue, View, Why, survey
 from mld.fleet.assign.observations import STEP_LEASES, Observations
 from mld.leases.lease import Lease

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heapify, heappop, heappush
 
-from mld.core.turns import Steps
+from mld.core.steps import Steps
 from mld.fleet.assign.observations import STEP_LEASES, Observations
 from mld.fleet.report import reports
 from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from mld.core.turns import Steps
+from mld.core.steps import Steps
 from mld.fleet.heartbeats import epoch_of, is_fenced, is_news
 from mld.leases.lease import Lease
 

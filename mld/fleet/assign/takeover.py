@@ -42,7 +42,7 @@ from functools import partial
 from typing import NamedTuple
 
 from mld.core.periods import ALONE_SHARE, LOOK_PERIOD_S, WATCHERS, part_count, slow_period_s
-from mld.core.turns import Steps
+from mld.core.steps import Steps
 from mld.fleet.assign.loads import Move, Why, is_pinned
 from mld.fleet.assign.observations import STEP_LEASES, Observations
 from mld.fleet.membership import FleetMembership, spread

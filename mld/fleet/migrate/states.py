@@ -352,13 +352,13 @@ class StatesTable:
         return await self._try("DeleteItem", delete(row, place), place)
 
     async def move(self, rows: list[tuple[Row, Row, Row | None]], legacy: Place, leases: Place, leader: str) -> bool:
-        """See `move`: all or nothing. Raises TableError."""
+        """Move the rows by the transactions of the function `move`: all or nothing. Raises TableError."""
         return await self._try("TransactWriteItems", move(rows, legacy, leases, leader), legacy)
 
     async def finalise(
         self, row: StateRow[StateT], previous: StateT, legacy: Place, leases: Place, leader: str
     ) -> bool:
-        """See `finalise`: all or nothing. Raises TableError."""
+        """Write the last state by the transaction of the function `finalise`: all or nothing. Raises TableError."""
         copy_exists = await self.get_item(row.kind.key, leases) is not None
         params = finalise(row, previous, legacy, leases, leader, copy_exists=copy_exists)
         return await self._try("TransactWriteItems", params, legacy)

@@ -241,7 +241,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "checkpoint_beyond_delivery",
         "a child may checkpoint what it never got",
         (
-            "consumer.checkpoints",
+            "consumer.checkpoint_range",
             "        if not self.last <= position <= self.largest:\n",
             "        if False:\n",
         ),
@@ -320,7 +320,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "sub_number_not_stored",
         "a checkpoint inside an aggregate covers all of it",
         (
-            "consumer.checkpoints",
+            "consumer.checkpoint_range",
             "        return NoWrite() if position == self.last else Write(position)\n",
             "        position = Position(position.sequence, self.largest.sub)\n"
             "        return NoWrite() if position == self.last else Write(position)\n",

@@ -16,7 +16,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from mld.core.positions import SHARD_END, TRIM_HORIZON
-from mld.core.turns import finish
+from mld.core.steps import finish
 from mld.fleet.assign import assignment
 from mld.fleet.assign.assignment import Plan, shuffling
 from mld.fleet.assign.loads import LiveWorker, Move, View, Why, survey

@@ -11,7 +11,7 @@ import pytest
 from mld.core.clock import LoopClock
 from mld.core.errors import StartupError, TableUnavailableError
 from mld.core.positions import TRIM_HORIZON
-from mld.core.turns import finish
+from mld.core.steps import finish
 from mld.fleet import heartbeats
 from mld.fleet.assign.assigner import MoveWriter
 from mld.fleet.assign.loads import Move, Why

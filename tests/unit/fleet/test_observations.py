@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mld.core.positions import SHARD_END, TRIM_HORIZON
-from mld.core.turns import finish
+from mld.core.steps import finish
 from mld.fleet.assign.observations import STEP_LEASES, Observations, expired_keys
 from mld.leases.lease import Lease
 

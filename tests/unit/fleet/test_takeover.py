@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mld.core.periods import LOOK_PERIOD_S, PART_LEASES, WATCHERS, part_count
 from mld.core.positions import SHARD_END, TRIM_HORIZON
-from mld.core.turns import finish
+from mld.core.steps import finish
 from mld.fleet.assign.takeover import (
     FREE_AT_ONCE_MAX,
     FREE_GRACE_S,

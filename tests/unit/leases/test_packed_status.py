@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.core.turns import finish
+from mld.core.steps import finish
 from mld.leases import lease
 from mld.leases.lease import ACTIVITIES, COARSE_LAGS_MS, COARSE_STEP, HEAD_BYTES, Form, ShardStatus, unpack
 from mld.metrics.shard import ShardActivity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mld.core.errors import StreamError
-from mld.core.turns import finish
+from mld.core.steps import finish
 from mld.metrics.registry import Metrics
 from mld.metrics.shard import ShardActivity, ShardMetrics
 from mld.serving.status import SHARDS_MAX, STEP_FIRST_S, STEP_LAST_S, VALUES_MAX, History

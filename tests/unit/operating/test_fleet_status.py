@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
+from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, HashRange
-from mld.core.turns import finish
 from mld.fleet.leader.lock import DamagedLock, LockRow, SeenLock
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus, pack

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mld.core.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
+from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, HashRange, Shard
-from mld.core.turns import finish
 from mld.leases.lease import Lease
 from mld.operating.plan import ActRefusedError, ResetRows, direction, shard_reset, whole_reset
 from mld.shards.graph import ShardGraph, oldest_generation

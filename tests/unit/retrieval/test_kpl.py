@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.core.positions import LATEST, Position
+from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, HashRange, Misrouted
-from mld.core.turns import finish
 from mld.protocol.messages import Record
 from mld.retrieval import kpl
 from mld.retrieval.kpl import (

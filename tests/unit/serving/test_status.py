@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mld.core.positions import SHARD_END, Position
+from mld.core.steps import finish
 from mld.core.streams import HASH_KEY_MAX, HashRange
-from mld.core.turns import finish
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.metrics.declaring import Instant

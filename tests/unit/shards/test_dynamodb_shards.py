@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mld.core.positions import SHARD_END, TRIM_HORIZON, Position
+from mld.core.steps import finish
 from mld.core.streams import ChildShard, HashRange, Shard, StreamKind
-from mld.core.turns import finish
 from mld.leases.lease import Lease
 from mld.shards.ending import Create, Invalid, plan_shard_end
 from mld.shards.identity import DYNAMODB_RETENTION_S, Park, ShardIsListed, ShardIsOver, Survey, created_s_of

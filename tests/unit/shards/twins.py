@@ -7,8 +7,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from mld.core.errors import TableError
 from mld.core.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
+from mld.core.steps import Steps, finish
 from mld.core.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard, ShardFilter, ShardsPage
-from mld.core.turns import Steps, finish
 from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.leases.table import AnswerT, LeaseWrite, TableScan

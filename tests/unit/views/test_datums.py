@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.core.turns import finish
+from mld.core.steps import finish
 from mld.metrics.instruments import StatisticSet
 from mld.metrics.registry import Metrics
 from mld.properties.values import MetricsLevel

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from mld.core.errors import MetricsError
-from mld.core.turns import finish
+from mld.core.steps import finish
 from mld.metrics.instruments import SECONDS_BOUNDS
 from mld.metrics.registry import Identity, Metrics
 from mld.properties.values import MetricsLevel

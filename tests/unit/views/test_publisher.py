@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mld.core.errors import AwsError, AwsUnreachableError, MetricsError
-from mld.core.turns import Steps
+from mld.core.steps import Steps
 from mld.metrics.instruments import StatisticSet
 from mld.views.cloudwatch import CloudWatchOutput
 from mld.views.datums import Datum, Period
