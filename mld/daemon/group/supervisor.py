@@ -35,7 +35,6 @@ from mld.core.terminal import EXIT_CONFIGURATION
 from mld.daemon.group.membership import DEFINED, LIFELINE, PAGES, WORKER, news_of_end
 from mld.daemon.signals import EXIT_FAILURE, EXIT_SIGNAL_BASE, SIGNAL_ECHO_S, HangUp, hang_up_here, warn_without_init
 from mld.daemon.systemd import KEEPALIVES_PER_WATCHDOG, SOCKET, WATCHDOG_MICROS, Supervision, claim_supervision
-from mld.fleet.report.platform import parse_cpu_max
 from mld.properties.settings import Settings
 from mld.properties.values import ONE_FOR_EACH_CPU
 
@@ -390,6 +389,8 @@ def workers_wanted(settings: Settings) -> int:
     """Return how many workers `mld.processes` means here."""
     if settings.processes != ONE_FOR_EACH_CPU:
         return settings.processes
+    from mld.fleet.report.platform import parse_cpu_max  # with clients of AWS, which a supervisor has no use for
+
     try:
         quota_cpus = parse_cpu_max(CPU_MAX.read_text())
     except (OSError, ValueError, IndexError):
