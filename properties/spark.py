@@ -34,7 +34,6 @@ TRANSFORM = re.compile(r"(?P<transform>years|months|days|hours)\((?P<column>\w+)
 NEEDS = {"glue": ("warehouse",), "rest": ("uri",), "jdbc": ("uri", "warehouse"), "hadoop": ("warehouse",)}
 """Kinds of catalogs, with the properties that each must have."""
 NO_ATOMIC_RENAME = re.compile(r"\s*(?:s3[an]?|gs|wasbs?|abfss?|oss|cos)://", re.IGNORECASE)
-Say = Callable[[str, str, str], None]
 Problem = tuple[str, str, str]
 """Key, what is wrong, and the remedy."""
 

@@ -4,8 +4,8 @@ The shells hold the part that concerns them and raise its instruments; the views
 (`mld.metrics.declaring`). A shard's part ends with its lease, so that no series outlives what it speaks of; what it
 counted stays in the worker's sums.
 
-`CATALOGUE` and the tables of KCL's names collect every name under which metrics are published, as they are declared.
-`docs/use/metrics.md` is written from them, and the alerts and the dashboard name only what stands here.
+`OF_SHARD`, `OF_WORKER` and the tables of KCL's names collect every name under which metrics are published, as they are
+declared. `docs/use/metrics.md` is written from them, and the alerts and the dashboard name only what stands here.
 """
 
 from __future__ import annotations
