@@ -244,6 +244,9 @@ def test_permissions_of_files_are_those_of_hadoop_and_cost_no_process(spark: Any
     files = java.FileSystem.get(spark._jvm.java.net.URI("file:///"), configuration)
     files.setPermission(java.Path(str(tmp_path / "ours")), java.permission.FsPermission("1770"))
     assert (tmp_path / "ours").stat().st_mode & 0o7777 == 0o1770
+    (tmp_path / "ours").chmod(0o2700)
+    files.setPermission(java.Path(str(tmp_path / "ours")), java.permission.FsPermission("750"))
+    assert (tmp_path / "ours").stat().st_mode & 0o7777 == 0o2750, "files of the directory keep its group"
     assert spark.read.parquet(str(tmp_path / "ours")).count() == 10
 
 

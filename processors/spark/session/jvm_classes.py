@@ -90,17 +90,18 @@ public class {FILES_CLASS} extends org.apache.hadoop.fs.LocalFileSystem {{
     public void setPermission(
         org.apache.hadoop.fs.Path path, org.apache.hadoop.fs.permission.FsPermission permission)
         throws java.io.IOException {{
-      if (permission.getStickyBit()) {{
-        super.setPermission(path, permission);
-        return;
+      java.nio.file.Path file = pathToFile(path).toPath();
+      int mode = permission.toShort();
+      if (java.nio.file.Files.isDirectory(file, new java.nio.file.LinkOption[0])) {{
+        Object before = java.nio.file.Files.getAttribute(file, "unix:mode", new java.nio.file.LinkOption[0]);
+        mode |= ((Integer) before).intValue() & 06000;
       }}
-      java.nio.file.Files.setPosixFilePermissions(
-          pathToFile(path).toPath(),
-          java.nio.file.attribute.PosixFilePermissions.fromString(permission.toString()));
+      java.nio.file.Files.setAttribute(file, "unix:mode", Integer.valueOf(mode), new java.nio.file.LinkOption[0]);
     }}
   }}
 }}
 """
+"""As `chmod` does, it leaves a directory the bits by which files in it get its group (setgid)."""
 
 
 def log_settings(hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:
