@@ -101,7 +101,7 @@ PLACED = ("parquet", "orc", "json", "csv", "text", "avro", "delta", "iceberg")
 """Formats of a sink whose marks are where its rows are."""
 JDBC = "jdbc"
 MEBIBYTE = 1024 * 1024
-NEW_PARTITIONS_PER_HOUR = 256
+NEW_PARTITIONS_PER_HOUR = 1_000
 CHOICE, INT, LONG, TEXT = ValueKind.CHOICE, ValueKind.INT, ValueKind.LONG, ValueKind.TEXT
 
 

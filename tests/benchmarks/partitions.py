@@ -106,7 +106,7 @@ def main() -> None:
         sinks = {}
         for kind in took:
             path = f"lake.db.{kind}" if given.format == "iceberg" else str(place / kind)
-            spec = SinkSpec(kind, given.format, path, partition_by=("customer",))
+            spec = SinkSpec(kind, given.format, path, partition_by=("customer",), new_partitions_max=256)
             sinks[kind] = spec, make_sink(spec, spark)
             sinks[kind][1].open()
         for number in range(1, given.turns + 3):

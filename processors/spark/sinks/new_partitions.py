@@ -1,10 +1,9 @@
 """A bound on the partitions that a sink begins: whoever puts records may choose the values by which it is partitioned.
 
-Each partition of a batch is a file, which costs every shard its time. So a sink begins at most
-`mld.spark.sink.<name>.newPartitionsPerHour` new ones in an hour, and a batch goes into no more than that, or `FEW`,
-whatever there is: into those that were begun first. A batch is computed once and looked at before it is written; rows
-of partitions that may be written go there. All others go, in the same commit, where the sink has a place for them, so a
-batch that is tried again has each row once, wherever the bound stands then.
+Each new partition costs every shard its time. So a sink begins at most `mld.spark.sink.<name>.newPartitionsPerHour` of
+them in an hour. A batch is computed once and looked at before it is written; rows of partitions that there are, or may
+be, go there. All others go, in the same commit, where the sink has a place for them, so a batch that is tried again has
+each row once, wherever the bound stands then.
 """
 
 from __future__ import annotations
@@ -16,19 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mld.properties.spark import NEW_PARTITIONS_PER_HOUR
-
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 log = logging.getLogger("mld.spark")
 
-TOLD_APART = 10
-"""Times as many are told apart in a batch; rows of the smallest ones are beyond the bound, whether known or not."""
-FEW = NEW_PARTITIONS_PER_HOUR
-"""Partitions that any batch may go into. As many are few: their values may stand in a plan, and a partition may have
-several files.
-"""
+PARTITIONS_MAX = 10_000
+"""Partitions of one batch that are told apart; rows of the smallest ones are beyond, whether known or not."""
 KNOWN_MAX = 100_000
 """Partitions remembered as begun: more, and they are looked for again."""
 HOUR_S = 3600.0
@@ -39,18 +32,15 @@ class NewPartitions:
     """Which partitions a sink may begin. Called on any thread."""
 
     def __init__(self, at_most: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.at_most, self.per_batch = at_most, max(at_most, FEW)
+        self.at_most = at_most
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: dict[str, None] = {}
-        """Partitions that there are, those that were begun first in front."""
+        self._known: set[str] = set()
         self._hour_began_at = clock()
         self._begun = 0
 
     def admitted(self, wanted: Sequence[str], exist: Callable[[list[str]], set[str]]) -> set[str]:
-        """Return those of `wanted` that may be written: what there is, what was begun first in front, then new ones
-        in their order.
-        """
+        """Return those of `wanted` that may be written: what there is, and new ones, the first ones first."""
         with self._lock:
             now = self._clock()
             if now - self._hour_began_at >= HOUR_S:
@@ -59,14 +49,12 @@ class NewPartitions:
                 self._known.clear()
             unknown = [one for one in wanted if one not in self._known]
             there = exist(unknown) if unknown else set()
-            self._known |= dict.fromkeys(one for one in unknown if one in there)
-            sought = set(wanted)
-            old = [one for one in self._known if one in sought][: self.per_batch]
             new = [one for one in unknown if one not in there]
-            new = new[: max(0, min(self.at_most - self._begun, self.per_batch - len(old)))]
-            self._begun += len(new)
-            self._known |= dict.fromkeys(new)
-            return {*old, *new}
+            beyond = new[max(0, self.at_most - self._begun) :]
+            self._begun += len(new) - len(beyond)
+            found = set(wanted) - set(beyond)
+            self._known |= found
+            return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +88,8 @@ class PartitionBound:
         from pyspark.sql import functions as F
 
         counted = frame.groupBy(key.alias(KEY)).count().orderBy(F.desc("count"), KEY)
-        told_apart = TOLD_APART * self._new.per_batch
-        rows = {row[KEY]: row["count"] for row in counted.limit(told_apart).collect()}
-        total = frame.count() if len(rows) == told_apart else sum(rows.values())
+        rows = {row[KEY]: row["count"] for row in counted.limit(PARTITIONS_MAX).collect()}
+        total = frame.count() if len(rows) == PARTITIONS_MAX else sum(rows.values())
         names = {key: found for key in rows if (found := name(key)) is not None}
         admitted = self._new.admitted(list(dict.fromkeys(names.values())), exist)
         keys = [key for key, found in names.items() if found in admitted]
@@ -115,7 +102,7 @@ class PartitionBound:
             "sink %s: %d rows, %d since the start, are of more than %d new partitions in an hour "
             "(mld.spark.sink.%s.newPartitionsPerHour), or %d in a batch%s, and are in %s; partition by something "
             "coarser, or allow more",
-            *(self._sink, rows, self.rows_beyond, self._new.at_most, self._sink, self._new.per_batch, why, where),
+            *(self._sink, rows, self.rows_beyond, self._new.at_most, self._sink, PARTITIONS_MAX, why, where),
         )
 
 

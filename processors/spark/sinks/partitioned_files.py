@@ -18,7 +18,7 @@ from mld.processors.spark.commit.ledger import Columns, FileMove
 from mld.processors.spark.commit.store import StagingStore
 from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import FileSink, write
-from mld.processors.spark.sinks.new_partitions import FEW, KEY, PartitionBound, by_partition, frame_of, key_of
+from mld.processors.spark.sinks.new_partitions import KEY, PartitionBound, by_partition, frame_of, key_of
 from mld.processors.spark.spark_errors import failure
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | frozenset(map(chr, range(1, 0x20))
 """What Spark does not write into the name of a directory as it is."""
 NAME_BYTES_MAX, DIRECTORY_BYTES_MAX = 255, 700
 """What file systems take as a name, and S3 as part of a key."""
+RECENT_MAX = 256
+"""Partitions by whose values rows are told apart in one job: the plan names them, and each may have several files."""
 
 
 def directory_of(columns: Sequence[str], values: Iterable[str | None]) -> str:
@@ -93,8 +95,8 @@ class PartitionedSink(FileSink):
                 where = f"{self.place.rstrip('/')}/{BEYOND} with all their columns"
                 self._bound.report(found.rows_beyond, ", or of values that are no names of directories", where)
             recent = dict.fromkeys((*found.keys, *self._recent))
-            is_calm = not found.rows_beyond and len(found.keys) <= FEW  # else the next one is looked at at once
-            self._recent = tuple(recent)[:FEW] if is_calm else ()
+            is_calm = not found.rows_beyond and len(found.keys) <= RECENT_MAX  # else the next one is looked at at once
+            self._recent = tuple(recent)[:RECENT_MAX] if is_calm else ()
             return rows + found.rows_beyond
         except SinkError:
             raise

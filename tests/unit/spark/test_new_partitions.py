@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mld.processors.spark.sinks import new_partitions
-from mld.processors.spark.sinks.new_partitions import FEW, HOUR_S, NewPartitions
+from mld.processors.spark.sinks.new_partitions import HOUR_S, NewPartitions
 from mld.processors.spark.sinks.partitioned_files import directory_of
 
 
@@ -61,15 +61,20 @@ def test_a_partition_is_looked_for_once() -> None:
     assert disk.looked == ["old", "a"]
 
 
-def test_a_batch_goes_into_so_many_partitions_and_those_that_were_there_first_are_in() -> None:
-    clock, disk, admitted = bound(3)
-    assert admitted("good") == {"good"}
-    his = [f"his{number}" for number in range(FEW + 9)]
-    disk.there |= set(his)
-    assert admitted("new", *his, "good") == {"good", *his[: FEW - 1]}
+def test_partitions_that_there_are_may_be_written_however_many_they_are() -> None:
+    _, disk, admitted = bound(1)
+    there = [f"there{number}" for number in range(600)]
+    disk.there |= set(there)
+    for _ in range(2):
+        assert admitted(*there, "a", "b") == {*there, "a"}
+
+
+def test_who_writes_all_that_he_has_begun_in_each_batch_keeps_no_new_one_out() -> None:
+    clock, _, admitted = bound(300)
+    his = [f"his{number}" for number in range(300)]
+    assert admitted(*his, "a") == set(his)
     clock.now += HOUR_S
-    assert admitted(*his[9:], "good", "newer") == {"good", *his[9 : 9 + FEW - 1]}
-    assert admitted("good", "newer") == {"good", "newer"}
+    assert admitted(*his, "a") == {*his, "a"}
 
 
 def test_what_is_forgotten_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
