@@ -136,7 +136,7 @@ class DeltaSink(LakeSink):
             if self._merge is None or frame is self._blank:
                 self._check_columns(frame, self._table())
                 with self._bounded(frame) as bounded:
-                    self._append(bounded, entry, said)
+                    self._append(bounded, entry, said, widens=bounded.columns != frame.columns)
             else:
                 self._change(self._merge, frame, entry, said)
         except SinkRefused:
@@ -152,9 +152,13 @@ class DeltaSink(LakeSink):
             raise LostRace
         return rows
 
-    def _append(self, frame: DataFrame, entry: LedgerEntry, said: str) -> None:
-        """Append the rows. Columns that the table has not got are added by the same commit."""
+    def _append(self, frame: DataFrame, entry: LedgerEntry, said: str, *, widens: bool = False) -> None:
+        """Append the rows. Columns that the table has not got are added by the same commit, unless the user's options
+        say otherwise; `widens`: some are the sink's own.
+        """
         options = {"txnAppId": APPLICATION, "txnVersion": str(entry.number), "userMetadata": said}
+        if widens:
+            options["mergeSchema"] = "true"
         mine = {"mergeSchema": "true", **self._spec.options, **options}
         writing = frame.write.format("delta").mode("append").options(**mine)
         if self._spec.partition_by:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from mld.processors.spark.commit.ledger import LedgerEntry
 from mld.processors.spark.session.jvm_classes import CLASS, log_settings
-from mld.processors.spark.sinks.delta import one_driver_refusal
+from mld.processors.spark.sink_port import SinkSpec
+from mld.processors.spark.sinks.delta import DeltaSink, one_driver_refusal
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
@@ -35,3 +37,30 @@ def test_a_log_store_that_several_drivers_may_use(hadoop):
     given = log_settings(hadoop, {"spark.delta.logStore.s3.impl": "theirs"})
     assert given == {"spark.delta.logStore.s3a.impl": CLASS, "spark.delta.logStore.s3n.impl": CLASS}
     assert one_driver_refusal("out", "s3a", given["spark.delta.logStore.s3a.impl"]) is None
+
+
+class Writer:
+    """A frame, its writer, and what that is given."""
+
+    def __init__(self):
+        self.given, self.write = {}, self
+
+    def format(self, _):
+        return self
+
+    mode = format
+
+    def options(self, **options):
+        self.given = options
+        return self
+
+    def save(self, _):
+        pass
+
+
+@pytest.mark.parametrize(("widens", "expected"), [(False, "false"), (True, "true")])
+def test_columns_of_the_sink_itself_are_added_whatever_the_user_says_of_others(widens, expected):
+    writer = Writer()
+    sink = DeltaSink(SinkSpec("out", "delta", "/table", options={"mergeSchema": "false"}), None)  # type: ignore[arg-type]
+    sink._append(writer, LedgerEntry(1, ""), "", widens=widens)  # type: ignore[arg-type]
+    assert writer.given["mergeSchema"] == expected
