@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from mld.processors.spark.sink_port import SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
+from mld.processors.spark.sinks.lake_table import LakeSink, LostRace, PartitionField
 from mld.processors.spark.sinks.partitioned_files import BEYOND, directory_of
 
 pytestmark = [
@@ -142,3 +143,80 @@ def test_a_batch_of_many_partitions_that_there_are_is_written_there(spark, tmp_p
     sink_of(spark, path, 1).publish(of(spark, *many * 2, "new", "newer"), step(2), "b")
     assert spark.read.parquet(str(path)).count() == 600 + 1_200 + 1
     assert spark.read.parquet(str(path / BEYOND)).count() == 1
+
+
+def test_what_others_keep_of_a_frame_stays_theirs(spark, tmp_path):
+    frame = of(spark, "a", "b").persist()
+    sink_of(spark, tmp_path / "out", 1).publish(frame, step(1), "b")
+    assert frame.storageLevel.useMemory
+    frame.unpersist()
+    sink_of(spark, tmp_path / "other", 1).publish(frame, step(1), "b")
+    assert not frame.storageLevel.useMemory
+
+
+def test_rows_beyond_are_reported_once_their_batch_is_published(spark, tmp_path, caplog, monkeypatch):
+    sink = sink_of(spark, tmp_path / "out", 1)
+    monkeypatch.setattr(sink._journal, "commit", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        sink.publish(of(spark, "a", "b"), step(1), "b")
+    assert not caplog.text
+    monkeypatch.undo()
+    sink.publish(of(spark, "a", "b"), step(1), "b")
+    assert "1 rows, 1 since the start" in caplog.text
+
+
+class Table(LakeSink):
+    """A table of one partition column, `customer` or what `column` says, that keeps what is appended."""
+
+    def __init__(self, spark, at_most, races=0, column="customer"):
+        super().__init__(SinkSpec("out", "delta", "db.table", new_partitions_max=at_most), spark)
+        self.races, self.column, self.rows = races, column, []
+
+    def _partition_fields(self):
+        from pyspark.sql.functions import col
+
+        return [PartitionField(self.column, col(self.column), self.column)]
+
+    def _stored_partitions(self):
+        return None
+
+    def _head(self):
+        return None
+
+    def _nothing(self):
+        return None
+
+    def _commit(self, frame, entry):
+        with self._bounded(frame) as bounded:
+            found = bounded.collect()
+        if self.races:
+            self.races -= 1
+            raise LostRace
+        self.rows += found
+        return len(found)
+
+
+def test_a_value_that_no_directory_can_be_called_by_is_beyond_in_a_table_too(spark):
+    table = Table(spark, 9)
+    impossible = ["q" * 247, "a\0b"]
+    assert table.publish(of(spark, *impossible, "good"), step(1), "b").rows == 3
+    assert {row.customer for row in table.rows} == {None, "good"}
+    assert {row.mld_beyond_customer for row in table.rows} == {None, *impossible}
+
+
+def test_rows_beyond_in_a_table_are_reported_once_whatever_races_are_lost(spark, caplog):
+    table = Table(spark, 1, races=2)
+    table.publish(of(spark, "a", "b"), step(1), "b")
+    assert caplog.text.count("since the start") == 1
+    assert "1 rows, 1 since the start" in caplog.text
+
+
+@pytest.mark.parametrize("column", ["mld_partition", "mld_partition_of_row"])
+@pytest.mark.parametrize("by", [True, False])
+def test_a_column_of_the_pipeline_may_have_any_name(spark, column, by):
+    frame = of(spark, "a", "b").selectExpr("*", f"customer AS {column}")
+    table = Table(spark, 1, column=column if by else "customer")
+    table.publish(frame, step(1), "b")
+    kept = {row[column] for row in table.rows}
+    assert kept == ({"a", None} if by else {"a", "b"})
+    assert len(table.rows[0]) == 4

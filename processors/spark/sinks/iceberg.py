@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from typing import TYPE_CHECKING
+from urllib.parse import quote_plus
 from uuid import uuid4
 
 from mld.processors.spark.commit import ledger
@@ -104,6 +105,11 @@ class IcebergSink(LakeSink):
     def _partition_fields(self) -> list[PartitionField]:
         assert self._seen is not None
         return self._seen.partition_fields(check_name(self._spec)[0])
+
+    def _directory(self, fields: list[PartitionField], values: list[str | None]) -> str:
+        return "/".join(
+            f"{quote_plus(field.column)}={quote_plus(value or '')}" for field, value in zip(fields, values, strict=True)
+        )
 
     def _stored_partitions(self) -> DataFrame | None:
         return self._spark.table(f"{self._target}.data_files")

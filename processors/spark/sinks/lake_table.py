@@ -11,6 +11,7 @@ are null in them, and their values are in columns of the same types beside them,
 
 from __future__ import annotations
 
+import json
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
@@ -27,7 +28,8 @@ from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
 from mld.processors.spark.sink_port import Published, SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.merge import quoted
-from mld.processors.spark.sinks.new_partitions import KEY, PartitionBound, by_partition, frame_of, key_of
+from mld.processors.spark.sinks.new_partitions import KEY, PartitionBound, by_partition, computed, frame_of, key_of
+from mld.processors.spark.sinks.partitioned_files import directory_of, is_possible
 from mld.processors.spark.spark_errors import failure
 
 if TYPE_CHECKING:
@@ -91,7 +93,8 @@ class LakeSink(AdmittedSink):
         return self._raced(self._opened, f"reading the ledger of {self._target}")
 
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
-        return self._raced(lambda: self._attempt(frame, batch, batch_id), f"writing a batch as {self._spec.format}")
+        with self._bound.reported():
+            return self._raced(lambda: self._attempt(frame, batch, batch_id), f"writing a batch as {self._spec.format}")
 
     def _raced(self, attempt: Callable[[], Result], doing: str) -> Result:
         for _ in range(RACES_MAX):
@@ -147,17 +150,26 @@ class LakeSink(AdmittedSink):
         columns = list(dict.fromkeys(have[field.column.lower()] for field in fields))
         if clash := [have[own.lower()] for column in columns if (own := f"{BEYOND}{column}").lower() in have]:
             raise SinkRefused(f"sink {self.name}: the column {clash[0]} is the sink's own; rename it in the pipeline")
-        kept = frame.persist()
-        try:
-            key = key_of(field.value for field in fields)
-            found = self._bound.look(kept, key, lambda wanted: self._there(fields, frame_of(wanted, kept)))
-            bounded = _set_aside(kept, columns, key, frame_of(found.keys, kept)) if found.rows_beyond else kept
-            yield by_partition(bounded, map(quoted, columns)) if len(found.keys) > MANY else bounded
+        key = key_of(field.value for field in fields)
+
+        def exist(wanted: list[str]) -> set[str]:
+            return self._there(fields, frame_of(wanted, frame))
+
+        def can_be(key: str) -> bool:
+            return is_possible(self._directory(fields, json.loads(key)))
+
+        with computed(frame):
+            found = self._bound.look(frame, key, exist, can_be)
+            bounded = frame
             if found.rows_beyond:
+                bounded = _set_aside(frame, columns, key, frame_of(found.keys, frame))
                 where = ", ".join(f"{BEYOND}{column}" for column in columns)
-                self._bound.report(found.rows_beyond, "", f"the table without values there, which are in {where}")
-        finally:
-            kept.unpersist()
+                self._bound.note(found.rows_beyond, f"the table without values there, which are in {where}")
+            yield by_partition(bounded, map(quoted, columns)) if len(found.keys) > MANY else bounded
+
+    def _directory(self, fields: list[PartitionField], values: list[str | None]) -> str:
+        """Return the directory of a partition, as the writer of the table names it."""
+        return directory_of([field.column for field in fields], values)
 
     def _there(self, fields: list[PartitionField], wanted: DataFrame) -> set[str]:
         """Return those of the partitions wanted that the table has."""
@@ -212,9 +224,10 @@ def _set_aside(frame: DataFrame, columns: list[str], key: Column, wanted: DataFr
     """Move the values of `columns` to columns of their own in rows whose partition is none of those wanted."""
     from pyspark.sql import functions as F
 
-    marked = frame.withColumn(f"{KEY}_of_row", key)
-    joined = marked.join(wanted, marked[f"{KEY}_of_row"] == wanted[KEY], "left")
-    is_within = F.col(KEY).isNotNull()
+    of_row, within = (f"{KEY}_{uuid4().hex}" for _ in range(2))  # no column is called so
+    marked = frame.withColumn(of_row, key)
+    joined = marked.join(wanted.withColumnRenamed(KEY, within), F.col(of_row) == F.col(within), "left")
+    is_within = F.col(within).isNotNull()
     kept = {f"{BEYOND}{column}": F.when(~is_within, F.col(quoted(column))) for column in columns}
     emptied = {column: F.when(is_within, F.col(quoted(column))) for column in columns}
-    return joined.withColumns(kept).withColumns(emptied).drop(KEY, f"{KEY}_of_row")
+    return joined.withColumns(kept).withColumns(emptied).drop(of_row, within)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,12 @@ class NewPartitions:
         self._hour_began_at = clock()
         self._begun = 0
 
-    def admitted(self, wanted: Sequence[str], exist: Callable[[list[str]], set[str]]) -> set[str]:
-        """Return those of `wanted` that may be written: what there is, and new ones, the first ones first."""
+    def admitted(
+        self, wanted: Sequence[str], exist: Callable[[list[str]], set[str]], can_be: Callable[[str], bool]
+    ) -> set[str]:
+        """Return those of `wanted` that may be written: what there is, and new ones that can be, the first ones
+        first.
+        """
         with self._lock:
             now = self._clock()
             if now - self._hour_began_at >= HOUR_S:
@@ -49,12 +54,10 @@ class NewPartitions:
                 self._known.clear()
             unknown = [one for one in wanted if one not in self._known]
             there = exist(unknown) if unknown else set()
-            new = [one for one in unknown if one not in there]
-            beyond = new[max(0, self.at_most - self._begun) :]
-            self._begun += len(new) - len(beyond)
-            found = set(wanted) - set(beyond)
-            self._known |= found
-            return found
+            new = [one for one in unknown if one not in there and can_be(one)][: self.at_most - self._begun]
+            self._begun += len(new)
+            self._known |= there.union(new)
+            return self._known.intersection(wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,36 +77,63 @@ class PartitionBound:
         self._sink = sink
         self._new = NewPartitions(at_most)
         self.rows_beyond = 0
+        self._rows, self._where = 0, ""
+        """How many rows of the batch under way are beyond, and where."""
 
     def look(
         self,
         frame: DataFrame,
         key: Column,
         exist: Callable[[list[str]], set[str]],
-        name: Callable[[str], str | None] = str,
+        can_be: Callable[[str], bool],
+        name: Callable[[str], str] = str,
     ) -> Admitted:
         """Count the rows of each partition in a frame, which should be kept, and decide which may be written. `name`
-        says how the sink calls a partition, None if it cannot; `exist`, which of those names there are.
+        says how the sink calls a partition; `exist`, which of those names there are; `can_be`, whether there can be
+        one called so.
         """
         from pyspark.sql import functions as F
 
         counted = frame.groupBy(key.alias(KEY)).count().orderBy(F.desc("count"), KEY)
         rows = {row[KEY]: row["count"] for row in counted.limit(PARTITIONS_MAX).collect()}
         total = frame.count() if len(rows) == PARTITIONS_MAX else sum(rows.values())
-        names = {key: found for key in rows if (found := name(key)) is not None}
-        admitted = self._new.admitted(list(dict.fromkeys(names.values())), exist)
+        names = {key: name(key) for key in rows}
+        admitted = self._new.admitted(list(dict.fromkeys(names.values())), exist, can_be)
         keys = [key for key, found in names.items() if found in admitted]
         return Admitted(keys, total - sum(rows[key] for key in keys))
 
-    def report(self, rows: int, why: str, where: str) -> None:
-        """Log that rows are beyond the bound; `why` names another reason that there may be."""
-        self.rows_beyond += rows
+    def note(self, rows: int, where: str) -> None:
+        """Remember that the rows are beyond the bound, until their batch is published."""
+        self._rows, self._where = rows, where
+
+    @contextmanager
+    def reported(self) -> Iterator[None]:
+        """Publish a batch; if that has succeeded, log the rows beyond the bound."""
+        self._rows = 0
+        yield
+        if not self._rows:
+            return
+        self.rows_beyond += self._rows
         log.error(
             "sink %s: %d rows, %d since the start, are of more than %d new partitions in an hour "
-            "(mld.spark.sink.%s.newPartitionsPerHour), or %d in a batch%s, and are in %s; partition by something "
-            "coarser, or allow more",
-            *(self._sink, rows, self.rows_beyond, self._new.at_most, self._sink, PARTITIONS_MAX, why, where),
+            "(mld.spark.sink.%s.newPartitionsPerHour), or %d in a batch, or of values that are no names of "
+            "directories, and are in %s; partition by something coarser, or allow more",
+            *(self._sink, self._rows, self.rows_beyond, self._new.at_most, self._sink, PARTITIONS_MAX, self._where),
         )
+
+
+@contextmanager
+def computed(frame: DataFrame) -> Iterator[None]:
+    """Keep what is computed of a frame; where somebody keeps it already, it stays theirs."""
+    level = frame.storageLevel
+    if level.useMemory or level.useDisk:
+        yield
+        return
+    frame.persist()
+    try:
+        yield
+    finally:
+        frame.unpersist()
 
 
 def key_of(values: Iterable[Column]) -> Column:

@@ -16,9 +16,10 @@ from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.journal import SinkJournal
 from mld.processors.spark.commit.ledger import Columns, FileMove
 from mld.processors.spark.commit.store import StagingStore
-from mld.processors.spark.sink_port import SinkError, SinkRefused, SinkSpec
+from mld.processors.spark.high_water_marks import ShardSpans
+from mld.processors.spark.sink_port import Published, SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.files import FileSink, write
-from mld.processors.spark.sinks.new_partitions import KEY, PartitionBound, by_partition, frame_of, key_of
+from mld.processors.spark.sinks.new_partitions import KEY, PartitionBound, by_partition, computed, frame_of, key_of
 from mld.processors.spark.spark_errors import failure
 
 if TYPE_CHECKING:
@@ -67,6 +68,10 @@ class PartitionedSink(FileSink):
         self._recent: tuple[str, ...] = ()
         """Keys of partitions that were written lately; none if they are too many."""
 
+    def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
+        with self._bound.reported():
+            return super().publish(frame, batch, batch_id)
+
     def _write(self, frame: DataFrame, token: str) -> int:
         if not self._spec.partition_by:
             return super()._write(frame, token)
@@ -83,17 +88,17 @@ class PartitionedSink(FileSink):
         return self._write_by_values(frame, token)
 
     def _write_by_values(self, frame: DataFrame, token: str) -> int:
-        kept = frame.persist()
         try:
-            found = self._bound.look(kept, self._key(kept), self._existing, self._directory)
-            wanted = frame_of(found.keys, kept)
-            same = self._key(kept) == wanted[KEY]
-            within = by_partition(kept.join(wanted, same, "left_semi"), self._spec.partition_by)
-            rows = super()._write(within, token) if found.keys else 0
-            if found.rows_beyond:
-                self._write_beyond(kept.join(wanted, same, "left_anti"), token)
-                where = f"{self.place.rstrip('/')}/{BEYOND} with all their columns"
-                self._bound.report(found.rows_beyond, ", or of values that are no names of directories", where)
+            with computed(frame):
+                found = self._bound.look(frame, self._key(frame), self._begun, is_possible, self._directory)
+                wanted = frame_of(found.keys, frame)
+                same = self._key(frame) == wanted[KEY]
+                within = by_partition(frame.join(wanted, same, "left_semi"), self._spec.partition_by)
+                rows = super()._write(within, token) if found.keys else 0
+                if found.rows_beyond:
+                    self._write_beyond(frame.join(wanted, same, "left_anti"), token)
+                    where = f"{self.place.rstrip('/')}/{BEYOND} with all their columns"
+                    self._bound.note(found.rows_beyond, where)
             recent = dict.fromkeys((*found.keys, *self._recent))
             is_calm = not found.rows_beyond and len(found.keys) <= RECENT_MAX  # else the next one is looked at at once
             self._recent = tuple(recent)[:RECENT_MAX] if is_calm else ()
@@ -102,17 +107,16 @@ class PartitionedSink(FileSink):
             raise
         except Exception as error:  # Spark's and the user's, of any kind
             raise failure(error, f"sink {self.name}: looking at the values of partitionBy") from error
-        finally:
-            kept.unpersist()
 
     def _key(self, frame: DataFrame) -> Column:
         """Name the partition of a row."""
         return key_of(frame[name] for name in self._spec.partition_by)
 
-    def _directory(self, key: str) -> str | None:
-        """Return the directory of a partition; None if there cannot be one."""
-        directory = directory_of(self._spec.partition_by, json.loads(key))
-        return directory if is_possible(directory) else None
+    def _directory(self, key: str) -> str:
+        return directory_of(self._spec.partition_by, json.loads(key))
+
+    def _begun(self, directories: list[str]) -> set[str]:
+        return self._existing(list(filter(is_possible, directories)))
 
     def _write_beyond(self, frame: DataFrame, token: str) -> None:
         write(

@@ -6,9 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from mld.processors.spark.sink_port import SinkSpec
 from mld.processors.spark.sinks import new_partitions
+from mld.processors.spark.sinks.iceberg import IcebergSink
+from mld.processors.spark.sinks.lake_table import PartitionField
 from mld.processors.spark.sinks.new_partitions import HOUR_S, NewPartitions
-from mld.processors.spark.sinks.partitioned_files import directory_of
+from mld.processors.spark.sinks.partitioned_files import directory_of, is_possible
 
 
 class Disk:
@@ -35,7 +38,7 @@ def bound(at_most: int) -> tuple[Clock, Disk, Callable[..., set[str]]]:
     partitions = NewPartitions(at_most, clock)
 
     def admitted(*wanted: str) -> set[str]:
-        return partitions.admitted(wanted, disk.exist)
+        return partitions.admitted(wanted, disk.exist, lambda name: "/" not in name)
 
     return clock, disk, admitted
 
@@ -77,6 +80,12 @@ def test_who_writes_all_that_he_has_begun_in_each_batch_keeps_no_new_one_out() -
     assert admitted(*his, "a") == {*his, "a"}
 
 
+def test_what_cannot_be_takes_no_place_of_others_unless_it_is_there() -> None:
+    _, disk, admitted = bound(1)
+    disk.there.add("o/d")
+    assert admitted("a/b", "o/d", "a") == {"o/d", "a"}
+
+
 def test_what_is_forgotten_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(new_partitions, "KNOWN_MAX", 1)
     _, disk, admitted = bound(9)
@@ -96,3 +105,10 @@ def test_what_is_forgotten_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_a_partition_is_called_as_spark_calls_it(values: tuple[str | None, ...], directory: str) -> None:
     assert directory_of(("day", "n"), values) == directory
+
+
+@pytest.mark.parametrize(("value", "expected"), [("é" * 41, True), ("é" * 42, False), (None, True), ("a\0/b", True)])
+def test_iceberg_calls_a_directory_by_what_a_url_would_have(value: str | None, expected: bool) -> None:
+    sink = IcebergSink(SinkSpec("out", "iceberg", "lake.db.t"), None)  # type: ignore[arg-type]
+    field = PartitionField("customer", None, "")  # type: ignore[arg-type]
+    assert is_possible(sink._directory([field], [value])) == expected
