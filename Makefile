@@ -106,6 +106,14 @@ bench: test-tools
 bench-spark: $(DEV)
 	$(BIN)/python -m tests.benchmarks.spark $(BENCH_ARGS)
 
+# The images of deploy/Dockerfile, built and run by podman, which needs no engine. Where no registry of images is reachable, make
+# the base from Debian's packages and give PYTHON_IMAGE (docs/develop/tests.md).
+.PHONY: test-image
+test-image: $(DEV)
+	for target in mld spark; do podman build --format docker $(if $(PYTHON_IMAGE),--build-arg PYTHON_IMAGE=$(PYTHON_IMAGE)) \
+	  -f deploy/Dockerfile --target $$target -t mld-built-$$target . || exit; done
+	MLD_IMAGE=localhost/mld-built $(BIN)/python -m pytest --timeout 900 -k podman tests/acceptance/test_image.py $(PYTEST_ARGS)
+
 # Beside real Java workers, 3.1.3 and 3.5.1: needs a JDK 17, Maven, 2 GB of memory and over two hours. One case, one version:
 # INTEROP_ARGS="-k split", INTEROP_ARGS="-k 3.5.1"
 .PHONY: interop

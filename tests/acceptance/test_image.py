@@ -12,12 +12,13 @@ import os
 import re
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.world import ENVIRONMENT, MakeWorld, World
-from tests.support.daemon import Daemon, until
+from tests.support.daemon import ROOT, Daemon, until
 from tests.support.image import PREFIX, children_of, may_unshare
 from tests.support.patience import PATIENCE_S
 from tests.unit.test_deploy import manifest
@@ -120,3 +121,72 @@ def _use(world: World, daemon: Daemon, first: int, *, has_init: bool) -> None:
     os.kill(first, signal.SIGTERM)
     assert daemon.wait() == 0
     assert daemon.with_action("worker_stopped", graceful=True)
+
+
+BUILT = os.environ.get("MLD_IMAGE")
+HARDENED = (
+    "--read-only --tmpfs /tmp:mode=1777,size=64m --cap-drop ALL --security-opt no-new-privileges --stop-timeout 60"
+)
+"""The options of the page."""
+in_podman = pytest.mark.skipif(not BUILT, reason="make test-image names an image that it has built")
+
+
+def podman(*words: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+    command = ["podman", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=check, timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def container_name() -> Iterator[str]:
+    name = f"mld-test-{os.getpid()}"
+    yield name
+    podman("rm", "--force", "--time", 0, name, check=False)
+
+
+@in_podman
+@pytest.mark.parametrize("namespace", [(), ("--uidmap=0:100000:65536",)], ids=["plain", "user namespace"])
+def test_the_image_that_podman_built_runs_as_the_page_says(
+    make_world: MakeWorld, tmp_path: Path, container_name: str, namespace: tuple[str, ...]
+) -> None:
+    assert HARDENED.replace(" --stop", " \\\n      --stop") in (ROOT / "docs/use/running.md").read_text()
+    world = make_world(shards=2)
+    daemon = Daemon(tmp_path, world.keys("pod-1", "python -m mld.processors.archive /tmp/archive", {}))
+    daemon.file.chmod(0o644)
+    variables = [word for name, value in ENVIRONMENT.items() for word in ("--env", f"{name}={value}")]
+    mount = f"{daemon.file}:/etc/mld/app.properties:ro"
+    options = [*namespace, "--network=host", *HARDENED.split(), *variables, "-v", mount]
+    daemon.command = [
+        "podman",
+        "run",
+        "--name",
+        container_name,
+        *options,
+        f"{BUILT}-mld",
+        "run",
+        "/etc/mld/app.properties",
+    ]
+    daemon.command += ["--log-format", "json"]
+    world.daemons.append(daemon)
+    daemon.start()
+    world.put(20)
+    for shard in world.shards():
+        daemon.wait_for_event("consumer_started", shard=shard["ShardId"])
+    world.until_caught_up()
+    assert not daemon.with_action("no_init")
+    assert podman("healthcheck", "run", container_name).returncode == 0
+    within = "id -u; ls /tmp/archive* | grep -c shardId; touch /opt/x /etc/x /srv/mld/x 2>/dev/null || echo read-only"
+    assert podman("exec", container_name, "sh", "-c", within).stdout.split() == ["10001", "2", "read-only"]
+    podman("kill", "--signal", "HUP", container_name)
+    daemon.wait_for_event("reloaded")
+    podman("stop", container_name)
+    assert daemon.wait() == 0
+    assert daemon.with_action("worker_stopped", graceful=True)
+
+
+@in_podman
+def test_the_image_for_spark_that_podman_built_has_an_engine_that_starts() -> None:
+    program = (
+        "from pyspark.sql import SparkSession as S; print(S.builder.master('local[1]').getOrCreate().range(9).count())"
+    )
+    entry = ["--network=host", *HARDENED.replace("64m", "1g").split(), "--entrypoint", "python", f"{BUILT}-spark"]
+    assert podman("run", "--rm", *entry, "-c", program).stdout.split()[-1] == "9"
