@@ -66,15 +66,16 @@ RETRY_DELAY_MAX_S = 8.0
 
 
 class DaemonError(Exception):
-    """The daemon broke the protocol or went away in the middle of an exchange."""
+    """The daemon broke the protocol or went away in the middle of an exchange: let it pass, it ends the process."""
 
 
 class CheckpointError(Exception):
-    """A checkpoint failed; `name` is the daemon's error name. A name without a class of its own raises this one."""
+    """A checkpoint failed and the last one stands. A name of the daemon without a class of its own raises this one."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the checkpoint failed: {name}")
         self.name = name
+        """The daemon's name of the error, such as `ThrottlingException`."""
 
 
 class ShutdownError(CheckpointError):
@@ -86,15 +87,15 @@ class ShutdownError(CheckpointError):
 
 
 class ThrottlingError(CheckpointError):
-    """The lease table is still throttled after all retries."""
+    """The lease table is still throttled after all retries. Try again with the next batch, or let it pass."""
 
 
 class DependencyError(CheckpointError):
-    """The lease table still fails after all retries."""
+    """The lease table still fails after all retries. Try again with the next batch, or let it pass."""
 
 
 class InvalidStateError(CheckpointError):
-    """The lease table is missing, or no checkpoint is possible in this phase. Fatal."""
+    """The lease table is missing, or no checkpoint is possible now: a retry does not help, let it pass."""
 
 
 class InvalidPositionError(CheckpointError):
@@ -112,7 +113,11 @@ _RETRIED = (ThrottlingError, DependencyError)
 
 
 class Checkpointer:
-    """Tells the daemon how far the work is done. Use it only inside a call of the processor, on its thread."""
+    """Tells the daemon how far the work is done.
+
+    It shares standard input with the loop that calls the processor, so use it inside a call of the processor only and
+    on the thread of that call. Threads of your own do the work; wait for them before you checkpoint what they did.
+    """
 
     def __init__(
         self,
@@ -126,11 +131,20 @@ class Checkpointer:
         self._rng = rng or random.Random()
 
     def checkpoint(self, at: Record | str | None = None, sub_sequence_number: int | None = None) -> None:
-        """Checkpoint at a record, at a sequence number, or (None) at everything delivered so far.
+        """Store that everything up to and including a position is done; returning means that it is stored.
 
-        A sequence number without `sub_sequence_number` means its first sub-record, so prefer to pass the record.
-        Throttling and failures of the lease table are retried with back-off. Raises a CheckpointError, or DaemonError
-        if the daemon went away.
+        At a record, at a sequence number, or (None) at everything delivered so far. A sequence number without
+        `sub_sequence_number` means its first sub-record, so prefer to pass the record. It blocks; throttling and
+        failures of the lease table are tried six times, 0.5 to 8 s apart, which takes at most 16 s.
+
+        Raises:
+            ShutdownError: the lease is lost.
+            ThrottlingError: after all retries.
+            DependencyError: after all retries.
+            InvalidStateError: the lease table is missing, or this is no time for checkpoints.
+            InvalidPositionError: the position was not delivered, or lies before the last checkpoint.
+            CheckpointError: any other error of the daemon.
+            DaemonError: the daemon went away.
         """
         sequence = at
         if isinstance(at, Record):
@@ -148,38 +162,42 @@ class Checkpointer:
 
 
 class RecordProcessor(ABC):
-    """One per shard and process.
+    """The base of your processor: one object per process, and a process serves one shard.
 
-    `stream` is the shard's stream, from `initialize` on, if the application reads several (`mld.streams`); else None.
-    An exception from any method ends the process, and its records are delivered again; ShutdownError only ends the
-    work.
+    All methods are called one after the other, on the thread that called `run`. The daemon waits for each as long as it
+    takes, unless `timeoutInSeconds` is set. An exception from any of them ends the process; the daemon starts another,
+    which gets the records after the last checkpoint again. Only ShutdownError may pass: it just ends the work.
     """
 
     stream: StreamLabel | None = None
+    """The shard's stream, from `initialize` on, if the application reads several (`mld.streams`)."""
 
     # Not abstract: having nothing to prepare is normal.
     def initialize(self, shard_id: str, sequence_number: str | None, sub_sequence_number: int | None) -> None:  # noqa: B027
-        """Begin a shard; the first call. The position is the last checkpoint, or a sentinel such as TRIM_HORIZON."""
+        """Begin a shard, in the first call. The position is the last checkpoint, or a sentinel such as TRIM_HORIZON."""
 
     @abstractmethod
     def process_records(
         self, records: Sequence[Record], checkpointer: Checkpointer, millis_behind_latest: int | None
     ) -> None:
-        """Work on a batch. Returning means: handled, the next batch may come; only checkpoints are remembered."""
+        """Work on a batch. Returning means that the next one may come; only checkpoints are remembered.
+
+        `millis_behind_latest` is how far the end of the batch is behind the tip of the shard; None if unknown.
+        """
 
     @abstractmethod
     def shard_ended(self, checkpointer: Checkpointer) -> None:
-        """Finish a shard that has no more records: end all work, then call `checkpointer.checkpoint()`, which is
-        required.
+        """Finish a shard that has no more records: end all work, then call `checkpointer.checkpoint()`.
+
+        The child shards begin after that only; returning without it is an error, and the shard is delivered again from
+        its last checkpoint.
         """
 
     def shutdown_requested(self, checkpointer: Checkpointer) -> None:  # noqa: B027
-        """Finish and checkpoint, because the shard is about to move. Doing nothing is safe."""
+        """Finish and checkpoint, because the shard is about to move or the daemon to stop. Doing nothing is safe."""
 
     def lease_lost(self) -> None:  # noqa: B027
-        """Stop without a checkpoint, in the last call. The shard belongs to another worker, which may already be
-        working on it. The last call.
-        """
+        """Stop without a checkpoint, in the last call: another worker has the shard and may already work on it."""
 
 
 def serve(
@@ -190,10 +208,12 @@ def serve(
     sleep: Callable[[float], None] = time.sleep,
     rng: random.Random | None = None,
 ) -> None:
-    """Serve one daemon until the end of `stdin`.
+    """Serve one daemon until the end of `stdin`; for tests of a processor without a daemon.
 
-    Lets every exception of the processor but ShutdownError pass, without a status. Raises DaemonError if the daemon
-    breaks the protocol.
+    Lets every exception of the processor but ShutdownError pass, without a status.
+
+    Raises:
+        DaemonError: the daemon breaks the protocol.
     """
     channel = _Channel(stdin, stdout)
     checkpointer = Checkpointer(channel.ask, sleep=sleep, rng=rng)
@@ -209,9 +229,14 @@ def serve(
 
 
 def run(factory: Callable[[], RecordProcessor]) -> None:
-    """Serve the daemon on standard input and output, then return.
+    """Serve the daemon on standard input and output, then return: the last line of your program.
 
-    Ends the process with exit status 1 and a traceback on standard error if anything fails.
+    `factory`, usually your class, makes the processor. From here on `print` goes to standard error, which the daemon
+    logs, standard input is empty, and Ctrl-C is left to the daemon. A failure ends the process with exit status 1 and a
+    traceback. A process that threads of yours keep alive is ended by the daemon (`mld.childStopTimeoutMillis`).
+
+    Raises:
+        SystemExit: anything has failed.
     """
     stdin, stdout = claim_standard_streams()
     if not os.isatty(stdin.fileno()):

@@ -57,26 +57,27 @@ class CheckpointErrorName(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StreamLabel:
-    """The stream of a shard, where an application reads several: its name, its ARN, and ``account:name:epoch``."""
+    """The stream of a shard, where an application reads several."""
 
     name: str
     arn: str
     id: str
+    """``account:name:epoch``, which tells a stream from one that was deleted and had its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One user record. `approximate_arrival_ms` is epoch milliseconds and never null: some children crash on null.
-
-    `extra` are the keys that some settings of the daemon add, such as `streamName`, by their names in the message.
-    """
+    """One user record."""
 
     data: bytes
     partition_key: str
     sequence_number: str
     sub_sequence_number: int
+    """Its place in a KPL aggregate; 0 for others."""
     approximate_arrival_ms: int
+    """Epoch milliseconds; never null, on which some children crash."""
     extra: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Keys that some settings of the daemon add, such as `streamName`, by their names in the message."""
 
 
 # --- daemon to child -------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from mld.processors import sdk
 from mld.processors.sdk import (
     CHECKPOINT_ATTEMPTS_MAX,
     Checkpointer,
@@ -283,3 +285,14 @@ def test_the_name_of_before_works_on_with_a_warning_that_says_the_new_one() -> N
     ended = subprocess.run([sys.executable, "-W", "always", "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (0, "processors.sdk run\n"), ended.stderr
     assert "DeprecationWarning: import mld.sdk" in ended.stderr
+
+
+def test_the_page_of_the_module_says_something_of_every_public_name_and_of_each_error() -> None:
+    public = [getattr(sdk, name) for name in sdk.__all__]
+    methods = [one for kind in public if isinstance(kind, type) for name, one in vars(kind).items() if name[0] != "_"]
+    for one in (*public, *filter(inspect.isfunction, methods)):
+        assert inspect.getdoc(one), one
+    raised = inspect.getdoc(sdk.Checkpointer.checkpoint) or ""
+    for error in (sdk.CheckpointError, *sdk.CheckpointError.__subclasses__(), sdk.DaemonError):
+        assert f"{error.__name__}: " in raised
+    assert "\n::: mld.sdk\n" in (ROOT / "docs/use/sdk.md").read_text("utf-8")
