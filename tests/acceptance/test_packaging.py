@@ -90,6 +90,12 @@ def test_data_files_are_found_where_they_are_installed(wheel: Path, tmp_path: Pa
     assert found == ["True", "True"]
 
 
+def test_the_manual_page_is_installed(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (page,) = (name for name in archive.namelist() if name.endswith(".data/data/share/man/man1/mld.1"))
+        assert archive.read(page) == (ROOT / "bin/mld.1").read_bytes()
+
+
 def test_the_name_of_before_is_there_when_nobody_else_has_it(wheel: Path, tmp_path: Path) -> None:
     environment = {**installed(wheel, tmp_path), "PYTHONWARNINGS": "error::DeprecationWarning"}
     code = "import processors.sdk"

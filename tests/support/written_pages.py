@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from mld.operating.service_unit import ServiceFacts, unit
+from tests.support import man_page
 from tests.support import metrics_page as metrics
 from tests.support import settings_page as keys
 from tests.support.servers import ROOT
@@ -18,6 +19,7 @@ PLAIN_SERVICE = ServiceFacts(
     user="mld",
 )
 PAGES: Mapping[str, Callable[[str], str]] = {
+    "bin/mld.1": man_page.page,
     "docs/use/configuration.md": keys.updated,
     "docs/use/metrics.md": metrics.updated,
     "docs/use/mld.service": lambda _: unit(PLAIN_SERVICE),

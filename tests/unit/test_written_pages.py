@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+
+import click
 import pytest
 
+from mld.cli import commands
+from tests.support.patience import PATIENCE_S
 from tests.support.servers import ROOT
 from tests.support.written_pages import PAGES
 
@@ -26,3 +32,23 @@ def test_no_page_of_the_manual_is_written_by_anything_else() -> None:
         if "<!--" in page.read_text("utf-8")
     }
     assert marked == {name for name in PAGES if name.endswith(".md")}
+
+
+def test_the_manual_page_has_the_text_of_every_command_and_option() -> None:
+    page = (ROOT / "bin/mld.1").read_text("ascii")
+    plain = page.replace("\\-", "-")
+    for name in commands.list_commands(click.Context(commands)):
+        command = commands.get_command(click.Context(commands), name)
+        assert command is not None
+        assert f"\n.SS {name}\n" in plain
+        for option in command.params:
+            assert isinstance(option, click.Argument) or option.opts[-1] in plain
+    assert "--until-caught-up" not in page, "a hyphen that cannot be copied"
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
+def test_the_formatter_of_manual_pages_finds_nothing_in_it() -> None:
+    command = ["groff", "-man", "-ww", "-Tutf8", ROOT / "bin/mld.1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    assert done.stderr == ""
+    assert "Empty a worker" in done.stdout
