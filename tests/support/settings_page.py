@@ -19,6 +19,10 @@ NOTED_FROM = 3
 NOTE_CHARS_MIN = 40
 """What is said of so many keys of a section at such length stands above its table."""
 CLIENT = re.compile(r"^(?:kinesis|dynamoDb|cloudWatch)Client\.")
+ALIKE = re.compile(rf"{CLIENT.pattern}|^(?:workerMetrics|coordinatorState)(?=[A-Z])")
+"""What tells keys apart that share a row."""
+PLAIN_BOUNDS = ("at least 0", "at least 1")
+"""Not worth a remark: the page says once that smaller numbers are refused."""
 _NO_LIMIT = 1e300  # Java spells "no limit" as the largest double
 
 BEGIN, END = f"### {next(iter(Section)).value}\n", "\n## Differences from Java\n"
@@ -38,14 +42,14 @@ def updated(page: str) -> str:
 def _table(section: Section) -> str:
     """Return a section's heading, what several of its keys have in common as numbered notes, and a row for each key.
 
-    Keys that the clients of AWS have alike share a row.
+    Keys that the clients of AWS, or the legacy tables, have alike share a row.
     """
     keys = [key for key in ALL_KEYS if key.section is section]
     counts = Counter(remark for key in keys for remark in _remarks(key) if len(remark) >= NOTE_CHARS_MIN)
     common = [remark for remark, count in counts.items() if count >= NOTED_FROM]
-    alike: dict[str, list[Key]] = {}
+    alike: dict[tuple[str, str], list[Key]] = {}
     for key in keys:
-        alike.setdefault(CLIENT.sub("", key.name), []).append(key)
+        alike.setdefault((ALIKE.sub("", key.name), _default(key)), []).append(key)
     notes = [f"{number}. {remark}" for number, remark in enumerate(common, start=1)]
     heading = f"### {section.value}\n\n" + ("\n".join(notes) + "\n\n" if notes else "")
     rows = ["| Key | Value: default | Meaning |", "|---|---|---|"]
@@ -60,7 +64,9 @@ def _row(keys: list[Key], common: list[str]) -> str:
         kind = f"{key.kind.value} {kind}"
     remarks = dict.fromkeys(remark for key in keys for remark in _remarks(key))
     said = [f"({common.index(remark) + 1})" if remark in common else remark for remark in remarks]
-    meaning = key.meaning if len(keys) == 1 else key.meaning.replace("Kinesis", "the service")
+    meaning = key.meaning
+    if len(keys) > 1:
+        meaning = meaning.replace("Kinesis", "the service").replace("worker-metrics table", "table")
     default = _default(key)
     if f"`{default}`" in kind:
         value = kind.replace(f"`{default}`", f"**`{default}`**")
@@ -86,7 +92,7 @@ def _remarks(key: Key) -> Iterator[str]:
         prefix = alias.removesuffix(key.name)
         yield f"Also `{alias}`." if prefix == alias or CLIENT.match(alias) else f"Also with the prefix `{prefix}`."
     bounds = range_text(key)
-    if bounds:
+    if bounds and bounds not in PLAIN_BOUNDS:
         yield f"{bounds[0].upper()}{bounds[1:]}."
     if key.note:
         yield key.note
