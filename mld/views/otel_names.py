@@ -20,7 +20,7 @@ ATTRIBUTES = {
     "WorkerIdentifier": "aws.kinesis.consumer.name",
 }
 UNITS = {COUNT: "1", NO_UNIT: "1", MILLIS: "ms", BYTES: "By"}
-_SPECIAL = {
+SPECIAL = {
     "MillisBehindLatest": "consumer.lag.duration",
     "DataBytesProcessed": "records.size",
     "ActiveStreams.Count": "streams.active",
@@ -73,7 +73,7 @@ def otel_name(name: str) -> str:
     """Translate `RecordProcessor.processRecords.Time` ->
     ``aws.kinesis.client.record_processor.process_records.duration``.
     """
-    special = _SPECIAL.get(name)
+    special = SPECIAL.get(name)
     if special is None:
         text = name.replace(":", ".")
         if text.endswith(".Time"):

@@ -6,14 +6,17 @@ them is written by hand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 
-from mld.metrics.declaring import JavaMetric
+from mld.metrics.declaring import BYTES, MILLIS, NO_UNIT, JavaMetric
 from mld.metrics.instruments import SECONDS_BOUNDS
 from mld.metrics.registry import JAVA_METRICS, OF_SHARD, OF_WORKER
-from mld.views.otel_names import ATTRIBUTES, PREFIX, instrument_of, otel_name
+from mld.views.otel_names import ATTRIBUTES, PREFIX, SPECIAL, Instrument, instrument_of, otel_name
 
 CATALOGUE = (*OF_SHARD, *OF_WORKER)
+CELL_CHARS_MAX, LINE_CHARS_MAX = 120, 160
+EXAMPLE = "RecordProcessor.processRecords.Time"
 BEGIN, END = "<!-- tables -->\n", "<!-- end of tables -->\n"
 
 
@@ -42,33 +45,48 @@ def _ours() -> Iterator[str]:
 
 
 def _java() -> Iterator[str]:
+    names = {metric.name: metric.unit for metric in JAVA_METRICS}
+    attributes = ", ".join(f"`{dimension}` is `{attribute}`" for dimension, attribute in ATTRIBUTES.items())
+    renamed = ", ".join(f"`{name}` `{short}`" for name, short in SPECIAL.items() if name in names)
+    gauges = [name for name, unit in names.items() if instrument_of(name, unit) is Instrument.GAUGE]
     yield "## CloudWatch and OpenTelemetry"
     yield ""
     yield "Every metric has the dimension `Operation`, and those of its row that `metricsEnabledDimensions` enables."
-    attributes = ", ".join(f"`{dimension}` is `{attribute}`" for dimension, attribute in ATTRIBUTES.items())
-    yield f"In OpenTelemetry names begin with `{PREFIX}`; {attributes}."
+    yield f"Units: {_with_unit(names, MILLIS)} and `…Time` are Milliseconds, {_with_unit(names, BYTES)} Bytes,"
+    yield f"{_with_unit(names, NO_UNIT)} have none, all others Count."
     yield ""
-    yield "| Operation | Metric | Unit, level, dimensions | OpenTelemetry |"
-    yield "|---|---|---|---|"
-    rows: dict[tuple[str, ...], list[JavaMetric]] = {}
-    for metric in JAVA_METRICS:
-        stem = metric.name.removesuffix("Success").removesuffix("Time")
-        alike = (metric.operation, stem, metric.level.value, _dimensions(metric), metric.note)
-        rows.setdefault(alike, []).append(metric)
-    for metrics in rows.values():
-        yield _java_row(metrics)
-
-
-def _java_row(metrics: list[JavaMetric]) -> str:
-    """Return one row for what differs in `Success` and `Time` only."""
-    first = metrics[0]
-    remark = "" if first.is_sent else f"; not sent: {first.note}"
-    otel = "; ".join(
-        f"`{otel_name(one.name).removeprefix(PREFIX)}`, {instrument_of(one.name, one.unit).value}" for one in metrics
+    yield from _wrapped(
+        f"In OpenTelemetry {attributes}. Names begin with `{PREFIX}` and go on in words with `_` between them, "
+        f"`.Time` as `.duration`, without `.Count`, a colon as a dot: `{EXAMPLE}` is `{otel_name(EXAMPLE)}`. "
+        f"Named otherwise: {renamed}."
     )
-    names, units = ", ".join(f"`{one.name}`" for one in metrics), ", ".join(one.unit for one in metrics)
-    kind = ", ".join(filter(None, (units, first.level.value, _dimensions(first))))
-    return f"| {' | '.join((first.operation, names, kind, otel + remark))} |"
+    yield ""
+    yield from _wrapped(f"Gauges: {_listed(gauges)}. Other counts are counters, everything else histograms.")
+    yield ""
+    yield "| Operation | Metrics | Level, dimensions |"
+    yield "|---|---|---|"
+    rows: dict[tuple[str, str], list[str]] = {}
+    for metric in JAVA_METRICS:
+        remark = "" if metric.is_sent else f"not sent: {metric.note}"
+        how = ", ".join(filter(None, (metric.level.value, _dimensions(metric), remark)))
+        found = rows.setdefault((metric.operation, how), [])
+        if metric.name not in found:
+            found.append(metric.name)
+    for (operation, how), metrics in rows.items():
+        for cell in textwrap.wrap(_listed(metrics), CELL_CHARS_MAX, break_long_words=False):
+            yield f"| {operation} | {cell.removesuffix(',')} | {how} |"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, LINE_CHARS_MAX, break_long_words=False, break_on_hyphens=False)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _with_unit(names: Mapping[str, str], unit: str) -> str:
+    return _listed(name for name, of_name in names.items() if of_name == unit and not name.endswith("Time"))
 
 
 def _dimensions(metric: JavaMetric) -> str:
