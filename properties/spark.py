@@ -149,7 +149,7 @@ def _key(name: str, kind: ValueKind, meaning: str, default: object = None, **mor
     return Key(PREFIX + name, kind, Section.SPARK, meaning, default, boxed=True, **more)  # type: ignore[arg-type]
 
 
-BATCH_BYTES, BATCH_BYTES_CARRIED = 192 * MEBIBYTE, 64 * MEBIBYTE
+BATCH_BYTES = 192 * MEBIBYTE
 """Each batch has Spark plan and compile anew, which costs the CPU time of some 10,000 records."""
 
 KEYS: tuple[Key, ...] = (
@@ -181,12 +181,9 @@ KEYS: tuple[Key, ...] = (
          "waits; wins over mld.spark.latency.", default_text="as mld.spark.latency says", minimum=10,
          maximum=3_600_000),
     _key("maxBatchBytes", LONG, "Bytes of waiting records that start a micro-batch before its time, and about the "
-         "most that one holds.", default_text="201326592 where executors read the spool (a local master, or "
-         "mld.spark.spool is set), else 67108864", minimum=1),
+         "most that one holds.", BATCH_BYTES, minimum=1),
     _key("maxInFlightBytes", LONG, "Most bytes of records that are accepted and not committed.",
          default_text="twice maxBatchBytes", minimum=1),
-    _key("pageBytes", LONG, "A line of the daemon's of so many bytes is written by its child as a file of columns, "
-         "which Spark reads without parsing; 0: none is.", 1 << 20, minimum=0),
     _key("deadLetter", TEXT,
          "Directory for records that cannot be decoded or processed, as JSON lines with their reasons.",
          shown_as=Shown.PLACE),
@@ -215,8 +212,8 @@ KEYS: tuple[Key, ...] = (
          shown_as=Shown.PLACE),
     _key("javaHome", TEXT, "JDK or JRE to run.", default_text="JAVA_HOME, else java on PATH",
          shown_as=Shown.PLACE),
-    _key("spool", TEXT, "Directory for records on their way to Spark; on a cluster one that every node can read.",
-         default_text="a private directory in TMPDIR",
+    _key("spool", TEXT, "Directory for records on their way to Spark; on a cluster one that every node can read, or "
+         "`s3://bucket/directory`.", default_text="a private directory in TMPDIR; required by a cluster",
          shown_as=Shown.PLACE),
     _key("ledger", TEXT, "Directory of the ledger of sinks that can keep none of their own.",
          shown_as=Shown.PLACE),
@@ -292,6 +289,7 @@ CATALOG_REMEDY = (
     "that its catalog knows: mld.spark.table.<name> with mld.spark.catalog.<catalog>.type = glue"
 )
 REMOVED: Mapping[str, tuple[Level, str]] = {
+    "pageBytes": (Level.WARNING, "all records reach Spark as files of columns now"),
     "remote": (Level.ERROR, "remove it, and name a cluster by mld.spark.master = spark://…, yarn or k8s://…"),
     "compactFiles": (Level.WARNING, COMPACTION_REMEDY),
     "sink.<name>.compact": (Level.WARNING, COMPACTION_REMEDY),
@@ -505,14 +503,6 @@ def _plain(path: str) -> str:
     return posixpath.normpath(rest) if scheme == "file" else f"{scheme}://{posixpath.normpath(rest)}"
 
 
-def _executors_read_files(values: Mapping[str, object]) -> bool:
-    """Return whether executors read files, as the processor's settings do: else each record travels through the
-    driver's heap, or the plan.
-    """
-    is_local = str(values["master"]).partition("[")[0] == "local"
-    return is_local or values["spool"] is not None
-
-
 def _together(
     values: dict[str, object], places: Mapping[str, str], file_name: str, sinks: Mapping[str, SinkLines]
 ) -> list[Remark]:
@@ -522,8 +512,6 @@ def _together(
     def say(name: str, message: str, remedy: str, level: Level = Level.ERROR, place: str = "") -> None:
         remarks.append(Remark(level, PREFIX + name, place or places.get(name, file_name), message, remedy))
 
-    if values["maxBatchBytes"] is None:
-        values["maxBatchBytes"] = BATCH_BYTES if _executors_read_files(values) else BATCH_BYTES_CARRIED
     batch = values["maxBatchBytes"]
     assert isinstance(batch, int)
     flying = values["maxInFlightBytes"]
@@ -546,6 +534,9 @@ def _together(
     if owner is not None and not re.fullmatch(r"[0-9]{12}", str(owner)):
         say("s3.bucketOwner", "is no account", "write its twelve digits")
     streaming = values["mode"] is Mode.STREAMING
+    if not (streaming or values["spool"] or str(values["master"]).split("[")[0] == "local"):
+        remedy = "name a directory that every node mounts at the same path, or s3://bucket/directory"
+        say("spool", "is required by a master that is not local", remedy, place=places.get("master", file_name))
     place = places.get("checkpoint", places.get("mode", file_name))
     if streaming and not values["checkpoint"]:
         say("checkpoint", "is required by mld.spark.mode = streaming", "name one all workers share", place=place)

@@ -58,8 +58,8 @@ class SparkSettings:
     """The interval while little waits; the same where the pace is not adaptive."""
     batch_bytes_max: int
     in_flight_bytes_max: int
-    page_bytes: int
-    """The shortest line that its child writes as a page; 0: none is."""
+    in_order: bool
+    """Whether a sink needs the records of each shard in their order."""
     dead_letter: str | None
     on_poison: OnPoison
     on_gap: OnGap
@@ -141,8 +141,8 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
 
 def _uses_aws(lines: SparkLines) -> bool:
     """Return whether files of a sink are at AWS."""
-    places = (*(sink.values.get("path") for sink in lines.sinks), str(lines.values["deadLetter"]))
-    return any(map(is_s3, places))
+    places = (*(sink.values.get("path") for sink in lines.sinks), *map(lines.values.get, ("deadLetter", "spool")))
+    return any(is_s3(None if place is None else str(place)) for place in places)
 
 
 def _credentials(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> CredentialsChain:
@@ -219,7 +219,7 @@ def make(
         trigger_quiet_s=quiet_s,
         batch_bytes_max=_number(value("maxBatchBytes")),
         in_flight_bytes_max=_number(value("maxInFlightBytes")),
-        page_bytes=0 if any(_merges_by_order(sink) for sink in lines.sinks) else _number(value("pageBytes")),
+        in_order=any(_merges_by_order(sink) for sink in lines.sinks),
         dead_letter=text("deadLetter"),
         on_poison=on_poison,
         on_gap=on_gap,
@@ -275,7 +275,7 @@ def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity, s3: S3Ac
 
 
 def _merges_by_order(sink: SinkLines) -> bool:
-    """Return whether of several rows of a key it takes the last one of the frame: rows of pages are in no order."""
+    """Return whether of several rows of a key it takes the last one of the frame."""
     return sink.values.get("format", "").lower() == JDBC and sink.values.get("mode", "").lower() == "merge"
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -70,7 +69,7 @@ def records(
     shard: str = "shardId-000000000000",
 ) -> DataFrame:
     """Return events as records of one shard, numbered from 1 on. A mapping becomes JSON, a text its UTF-8 bytes."""
-    raw = handover.through_session(spark, _lines(events, stream, shard))
+    raw = handover.of_rows(spark, _rows(events, stream, shard))
     return handover.handed(raw, Format(format), schema, divert=False).records
 
 
@@ -80,18 +79,10 @@ def batch(records: int = 1, *, stream: str = "stream", shard: str = "shardId-000
     return Batch("test", {StreamShard(stream, shard): span}, records, attempt, ARRIVAL_MS)
 
 
-def _lines(events: Iterable[Event], stream: str, shard: str) -> Iterator[bytes]:
+def _rows(events: Iterable[Event], stream: str, shard: str) -> Iterator[tuple[object, ...]]:
     for number, event in enumerate(events, start=1):
-        value = {
-            "data": b2a_base64(_data(event), newline=False).decode(),
-            "partitionKey": f"key-{number}",
-            "sequenceNumber": str(number),
-            "approximateArrivalTimestamp": ARRIVAL_MS + 1_000 * (number - 1),
-            "subSequenceNumber": 0,
-            "s": stream,
-            "h": shard,
-        }
-        yield json.dumps(value).encode()
+        arrival_ms = ARRIVAL_MS + 1_000 * (number - 1)
+        yield bytearray(_data(event)), f"key-{number}", str(number), arrival_ms, 0, stream, shard
 
 
 def _data(event: Event) -> bytes:

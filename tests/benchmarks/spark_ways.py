@@ -9,15 +9,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from mld.processors.spark.batch import page_file
+from mld.processors.spark.batch.page_file import Record, write_records
 from mld.processors.spark.session import handover, spark_session
 from mld.processors.spark.sinks.files import write
 from mld.properties.spark import Format
@@ -55,13 +56,14 @@ def race(directory: Path) -> None:
     scope: dict[str, Any] = {}
     exec(PIPELINE, scope)
     for count, times in BATCHES.items():
-        file = _spooled(directory / f"{count}.jsonl", count)
+        page = directory / f"{count}.parquet"
+        write_records(page, _records(count))
 
-        def ours(file: Path = file) -> Any:
-            return spark.read.schema(handover.RAW).options(mode="FAILFAST", lineSep="\n").json(file.as_uri())
+        def ours(page: Path = page) -> Any:
+            return spark.read.schema(handover.RAW).parquet(page.as_uri())
 
-        def rows(file: Path = file) -> Any:
-            return spark.createDataFrame(list(map(_row, file.read_bytes().splitlines())), handover.RAW)
+        def rows(page: Path = page) -> Any:
+            return spark.createDataFrame([_row(record) for _, record in page_file.rows(page)], handover.RAW)
 
         found: dict[str, list[tuple[float, float, float]]] = {OURS: [], ROWS: []}
         for turn in range(times):
@@ -86,29 +88,16 @@ def _measured(spark: Any, transform: Callable[..., Any], raw: Callable[[], Any],
     )
 
 
-def _spooled(file: Path, count: int) -> Path:
-    texts = payloads(count, RECORD_BYTES)
-    with file.open("w") as out:
-        for number, text in enumerate(texts):
-            out.write(
-                f'{{"data":"{text}","partitionKey":"key-{number:08d}","sequenceNumber":"{sequence_number(number)}",'
-                f'"approximateArrivalTimestamp":{FIRST_MS + number},"subSequenceNumber":0,"s":"stream",'
-                f'"h":"shardId-000000000000"}}\n'
-            )
-    return file
+def _records(count: int) -> Iterator[Record]:
+    for number, text in enumerate(payloads(count, RECORD_BYTES)):
+        key, sequence = f"key-{number:08d}".encode(), sequence_number(number).encode()
+        yield Record(b64decode(text), key, sequence, FIRST_MS + number, 0, b"stream", b"shardId-000000000000")
 
 
-def _row(line: bytes) -> tuple[object, ...]:
-    value = json.loads(line)
-    return (
-        bytearray(b64decode(value["data"])),
-        value["partitionKey"],
-        value["sequenceNumber"],
-        value["approximateArrivalTimestamp"],
-        value["subSequenceNumber"],
-        value["s"],
-        value["h"],
-    )
+def _row(record: Record) -> tuple[object, ...]:
+    texts = (record.key, record.sequence, record.stream, record.shard)
+    key, sequence, stream, shard = (None if text is None else text.decode() for text in texts)
+    return bytearray(record.data), key, sequence, record.arrival, record.sub, stream, shard
 
 
 def main() -> None:

@@ -32,9 +32,7 @@ from hypothesis import strategies as st
 
 from mld.core.positions import TRIM_HORIZON, Position
 from mld.core.streams import HASH_KEY_MAX, HashRange
-from mld.processors.spark.batch.record_lines import rows
-from mld.processors.spark.batch.record_lines import split as split_for_spark
-from mld.processors.spark.high_water_marks import StreamShard
+from mld.processors.spark.batch.page_file import read_line
 from mld.protocol.child import ReceivedAction, parse_daemon_line
 from mld.protocol.framed import Splitter
 from mld.protocol.messages import ProcessRecords
@@ -220,9 +218,9 @@ def check_readers(line: bytes, pieces: list[bytes], delivered: list[Delivered]) 
     assert [
         (r.sequence_number, r.sub_sequence_number, r.partition_key, r.data) for r in received.action.records
     ] == delivered
-    for_spark = split_for_spark(line, StreamShard("stream", "shardId-0"))
+    for_spark = read_line(line).groups
     places = [(int(sequence), sub) for sequence, sub, _, _ in delivered]
-    assert [tuple(position) for position, _ in rows(bytes(for_spark.records))] == places
+    assert [tuple(group.position(at)) for group in for_spark for at in range(len(group.data))] == places
     splitter = Splitter()
     framed = [record for piece in pieces for record in splitter.feed(piece)]
     assert [(int(record.sequence), record.sub) for record in framed] == places

@@ -262,6 +262,7 @@ def test_a_session_host_that_finds_no_cluster(make_world: MakeWorld, planted: Pl
             child="mld-spark",
             mld__spark__pipeline=f"{world.directory}/pipeline.py:transform",
             mld__spark__master=f"spark://u:{planted('user of the master')}@127.0.0.1:{free_port()}",
+            mld__spark__spool=world.directory / "spool",
             mld__spark__conf__my__own=known,
             mld__spark__startTimeoutMillis=20_000,  # half of it for dialling; importing PySpark must fit in all of it
             mld__childFailurePolicy="exit",

@@ -53,7 +53,7 @@ def test_a_cluster_that_is_not_there(make_world: MakeWorld) -> None:
     with socket.socket() as taken:  # bound and not listening: refused for certain
         taken.bind(("127.0.0.1", 0))
         master = f"spark://127.0.0.1:{taken.getsockname()[1]}"
-        keys = {"mld.spark.master": master, "mld.spark.startTimeoutMillis": 2_000}
+        keys = {"mld.spark.master": master, "mld.spark.spool": "spool", "mld.spark.startTimeoutMillis": 2_000}
         daemon = ends_without_a_checkpoint(make_world, f"nobody answers at {master}", **keys)
     assert "exited with status 1" in daemon.log(), "another attempt may help"
 

@@ -62,16 +62,15 @@ def on(cluster: Cluster, directory: Path, *keys: str, pipeline: str = PLAIN) -> 
     if SparkContext._active_spark_context is not None:  # of another module's tests
         SparkContext._active_spark_context.stop()
     conf = [f"mld.spark.conf.{name} = {value}" for name, value in CONF.items()]
+    spool = f"mld.spark.spool = {directory / 'spool'}"
     with bed(
-        directory, pipeline, f"mld.spark.master = {cluster.url}", "mld.spark.driverMemory = 600m", *conf, *keys
+        directory, pipeline, f"mld.spark.master = {cluster.url}", "mld.spark.driverMemory = 600m", spool, *conf, *keys
     ) as it:
         yield it
 
 
-@pytest.mark.parametrize("spool", [True, False], ids=["spool", "session"])
-def test_no_batch_passes_through_the_collect_of_the_driver(cluster: Cluster, tmp_path: Path, spool: bool) -> None:
-    keys = [f"mld.spark.spool = {tmp_path / 'spool'}"] if spool else []
-    with on(cluster, tmp_path, *keys) as made:
+def test_no_batch_passes_through_the_collect_of_the_driver(cluster: Cluster, tmp_path: Path) -> None:
+    with on(cluster, tmp_path) as made:
         run_more_than_a_driver_collects(made)
 
 

@@ -76,7 +76,8 @@ def server() -> Iterator[Versitygw]:
 
 @contextlib.contextmanager
 def bed_on(cluster: Cluster, bucket: Bucket, directory: Path, *keys: str) -> Iterator[Bed]:
-    with on(cluster, directory, *bucket.keys, *keys, pipeline=PLAIN) as made:
+    spool = f"mld.spark.spool = s3://{bucket.name}/spool"
+    with on(cluster, directory, spool, *bucket.keys, *keys, pipeline=PLAIN) as made:
         yield made
 
 
@@ -99,6 +100,7 @@ def test_rows_arrive_once_and_no_staged_file_stays(cluster: Cluster, server: Ver
     assert bucket.rows() == wanted(1, 100)
     assert len([name for name in bucket.names() if not name.startswith("_mld/")]) == 2
     assert [name for name in bucket.names() if name.startswith("_mld/")] == ["_mld/head.json"]
+    assert bucket.names("spool/") == []
 
 
 @pytest.mark.usefixtures("credentials")

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from mld.processors.spark.batch.record_lines import split
+from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.high_water_marks import StreamShard
-from mld.processors.spark.session.handover import Handover
+from mld.processors.spark.session.handover import Handed, Handover
 from mld.properties.spark import Format
 from mld.schemas.decoder import HEADER_BYTES, frame_of, inflated
+from tests.unit.spark.twins import page_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -70,7 +71,13 @@ def batch(*records: tuple[bytes, str | None, Path | None]) -> bytes:
             record |= {**named, "schemaFile": str(file)}
         made.append({**record, "action": "record"})
     line = json.dumps({"action": "processRecords", "records": made, "millisBehindLatest": 0}, separators=(",", ":"))
-    return bytes(split(line.encode() + b"\n", StreamShard("s", "h")).records)
+    return line.encode() + b"\n"
+
+
+def handed(handover: Handover, directory: Path, line: bytes) -> Handed:
+    spool = Spool(directory)
+    offer = page_of(spool, StreamShard("s", "h"), line)
+    return handover.of_pages(spool.uris([offer]), offer.versions)
 
 
 def test_records_of_several_versions_are_read_by_one_schema(spark: Any, tmp_path: Path) -> None:
@@ -80,41 +87,29 @@ def test_records_of_several_versions_are_read_by_one_schema(spark: Any, tmp_path
     assert frame is not None
     (tmp_path / JAVA_ID).write_text(java["definition"])
     (tmp_path / OLD_ID).write_text(json.dumps(OLD))
-    spool = tmp_path / "spool.jsonl"
-    spool.write_bytes(
-        batch(
-            (inflated(payload) if frame.is_compressed else payload, JAVA_ID, tmp_path / JAVA_ID),
-            (OLD_DATA, OLD_ID, tmp_path / OLD_ID),
-            (OLD_DATA[:-1], OLD_ID, tmp_path / OLD_ID),
-            (OLD_DATA, GONE_ID, tmp_path / GONE_ID),
-            (OLD_DATA, None, None),
-        )
+    line = batch(
+        (inflated(payload) if frame.is_compressed else payload, JAVA_ID, tmp_path / JAVA_ID),
+        (OLD_DATA, OLD_ID, tmp_path / OLD_ID),
+        (OLD_DATA[:-1], OLD_ID, tmp_path / OLD_ID),
+        (OLD_DATA, GONE_ID, tmp_path / GONE_ID),
+        (OLD_DATA, None, None),
     )
-    handover = Handover(spark, Format.AVRO, "registry", divert=True, reader=json.dumps(READER))
-    for handed in (handover.of_file(spool),):
-        fields = ["sequenceNumber", "schemaName", "schemaVersionId", "payload.*"]
-        rows = {row.sequenceNumber: row.asDict() for row in handed.records.select(*fields).collect()}
-        common = {"schemaName": "orders", "origin": "unknown"}
-        assert rows == {
-            "1": {
-                **common,
-                "sequenceNumber": "1",
-                "schemaVersionId": JAVA_ID,
-                "id": 7,
-                "note": "ü",
-                "tags": ["a", "b"],
-            },
-            "2": {**common, "sequenceNumber": "2", "schemaVersionId": OLD_ID, "id": 42, "note": None, "tags": []},
-        }
-        assert handed.malformed is not None
-        bad = {row.sequenceNumber: row.reason for row in handed.malformed().collect()}
-        assert set(bad) == {"3", "4", "5"}, "damaged, of a version that cannot be had, without a frame"
+    made = handed(Handover(spark, Format.AVRO, "registry", divert=True, reader=json.dumps(READER)), tmp_path, line)
+    fields = ["sequenceNumber", "schemaName", "schemaVersionId", "payload.*"]
+    rows = {row.sequenceNumber: row.asDict() for row in made.records.select(*fields).collect()}
+    common = {"schemaName": "orders", "origin": "unknown"}
+    assert rows == {
+        "1": {**common, "sequenceNumber": "1", "schemaVersionId": JAVA_ID, "id": 7, "note": "ü", "tags": ["a", "b"]},
+        "2": {**common, "sequenceNumber": "2", "schemaVersionId": OLD_ID, "id": 42, "note": None, "tags": []},
+    }
+    assert made.malformed is not None
+    bad = {row.sequenceNumber: row.reason for row in made.malformed().collect()}
+    assert set(bad) == {"3", "4", "5"}, "damaged, of a version that cannot be had, without a frame"
 
 
 def test_a_batch_without_any_version_keeps_its_columns(spark: Any, tmp_path: Path) -> None:
-    spool = tmp_path / "spool.jsonl"
-    spool.write_bytes(batch((OLD_DATA, None, None)))
-    handed = Handover(spark, Format.AVRO, "registry", divert=False, reader=json.dumps(READER)).of_file(spool)
-    (row,) = handed.records.collect()
+    handover = Handover(spark, Format.AVRO, "registry", divert=False, reader=json.dumps(READER))
+    made = handed(handover, tmp_path, batch((OLD_DATA, None, None)))
+    (row,) = made.records.collect()
     assert (row.payload, row.schemaVersionId) == (None, None)
-    assert [field.name for field in handed.records.schema["payload"].dataType] == ["id", "note", "tags", "origin"]
+    assert [field.name for field in made.records.schema["payload"].dataType] == ["id", "note", "tags", "origin"]

@@ -51,8 +51,6 @@ KEYS = {
 }
 TWO_IN_FLIGHT = {"maxRecords": 10, "mld.spark.maxBatchBytes": 4096, "mld.spark.maxInFlightBytes": 65_536}
 """Keys of every other run: a round is many micro-batches, of which the next one is written while one is committed."""
-PAGE_BYTES = 600
-"""Of two runs in four: most batches are pages then, and some are lines."""
 PIPELINE = """
 def transform(records, batch):
     return records.select("shardId", "sequenceNumber", "payload")
@@ -179,7 +177,6 @@ class ChainRun:
         keys: dict[str, Any] = {
             **KEYS,
             **(TWO_IN_FLIGHT if self.outcome.seed % 2 else {}),
-            **({"mld.spark.pageBytes": PAGE_BYTES} if self.outcome.seed // 2 % 2 else {}),
             "mld.spark.pipeline": f"{pipeline}:transform",
             "mld.spark.sink.out.path": self._sink,
         }

@@ -99,9 +99,8 @@ class StreamingWriter(Writer):
             ]
             marks = {o.shard: mark for o in offers if (mark := self._engine.mark_of(o.shard)) is not None}
             batch = plan(offers, marks)
-            self._spool.cut()
             try:
-                failed = self._engine.run(batch, None).failed if batch.slices else {}
+                failed = self._engine.run(batch).failed if batch.slices else {}
             except SessionGone as error:
                 print(f"SessionGone: {error}", file=sys.stderr)
                 return GAVE_UP

@@ -21,15 +21,16 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from mld.processors.spark.batch.attempts import HealthCheck, Patience, bound_fences
 from mld.processors.spark.batch.destinations import Destinations
 from mld.processors.spark.batch.jobs import PIPELINE, Jobs, SinkFailure
-from mld.processors.spark.batch.micro_batch import MicroBatch, Row
+from mld.processors.spark.batch.micro_batch import MicroBatch
 from mld.processors.spark.batch.outcome import BatchOutcome
-from mld.processors.spark.batch.poison import KEPT_BYTES_MAX, POISON_IN_A_ROW_MAX, PoisonSearch
+from mld.processors.spark.batch.page_file import Row
+from mld.processors.spark.batch.poison import POISON_IN_A_ROW_MAX, PoisonSearch
 from mld.processors.spark.batch.source import BatchSource, source_of, source_of_rows
 from mld.processors.spark.batch.spool import Spool, SpoolError
 from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, StreamShard, fresh, lowest
@@ -81,11 +82,6 @@ class Engine:
         """Wake a wait between attempts; it ends in Stopped."""
         self._patience.stop()
 
-    @property
-    def takes_pages(self) -> bool:
-        """Whether an offer may be a page."""
-        return self._jobs.takes_pages
-
     def mark_of(self, shard: StreamShard) -> RecordPosition | None:
         """Return what every sink and the dead letter hold of a shard."""
         every = [self._destinations.marks[sink.name] for sink in self._destinations.all()] or [self._jobs.own]
@@ -95,15 +91,15 @@ class Engine:
         """Note that all of the shard is in every sink, and nothing of it is new again; called on any thread."""
         self._ended.append(shard)
 
-    def run(self, batch: MicroBatch, file: Path | None) -> BatchOutcome:
+    def run(self, batch: MicroBatch) -> BatchOutcome:
         """Run a batch to its end, or until only sinks that were put aside miss something of it. Raises SessionGone and
-        Stopped. `file` holds exactly the records of the offers of the batch that stand in it."""
+        Stopped."""
         while self._ended:
             self._destinations.retire(self._ended.popleft())
         self._jobs.begin()
         outcome = BatchOutcome({}, self._jobs.figures)
         if batch.slices:
-            outcome.failed = self._run(source_of(batch, self._spool, file), file)
+            outcome.failed = self._run(source_of(batch, self._spool))
         self._count_repeats(batch, outcome)
         self._keep(batch.ends, outcome)
         return outcome
@@ -119,16 +115,14 @@ class Engine:
         self._destinations.due_now()
         self._jobs.begin()
         source = source_of_rows(shard, rows, only=only)
-        return BatchOutcome(self._run(source, None, in_a_row_max=FOR_EVER), self._jobs.figures)
+        return BatchOutcome(self._run(source, in_a_row_max=FOR_EVER), self._jobs.figures)
 
     def would_pass(self, rows: Sequence[Row], only: frozenset[str] | None = None) -> bool:
         """Return whether the pipeline can compute these records for the sinks; nothing is written."""
         sinks = [sink for sink in self._destinations.sinks if only is None or sink.name in only]
-        return self._jobs.works_for([line for _, line in rows], sinks)
+        return self._jobs.works_for([record for _, record in rows], sinks)
 
-    def _run(
-        self, source: BatchSource, file: Path | None, in_a_row_max: int = POISON_IN_A_ROW_MAX
-    ) -> dict[StreamShard, str]:
+    def _run(self, source: BatchSource, in_a_row_max: int = POISON_IN_A_ROW_MAX) -> dict[StreamShard, str]:
         """Return the shards that have to stop, with the reason."""
         try:
             self._destinations.begin()
@@ -137,9 +131,8 @@ class Engine:
                 self._until_done(source, self._settings.attempts_max)
             except (JobFailed, PipelineFailed) as error:
                 return self._failed(source, error, in_a_row_max)
-            if file is not None:
-                with file.open("rb") as lines:
-                    self._poison.keep(lines.readline(KEPT_BYTES_MAX))
+            for _, (_, record) in islice(source.each(source.whole()), 1):
+                self._poison.keep(record)
             return {}
         except GoneBack as error:  # the other shards are kept, and come again
             return error.reasons

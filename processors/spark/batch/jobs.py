@@ -14,14 +14,13 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
-from mld.processors.spark.batch import record_lines
 from mld.processors.spark.batch.destinations import Destinations
 from mld.processors.spark.batch.micro_batch import MicroBatch, held
 from mld.processors.spark.batch.outcome import BatchFigures
+from mld.processors.spark.batch.page_file import Record
 from mld.processors.spark.batch.source import BatchSource, Rows
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.batch.suspects import is_worth_it, suspects
@@ -74,7 +73,7 @@ class Repeats:
         for sink, marks in sinks.items():
             after = {shard: mark for shard, mark in marks.items() if shard not in failed}
             known = {shard: mark for shard, mark in {**after, **self._before.get(sink, {})}.items() if mark is not None}
-            if count := held(fresh, known, lambda offer: record_lines.rows(b"".join(self._spool.read([offer])))):
+            if count := held(fresh, known, self._spool.rows):
                 found[sink] = count
         return found
 
@@ -88,11 +87,9 @@ PIPELINE = "(pipeline)"
 class Frames(Protocol):
     """The frames of one session: `session.handover.Handover`, or its twin in memory."""
 
-    @property
-    def reads_pages(self) -> bool: ...
-    def of_file(self, path: Path) -> Handed: ...
-    def of_pages(self, directory: Path, lines: Path | None) -> Handed:
-        """Make frames of all pages in the directory, and of a file of lines."""
+    def of_pages(self, pages: Sequence[str], versions: Mapping[str, str]) -> Handed:
+        """Make frames of pages, by their URIs; `versions`: schema versions that their records name, with the files of
+        their definitions."""
 
     def compute(self, frame: DataFrame) -> None: ...
     def shared(self, records: DataFrame, frames: Sequence[DataFrame]) -> AbstractContextManager[None]:
@@ -144,7 +141,6 @@ class Jobs:
         """Part of the id of each batch, so that no other host or start gives it again."""
         self.took_rows: set[str] = set()
         """Sinks that have taken rows since somebody last asked."""
-        self._files = 0
         self._looked: dict[StreamShard, RecordPosition] = {}
         """Up to where no record is malformed without being in the dead letter; its marks are higher or lower."""
         self._suspects: _Suspects | None = None
@@ -152,10 +148,6 @@ class Jobs:
     @property
     def _batch_id(self) -> str:
         return f"{self._run}-{self.number}"
-
-    @property
-    def takes_pages(self) -> bool:
-        return self._handover.reads_pages and self.spool.takes_pages
 
     def begin(self) -> None:
         """Begin another batch."""
@@ -293,38 +285,28 @@ class Jobs:
         """Give frames of what `batch` spans, or of these rows of it, for as long as they are used, and how many records
         that are. Raises SpoolError."""
         started = time.monotonic()
-        temporary: Path | None = None
-        found = source.files_of(batch) if rows is None else None
-        if found is not None and found.pages:
-            temporary, count = self.spool.gather(self._name("pages"), found.pages), found.records
-            handed = self._handover.of_pages(temporary, found.lines)
-        elif found is not None and found.lines is not None:
-            count = found.records
-            handed = self._handover.of_file(found.lines)
-        else:
-            rows = source.part(batch) if rows is None else rows
-            count = sum(map(len, rows.values()))
-            temporary = self.spool.write_rows(self._name("part"), [rows[s] for s in sorted(rows)])
-            handed = self._handover.of_file(temporary)
+        found = source.pages_of(batch) if rows is None else None
+        if found is not None:
+            versions = {version: file for offer in found for version, file in offer.versions.items()}
+            handed = self._handover.of_pages(self.spool.uris(found), versions)
+            self.figures.handover_s += time.monotonic() - started
+            yield handed, sum(offer.records for offer in found)
+            return
+        if rows is None:
+            rows = source.part(batch)
+        part = [record for shard in sorted(rows) for _, record in rows[shard]]
         self.figures.handover_s += time.monotonic() - started
-        try:
-            yield handed, count
-        finally:
-            if temporary is not None:
-                self.spool.remove(temporary)
-
-    def _name(self, kind: str) -> str:
-        self._files += 1
-        return f"{kind}-{self._files:08d}"
+        with self.handed_records(part) as handed:
+            yield handed, len(part)
 
     @contextmanager
-    def handed_lines(self, lines: Sequence[bytes]) -> Iterator[Handed]:
-        """Give frames of a few records that are in no batch. Raises SpoolError."""
-        path = self.spool.write_rows("others", [[(RecordPosition(0), line) for line in lines]])
-        try:
-            yield self._handover.of_file(path)
-        finally:
-            path.unlink(missing_ok=True)
+    def handed_records(self, records: Sequence[Record]) -> Iterator[Handed]:
+        """Give frames of these records, which get a page of their own. Raises SpoolError."""
+        started = time.monotonic()
+        with self.spool.written(records) as (page, versions):
+            handed = self._handover.of_pages([page], versions)
+            self.figures.handover_s += time.monotonic() - started
+            yield handed
 
     def frames(self, records: DataFrame, batch: ShardSpans, count: int, attempt: int) -> Mapping[str, DataFrame | None]:
         """Return what the pipeline makes of them. Raises PipelineFailed and PipelineError."""
@@ -353,17 +335,17 @@ class Jobs:
     def fails_without_records(self) -> bool:
         """Return whether the pipeline raises its exception over no records at all: then no record is to blame."""
         try:
-            with self.handed_lines([]) as handed:
+            with self.handed_records([]) as handed:
                 self.frames(handed.records, {}, 0, 1)
         except (PipelineFailed, PipelineError):
             return True
         return False
 
-    def works_for(self, lines: Sequence[bytes], sinks: Sequence[Sink]) -> bool:
+    def works_for(self, records: Sequence[Record], sinks: Sequence[Sink]) -> bool:
         """Return whether these records can be computed for these sinks, and none of them is malformed."""
         try:
-            with self.handed_lines(lines) as handed:
-                frames = self.frames(handed.records, {}, len(lines), 1)
+            with self.handed_records(records) as handed:
+                frames = self.frames(handed.records, {}, len(records), 1)
                 for sink in sinks:
                     if (frame := frames[sink.name]) is not None:
                         self._handover.compute(frame)

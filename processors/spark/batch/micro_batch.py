@@ -1,6 +1,6 @@
 """What all shards have offered -> one micro-batch.
 
-A shard's offers are taken in their order. What the sinks hold already is dropped: an offer that ends at or below the
+A shard's pages are taken in their order. What the sinks hold already is dropped: an offer that ends at or below the
 shard's mark is `done` without being run; if it begins at or below the mark, only what is past the mark is taken. The
 mark used is the lowest of all sinks; for a sink that is ahead of the others the engine trims once more.
 
@@ -9,19 +9,17 @@ Pure: values in, values out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
+from mld.processors.spark.batch.page_file import Row
 from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, StreamShard, fresh
-
-Row = tuple[RecordPosition, bytes]
-"""A record as a line, and where it stands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One batch of one shard. Its records stand at [start, stop) of the file `spool`; those of a page in a file of its
-    own, which is to be read together with the file `spool`."""
+    """One page of one shard, by the number of its child's link and its own; `upto` is the number of the last line of
+    the daemon's in it."""
 
     link: int
     number: int
@@ -30,13 +28,12 @@ class Offer:
     last: RecordPosition
     records: int
     size: int
-    spool: int
-    start: int
-    stop: int
+    upto: int = 0
     arrived_at: float = 0.0
-    is_page: bool = False
     preceding: RecordPosition | None = None
     """What the daemon delivered, or had checkpointed, right before it; None: its shard is read from here on."""
+    versions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Schema versions that its records name, each with the file of its definition."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,32 +1,38 @@
-"""A line with many records -> a Parquet file, which Spark reads without taking text apart; and back, for a few.
+"""Lines of the daemon -> a page: a Parquet file, which Spark reads without taking text apart; and back, for a few.
 
-The plainest file that the format has: columns without nulls, as they are, uncompressed; small groups of rows, so that
-neither who writes nor who reads it holds much at once, and one page for each column of a group. The
-columns are those of `session.handover.RAW`. Between pages and footer stands where the values are, for `lines`.
+The plainest file that the format has: columns as they are, uncompressed; small groups of rows, so that neither who
+writes nor who reads it holds much at once, and one page of the format for each column of a group. The columns are those
+of `session.handover.RAW`. Between pages and footer stands where the values are, for `rows`.
 
-A line is cut at its quotation marks, as our daemon and Amazon's write it. One that is written in another way, or has
-what no column takes, is `Irregular`, and goes as text (`record_lines`).
-
+A line is cut at its quotation marks, as our daemon and Amazon's write it; one that is written in another way is parsed.
 A child uses this, so it is quick to import. Source of the format: https://parquet.apache.org/docs/file-format/
 """
 
 from __future__ import annotations
 
 import json
+import re
 import struct
-from collections.abc import Iterator, Sequence
+from binascii import Error as NotBase64
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mld.processors.spark.batch import thrift
-from mld.processors.spark.batch.record_lines import HEAD, RECORD_TAIL, SEPARATOR, end_of, names
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 
 GROUP_BYTES = 256 * 1024
-"""Of a line, for one group of rows; a record is not divided. The JVM reads each column of a group into one array: with
+"""Of lines, for one group of rows; a record is not divided. The JVM reads each column of a group into one array: with
 4 MiB such arrays are huge objects of its heap, and a record costs it 23 us instead of 15."""
 MAGIC = b"PAR1"
+HEAD = b'{"action":"processRecords","records":['
+RECORD_HEAD = b'{"data":"'
+RECORD_TAIL = b',"action":"record"}'
+SEPARATOR = RECORD_TAIL + b"," + RECORD_HEAD
+"""What stands between two records cannot stand within one: a quotation mark in a JSON string is escaped."""
+_LAG = re.compile(rb'\],"millisBehindLatest":(null|\d+)\}\s*\Z')
 
 _QUOTED = 20
 """Pieces between quotation marks, and between those, that a record makes."""
@@ -47,6 +53,9 @@ _CONSTANT = {
     18: b":",
     19: b"record",
 }
+ARRIVAL_END, SUB_END = 1 << 63, 1 << 31
+SCHEMA_COLUMNS = ("schemaVersionId", "schemaName", "schemaFile")
+"""Of records whose frames name their schema; null for all others."""
 
 _INT32, _INT64, _BYTE_ARRAY = 1, 2, 6
 _COLUMNS = (
@@ -57,95 +66,93 @@ _COLUMNS = (
     ("subSequenceNumber", _INT32, False),
     ("s", _BYTE_ARRAY, True),
     ("h", _BYTE_ARRAY, True),
+    *((name, _BYTE_ARRAY, True) for name in SCHEMA_COLUMNS),
 )
-"""Name, type, and whether it is text."""
-_KEPT = 5
-"""Columns that `lines` reads; the others are the shard's names."""
-_UTF8, _REQUIRED, _PLAIN, _RLE, _UNCOMPRESSED, _DATA_PAGE = 0, 0, 0, 3, 0, 0
+"""Name, type, and whether it is text. Every column may have nulls."""
+_UTF8, _OPTIONAL, _PLAIN, _RLE, _UNCOMPRESSED, _DATA_PAGE = 0, 1, 0, 3, 0, 0
 _LENGTH = struct.Struct("<I")
+_FORMATS = {_INT32: "i", _INT64: "q"}
 
 
-class Irregular(Exception):
-    """The records of this line have to go as text."""
+class LineError(Exception):
+    """A line that is no batch; one sentence."""
 
 
-class PageFile(NamedTuple):
-    """What a file holds: how many records, and the positions of the first and the last one."""
+class Record(NamedTuple):
+    """A record, by the columns of a page. Texts are in UTF-8; `arrival` is in milliseconds since 1970."""
+
+    data: bytes
+    key: bytes | None
+    sequence: bytes
+    arrival: int | None
+    sub: int
+    stream: bytes
+    shard: bytes
+    version: bytes | None = None
+    schema_name: bytes | None = None
+    schema_file: bytes | None = None
+
+    @property
+    def position(self) -> RecordPosition:
+        return RecordPosition(int(self.sequence), self.sub)
+
+
+Row = tuple[RecordPosition, Record]
+"""A record and where it stands: its own position, or that of its letter when it is replayed."""
+
+
+class Columns(NamedTuple):
+    """Records of one shard by columns; `schemas` has the last three of each `Record`, and is empty if none has any."""
+
+    data: Sequence[bytes]
+    keys: Sequence[bytes | None]
+    sequences: Sequence[bytes]
+    arrivals: Sequence[int | None]
+    subs: Sequence[int]
+    schemas: Sequence[tuple[bytes | None, ...]]
+    size: int
+    """Bytes of the text that they come from."""
+
+    def position(self, index: int) -> RecordPosition:
+        return RecordPosition(int(self.sequences[index]), self.subs[index])
+
+
+class Line(NamedTuple):
+    """A line, as groups of records; there may be none."""
+
+    groups: Sequence[Columns]
+    millis_behind_latest: int | None
+
+    @property
+    def size(self) -> int:
+        return sum(group.size for group in self.groups)
+
+
+class Page(NamedTuple):
+    """What a page holds: how many records, the positions of the first and the last one, the size of the text that they
+    come from, and the schema versions that they name, each with the file of its definition."""
 
     records: int
     first: RecordPosition
     last: RecordPosition
-    millis_behind_latest: int | None
+    size: int
+    versions: Mapping[str, str]
 
 
-class _Columns(NamedTuple):
-    data: Sequence[bytes]
-    keys: Sequence[bytes]
-    sequences: Sequence[bytes]
-    arrivals: Sequence[int]
-    subs: Sequence[int]
+# --- lines -----------------------------------------------------------------------------------------------------------
 
 
-def write(path: Path, line: bytes, shard: StreamShard) -> PageFile:
-    """Make the file. Raises Irregular and OSError; there is no file then."""
-    try:
-        return _write(path, line, shard)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-
-
-def lines(path: Path) -> bytes:
-    """Return the records of a file as `record_lines.split` would give them."""
-    with path.open("rb") as file:
-        file.seek(-_LENGTH.size - len(MAGIC), 2)
-        footer = file.seek(-_LENGTH.size - len(MAGIC) - _LENGTH.unpack(file.read(_LENGTH.size))[0], 2)
-        file.seek(footer - _LENGTH.size)
-        index = footer - _LENGTH.size - _LENGTH.unpack(file.read(_LENGTH.size))[0]
-        file.seek(index)
-        stream, shard, groups = json.loads(file.read(footer - _LENGTH.size - index))
-        named = names(StreamShard(stream, shard))
-        found: list[bytes] = []
-        for count, *places in groups:
-            pages = []
-            for at, size in places:
-                file.seek(at)
-                pages.append(file.read(size))
-            found += _lines(count, pages, named)
-    return b"".join(found)
-
-
-def no_room(directory: Path, error: OSError) -> str:
-    """Return what to tell who operates it."""
-    return (
-        f"no room for records in {directory}: {error.strerror}; nothing of them was accepted; make room, or name "
-        "another directory by mld.spark.spool"
-    )
-
-
-def _write(path: Path, line: bytes, shard: StreamShard) -> PageFile:
-    end = end_of(line)
-    if end is None:
-        raise Irregular
-    groups: list[tuple[int, list[tuple[int, int, int]]]] = []
-    first: RecordPosition | None = None
-    with path.open("wb") as file:
-        at = file.write(MAGIC)
-        for chunk in _chunks(line, end.at):
-            columns = _taken_apart(chunk)
-            count = len(columns.data)
-            first = first or _position(columns, 0)
-            places = []
-            for values in _pages(columns, shard):
-                head = _page_head(count, len(values))
-                file.write(head)
-                file.write(values)
-                places.append((at, len(head), len(values)))
-                at += len(head) + len(values)
-            groups.append((count, places))
-        file.write(_foot(groups, shard))
-    assert first is not None
-    return PageFile(sum(count for count, _ in groups), first, _position(columns, -1), end.millis_behind_latest)
+def read_line(line: bytes) -> Line:
+    """Take a `processRecords` line apart. Raises LineError if it is none."""
+    lag = _LAG.search(line, max(0, len(line) - 64))
+    if lag is not None and line.startswith(HEAD + RECORD_HEAD) and line.endswith(RECORD_TAIL, 0, lag.start()):
+        groups = []
+        for chunk in _chunks(line, lag.start()):
+            if (columns := _cut_apart(chunk)) is None:
+                return _parsed(line)
+            groups.append(columns)
+        return Line(groups, None if lag[1] == b"null" else int(lag[1]))
+    return _parsed(line)
 
 
 def _chunks(line: bytes, end: int) -> Iterator[bytes]:
@@ -158,17 +165,17 @@ def _chunks(line: bytes, end: int) -> Iterator[bytes]:
         at = stop + 1
 
 
-def _taken_apart(chunk: bytes) -> _Columns:
-    """Take a chunk apart. Raises Irregular."""
+def _cut_apart(chunk: bytes) -> Columns | None:
+    """Return the columns of records that are written as ours are; None if they are not."""
     from pybase64 import b64decode  # only who writes needs it
 
     pieces = chunk.split(b'"')
     count, rest = divmod(len(pieces), _QUOTED)
     between = pieces[_QUOTED:-1:_QUOTED]
     if rest != 1 or (pieces[0], pieces[-1]) != (b"{", b"}") or between.count(b"},{") != count - 1:
-        raise Irregular
+        return None
     if any(pieces[at::_QUOTED].count(text) != count for at, text in _CONSTANT.items()):
-        raise Irregular
+        return None
     keys, sequences = pieces[_KEY::_QUOTED], pieces[_SEQUENCE::_QUOTED]
     try:
         if not chunk.isascii():
@@ -177,13 +184,13 @@ def _taken_apart(chunk: bytes) -> _Columns:
             keys = [str(json.loads(b'"%b"' % key)).encode() for key in keys]
         data = [b64decode(piece, validate=True) for piece in pieces[_DATA::_QUOTED]]
         arrivals, subs = _numbers(pieces[_ARRIVAL::_QUOTED]), _numbers(pieces[_SUB::_QUOTED])
-        if min(arrivals) < 0 or max(arrivals) >> 63 or min(subs) < 0 or max(subs) >> 31:
-            raise Irregular
-    except ValueError as error:
-        raise Irregular from error
+    except ValueError:
+        return None
+    if min(arrivals) < 0 or max(arrivals) >= ARRIVAL_END or min(subs) < 0 or max(subs) >= SUB_END:
+        return None
     if not (b"".join(sequences).isdigit() and all(sequences)):
-        raise Irregular
-    return _Columns(data, keys, sequences, arrivals, subs)
+        return None
+    return Columns(data, keys, sequences, arrivals, subs, (), len(chunk))
 
 
 def _numbers(pieces: Sequence[bytes]) -> list[int]:
@@ -191,38 +198,245 @@ def _numbers(pieces: Sequence[bytes]) -> list[int]:
     return list(map(int, b"".join(pieces)[1:-1].split(b",:")))
 
 
-def _position(columns: _Columns, index: int) -> RecordPosition:
-    return RecordPosition(int(columns.sequences[index]), columns.subs[index])
+def _parsed(line: bytes) -> Line:
+    """Read a line that is written in another style, or has what few records have."""
+    try:
+        value = json.loads(line.decode("utf-8", "replace"))
+        if value["action"] != "processRecords":
+            raise LineError(f"not a batch: {line[:80]!r}")
+        records = [_record(one) for one in value["records"]]
+        lag = value.get("millisBehindLatest")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise LineError(f"not a batch ({error!r}): {line[:80]!r}") from error
+    groups: list[Columns] = []
+    start = size = 0
+    for at, record in enumerate(records, 1):
+        size += len(record.data)
+        if size >= GROUP_BYTES or at == len(records):
+            share = len(line) * (at - start) // len(records)
+            groups.append(_columns(records[start:at], share))
+            start, size = at, 0
+    return Line(groups, None if lag is None else int(lag))
 
 
-def _pages(columns: _Columns, shard: StreamShard) -> Iterator[bytes]:
-    count = len(columns.data)
-    yield from map(_plain, (columns.data, columns.keys, columns.sequences))
-    yield struct.pack(f"<{count}q", *columns.arrivals)
-    yield struct.pack(f"<{count}i", *columns.subs)
-    for name in (shard.stream_name, shard.shard):
-        yield _plain([name.encode()]) * count
+def _record(value: Mapping[str, Any]) -> Record:
+    """Raise ValueError, KeyError and TypeError."""
+    from pybase64 import b64decode
+
+    sequence, arrival = str(value["sequenceNumber"]), value.get("approximateArrivalTimestamp")
+    if not (sequence.isascii() and sequence.isdigit()):
+        raise ValueError(f"a record whose sequenceNumber is {sequence[:140]!r}")
+    sub = int(value.get("subSequenceNumber") or 0)
+    if not 0 <= sub < SUB_END or not (arrival is None or abs(int(arrival)) < ARRIVAL_END):
+        raise ValueError(f"numbers of the record {sequence} are beyond their bounds")
+    try:
+        data = b64decode(value["data"] or "", validate=True)
+    except NotBase64 as error:
+        raise ValueError(f"data of the record {sequence} is no base64") from error
+    schema = (_text(value.get(name)) for name in SCHEMA_COLUMNS)
+    key = _text(value["partitionKey"])
+    return Record(data, key, sequence.encode(), None if arrival is None else int(arrival), sub, b"", b"", *schema)
 
 
-def _plain(values: Sequence[bytes]) -> bytes:
-    lengths = map(_LENGTH.pack, map(len, values))
-    return b"".join(chain.from_iterable(zip(lengths, values, strict=True)))
+def _text(value: object) -> bytes | None:
+    return value.encode("utf-8", "replace") if isinstance(value, str) else None
+
+
+def _columns(records: Sequence[Record], size: int) -> Columns:
+    data, keys, sequences, arrivals, subs, _, _, *_ = zip(*records, strict=True)
+    schemas = [record[7:] for record in records]
+    return Columns(data, keys, sequences, arrivals, subs, schemas if any(map(any, schemas)) else (), size)
+
+
+def pieces_by_time(columns: Columns, span_ms: int) -> Iterator[tuple[Columns, tuple[int, int] | None]]:
+    """Cut records into pieces none of which spans more time than allowed, each with the first and last arrival (None
+    where some record has none); each piece has at least one record.
+    """
+    arrivals = [one for one in columns.arrivals if one is not None]
+    if len(arrivals) < len(columns.arrivals) or max(arrivals) - min(arrivals) <= span_ms:
+        yield columns, (min(arrivals), max(arrivals)) if len(arrivals) == len(columns.arrivals) else None
+        return
+    begin, low, high = 0, arrivals[0], arrivals[0]
+    for at, arrival in enumerate([*arrivals, None]):
+        if arrival is not None and max(high, arrival) - min(low, arrival) <= span_ms:
+            low, high = min(low, arrival), max(high, arrival)
+            continue
+        size = columns.size * (at - begin) // len(arrivals)
+        data, keys, sequences, _, subs, schemas, _ = columns
+        cut = slice(begin, at)
+        part = Columns(data[cut], keys[cut], sequences[cut], arrivals[cut], subs[cut], schemas[cut], size)
+        yield part, (low, high)
+        begin, low, high = at, arrival or 0, arrival or 0
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+class PageWriter:
+    """One file that grows, group by group. Raises OSError; the file is gone then."""
+
+    def __init__(self, path: Path, shard: StreamShard) -> None:
+        self.size = self.records = 0
+        self._path = path
+        self._names = shard.stream_name.encode(), shard.shard.encode()
+        self._first: RecordPosition | None = None
+        self._last: RecordPosition | None = None
+        self._versions: dict[str, str] = {}
+        self._file = _File(path)
+        self._waiting: list[Columns] = []
+        self._waiting_bytes = 0
+
+    def add(self, columns: Columns) -> None:
+        self._first = self._first or columns.position(0)
+        self._last = columns.position(-1)
+        self.size += columns.size
+        self.records += len(columns.data)
+        self._versions |= _versions(columns.schemas)
+        self._waiting.append(columns)
+        self._waiting_bytes += columns.size
+        if self._waiting_bytes >= GROUP_BYTES:
+            self._put()
+
+    def _put(self) -> None:
+        groups, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        data, keys, sequences, arrivals, subs = (
+            list(chain.from_iterable(columns)) for columns in zip(*(group[:5] for group in groups), strict=True)
+        )
+        schemas: Iterable[Sequence[bytes | None]] = [[None] * len(data)] * len(SCHEMA_COLUMNS)
+        if any(group.schemas for group in groups):
+            rows = (group.schemas or [(None,) * len(SCHEMA_COLUMNS)] * len(group.data) for group in groups)
+            schemas = list(zip(*chain.from_iterable(rows), strict=True))
+        names = [[name] * len(data) for name in self._names]
+        self._file.put([data, keys, sequences, arrivals, subs, *names, *schemas])
+
+    def abandon(self) -> None:
+        """Remove the file."""
+        self._file.abandon()
+
+    def close(self) -> Page:
+        """End the file, which has at least one record."""
+        if self._waiting:
+            self._put()
+        self._file.close()
+        assert self._first is not None and self._last is not None
+        return Page(self.records, self._first, self._last, self.size, self._versions)
+
+
+def write_records(path: Path, records: Iterable[Record]) -> Mapping[str, str]:
+    """Write records of any shards as a page; return the schema versions that they name. Raises OSError; there is no
+    file then."""
+    file = _File(path)
+    versions: dict[str, str] = {}
+    group: list[Record] = []
+    size = 0
+    for record in records:
+        group.append(record)
+        size += len(record.data)
+        versions |= _versions([record[7:]])
+        if size >= GROUP_BYTES:
+            file.put(list(zip(*group, strict=True)))
+            group, size = [], 0
+    if group:
+        file.put(list(zip(*group, strict=True)))
+    file.close()
+    return versions
+
+
+def no_room(directory: Path, error: OSError) -> str:
+    """Return what to tell who operates it."""
+    return (
+        f"no room for records in {directory}: {error.strerror}; nothing of them is checkpointed; make room, or name "
+        "another directory by mld.spark.spool"
+    )
+
+
+def _versions(schemas: Iterable[tuple[bytes | None, ...]]) -> dict[str, str]:
+    return {one[0].decode(): one[2].decode() for one in set(schemas) if one[0] is not None and one[2] is not None}
+
+
+class _File:
+    """The file itself: groups of values, column by column, in the order of `_COLUMNS`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._groups: list[tuple[int, list[tuple[int, int, int]]]] = []
+        self._file = path.open("wb")
+        self._at = self._write(MAGIC)
+
+    def put(self, columns: Sequence[Sequence[Any]]) -> None:
+        count, places = len(columns[0]), []
+        for (_, kind, _), values in zip(_COLUMNS, columns, strict=True):
+            body = _body(values, kind)
+            head = _page_head(count, len(body))
+            self._write(head)
+            self._write(body)
+            places.append((self._at, len(head), len(body)))
+            self._at += len(head) + len(body)
+        self._groups.append((count, places))
+
+    def close(self) -> None:
+        self._write(_foot(self._groups))
+        with self._all_or_nothing():
+            self._file.close()
+
+    def _write(self, data: bytes) -> int:
+        with self._all_or_nothing():
+            return self._file.write(data)
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        self._path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._file.close()
+
+
+def _body(values: Sequence[Any], kind: int) -> bytes:
+    """Return levels that say which values there are, and those that there are."""
+    levels = _levels(values)
+    there = values if levels[0] == _ALL else [value for value in values if value is not None]
+    if kind == _BYTE_ARRAY:
+        plain = b"".join(chain.from_iterable(zip(map(_LENGTH.pack, map(len, there)), there, strict=True)))
+    else:
+        plain = struct.pack(f"<{len(there)}{_FORMATS[kind]}", *there)
+    return b"".join((_LENGTH.pack(len(levels[1])), levels[1], plain))
+
+
+_ALL, _SOME = 0, 1
+
+
+def _levels(values: Sequence[Any]) -> tuple[int, bytes]:
+    """Return one run where all are there or none is, else a bit for each; in the hybrid encoding of the format."""
+    count = len(values)
+    if None not in values:
+        return _ALL, thrift.varint(count << 1) + b"\1"
+    if all(value is None for value in values):
+        return _SOME, thrift.varint(count << 1) + b"\0"
+    bits = sum(1 << at for at, value in enumerate(values) if value is not None)
+    eights = -(-count // 8)
+    return _SOME, thrift.varint(eights << 1 | 1) + bits.to_bytes(eights, "little")
 
 
 def _page_head(count: int, size: int) -> bytes:
-    levels = thrift.i32(3, _RLE), thrift.i32(4, _RLE)  # there are none
+    levels = thrift.i32(3, _RLE), thrift.i32(4, _RLE)
     page = thrift.struct(thrift.i32(1, count), thrift.i32(2, _PLAIN), *levels)
     sizes = thrift.i32(2, size), thrift.i32(3, size)
     return thrift.struct(thrift.i32(1, _DATA_PAGE), *sizes, thrift.inner(5, page))
 
 
-def _foot(groups: Sequence[tuple[int, Sequence[tuple[int, int, int]]]], shard: StreamShard) -> bytes:
-    kept = [[count, *((at + head, size) for at, head, size in places[:_KEPT])] for count, places in groups]
-    index = json.dumps([shard.stream_name, shard.shard, kept]).encode()
-    elements = [thrift.struct(thrift.i32(3, _REQUIRED), thrift.text(4, "mld"), thrift.i32(5, len(_COLUMNS)))]
+def _foot(groups: Sequence[tuple[int, Sequence[tuple[int, int, int]]]]) -> bytes:
+    kept = [[count, *((at + head, size) for at, head, size in places)] for count, places in groups]
+    index = json.dumps(kept).encode()
+    elements = [thrift.struct(thrift.text(4, "mld"), thrift.i32(5, len(_COLUMNS)))]
     for name, kind, is_text in _COLUMNS:
         said = [thrift.i32(6, _UTF8)] if is_text else []
-        elements.append(thrift.struct(thrift.i32(1, kind), thrift.i32(3, _REQUIRED), thrift.text(4, name), *said))
+        elements.append(thrift.struct(thrift.i32(1, kind), thrift.i32(3, _OPTIONAL), thrift.text(4, name), *said))
     rows = [_group(count, places) for count, places in groups]
     footer = thrift.struct(
         thrift.i32(1, 1),
@@ -239,7 +453,7 @@ def _group(count: int, places: Sequence[tuple[int, int, int]]) -> bytes:
         sizes = thrift.i64(6, head + size), thrift.i64(7, head + size)
         about = (
             thrift.i32(1, kind),
-            thrift.i32s(2, (_PLAIN,)),
+            thrift.i32s(2, (_PLAIN, _RLE)),
             thrift.texts(3, (name,)),
             thrift.i32(4, _UNCOMPRESSED),
             thrift.i64(5, count),
@@ -251,26 +465,59 @@ def _group(count: int, places: Sequence[tuple[int, int, int]]) -> bytes:
     return thrift.struct(thrift.structs(1, chunks), thrift.i64(2, whole), thrift.i64(3, count))
 
 
-def _lines(count: int, pages: Sequence[bytes], named: bytes) -> Iterator[bytes]:
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def rows(path: Path) -> Iterator[Row]:
+    """Yield the records of a page that this module has written, in their order."""
+    with path.open("rb") as file:
+        file.seek(-_LENGTH.size - len(MAGIC), 2)
+        footer = file.seek(-_LENGTH.size - len(MAGIC) - _LENGTH.unpack(file.read(_LENGTH.size))[0], 2)
+        file.seek(footer - _LENGTH.size)
+        index = footer - _LENGTH.size - _LENGTH.unpack(file.read(_LENGTH.size))[0]
+        file.seek(index)
+        for count, *places in json.loads(file.read(footer - _LENGTH.size - index)):
+            columns = []
+            for (_, kind, _), (at, size) in zip(_COLUMNS, places, strict=True):
+                file.seek(at)
+                columns.append(_values(file.read(size), kind, count))
+            for values in zip(*columns, strict=True):
+                record = Record(*values)
+                yield record.position, record
+
+
+def as_line(record: Record) -> bytes:
+    """Return a record as a line of JSON, with the columns of a page."""
     from pybase64 import b64encode
 
-    data, keys, sequences = map(_values, pages[:3])
-    arrivals, subs = struct.unpack(f"<{count}q", pages[3]), struct.unpack(f"<{count}i", pages[4])
-    for row in zip(data, keys, sequences, arrivals, subs, strict=True):
-        key = json.dumps(row[1].decode()).encode()
-        yield (
-            (
-                b'{"data":"%b","partitionKey":%b,"sequenceNumber":"%b","approximateArrivalTimestamp":%d,'
-                b'"subSequenceNumber":%d' % (b64encode(row[0]), key, *row[2:])
-            )
-            + named
-            + b"\n"
-        )
+    texts = [None if text is None else text.decode() for text in record[5:]]
+    value = {
+        "data": b64encode(record.data).decode(),
+        "partitionKey": None if record.key is None else record.key.decode(),
+        "sequenceNumber": record.sequence.decode(),
+        "approximateArrivalTimestamp": record.arrival,
+        "subSequenceNumber": record.sub,
+        **{name: text for (name, _, _), text in zip(_COLUMNS[5:], texts, strict=True) if text is not None},
+    }
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
-def _values(page: bytes) -> Iterator[bytes]:
-    at = 0
-    while at < len(page):
-        stop = at + _LENGTH.size + _LENGTH.unpack_from(page, at)[0]
-        yield page[at + _LENGTH.size : stop]
+def _values(body: bytes, kind: int, count: int) -> list[Any]:
+    start = _LENGTH.size
+    at = start + _LENGTH.unpack_from(body)[0]
+    run, width = thrift.read_varint(body, start)
+    bits = int.from_bytes(body[start + width : at], "little")
+    there = [bool(bits >> n & 1) for n in range(count)] if run & 1 else [bool(bits)] * count
+    found: Iterator[Any]
+    if kind == _BYTE_ARRAY:
+        found = _texts(body, at)
+    else:
+        found = iter(struct.unpack_from(f"<{sum(there)}{_FORMATS[kind]}", body, at))
+    return [next(found) if one else None for one in there]
+
+
+def _texts(body: bytes, at: int) -> Iterator[bytes]:
+    while at < len(body):
+        stop = at + _LENGTH.size + _LENGTH.unpack_from(body, at)[0]
+        yield body[at + _LENGTH.size : stop]
         at = stop

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from mld.processors.spark.batch.attempts import Patience, bound_fences
 from mld.processors.spark.batch.destinations import Destinations, buried_in
 from mld.processors.spark.batch.jobs import PIPELINE, Jobs, SinkFailure
-from mld.processors.spark.batch.micro_batch import Row
+from mld.processors.spark.batch.page_file import Record, Row
 from mld.processors.spark.batch.source import BatchSource, source_of_rows
 from mld.processors.spark.high_water_marks import StreamShard, spans
 from mld.processors.spark.pipeline import PipelineError, PipelineFailed
@@ -55,21 +55,21 @@ class PoisonSearch:
         self._patience = patience
         self._until_done = until_done
         self._wait_for_sinks = wait_for_sinks
-        self._went_well: bytes | None = None
-        """A record, as a line, of the last batch that was published."""
+        self._went_well: Record | None = None
+        """A record of the last batch that was published."""
         self._refused: Counter[str] = Counter()
         """Records in a row that were buried because a sink will never take them."""
         self._is_undecided = False
         """Whether the shard stopped only because nothing had gone well yet."""
 
-    def keep(self, line: bytes) -> None:
+    def keep(self, record: Record) -> None:
         """Keep a record that went well."""
-        if line.endswith(b"\n") and len(line) <= KEPT_BYTES_MAX:
-            self._went_well = line
+        if len(record.data) <= KEPT_BYTES_MAX:
+            self._went_well = record
 
     def search(self, batch: BatchSource, in_a_row_max: int = POISON_IN_A_ROW_MAX) -> dict[StreamShard, str]:
         """Commit all that can be; the shards that have to stop, with the reason."""
-        rows = batch.load(batch.whole())
+        rows = batch.part(batch.whole())
         failed: dict[StreamShard, str] = {}
         waiting = sorted(rows)
         for _ in range(2):  # in the second round, other shards may have shown what these could not
@@ -177,12 +177,12 @@ class PoisonSearch:
             return "and no record can cause that"
         if not sinks and self._went_well is not None:
             return None
-        neighbours = [line for position, line in rows if position != record[0]]
+        neighbours = [one for position, one in rows if position != record[0]]
         others = [*([self._went_well] if self._went_well else []), *neighbours[:NEIGHBOURS_MAX]]
         if not others or not sinks:
             self._is_undecided = True
             return "and there is no other one yet to tell whether it is the record or the pipeline"
-        if any(self._jobs.works_for([line], sinks) for line in others):
+        if any(self._jobs.works_for([one], sinks) for one in others):
             return None
         return f"and so do the {len(others)} others that were tried"
 

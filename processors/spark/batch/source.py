@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple
 
-from mld.processors.spark.batch import record_lines
-from mld.processors.spark.batch.micro_batch import MicroBatch, Offer, Row, Slice
+from mld.processors.spark.batch.micro_batch import MicroBatch, Offer, Slice
+from mld.processors.spark.batch.page_file import Row
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.high_water_marks import (
     HighWaterMarks,
@@ -23,16 +21,8 @@ from mld.processors.spark.high_water_marks import (
 Rows = Mapping[StreamShard, Sequence[Row]]
 
 
-class ExactFiles(NamedTuple):
-    """Where exactly these records stand: a file of lines, pages, or both."""
-
-    lines: Path | None
-    pages: tuple[Offer, ...]
-    records: int
-
-
-def no_files(spans: ShardSpans) -> ExactFiles | None:
-    """Give no files, for a source whose records stand in no files."""
+def no_pages(spans: ShardSpans) -> tuple[Offer, ...] | None:
+    """Give no pages, for a source whose records stand in none."""
     return None
 
 
@@ -43,10 +33,10 @@ class BatchSource:
     ends: HighWaterMarks
     firsts: HighWaterMarks
     count: int
-    load: Callable[[ShardSpans], Rows]
-    """All records of the offers that reach into the spans."""
-    files_of: Callable[[ShardSpans], ExactFiles | None] = no_files
-    """Files with exactly the records that the spans take, if there are such."""
+    each: Callable[[ShardSpans], Iterator[tuple[StreamShard, Row]]]
+    """All records of the pages that reach into the spans, each shard's in order."""
+    pages_of: Callable[[ShardSpans], tuple[Offer, ...] | None] = no_pages
+    """Pages with exactly the records that the spans take, if there are such."""
     before: HighWaterMarks = field(default_factory=dict)
     """Of a part of a batch: the record of each shard that stands right before it."""
     preceding: HighWaterMarks = field(default_factory=dict)
@@ -67,25 +57,24 @@ class BatchSource:
         """
         return any(fresh(position, marks.get(shard)) for shard, position in self.preceding.items())
 
+    def each_of(self, spans: ShardSpans) -> Iterator[tuple[StreamShard, Row]]:
+        """Yield the records that the spans take, each shard's in order."""
+        return ((shard, row) for shard, row in self.each(spans) if fresh(row[0], spans[shard].after))
+
     def part(self, spans: ShardSpans) -> Rows:
-        """Return the records that the spans take, each shard's in order; there may be none."""
-        rows = self.load(spans)
-        parts = {
-            shard: [row for row in rows[shard] if fresh(row[0], span.after)]
-            for shard, span in spans.items()
-            if shard in rows
-        }
-        return {shard: part for shard, part in parts.items() if part}
+        """Return the records that the spans take, by shard; there may be none."""
+        found: dict[StreamShard, list[Row]] = {}
+        for shard, row in self.each_of(spans):
+            found.setdefault(shard, []).append(row)
+        return found
 
     def whole(self) -> ShardSpans:
         """Return spans that take every record."""
         return {shard: ShardSpan(None, upto) for shard, upto in self.ends.items()}
 
 
-def source_of(batch: MicroBatch, spool: Spool, file: Path | None) -> BatchSource:
-    """Return a source; `file`, if given, holds exactly the records of all offers of the batch that stand in it."""
-    of_lines = [piece for piece in batch.slices if not piece.offer.is_page]
-    in_file = [piece for piece in of_lines if file is not None and spool.path(piece.offer.spool) == file]
+def source_of(batch: MicroBatch, spool: Spool) -> BatchSource:
+    """Return a source of the pages of a batch."""
 
     def wanted(spans: ShardSpans) -> list[Slice]:
         return [
@@ -94,29 +83,24 @@ def source_of(batch: MicroBatch, spool: Spool, file: Path | None) -> BatchSource
             if (span := spans.get(piece.offer.shard)) is not None and fresh(piece.offer.last, span.after)
         ]
 
-    def load(spans: ShardSpans) -> Rows:
-        rows: dict[StreamShard, list[Row]] = {}
-        pieces = wanted(spans)
-        data = spool.read(piece.offer for piece in pieces)
-        for piece, records in zip(pieces, data, strict=True):
-            mine = [row for row in record_lines.rows(records) if piece.after is None or row[0] > piece.after]
-            rows.setdefault(piece.offer.shard, []).extend(mine)
-        return rows
+    def each(spans: ShardSpans) -> Iterator[tuple[StreamShard, Row]]:
+        for piece in wanted(spans):
+            for row in spool.rows(piece.offer):
+                if fresh(row[0], piece.after):
+                    yield piece.offer.shard, row
 
-    def files_of(spans: ShardSpans) -> ExactFiles | None:
+    def pages_of(spans: ShardSpans) -> tuple[Offer, ...] | None:
         pieces = wanted(spans)
-        if any(piece.after or not fresh(piece.offer.first, spans[piece.offer.shard].after) for piece in pieces):
+        if not pieces or any(
+            piece.after or not fresh(piece.offer.first, spans[piece.offer.shard].after) for piece in pieces
+        ):
             return None
-        lines = [piece for piece in pieces if not piece.offer.is_page]
-        pages = tuple(piece.offer for piece in pieces if piece.offer.is_page)
-        if not pieces or (lines and lines != in_file):
-            return None
-        return ExactFiles(file if lines else None, pages, sum(piece.offer.records for piece in pieces))
+        return tuple(piece.offer for piece in pieces)
 
     firsts: dict[StreamShard, RecordPosition] = {}
     for piece in batch.slices:
         firsts.setdefault(piece.offer.shard, piece.offer.first if piece.after is None else piece.after)
-    return BatchSource(batch.ends, firsts, batch.records, load, files_of, preceding=batch.preceding)
+    return BatchSource(batch.ends, firsts, batch.records, each, pages_of, preceding=batch.preceding)
 
 
 def source_of_rows(
@@ -131,7 +115,7 @@ def source_of_rows(
         {shard: rows[-1][0]},
         {shard: rows[0][0]},
         len(rows),
-        lambda spans: {shard: rows},
+        lambda spans: ((shard, row) for row in rows),
         before={} if before is None else {shard: before},
         preceding=preceding or {},
         only=only,

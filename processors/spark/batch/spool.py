@@ -1,27 +1,37 @@
-"""Records on their way to Spark: lines of JSON, of which a micro-batch has one file, and pages, each a file of its own.
+"""Pages on their way to Spark: written by children on this machine, read by Spark, removed once their batch is done.
 
-Written before an offer is accepted, so that a full disk is an error before any acknowledgement; read by Spark; removed
-when the batch is done. A file is private to its host and worth nothing after it; what a killed host has left behind in
-a directory that is not its own alone, the next one on the machine removes.
+Whatever Spark reads is a file of this directory. Where its executors read another place, a bucket, each page goes there
+as well, as soon as its child has written it, so that no record passes through the driver. A page is private to its
+host and worth nothing after it; what a killed host has left behind in a directory that is not its own alone, the next
+one on the machine removes, and in a bucket any host after a week.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shutil
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 from uuid import uuid4
 
+from mld.aws.objects import ObjectError, ObjectRefused, S3Bucket
 from mld.processors.spark.batch import page_file
-from mld.processors.spark.batch.micro_batch import Offer, Row
+from mld.processors.spark.batch.micro_batch import Offer
+from mld.processors.spark.batch.page_file import Record, Row
+from mld.processors.spark.commit.s3_staging import AT_ONCE, LateClient, Objects, place_of
 from mld.processors.spark.commit.store import local_directory
-from mld.processors.spark.sink_port import SinkRefused
+from mld.processors.spark.sink_port import S3Access, SinkError, SinkRefused, is_s3
 
+log = logging.getLogger("mld.spark")
+
+KEY = "mld.spark.spool"
 LOCK_FILE = ".lock"
+LEFT_S = 7 * 86_400.0
+"""An object in a bucket that is older is of a host that is gone."""
 
 
 class SpoolError(Exception):
@@ -29,133 +39,154 @@ class SpoolError(Exception):
 
 
 class Spool:
-    """A directory of numbered files. `append` is called on one thread, the rest on any."""
+    """A directory of pages. Called on any thread."""
 
     def __init__(self, directory: Path, *, shared: bool = False) -> None:
         """Open the spool; `shared`: executors read it, by the rights of this user's group at the least."""
         self.directory = directory
-        self.number = 1
-        """Of the file that grows."""
-        self._file: BinaryIO | None = None
-        self._end = 0
+        self._parts = 0
         try:
             directory.mkdir(mode=0o750 if shared else 0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise self._error(error) from error
-        self.takes_pages = _has_links(directory)
 
-    def append(self, records: bytes | bytearray) -> tuple[int, int, int]:
-        """Append; return file, start and stop of what was written. Raises SpoolError; the file is as before then."""
-        try:
-            if self._file is None:
-                self._file = self.path(self.number).open("wb", buffering=0)
-            rest = memoryview(records)
-            while rest:
-                rest = rest[self._file.write(rest) :]
-        except OSError as error:
-            if self._file is not None:
-                self._file.truncate(self._end)
-                self._file.seek(self._end)
-            raise self._error(error) from error
-        start, self._end = self._end, self._end + len(records)
-        return self.number, start, self._end
-
-    def cut(self) -> tuple[int, int]:
-        """Return the file that is complete now, and its length, 0 if there is none; what comes next goes into another
-        one.
-        """
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        complete = self.number, self._end
-        self.number, self._end = self.number + 1, 0
-        return complete
-
-    def path(self, number: int) -> Path:
-        return self.directory / f"{number:08d}.jsonl"
+    def pages(self, link: int) -> str:
+        """Return how the path of each page of this child begins; its number follows (`page`)."""
+        return str(self.directory / f"{link:08d}-")
 
     def page(self, link: int, number: int) -> Path:
-        """Return where the records of an offer stand that is a page; its child writes them."""
-        return self.directory / f"{link:08d}-{number:08d}.parquet"
+        """Return where a child writes its page of this number."""
+        return Path(f"{self.pages(link)}{number:08d}.parquet")
 
-    def gather(self, name: str, pages: Iterable[Offer]) -> Path:
-        """Return a directory that has these pages and nothing else, until it is removed. Raises SpoolError."""
-        path = self.directory / name
+    def offered(self, offer: Offer) -> None:
+        """Note that a page is complete."""
+
+    def uris(self, offers: Sequence[Offer]) -> list[str]:
+        """Return where Spark reads these pages. Raises SpoolError."""
+        return [self._uri(self.page(offer.link, offer.number)) for offer in offers]
+
+    def rows(self, offer: Offer) -> Iterator[Row]:
+        """Yield the records of a page."""
+        return page_file.rows(self.page(offer.link, offer.number))
+
+    @contextmanager
+    def written(self, records: Sequence[Record]) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """Give a page with these records, for as long as it is used, and the schema versions that they name. Raises
+        SpoolError."""
+        self._parts += 1
+        path = self.directory / f"part-{self._parts:08d}.parquet"
         try:
-            path.mkdir()
-            for offer in pages:
-                page = self.page(offer.link, offer.number)
-                os.link(page, path / page.name)
+            versions = page_file.write_records(path, records)
         except OSError as error:
-            shutil.rmtree(path, ignore_errors=True)
             raise self._error(error) from error
-        return path
-
-    def read(self, offers: Iterable[Offer]) -> list[bytes]:
-        """Return the records of each offer, as lines."""
-        found = []
-        for offer in offers:
-            if offer.is_page:
-                found.append(page_file.lines(self.page(offer.link, offer.number)))
-                continue
-            with self.path(offer.spool).open("rb") as file:
-                file.seek(offer.start)
-                found.append(file.read(offer.stop - offer.start))
-        return found
-
-    def write_rows(self, name: str, rows: Iterable[Sequence[Row]]) -> Path:
-        """Return a file of its own for a part of a batch. Raises SpoolError."""
-        path = self.directory / f"{name}.jsonl"
         try:
-            with path.open("wb") as file:
-                for mine in rows:
-                    file.writelines(line for _, line in mine)
-        except OSError as error:
-            path.unlink(missing_ok=True)
-            raise self._error(error) from error
-        return path
+            yield self._uri(path), versions
+        finally:
+            self.remove(path)
+
+    def _uri(self, path: Path) -> str:
+        """Return where Spark reads a file of the directory. Raises SpoolError."""
+        return path.as_uri()
 
     def remove(self, path: Path) -> None:
-        """Remove what `gather` or `write_rows` has made."""
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+
+    def remove_pages(self, link: int, kept: set[tuple[int, int]]) -> None:
+        """Remove all pages of a child, whole or not, but those of `kept`, as links and numbers."""
+        kept_paths = {self.page(*one) for one in kept}
+        for path in self.directory.glob(f"{link:08d}-*.parquet"):
+            if path not in kept_paths:
+                self.remove(path)
 
     def close(self) -> None:
-        self.cut()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _error(self, error: OSError) -> SpoolError:
         return SpoolError(page_file.no_room(self.directory, error))
 
 
-def _has_links(directory: Path) -> bool:
-    """Return whether one file may stand in two directories there."""
-    probe = directory / ".probe"
-    try:
-        probe.touch()
-        os.link(probe, directory / ".link")
-    except OSError:
-        return False
-    finally:
-        for path in (probe, directory / ".link"):
-            path.unlink(missing_ok=True)
-    return True
+class S3Spool(Spool):
+    """Pages that are copied to a bucket, below `prefix`, for executors elsewhere."""
+
+    def __init__(self, directory: Path, objects: Objects, bucket: str, prefix: str) -> None:
+        super().__init__(directory)
+        self._objects, self._bucket = objects, bucket
+        self._prefix = f"{prefix}mld-{os.uname().nodename}-{os.getpid()}-{uuid4().hex[:8]}/"
+        self._workers = ThreadPoolExecutor(AT_ONCE, "spool")
+        self._copied: dict[str, Future[str]] = {}
+        """By name, what will be the key of each page: after a failure it is copied again under another one."""
+        self._sweep(prefix)
+
+    def offered(self, offer: Offer) -> None:
+        self._copy(self.page(offer.link, offer.number))
+
+    def uris(self, offers: Sequence[Offer]) -> list[str]:
+        paths = [self.page(offer.link, offer.number) for offer in offers]
+        for path in paths:
+            self._copy(path)
+        return [self._uri(path) for path in paths]
+
+    def _copy(self, path: Path) -> Future[str]:
+        known = self._copied.get(path.name)
+        if known is None or (known.done() and known.exception() is not None):
+            known = self._copied[path.name] = self._workers.submit(self._upload, path)
+        return known
+
+    def _upload(self, path: Path) -> str:
+        key = f"{self._prefix}{uuid4().hex[:8]}-{path.name}"
+        self._objects.upload(key, path)
+        return key
+
+    def _uri(self, path: Path) -> str:
+        try:
+            return f"s3a://{self._bucket}/{self._copy(path).result()}"
+        except (ObjectError, SinkError) as error:
+            remedy = f"; correct {KEY} or the rights of this user" if isinstance(error, ObjectRefused) else ""
+            raise SpoolError(f"a page cannot be copied to {KEY}: {error}{remedy}") from error
+
+    def remove(self, path: Path) -> None:
+        super().remove(path)
+        if (copied := self._copied.pop(path.name, None)) is not None:
+            self._workers.submit(self._delete, copied)
+
+    def _delete(self, copied: Future[str]) -> None:
+        with suppress(ObjectError, SinkError):  # what stays is swept after a while
+            self._objects.delete([copied.result()])
+
+    def _sweep(self, prefix: str) -> None:
+        def sweep() -> None:
+            with suppress(ObjectError, SinkError):
+                if old := [one.key for one in self._objects.list(f"{prefix}mld-") if self._is_left(one.modified_s)]:
+                    self._objects.delete(old)
+
+        self._workers.submit(sweep)
+
+    def _is_left(self, modified_s: float) -> bool:
+        return self._objects.now_s() - modified_s > LEFT_S
+
+    def close(self) -> None:
+        for name in list(self._copied):
+            self.remove(self.directory / name)
+        self._workers.shutdown()
+        super().close()
 
 
-def open_spool(named: str | None, scratch: Path) -> Spool:
-    """Return a spool of this process alone: below the directory of `mld.spark.spool`, or in `scratch`. Raises
-    SpoolError.
-    """
+def open_spool(named: str | None, scratch: Path, access: S3Access | None = None) -> Spool:
+    """Return a spool of this process alone: below `mld.spark.spool`, or in `scratch`. Raises SpoolError."""
     if named is None:
         return Spool(scratch / "spool")
     try:
-        base = local_directory(named, "mld.spark.spool")
+        if is_s3(named):
+            assert access is not None
+            place = place_of(named, KEY)
+            client = LateClient(access)
+            objects = S3Bucket(client, place.bucket, owner=access.bucket_owner, kms_key=access.kms_key)
+            return S3Spool(scratch / "spool", objects, place.bucket, place.prefix)
+        base = local_directory(named, KEY)
     except SinkRefused as error:
         raise SpoolError(
-            f"mld.spark.spool = {named} is in no file system of this machine; name a directory that every node mounts "
-            "at the same path"
+            f"{KEY} = {named} is in no file system of this machine, and in no bucket; name a directory that every node "
+            "mounts at the same path, or s3://bucket/directory"
         ) from error
     mine = f"mld-{os.uname().nodename}-"
     _sweep(base, mine)

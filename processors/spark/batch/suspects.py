@@ -12,8 +12,7 @@ from __future__ import annotations
 from binascii import crc32
 from collections.abc import Sequence
 
-from mld.processors.spark.batch import record_lines
-from mld.processors.spark.batch.micro_batch import Row
+from mld.processors.spark.batch.page_file import Row
 from mld.processors.spark.high_water_marks import RecordPosition
 
 BITS = 1 << 15
@@ -32,12 +31,12 @@ def is_worth_it(seen: int, malformed: int) -> bool:
 
 
 def suspects(rows: Sequence[Row], bitmap: bytes) -> list[Row]:
-    """Return the rows whose bit is set, by what their lines say: records that are replayed have positions of their
+    """Return the rows whose bit is set, by what their columns say: records that are replayed have positions of their
     own.
     """
     found = []
     for row in rows:
-        bit = bit_of(record_lines.shard_of(row[1]), record_lines.position_of(row[1]))
+        bit = bit_of(row[1].shard.decode(), row[1].position)
         if bitmap[bit >> 3] >> (bit & 7) & 1:
             found.append(row)
     return found

@@ -54,23 +54,35 @@ def texts(number: int, values: Sequence[str]) -> Field:
 
 def _list(kind: int, values: Sequence[bytes]) -> bytes:
     count = len(values)
-    head = bytes((count << 4 | kind,)) if count < _SHORT_LIST else bytes((0xF0 | kind,)) + _varint(count)
+    head = bytes((count << 4 | kind,)) if count < _SHORT_LIST else bytes((0xF0 | kind,)) + varint(count)
     return head + b"".join(values)
 
 
 def _text(value: str) -> bytes:
     data = value.encode()
-    return _varint(len(data)) + data
+    return varint(len(data)) + data
 
 
 def _zigzag(value: int) -> bytes:
-    return _varint(value << 1 ^ value >> 63)
+    return varint(value << 1 ^ value >> 63)
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """Encode a number of at least 0."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number and how many bytes it takes."""
+    value = width = 0
+    while True:
+        byte = data[at + width]
+        value |= (byte & 0x7F) << 7 * width
+        width += 1
+        if byte < 0x80:
+            return value, width

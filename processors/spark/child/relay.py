@@ -1,10 +1,10 @@
 """The relay of one shard, between the daemon and the session host.
 
-A batch's raw line goes to the host; its status follows when the host has accepted it, and a checkpoint when the host
-says that all sinks hold it, never before. The protocol lets a child checkpoint only while it is asked something; so
-that a quiet shard's last records are checkpointed too, a batch that reaches the tip of its shard is answered after its
-commit, or after a short while, unless others may have queued after it (`held_answers`). If the host goes away this
-process ends with an error, and the daemon starts it anew at the last checkpoint.
+The records of a batch go into a page, a file that Spark reads; its status follows when the host has room for it, and a
+checkpoint when the host says that all sinks hold it, never before. The protocol lets a child checkpoint only while it
+is asked something; so that a quiet shard's last records are checkpointed too, a batch that reaches the tip of its shard
+is answered after its commit, or after a short while, unless others may have queued after it (`held_answers`). If the
+host goes away this process ends with an error, and the daemon starts it anew at the last checkpoint.
 
 A child finds the session host of its daemon, and starts it if there is none: once, under a file lock. The host is a
 process in a session of its own, so that signals to the daemon's or the child's process group do not reach it; it
@@ -20,7 +20,7 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -39,7 +39,7 @@ from mld.processors.spark.meeting_place import (
 from mld.processors.spark.writer_identity import ARN_VARIABLE, CREATED_VARIABLE, stream_key
 
 if TYPE_CHECKING:
-    from mld.processors.spark.batch.page_file import PageFile
+    from mld.processors.spark.batch.page_file import Columns, Line, PageWriter
 
 _START = "import sys; sys.path.insert(0, {root!r}); from mld.processors.spark.host.program import main; main()"
 
@@ -125,83 +125,121 @@ PIECES_OF_ALIGN = 2
 the slowest shard would itself be too far ahead."""
 START_WAIT_S = 600.0
 """Longest wait for READY; the host gives up earlier by itself (`mld.spark.startTimeoutMillis`)."""
-SMALL_BODY_BYTES = 64 * 1024
-"""Sent with its header at once: that wakes the host once instead of twice, and is worth a copy."""
 RECORDS_START = b'{"action":"processRecords"'
-TIP = b'"millisBehindLatest":0}'
 _RETRIED = ("ThrottlingException", "KinesisClientLibDependencyException")
 _LOST = "ShutdownException"
 
 
 class HostConnection:
-    """The child's end of the link: what was offered, accepted and committed."""
+    """The child's end of the link: what was brought to the host, and what is committed of it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self.ready: dict[str, Any] | None = None
-        self.offered = self.accepted = self.committed = 0
+        self.brought = self.committed = 0
+        """The number of the last line whose records are in a page, and of the last one that is committed."""
         self.near = True
-        """Whether the commit of what was accepted last starts so soon that an answer may be held for it."""
-        self._go: dict[str, Any] | None = None
+        """Whether the commit of what was brought last starts so soon that an answer may be held for it."""
         self.position: tuple[str, int] | None = None
         """Position of the last record committed, until it is checkpointed."""
+        self._may_go = False
+        self._page: PageWriter | None = None
+        self._pages = 0
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def close(self) -> None:
+        if self._page is not None:
+            self._page.abandon()
         self._socket.close()
 
     def hello(self, shard_id: str, sequence: str | None, sub: int | None) -> None:
         stream = stream_key(os.environ)
-        head = {"shard": shard_id, "stream": stream, "sequence": sequence, "sub": sub, "pid": os.getpid()}
+        body = {"shard": shard_id, "stream": stream, "sequence": sequence, "sub": sub, "pid": os.getpid()}
         told = {"arn": os.environ.get(ARN_VARIABLE), "created": os.environ.get(CREATED_VARIABLE)}
-        self.send(link.HELLO, {**head, **told, "version": link.VERSION})
+        self.send(link.HELLO, {**body, **told, "version": link.VERSION})
 
-    def offer(self, line: bytes, arrived: tuple[int, int] | None = None) -> None:
-        """Offer records; `arrived`: when the first and the last of its records did, in milliseconds since 1970."""
-        self.offered += 1
+    # --- records -----------------------------------------------------------------------------------------------------
+
+    def bring(
+        self,
+        groups: Sequence[Columns],
+        behind: int | None,
+        arrived: tuple[int, int] | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Put the records of a line, or of a piece of one, into the page, once there is room for them. `arrived`: when
+        the first and the last of them did, in milliseconds since 1970; `behind`: how far they are behind the tip.
+        Raises FatalError."""
+        size = sum(group.size for group in groups)
         span = {} if arrived is None else {"first": arrived[0], "last": arrived[1]}
-        self.send(link.OFFER, {"id": self.offered, **span}, line)
-
-    @property
-    def page_bytes(self) -> int:
-        """A line of so many bytes is offered as a page; 0: none is."""
-        return int((self.ready or {}).get("pageBytes", 0))
-
-    def room(self, size: int) -> dict[str, Any]:
-        """Wait for room for a line, to be offered next: the file to write it to, and whose records they are."""
-        self.send(link.ROOM, {"id": self.offered + 1, "size": size})
-        while self._go is None:
+        self.send(link.ROOM, {"size": size, "behind": behind, **span})
+        while not self._may_go:
             self.receive()
-        head, self._go = self._go, None
-        return head
+            meanwhile()
+        self._may_go = False
+        if not groups:
+            return
+        try:
+            if self._page is None:
+                self._page = self._new_page()
+            for group in groups:
+                self._page.add(group)
+        except OSError as error:
+            raise self._no_room(error) from error
+        self.brought += 1
+        assert self.ready is not None
+        if self._page.size >= self.ready["pageBytes"]:
+            self.end_page()
 
-    def offer_page(self, page: PageFile) -> None:
-        """Raise FatalError; nobody needs the file then."""
-        self.offered += 1
-        head = {"records": page.records, "first": page.first, "last": page.last, "behind": page.millis_behind_latest}
-        self.send(link.OFFER, {"id": self.offered, "page": head})
+    def end_page(self) -> None:
+        """Say that the page is complete, or that there is none. Raises FatalError."""
+        if self._page is None:
+            self.send(link.PAGE, {"records": 0})
+            return
+        try:
+            page = self._page.close()
+        except OSError as error:
+            raise self._no_room(error) from error
+        self._page = None
+        self.send(link.PAGE, {"number": self._pages, "upto": self.brought, **page._asdict()})
+
+    def _new_page(self) -> PageWriter:
+        from mld.processors.spark.batch.page_file import PageWriter
+        from mld.processors.spark.high_water_marks import StreamShard
+
+        assert self.ready is not None
+        self._pages += 1
+        path = Path(f"{self.ready['pages']}{self._pages:08d}.parquet")
+        return PageWriter(path, StreamShard(self.ready["stream"], self.ready["shard"]))
+
+    def _no_room(self, error: OSError) -> FatalError:
+        from mld.processors.spark.batch.page_file import no_room
+
+        assert self.ready is not None
+        return FatalError(no_room(Path(self.ready["pages"]).parent, error))
+
+    # --- frames ------------------------------------------------------------------------------------------------------
 
     def receive(self) -> None:
         """Take one frame. Raises FatalError if the host has failed or is gone."""
-        header = link.decode_header(self._exactly(link.HEADER.size))
-        head = link.decode_head(self._exactly(header.head_bytes))
-        if header.kind == link.READY:
-            self.ready = head
-        elif header.kind == link.ACCEPTED:
-            self.accepted, self.near = head["id"], head.get("near", True)
-        elif header.kind == link.COMMITTED:
-            self.committed = head["id"]
-            if head.get("sequence") is not None:
-                self.position = (head["sequence"], head["sub"])
-        elif header.kind == link.GO:
-            self._go = head
-        elif header.kind == link.SAID:
-            sys.stderr.write(head["text"])
+        kind, length = link.decode_header(self._exactly(link.HEADER.size))
+        body = link.decode_body(self._exactly(length))
+        if kind == link.READY:
+            self.ready = body
+        elif kind == link.GO:
+            self._may_go, self.near = True, body.get("near", True)
+        elif kind == link.CUT:
+            self.end_page()
+        elif kind == link.COMMITTED:
+            self.committed = body["upto"]
+            self.position = (body["sequence"], body["sub"])
+        elif kind == link.SAID:
+            sys.stderr.write(body["text"])
             sys.stderr.flush()
-        elif header.kind == link.FAILED:
-            raise FatalError(head["reason"], head.get("status", EXIT_FAILURE))
+        elif kind == link.FAILED:
+            raise FatalError(body["reason"], body.get("status", EXIT_FAILURE))
 
     def receive_within(self, seconds: float) -> bool:
         """Take one frame if one comes in time."""
@@ -210,15 +248,10 @@ class HostConnection:
         self.receive()
         return True
 
-    def send(self, kind: int, head: dict[str, Any] | None = None, body: bytes = b"") -> None:
+    def send(self, kind: int, body: dict[str, Any] | None = None) -> None:
         """Send one frame. Raises FatalError with the host's last word if the host is gone."""
-        frame = link.encode(kind, head, len(body))
-        if len(body) <= SMALL_BODY_BYTES:
-            frame, body = frame + body, b""
         try:
-            self._socket.sendall(frame)
-            if body:
-                self._socket.sendall(body)
+            self._socket.sendall(link.encode(kind, body))
         except OSError:
             while True:  # the host has closed the link: what it said last is the reason, if there is one
                 self.receive()
@@ -309,18 +342,14 @@ class ChildRelay:
     def _process_records(self, line: bytes) -> None:
         host = self._connected()
         if not self._lost and host is not None:
+            groups, behind = self._taken_apart(line)
             if span_ms := int(1000 * self._bound("alignMillis") / PIECES_OF_ALIGN):
-                self._offer_pieces(host, line, span_ms)
+                self._bring_pieces(host, groups, behind, span_ms)
             else:
-                if 0 < host.page_bytes <= len(line):
-                    self._offer_page(host, line)
-                else:
-                    host.offer(line)
-                while host.accepted < host.offered:
-                    host.receive()
+                host.bring(groups, behind)
             limits = HoldLimits(self._bound("holdMillis"), self._bound("patienceMillis"), self._bound("queuedMillis"))
             self._held = self._held.when(self._answered_at, self._came_at, limits)
-            if host.near and line.rstrip().endswith(TIP) and self._held.allows(limits):
+            if host.near and behind == 0 and self._held.allows(limits):
                 self._wait_for_commits(host, limits.hold_s)
                 self._held = self._held.after(self._came_at, time.monotonic())
             else:
@@ -329,35 +358,27 @@ class ChildRelay:
             self._checkpoint(host)
         self._status("processRecords")
 
-    def _offer_pieces(self, host: HostConnection, line: bytes, span_ms: int) -> None:
-        """Offer pieces where shards are kept together: a page may wait for long, so what is committed is checkpointed
-        meanwhile.
-        """
-        from mld.processors.spark.batch.pieces import pieces_of  # few need it
+    @staticmethod
+    def _taken_apart(line: bytes) -> Line:
+        from mld.processors.spark.batch.page_file import LineError, read_line
 
-        for piece, arrived in pieces_of(line, span_ms):
-            host.offer(piece, arrived)
-            while host.accepted < host.offered:
-                host.receive()
-                self._checkpoint(host)
-
-    def _offer_page(self, host: HostConnection, line: bytes) -> None:
-        """Write what Spark reads as it is, once there is room for it. Raises FatalError."""
-        from pathlib import Path
-
-        from mld.processors.spark.batch import page_file  # quiet shards never need it
-        from mld.processors.spark.high_water_marks import StreamShard
-
-        room = host.room(len(line))
-        file = Path(room["file"])
         try:
-            page = page_file.write(file, line, StreamShard(room["stream"], room["shard"]))
-        except page_file.Irregular:
-            host.offer(line)
-        except OSError as error:
-            raise FatalError(page_file.no_room(file.parent, error)) from error
-        else:
-            host.offer_page(page)
+            return read_line(line)
+        except LineError as error:
+            raise FatalError(str(error)) from error
+
+    def _bring_pieces(self, host: HostConnection, groups: Sequence[Columns], behind: int | None, span_ms: int) -> None:
+        """Bring pieces where shards are kept together: one may wait for long, so what is committed is checkpointed
+        meanwhile. Only the last one may be at the tip.
+        """
+        from mld.processors.spark.batch.page_file import pieces_by_time
+
+        pieces = [piece for group in groups for piece in pieces_by_time(group, span_ms)]
+        for piece, arrived in pieces[:-1]:
+            host.bring([piece], None, arrived, lambda: self._checkpoint(host))
+        last = pieces[-1:]
+        arrived = last[0][1] if last else None
+        host.bring([piece for piece, _ in last], behind, arrived, lambda: self._checkpoint(host))
 
     def _shutdown_requested(self) -> None:
         host = self._connected()
@@ -393,7 +414,7 @@ class ChildRelay:
 
     def _wait_for_commits(self, host: HostConnection, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        while host.committed < host.offered:
+        while host.committed < host.brought:
             if not host.receive_within(deadline - time.monotonic()):
                 return False
         return True

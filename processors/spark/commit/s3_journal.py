@@ -40,7 +40,7 @@ from mld.processors.spark.commit import s3_head
 from mld.processors.spark.commit.journal import DATA, HOME, RACES_MAX, SinkJournal
 from mld.processors.spark.commit.ledger import LedgerEntry
 from mld.processors.spark.commit.s3_head import Head, StagedFile, WriterStep
-from mld.processors.spark.commit.s3_staging import Objects, S3Staging, object_failures
+from mld.processors.spark.commit.s3_staging import AT_ONCE, Objects, S3Staging, object_failures
 from mld.processors.spark.commit.store import StagingStore
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.sink_port import SinkError, SinkRefused
@@ -58,8 +58,6 @@ UPLOADS_MAX = 3
 UNKNOWN_MAX = 5
 """Unanswered requests to replace the head, one after the other, before the host backs off."""
 PAUSE_S = 0.5
-AT_ONCE = 8
-"""Uploads and copies that run at the same time."""
 LOOKED_AT = 1_000
 
 

@@ -7,14 +7,22 @@ once a job has succeeded, what is listed is all there is, and none of it changes
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from mld.aws.client_factory import bucket_client
 from mld.aws.objects import ListedObject, ObjectError, ObjectRefused, StoredObject
+from mld.core.errors import StartupError
 from mld.processors.spark.commit.s3_head import StagedFile
 from mld.processors.spark.commit.store import as_sink_error
-from mld.processors.spark.sink_port import SinkError, SinkRefused
+from mld.processors.spark.sink_port import S3Access, SinkError, SinkRefused
+
+AT_ONCE = 8
+"""Requests of one client at the same time."""
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 
 
 class Objects(Protocol):
@@ -28,6 +36,52 @@ class Objects(Protocol):
     def copy(self, source: str, etag: str, size: int, target: str) -> None: ...
     def delete(self, keys: Iterable[str]) -> None: ...
     def list(self, prefix: str, *, most: int | None = None, after: str = "") -> Iterable[ListedObject]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class S3Place:
+    """A directory of a bucket: `prefix` ends with a slash, or is empty."""
+
+    bucket: str
+    prefix: str
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}"
+
+
+def place_of(path: str, key: str) -> S3Place:
+    """Return what a path names. Raises SinkRefused with the key of the settings."""
+    bucket, _, rest = path.partition("://")[2].partition("/")
+    parts = [part for part in rest.split("/") if part]
+    if not _BUCKET.fullmatch(bucket):
+        raise SinkRefused(f"{key} = {path}: {bucket or 'nothing'} is no name of a bucket; write s3://bucket/directory")
+    if any(part in (".", "..") or part.startswith(("_", ".")) for part in parts):
+        raise SinkRefused(f"{key} = {path}: readers skip directories that begin with _ or a dot; use another name")
+    return S3Place(bucket, "".join(f"{part}/" for part in parts))
+
+
+class LateClient:
+    """Makes the client when it is first used: a sink that is only made touches nothing."""
+
+    def __init__(self, access: S3Access) -> None:
+        self._access = access
+        self._client: object | None = None
+
+    def __getattr__(self, name: str) -> object:
+        if self._client is None:
+            access = self._access
+            try:
+                self._client = bucket_client(
+                    access.credentials,
+                    region=access.region,
+                    endpoint_url=access.endpoint,
+                    path_style=access.path_style,
+                    timeout_s=access.timeout_s,
+                    connections_max=AT_ONCE,
+                )
+            except StartupError as error:
+                raise SinkError(str(error)) from error
+        return getattr(self._client, name)
 
 
 class S3Staging:

@@ -31,7 +31,7 @@ class AlignedIntake:
     def __init__(
         self,
         align_ms: int,
-        admit: Callable[[ChildConnection, int], bool],
+        admit: Callable[[ChildConnection, int], None],
         *,
         idle_s: float = IDLE_S,
         monotonic: Callable[[], float] = time.monotonic,
@@ -53,21 +53,22 @@ class AlignedIntake:
             self._feeds[child.shard] = ShardFeed(self._monotonic())
             self._held.pop(child.shard, None)
 
-    def admit(self, child: ChildConnection, size: int, span: ArrivalSpan | None) -> bool:
-        """Return whether a body may be read now; if not, the child is told to go on once it may."""
+    def admit(self, child: ChildConnection, size: int, span: ArrivalSpan | None) -> None:
+        """Let the child go on with a line once its shard may, and there is room."""
         shard = child.shard
         if shard is None or span is None or self._owners.get(shard) is not child:
-            return self._admit(child, size)
+            self._admit(child, size)
+            return
         self._feeds[shard] = replace(self._feeds[shard], waiting=span, heard_at=self._monotonic(), at_tip=False)
         self._look_soon()
-        if not self._may(shard):
+        if self._may(shard):
+            self._let_in(shard, span)
+            self._admit(child, size)
+        else:
             self._held[shard] = child, size
             self._say(shard)
-            return False
-        self._let_in(shard, span)
-        return self._admit(child, size)
 
-    def offered(self, shard: StreamShard, millis_behind_latest: int | None) -> None:
+    def brought(self, shard: StreamShard, millis_behind_latest: int | None) -> None:
         """Note that what was let in has come."""
         if shard in self._feeds:
             feed, at_tip = self._feeds[shard], millis_behind_latest == 0
@@ -109,8 +110,7 @@ class AlignedIntake:
             if span is not None and self._may(shard):
                 del self._held[shard]
                 self._let_in(shard, span)
-                if self._admit(child, size):
-                    child.go_on()
+                self._admit(child, size)
         self._look_soon(LOOK_S)
 
     def _say(self, shard: StreamShard) -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import mld.processors.samples
-from mld.processors.spark.batch import page_file, record_lines
 from mld.processors.spark.batch.micro_batch import Offer, plan
+from mld.processors.spark.batch.page_file import PageWriter, read_line
 from mld.processors.spark.batch.spool import open_spool
 from mld.processors.spark.high_water_marks import StreamShard
 from mld.processors.spark.host import start_up
@@ -82,16 +82,14 @@ def train(settings: SparkSettings, scratch: Path) -> None:
     spool = open_spool(settings.spool, scratch)
     started = start_up.start(settings, scratch, spool)
     try:
-        batch = record_lines.split(bytearray(line()), SHARD)
-        assert batch.first is not None and batch.last is not None
-        place = spool.append(batch.records)
-        page = page_file.write(spool.page(2, 1), line(), OTHER)
-        offers = (
-            Offer(1, 1, SHARD, batch.first, batch.last, batch.count, len(batch.records), *place),
-            Offer(2, 1, OTHER, page.first, page.last, page.records, len(batch.records), place[0], 0, 0, 0.0, True),
-        )
-        spool_file, _ = spool.cut()
-        outcome = started.engine.run(plan(offers, {}), spool.path(spool_file))
+        offers = []
+        for link, shard in enumerate((SHARD, OTHER), 1):
+            writer = PageWriter(spool.page(link, 1), shard)
+            for group in read_line(line()).groups:
+                writer.add(group)
+            page = writer.close()
+            offers.append(Offer(link, 1, shard, page.first, page.last, page.records, page.size))
+        outcome = started.engine.run(plan(offers, {}))
         if outcome.failed:
             raise SessionError(f"the sample does not run: {', '.join(outcome.failed.values())}")
         _end(started)

@@ -1,15 +1,14 @@
-"""The host's end of a link: frames off the socket without a copy, offers admitted when there is room for them."""
+"""The host's end of a link: what a child brings, and what it hears of it."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mld.processors.spark import link
-from mld.processors.spark.batch.page_file import PageFile
+from mld.processors.spark.batch.page_file import Page
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 from mld.processors.spark.host.alignment import ArrivalSpan
 from mld.processors.spark.sanitized import Sanitizer
@@ -23,20 +22,38 @@ class Intake(Protocol):
     """What a link needs of its host."""
 
     def hello(self, one: ChildConnection, head: dict[str, Any]) -> None: ...
-    def admit(self, one: ChildConnection, size: int, span: ArrivalSpan | None) -> bool:
-        """Return whether a body of this size may be read now; if not, `ChildConnection.go_on` is called once it may."""
+    def asked(self, one: ChildConnection, size: int, span: ArrivalSpan | None) -> None:
+        """Note that the child waits with a line, until `ChildConnection.go_on` is called."""
 
-    def place_of(self, one: ChildConnection, number: int) -> Path: ...
-    def offered(self, one: ChildConnection, number: int, line: bytearray) -> None: ...
-    def offered_page(self, one: ChildConnection, number: int, page: PageFile, size: int) -> None: ...
+    def brought(self, one: ChildConnection, size: int, behind: int | None) -> None:
+        """Note that the records of a line are in the child's page."""
+
+    def paged(self, one: ChildConnection, number: int, upto: int, page: Page) -> None:
+        """Note that a page is complete."""
+
+    def has_cut(self, one: ChildConnection) -> None:
+        """Note that the child has answered CUT."""
+
+    def is_near(self) -> bool:
+        """Return whether a child may wait for the commit of what it brings now."""
+
     def flush(self, one: ChildConnection, *, shuts_down: bool) -> None: ...
     def ended(self, one: ChildConnection) -> None: ...
     def gone(self, one: ChildConnection) -> None: ...
 
 
+class WaitingPage(NamedTuple):
+    """A page that is complete and not committed: its number, that of the last line in it, its last position, and when
+    it came, on the monotonic clock."""
+
+    number: int
+    upto: int
+    last: RecordPosition
+    came_at: float
+
+
 class ChildConnection(asyncio.BufferedProtocol):
-    """One child. `waiting` are the offers accepted and not committed, with their last position (None: no
-    records), and when each was accepted, on the monotonic clock."""
+    """One child."""
 
     def __init__(self, intake: Intake, number: int, fit: Sanitizer = printable) -> None:
         self._intake = intake
@@ -44,19 +61,19 @@ class ChildConnection(asyncio.BufferedProtocol):
         self.number = number
         self.shard: StreamShard | None = None
         self.reached: RecordPosition | None = None
-        """What stands right before its next offer: its checkpoint, then the end of the offer before. None: unknown."""
-        self.waiting: deque[tuple[int, RecordPosition | None, float]] = deque()
+        """What stands right before its next page: its checkpoint, then the end of the page before. None: unknown."""
+        self.waiting: deque[WaitingPage] = deque()
+        self.open_bytes = 0
+        """Of lines that are in no complete page yet."""
+        self.open_since = 0.0
+        self.is_cutting = False
+        """Whether the child was told CUT and has not answered."""
+        self._asks: tuple[int, int | None] | None = None
+        """Size of the line that the child waits with, and how far it is behind."""
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(link.HEADER.size)
         self._filled = 0
-        self._header: link.Header | None = None
-        self._head: dict[str, Any] | None = None
-        self._held = False
-        self.admitted_bytes = 0
-        """Size of the body that is being read, or of the line that the child makes a page of."""
-        self.page: int | None = None
-        """The offer that the child wants to write, or writes, as a page."""
-        self._page_bytes = 0
+        self._kind: int | None = None
         self.closed = False
 
     # --- what arrives ------------------------------------------------------------------------------------------------
@@ -77,121 +94,91 @@ class ChildConnection(asyncio.BufferedProtocol):
         if self._filled == len(self._buffer):
             try:
                 self._complete()
-            except (link.LinkError, KeyError, TypeError) as error:
+            except (link.LinkError, KeyError, TypeError, ValueError) as error:
                 self.fail(f"the child and the session host do not understand each other: {error!r}")
 
     def _complete(self) -> None:
-        """Take what was waited for: a header, a head or a body."""
-        if self._header is None:
-            self._header = link.decode_header(self._buffer)
-            self._expect(self._header.head_bytes)
-        elif self._head is None:
-            self._head = link.decode_head(self._buffer)
-            if self._header.body_bytes == 0:
-                self._handle(bytearray())
-            elif self.admitted_bytes or self._intake.admit(self, self._header.body_bytes, _span(self._head)):
-                self._expect_body()
-            else:
-                assert self._transport is not None
-                self._held = True
-                self._transport.pause_reading()
-        else:
-            self._handle(self._buffer)
-
-    def go_on(self) -> None:
-        """Go on, as there is room for the body that was held back, or for a page."""
-        assert self._held and self._transport is not None
-        self._held = False
-        if self.page is not None:
-            self._let_write(self.page)
+        """Take what was waited for: a header or a body, which is an object and so never empty."""
+        if self._kind is None:
+            self._kind, length = link.decode_header(self._buffer)
+            self._expect(max(1, length))
             return
-        self._expect_body()
-        self._transport.resume_reading()
-
-    def _let_write(self, number: int) -> None:
-        assert self.shard is not None
-        self.admitted_bytes = self._page_bytes
-        place = str(self._intake.place_of(self, number))
-        self._write(link.GO, {"file": place, "stream": self.shard.stream_name, "shard": self.shard.shard})
-
-    def _expect_body(self) -> None:
-        assert self._header is not None
-        self.admitted_bytes = self._header.body_bytes
-        self._expect(self._header.body_bytes)
+        kind, body = self._kind, link.decode_body(self._buffer)
+        self._kind = None
+        self._expect(link.HEADER.size)
+        self._handle(kind, body)
 
     def _expect(self, size: int) -> None:
         self._buffer = bytearray(size)
         self._filled = 0
 
-    def _handle(self, body: bytearray) -> None:
-        header, head = self._header, self._head
-        assert header is not None and head is not None
-        self._header = self._head = None
-        self._expect(link.HEADER.size)
-        match header.kind:
+    def _handle(self, kind: int, body: dict[str, Any]) -> None:
+        match kind:
             case link.HELLO:
-                self._intake.hello(self, head)
+                self._intake.hello(self, body)
             case link.ROOM:
-                self.page, self._page_bytes = int(head["id"]), int(head["size"])
-                if self._intake.admit(self, self._page_bytes, None):
-                    self._let_write(self.page)
-                else:
-                    self._held = True
-            case link.OFFER:
-                size, self.admitted_bytes, self.page = self.admitted_bytes, 0, None
-                if (page := head.get("page")) is None:
-                    self._intake.offered(self, int(head["id"]), body)
-                else:
-                    self._intake.offered_page(self, int(head["id"]), _page(page), size)
+                size = int(body["size"])
+                self._asks = size, body["behind"]
+                self._intake.asked(self, size, _span(body))
+            case link.PAGE:
+                self.is_cutting = False
+                if body["records"]:
+                    page = _page(body)
+                    self.open_bytes -= page.size
+                    self.waiting.append(
+                        WaitingPage(int(body["number"]), int(body["upto"]), page.last, time.monotonic())
+                    )
+                    self._intake.paged(self, int(body["number"]), int(body["upto"]), page)
+                self._intake.has_cut(self)
             case link.FLUSH:
-                self._intake.flush(self, shuts_down=head.get("why") == link.SHUTDOWN)
+                self._intake.flush(self, shuts_down=body.get("why") == link.SHUTDOWN)
             case link.ENDED:
                 self._intake.ended(self)
             case link.BYE:
                 self.close()
             case _:
-                raise link.LinkError(f"a child does not say {header.kind}")
+                raise link.LinkError(f"a child does not say {kind}")
+
+    def go_on(self) -> None:
+        """Go on, as there is room for the line that the child waits with."""
+        assert self._asks is not None
+        (size, behind), self._asks = self._asks, None
+        if not self.open_bytes:
+            self.open_since = time.monotonic()
+        self.open_bytes += size
+        self._intake.brought(self, size, behind)
+        self._write(link.GO, {"near": self._intake.is_near()})
+
+    def cut(self) -> None:
+        """Ask for what is in the child's page."""
+        self.is_cutting = True
+        self._write(link.CUT, {})
+
+    @property
+    def has_open(self) -> bool:
+        """Whether something that it brought is not committed."""
+        return bool(self.open_bytes or self.waiting)
 
     @property
     def waiting_since(self) -> float | None:
-        """When the oldest offer that is not committed was accepted."""
-        return self.waiting[0][2] if self.waiting else None
+        """When the oldest of what is not committed came."""
+        if self.waiting:
+            return self.waiting[0].came_at
+        return self.open_since if self.open_bytes else None
 
     # --- what is said ------------------------------------------------------------------------------------------------
 
-    def ready(self, head: dict[str, Any]) -> None:
-        self._write(link.READY, head)
-
-    def accept(self, number: int, last: RecordPosition | None, *, near: bool) -> None:
-        """Accept an offer: it is ours; without records it is committed with what is before it. `near`: the child may
-        wait for the commit before it answers.
-        """
-        self._write(link.ACCEPTED, {"id": number, "near": near})
-        self.waiting.append((number, last, time.monotonic()))
-        if last is None:
-            self._settle_empty()
+    def ready(self, body: dict[str, Any]) -> None:
+        self._write(link.READY, body)
 
     def commit(self, number: int) -> None:
-        """Report that all offers up to this one are in the sinks."""
-        position: RecordPosition | None = None
-        reached = 0
-        while self.waiting and self.waiting[0][0] <= number:
-            reached, last, _ = self.waiting.popleft()
-            position = last or position
-        if reached:
-            self._say_committed(reached, position)
-        self._settle_empty()
-
-    def _settle_empty(self) -> None:
-        reached = 0
-        while self.waiting and self.waiting[0][1] is None:
-            reached = self.waiting.popleft()[0]
-        if reached:
-            self._say_committed(reached, None)
-
-    def _say_committed(self, number: int, position: RecordPosition | None) -> None:
-        sequence = None if position is None else str(position.sequence)
-        self._write(link.COMMITTED, {"id": number, "sequence": sequence, "sub": position.sub if position else None})
+        """Report that all pages up to this one are in the sinks."""
+        reached: WaitingPage | None = None
+        while self.waiting and self.waiting[0].number <= number:
+            reached = self.waiting.popleft()
+        if reached is not None:
+            last = reached.last
+            self._write(link.COMMITTED, {"upto": reached.upto, "sequence": str(last.sequence), "sub": last.sub})
 
     def fail(self, reason: str, status: int = 1) -> None:
         self._write(link.FAILED, {"reason": self._fit(reason), "status": status})
@@ -209,9 +196,9 @@ class ChildConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _write(self, kind: int, head: dict[str, Any]) -> None:
+    def _write(self, kind: int, body: dict[str, Any]) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(link.encode(kind, head))
+            self._transport.write(link.encode(kind, body))
 
 
 def checkpoint_of(head: dict[str, Any]) -> RecordPosition | None:
@@ -224,10 +211,10 @@ def checkpoint_of(head: dict[str, Any]) -> RecordPosition | None:
         return None
 
 
-def _page(head: dict[str, Any]) -> PageFile:
-    first, last = (RecordPosition(int(sequence), int(sub)) for sequence, sub in (head["first"], head["last"]))
-    return PageFile(int(head["records"]), first, last, head["behind"])
+def _page(body: dict[str, Any]) -> Page:
+    first, last = (RecordPosition(int(sequence), int(sub)) for sequence, sub in (body["first"], body["last"]))
+    return Page(int(body["records"]), first, last, int(body["size"]), dict(body["versions"]))
 
 
-def _span(head: dict[str, Any]) -> ArrivalSpan | None:
-    return ArrivalSpan(int(head["first"]), int(head["last"])) if "first" in head else None
+def _span(body: dict[str, Any]) -> ArrivalSpan | None:
+    return ArrivalSpan(int(body["first"]), int(body["last"])) if "first" in body else None

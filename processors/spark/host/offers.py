@@ -1,7 +1,8 @@
-"""Offers on their way to a micro-batch: room for them, the file each is written to, and when the next batch is due.
+"""Records on their way to a micro-batch: room for them, which pages wait, and when the next batch is due.
 
-Once `mld.spark.maxInFlightBytes` are in flight, further offers stay in their children's sockets, and are admitted first
-in, first out. What one micro-batch gets stands in one file of the spool.
+Once `mld.spark.maxInFlightBytes` are in flight, children wait with further lines, and are admitted first in, first out.
+What is admitted is in a page that grows, until the child says that it is complete: the pages of a micro-batch are cut
+as it begins.
 """
 
 from __future__ import annotations
@@ -11,59 +12,60 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mld.processors.spark.batch.micro_batch import Offer
-from mld.processors.spark.batch.page_file import PageFile
-from mld.processors.spark.batch.record_lines import ShardBatch
+from mld.processors.spark.batch.page_file import Page
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.host.connection import ChildConnection
 from mld.processors.spark.host.trigger_pace import TriggerPace
 from mld.processors.spark.settings import SparkSettings
 
+CUT_WAIT_S = 2.0
+"""How long a micro-batch waits for its pages; what comes later is for the next one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What one micro-batch is made of: offers that were `kept` from the last one, and those that are new, with the
-    number and the length of their file (None if there are none)."""
+    """What one micro-batch is made of: pages that were `kept` from the last one, and those that are new."""
 
     kept: list[Offer]
     new: list[Offer]
-    number: int | None
-    length: int
 
 
 class OfferQueue:
-    """All offers that wait. Called on the host's loop only."""
+    """All records that wait. Called on the host's loop only."""
 
     def __init__(self, settings: SparkSettings, spool: Spool) -> None:
         self._spool = spool
         self._pace = TriggerPace(settings.trigger_interval_s, settings.trigger_quiet_s, settings.batch_bytes_max)
         self._batch_bytes_max = settings.batch_bytes_max
         self._in_flight_bytes_max = settings.in_flight_bytes_max
-        self._waiting: list[Offer] = []
+        self._open: dict[int, ChildConnection] = {}
+        """Children with records in a page that grows."""
+        self._pages: list[Offer] = []
         self._waiting_bytes = 0
-        self._filled = 0
-        """Bytes of what waits or waited together with the file that grows."""
-        self._complete: dict[int, int] = {}
-        """Files that wait and get no more records, with their lengths."""
+        """Of pages that grow and of those that are complete."""
         self._held_back: deque[tuple[ChildConnection, int]] = deque()
         self._in_flight_bytes = 0
         self._asked = False
         self._changed = asyncio.Event()
         self._first_waiting_at = 0.0
         self._kept: list[Offer] = []
-        """Offers that were in a micro-batch and that a sink misses, in their order; they are in flight."""
+        """Pages that were in a micro-batch and that a sink misses, in their order; they are in flight."""
         self._again_at: float | None = None
+        self._taken: list[Offer] = []
 
-    def admit(self, child: ChildConnection, size: int) -> bool:
-        """Return whether a body of this size may be read now; if not, the child is told to go on once it may."""
+    # --- what children bring -----------------------------------------------------------------------------------------
+
+    def admit(self, child: ChildConnection, size: int) -> None:
+        """Let a child go on with a line of this size once there is room."""
         if self._held_back or not self._has_room(size):
             self._held_back.append((child, size))
             self._changed.set()
-            return False
+            return
         self._in_flight_bytes += size
-        return True
+        child.go_on()
 
     def _has_room(self, size: int) -> bool:
         return not self._in_flight_bytes or self._in_flight_bytes + size <= self._in_flight_bytes_max
@@ -76,59 +78,62 @@ class OfferQueue:
             self._in_flight_bytes += wanted
             child.go_on()
 
-    def add(self, child: ChildConnection, number: int, batch: ShardBatch, size: int) -> None:
-        """Write an admitted batch, which has records, to the spool. Raises SpoolError."""
-        assert child.shard is not None and batch.first is not None and batch.last is not None
-        place = self._spool.append(batch.records)
-        now = time.monotonic()
-        offer = Offer(child.number, number, child.shard, batch.first, batch.last, batch.count, size, *place, now)
-        self._add(child, offer)
-
-    def add_page(self, child: ChildConnection, number: int, page: PageFile, size: int) -> None:
-        """Add a page of an admitted batch that its child has written."""
-        assert child.shard is not None
-        place = self._spool.number, 0, 0
-        now = time.monotonic()
-        offer = Offer(child.number, number, child.shard, page.first, page.last, page.records, size, *place, now, True)
-        self._add(child, offer)
-
-    def _add(self, child: ChildConnection, offer: Offer) -> None:
-        offer = replace(offer, preceding=child.reached)
-        child.reached = offer.last
-        if not self._waiting:
-            self._first_waiting_at = offer.arrived_at
-        self._waiting.append(offer)
-        self._waiting_bytes += offer.size
-        self._filled += offer.size
-        if self._filled >= self._batch_bytes_max:
-            self._cut()
+    def brought(self, child: ChildConnection, size: int) -> None:
+        """Note that so much more is in the child's page."""
+        if not size:
+            return
+        if not self._waiting_bytes:
+            self._first_waiting_at = time.monotonic()
+        self._waiting_bytes += size
+        self._open[child.number] = child
         self._changed.set()
 
-    def _cut(self) -> None:
-        number, length = self._spool.cut()
-        self._complete[number] = length
-        self._filled = 0
+    def add(self, child: ChildConnection, number: int, upto: int, page: Page) -> None:
+        """Add a complete page."""
+        assert child.shard is not None
+        offer = Offer(
+            child.number,
+            number,
+            child.shard,
+            page.first,
+            page.last,
+            page.records,
+            page.size,
+            upto,
+            time.monotonic(),
+            child.reached,
+            page.versions,
+        )
+        child.reached = page.last
+        self._spool.offered(offer)
+        self._pages.append(offer)
+        self.cut(child)
+
+    def cut(self, child: ChildConnection) -> None:
+        """Note that a child has answered."""
+        if not child.open_bytes:
+            self._open.pop(child.number, None)
+        self._changed.set()
 
     def ask(self) -> None:
-        """Ask for the end of what is offered: the trigger's time is not waited for."""
+        """Ask for the end of what waits: the trigger's time is not waited for."""
         self._asked = True
         self._changed.set()
 
     def drop(self, child: ChildConnection) -> None:
-        """Drop what a child that is gone has offered, unless it is in a job; whoever comes next gets it again."""
-        dropped = [offer for offer in self._waiting if offer.link == child.number]
-        if dropped:
-            self._waiting = [offer for offer in self._waiting if offer.link != child.number]
-            self._remove(dropped)
-            for file in self._complete.keys() - {offer.spool for offer in self._waiting}:
-                del self._complete[file]
-                self._spool.path(file).unlink(missing_ok=True)
-        if child.page is not None:
-            self._spool.page(child.number, child.page).unlink(missing_ok=True)
+        """Drop what a child that is gone has brought, unless it is in a job; whoever comes next gets it again."""
+        self._open.pop(child.number, None)
+        dropped = [offer for offer in self._pages if offer.link == child.number]
+        self._pages = [offer for offer in self._pages if offer.link != child.number]
         self._held_back = deque(held for held in self._held_back if held[0] is not child)
-        size = sum(offer.size for offer in dropped)
+        size = child.open_bytes + sum(offer.size for offer in dropped)
         self._waiting_bytes -= size
-        self.release(size + child.admitted_bytes)
+        busy = {(offer.link, offer.number) for offer in (*self._taken, *self._kept)}
+        self._spool.remove_pages(child.number, busy)
+        self.release(size)
+        self._changed.set()
+
+    # --- micro-batches -----------------------------------------------------------------------------------------------
 
     async def due(self, last_start: float) -> None:
         """Wait until a micro-batch is to start."""
@@ -136,14 +141,18 @@ class OfferQueue:
             self._changed.clear()
             now = time.monotonic()
             due_at = self._due_at(last_start)
-            if self._waiting and self._pace.is_due(now, due_at, self._waiting_bytes, asked=self._is_asked):
+            waits = bool(self._waiting_bytes)
+            if waits and self._pace.is_due(now, due_at, self._waiting_bytes, asked=self._is_asked):
                 return
             if self._again_at is not None and now >= self._again_at:
                 return
-            times = [*([due_at] if self._waiting else []), *([] if self._again_at is None else [self._again_at])]
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(times) - now if times else None):
-                    await self._changed.wait()
+            times = [*([due_at] if waits else []), *([] if self._again_at is None else [self._again_at])]
+            await self._change(min(times) - now if times else None)
+
+    async def _change(self, within_s: float | None) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._changed.wait()
 
     def is_near(self, last_start: float) -> bool:
         """Return whether what waits is to start so soon that an answer may be held for its commit."""
@@ -161,38 +170,41 @@ class OfferQueue:
     def _is_asked(self) -> bool:
         return self._asked or bool(self._held_back)
 
-    def take(self) -> Taken:
-        """Return the offers of the oldest file, which is complete then; and those that were kept."""
-        kept, self._kept, self._again_at = self._kept, [], None
-        if not self._waiting:
-            return Taken(kept, [], None, 0)
-        number = self._waiting[0].spool
-        offers = [offer for offer in self._waiting if offer.spool == number]
-        self._waiting = [offer for offer in self._waiting if offer.spool != number]
-        self._waiting_bytes -= sum(offer.size for offer in offers)
-        if self._waiting:
-            self._first_waiting_at = self._waiting[0].arrived_at
+    async def take(self) -> Taken:
+        """Return the pages of a micro-batch, once all that grow are cut; and those that were kept."""
+        asked = list(self._open.values())
+        for child in asked:
+            child.cut()
+        deadline = time.monotonic() + CUT_WAIT_S
+        while any(one.is_cutting and not one.closed for one in asked) and (left := deadline - time.monotonic()) > 0:
+            self._changed.clear()
+            await self._change(left)
+        taken, size = 0, 0
+        while taken < len(self._pages) and size < self._batch_bytes_max:
+            size += self._pages[taken].size
+            taken += 1
+        new, self._pages = self._pages[:taken], self._pages[taken:]
+        self._waiting_bytes -= size
+        if self._pages:
+            self._first_waiting_at = self._pages[0].arrived_at
+        elif self._open:
+            self._first_waiting_at = min(child.open_since for child in self._open.values())
         else:
             self._asked = False
-        if number not in self._complete:
-            self._cut()
-        return Taken(kept, offers, number, self._complete.pop(number))
+        kept, self._kept, self._again_at = self._kept, [], None
+        self._taken = [*kept, *new]
+        return Taken(kept, new)
 
     def keep(self, offers: Iterable[Offer], again_in_s: float) -> None:
-        """Keep offers of a micro-batch that a sink misses: they go into the next one, in this time at the latest."""
+        """Keep pages of a micro-batch that a sink misses: they go into the next one, in this time at the latest."""
         self._kept = list(offers)
         self._again_at = time.monotonic() + again_in_s if self._kept else None
         self._changed.set()
 
-    def clear(self, taken: Taken) -> None:
-        """End the micro-batch: remove the files of which nothing is kept."""
+    def clear(self) -> None:
+        """End the micro-batch: remove the pages that are not kept."""
         kept = {(offer.link, offer.number) for offer in self._kept}
-        self._remove(offer for offer in (*taken.kept, *taken.new) if (offer.link, offer.number) not in kept)
-        numbers = {offer.spool for offer in taken.kept} | ({taken.number} if taken.number is not None else set())
-        for number in numbers - {offer.spool for offer in self._kept}:
-            self._spool.path(number).unlink(missing_ok=True)
-
-    def _remove(self, offers: Iterable[Offer]) -> None:
-        for offer in offers:
-            if offer.is_page:
-                self._spool.page(offer.link, offer.number).unlink(missing_ok=True)
+        for offer in self._taken:
+            if (offer.link, offer.number) not in kept:
+                self._spool.remove(self._spool.page(offer.link, offer.number))
+        self._taken = []

@@ -1,7 +1,7 @@
 """The session host: one process per daemon that collects what all shards offer and runs one job over it per trigger.
 
 An event loop serves the links; everything that talks to Spark happens on one other thread, one micro-batch after the
-other, while offers gather for the next one (`offers`). Only while Spark writes, which has threads of its own, the next
+other, while records gather for the next one (`offers`). Only while Spark writes, which has threads of its own, the next
 one may be begun. The host ends when the daemon and the last child are gone, when
 the JVM is gone, or when it cannot start; its children then fail, and the daemon starts them anew at their checkpoints.
 """
@@ -20,12 +20,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mld.processors.spark.batch import attempts, record_lines
+from mld.processors.spark.batch import attempts
 from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.micro_batch import MicroBatch, plan
 from mld.processors.spark.batch.outcome import BatchOutcome
-from mld.processors.spark.batch.page_file import PageFile
-from mld.processors.spark.batch.spool import Spool, SpoolError, open_spool
+from mld.processors.spark.batch.page_file import Page
+from mld.processors.spark.batch.spool import Spool, open_spool
 from mld.processors.spark.held_answers import hold_limits
 from mld.processors.spark.high_water_marks import StreamShard, fresh
 from mld.processors.spark.host.aligned_intake import AlignedIntake
@@ -52,6 +52,8 @@ REFUSE_S = 1.0
 CLOSE_WAIT_S = 10.0
 """A session that takes longer to stop is killed."""
 BACKLOG = 1_024
+PAGE_BYTES = 16 << 20
+"""A page is complete if it has so many bytes of lines, and if a micro-batch begins."""
 
 
 class SessionHost:
@@ -84,7 +86,7 @@ class SessionHost:
         self._trigger_at: float | None = None
         """Since when the oldest trigger has been at it."""
         self._started: Started | None = None
-        self._spool = open_spool(settings.spool, self._scratch)
+        self._spool = open_spool(settings.spool, self._scratch, settings.s3)
         self._offers = OfferQueue(settings, self._spool)
         self._aligned = AlignedIntake(settings.align_ms, self._offers.admit)
         self._thread = ThreadPoolExecutor(1, "spark")
@@ -233,51 +235,42 @@ class SessionHost:
         bounds["align"] = self._settings.align_ms / 1000
         bounds["drain"] = self._settings.drain_timeout_s
         millis = {f"{name}Millis": int(1000 * seconds) for name, seconds in bounds.items()}
-        takes_pages = self._started is not None and self._started.engine.takes_pages
-        child.ready({**millis, "pageBytes": self._settings.page_bytes if takes_pages else 0})
+        shard = {"stream": child.shard.stream_name, "shard": child.shard.shard}
+        page_bytes = min(PAGE_BYTES, self._settings.batch_bytes_max)
+        child.ready({**millis, **shard, "pages": self._spool.pages(child.number), "pageBytes": page_bytes})
 
-    def admit(self, child: ChildConnection, size: int, span: ArrivalSpan | None) -> bool:
-        return self._aligned.admit(child, size, span)
+    def asked(self, child: ChildConnection, size: int, span: ArrivalSpan | None) -> None:
+        if child.shard is None or self._started is None:
+            child.fail("a child of this host brings records before it is told to")
+        else:
+            self._aligned.admit(child, size, span)
 
-    def offered(self, child: ChildConnection, number: int, line: bytearray) -> None:
+    def brought(self, child: ChildConnection, size: int, behind: int | None) -> None:
         assert child.shard is not None
-        size = len(line)
-        try:
-            batch = record_lines.split(line, child.shard)
-            self._aligned.offered(child.shard, batch.millis_behind_latest)
-            if batch.last is None:
-                self._offers.release(size)
-            else:
-                self._offers.add(child, number, batch, size)
-                self._lag_ms[child.shard] = batch.millis_behind_latest
-        except (record_lines.LineError, SpoolError) as error:
-            self._offers.release(size)
-            log.error("%s", error)
-            child.fail(str(error))
-            return
-        child.accept(number, batch.last, near=self._offers.is_near(self._last_start))
+        self._offers.brought(child, size)
+        self._aligned.brought(child.shard, behind)
+        self._lag_ms[child.shard] = behind
 
-    def place_of(self, child: ChildConnection, number: int) -> Path:
-        return self._spool.page(child.number, number)
+    def is_near(self) -> bool:
+        return self._offers.is_near(self._last_start)
 
-    def offered_page(self, child: ChildConnection, number: int, page: PageFile, size: int) -> None:
-        assert child.shard is not None
-        self._aligned.offered(child.shard, page.millis_behind_latest)
-        self._offers.add_page(child, number, page, size)
-        self._lag_ms[child.shard] = page.millis_behind_latest
-        child.accept(number, page.last, near=self._offers.is_near(self._last_start))
+    def paged(self, child: ChildConnection, number: int, upto: int, page: Page) -> None:
+        self._offers.add(child, number, upto, page)
+
+    def has_cut(self, child: ChildConnection) -> None:
+        self._offers.cut(child)
 
     def flush(self, child: ChildConnection, *, shuts_down: bool) -> None:
         if shuts_down:
             self._aligned.let_all()
-        if child.waiting:
+        if child.has_open:
             self._offers.ask()
 
     def ended(self, child: ChildConnection) -> None:
         """Note that the daemon has taken the last checkpoint of the child's shard, and all sinks hold what came of
         it.
         """
-        if self._started is not None and child.shard is not None and not child.waiting:
+        if self._started is not None and child.shard is not None and not child.has_open:
             self._started.engine.ended(child.shard)
 
     def gone(self, child: ChildConnection) -> None:
@@ -296,11 +289,12 @@ class SessionHost:
         while True:
             await self._offers.due(self._last_start)
             self._trigger_at = self._last_start = time.monotonic()
-            taken = self._offers.take()
+            taken = await self._offers.take()
             try:
-                await self._trigger(taken, session.engine)
+                if taken.kept or taken.new:
+                    await self._trigger(taken, session.engine)
             finally:
-                self._offers.clear(taken)
+                self._offers.clear()
             self._trigger_at = None
 
     async def _watch(self) -> NoReturn:
@@ -337,12 +331,7 @@ class SessionHost:
         offers = [offer for offer in every if offer.link in there]
         marks = {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None}
         batch = plan(offers, marks)
-        file = None
-        if (number := taken.number) is not None:
-            offered = [piece.offer for piece in batch.slices if piece.offer.spool == number]
-            length = sum(offer.stop - offer.start for offer in offered)
-            file = self._spool.path(number) if length and length == taken.length else None
-        outcome = await asyncio.get_running_loop().run_in_executor(self._thread, engine.run, batch, file)
+        outcome = await asyncio.get_running_loop().run_in_executor(self._thread, engine.run, batch)
         new = plan(taken.new, marks)
         lags = {shard.label: lag for shard, lag in sorted(self._lag_ms.items())}
         self._status.triggered(new.records, new.size, outcome.figures, len(outcome.failed), lags)

@@ -76,8 +76,8 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         if not settings.is_local:
             if (jvm_pid := spark_session.jvm_pid(spark)) is not None:
                 cluster.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)
-            if settings.spool is not None:
-                cluster.check_spool(spark, spool.directory, settings.where)
+            if settings.mode is Mode.BATCH:
+                cluster.check_spool(spark, spool, settings.where)
         if settings.schema_reader is None:
             handover.check_schema(spark, settings.format, settings.schema)
         else:
@@ -153,7 +153,7 @@ def engine_of(
         settings.format,
         settings.schema,
         divert=dead is not None,
-        reads_spool=settings.is_local or settings.spool is not None,
+        in_order=settings.in_order,
         reader=settings.schema_reader,
         letter=handover.letter_writer(settings.writer),
     )

@@ -1,4 +1,4 @@
-"""Letters of a dead letter -> lines, as the records came from the daemon.
+"""Letters of a dead letter -> records, as they came from the daemon.
 
 Letters are numbered by where they stand: the number of the commit that has brought them, and their place in it. So a
 position never changes, a letter that comes later has a higher one, and what a sink has got back is one mark.
@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import json
 import re
+from binascii import a2b_base64
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
+from mld.processors.spark.batch.page_file import SCHEMA_COLUMNS, SUB_END, Record
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _DIGITS = re.compile(r"[0-9]{1,129}", re.ASCII)
-SUB_MAX = 2**63 - 1
 REPLAY = "(dead letter)"
 """Stands for the stream in the marks of what was replayed; no stream can be called so."""
 
@@ -35,8 +36,7 @@ class SparkLetter:
     pipeline, None for letters of version 0.1, which do not say."""
 
     position: RecordPosition
-    line: bytes
-    shard: str
+    record: Record
     reason: str
     sinks: frozenset[str] | None
     writer: tuple[str, str] | None
@@ -64,29 +64,30 @@ def letters_of(number: int, texts: Iterable[tuple[str, bytes]]) -> Iterator[Spar
 
 
 def _letter(position: RecordPosition, value: dict[str, object]) -> SparkLetter:
-    texts = (
-        value.get("data", ""),
-        *(value[name] for name in ("partitionKey", "sequenceNumber", "streamName", "shardId")),
-    )
-    if not all(isinstance(text, str) for text in texts) or not _DIGITS.fullmatch(str(value["sequenceNumber"])):
+    data, key = value.get("data", ""), value.get("partitionKey")
+    sequence, stream, shard = (value[name] for name in ("sequenceNumber", "streamName", "shardId"))
+    if not all(isinstance(text, str) for text in (data, sequence, stream, shard, "" if key is None else key)):
         raise TypeError("a field of another type")
+    if not _DIGITS.fullmatch(str(sequence)):
+        raise ValueError("no sequenceNumber")
     sub = value.get("subSequenceNumber", 0)
-    if type(sub) is not int or not 0 <= sub <= SUB_MAX:
+    if type(sub) is not int or not 0 <= sub < SUB_END:
         raise ValueError("no subSequenceNumber")
     arrived, sinks, application = value.get("approximateArrivalTimestamp"), value.get("sinks"), value.get("application")
-    kept: dict[str, object] = {
-        "data": value.get("data", ""),
-        "partitionKey": value["partitionKey"],
-        "sequenceNumber": value["sequenceNumber"],
-        "approximateArrivalTimestamp": None if arrived is None else _milliseconds(str(arrived)),
-        "subSequenceNumber": sub,
-    }
-    kept |= {name: one for name, one in value.items() if name.startswith("schema") and not isinstance(one, list | dict)}
-    kept |= {"s": value["streamName"], "h": value["shardId"]}
+    schema = (None if (one := value.get(name)) is None else str(one).encode() for name in SCHEMA_COLUMNS)
+    record = Record(
+        a2b_base64(str(data), strict_mode=True),
+        None if key is None else str(key).encode(),
+        str(sequence).encode(),
+        None if arrived is None else _milliseconds(str(arrived)),
+        sub,
+        str(stream).encode(),
+        str(shard).encode(),
+        *schema,
+    )
     return SparkLetter(
         position,
-        json.dumps(kept, separators=(",", ":")).encode() + b"\n",
-        str(value["shardId"]),
+        record,
         str(value.get("reason", "")),
         frozenset(map(str, sinks)) if isinstance(sinks, list) else None,
         None if application is None else (str(application), str(value.get("pipelineId", ""))),

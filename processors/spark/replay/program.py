@@ -79,7 +79,7 @@ class LetterReplay:
         """Return why it had to stop, if it had to. Raises SinkError, LetterError, SessionGone and Stopped."""
         shard = replay_shard(self.box.identity())
         for only, run in self._waiting(shard):
-            outcome = self.engine.replay(shard, [(one.position, one.line) for one in run], only)
+            outcome = self.engine.replay(shard, [(one.position, one.record) for one in run], only)
             self.counts.again += outcome.figures.poisoned + outcome.figures.malformed
             if (reason := outcome.failed.get(shard)) is not None:
                 return reason
@@ -93,11 +93,16 @@ class LetterReplay:
             parts = [run]
             while parts and self.counts.again < FAILING_SHOWN_MAX:
                 part = parts.pop()
-                if self.engine.would_pass([(one.position, one.line) for one in part], only):
+                if self.engine.would_pass([(one.position, one.record) for one in part], only):
                     continue
                 if len(part) == 1:
                     self.counts.again += 1
-                    log.info("%s of %s would fail again; it was: %s", part[0].position, part[0].shard, part[0].reason)
+                    log.info(
+                        "%s of %s would fail again; it was: %s",
+                        part[0].position,
+                        part[0].record.shard.decode(),
+                        part[0].reason,
+                    )
                 else:
                     middle = len(part) // 2
                     parts += [part[middle:], part[:middle]]
@@ -158,7 +163,7 @@ def replay(settings: SparkSettings, *, dry_run: bool) -> tuple[ReplayCounts, str
     lock = hold(scratch)
     spool = None
     try:
-        spool = open_spool(settings.spool, scratch)
+        spool = open_spool(settings.spool, scratch, settings.s3)
         started = start(settings, scratch, spool)
         signal.signal(signal.SIGTERM, lambda *_: started.engine.stop())
         signal.signal(signal.SIGINT, lambda *_: started.engine.stop())

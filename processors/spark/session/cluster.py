@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from pathlib import Path
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
+from mld.processors.spark.batch.page_file import Record
+from mld.processors.spark.batch.spool import Spool, SpoolError
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.spark_errors import SessionError, SessionUnreachable, sentence
 
@@ -135,27 +135,26 @@ def watch_executors(session: SparkSession, jvm_pid: int, where: str, limit_s: fl
     threading.Thread(target=look, daemon=True, name="executors").start()
 
 
-def check_spool(session: SparkSession, spool: Path, where: str) -> None:
-    """Have executors read files of the spool before the first record.
+def check_spool(session: SparkSession, spool: Spool, where: str) -> None:
+    """Have executors read pages of the spool before the first record.
 
     Raises SessionError; SessionUnreachable if the cluster runs no job."""
-    directory = spool / "probe"
-    directory.mkdir()
+    record = Record(b"", None, b"0", None, 0, b"", b"")
     try:
-        for number in range(PROBES):
-            (directory / f"{number}.txt").write_text("probe\n")
-        found = session.read.text(directory.as_uri()).count()
-        why = None if found == PROBES else f"it sees {found} of {PROBES} files"
+        with ExitStack() as written:
+            pages = [written.enter_context(spool.written([record]))[0] for _ in range(PROBES)]
+            found = session.read.schema("data BINARY").parquet(*pages).count()
+        why = None if found == PROBES else f"it sees {found} of {PROBES} records"
+    except SpoolError as error:
+        raise SessionUnreachable(str(error)) from error
     except Exception as error:
         if not any(words in str(error) for words in NOT_THERE):
             raise SessionUnreachable(
                 f"{where} runs no job: {sentence(str(error))}; see the lines of Spark above"
             ) from error
         why = sentence(str(error))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
     if why:
         raise SessionError(
-            f"{where} cannot read mld.spark.spool, {spool.parent}: {why}; name a directory that every node has at the "
-            "same path and that executors may read, or leave mld.spark.spool out"
+            f"{where} cannot read mld.spark.spool: {why}; name a directory that every node has at the same path and "
+            "that executors may read, or s3://bucket/directory"
         )

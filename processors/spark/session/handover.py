@@ -1,4 +1,4 @@
-"""Lines of a spool -> the `records` frame: Spark parses the JSON and decodes base64 by itself, in parallel.
+"""Pages of a spool -> the `records` frame: what is decoded, Spark decodes by itself, in parallel.
 
 Columns: streamName, shardId, sequenceNumber, subSequenceNumber, partitionKey, approximateArrivalTimestamp, data; and
 `payload`, the decoded data, where the settings name a format. A record that cannot be decoded has a null payload and a
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -98,19 +97,6 @@ NAMED_MORE = ("schemaVersionId", "schemaName")
 SCHEMA_COLUMNS = (*NAMED_MORE, "schemaFile")
 """What a dead letter keeps, so that its data can be decoded later."""
 DEFINITIONS_KEPT_MAX = 1_000
-_TEXT = rb'"(?:[^"\\]|\\.)*"'
-_VERSION = re.compile(rb'"schemaVersionId":"([0-9a-f-]{36})"((?:,"[A-Za-z]+":' + _TEXT + rb")*)")
-_FILE = re.compile(rb'"schemaFile":(' + _TEXT + rb")")
-
-
-def files_of_versions(lines: bytes) -> dict[str, str]:
-    """Return the schema versions that records name, each with the file of its definition, if they name it."""
-    found: dict[str, str] = {}
-    for version, more in set(_VERSION.findall(lines)):
-        file = _FILE.search(more)
-        if file is not None:
-            found[version.decode()] = json.loads(file[1])
-    return found
 
 
 class Definitions:
@@ -120,16 +106,12 @@ class Definitions:
         self._known: dict[str, str] = {}
         self._told: set[str] = set()
 
-    def of(self, texts: Iterable[bytes]) -> Mapping[str, str]:
-        """Return the definitions of the versions that the lines name. One that cannot be read is left out, and said
-        once.
+    def of(self, files: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the definitions of versions, from the files that have them. One that cannot be read is left out, and
+        said once.
         """
-        found: dict[str, str] = {}
-        for lines in texts:
-            for version, file in files_of_versions(lines).items():
-                if version not in found and (definition := self._definition(version, file)) is not None:
-                    found[version] = definition
-        return dict(sorted(found.items()))
+        read = {version: self._definition(version, file) for version, file in sorted(files.items())}
+        return {version: definition for version, definition in read.items() if definition is not None}
 
     def _definition(self, version: str, file: str) -> str | None:
         if version in self._known:
@@ -171,8 +153,8 @@ APPLICATION, PIPELINE_ID, SINKS = "application", "pipelineId", "sinks"
 BIT = 'pmod(crc32(cast(concat_ws(":", sequenceNumber, subSequenceNumber, shardId) AS BINARY)), 32768)'
 """As `batch.suspects.bit_of` computes it."""
 OBSERVED = "mld"
-PART_BYTES = 4 << 20
-"""As `spark.sql.files.openCostInBytes`."""
+IN_ORDER = ("length(sequenceNumber)", "sequenceNumber", "subSequenceNumber")
+"""Sequence numbers are decimal, without zeros before them."""
 ROW_NUMBER = "rowNumber"
 """Column of `Format.JSON_LINES`: the number of an event within its record, from 0 on."""
 _CORRUPT = "_mld_corrupt"
@@ -230,7 +212,7 @@ class Handed:
 
 
 class Handover:
-    """Files or lines of a spool -> frames of one session."""
+    """Pages of a spool -> frames of one session."""
 
     def __init__(
         self,
@@ -239,13 +221,13 @@ class Handover:
         schema: str | None,
         *,
         divert: bool,
-        reads_spool: bool = True,
+        in_order: bool = False,
         reader: str | None = None,
         letter: LetterWriter = NOBODY,
     ) -> None:
-        """Prepare frames; `divert`: malformed records are not in `records`. `reads_spool`: executors read files of a
-        batch, else our JVM does and sends the lines with the tasks. `reader`: the schema of payloads whose own
-        one their frames name; `schema` is registry then.
+        """Prepare frames; `divert`: malformed records are not in `records`. `in_order`: the records of each shard are
+        in their order, which costs a sort. `reader`: the schema of payloads whose own one their frames name; `schema`
+        is registry then.
         """
         self._letter = letter
         self._reader = reader
@@ -254,32 +236,21 @@ class Handover:
         self._format = format
         self._schema = schema
         self._divert = divert
-        self._reads_spool = reads_spool
+        self._in_order = in_order
 
-    @property
-    def reads_pages(self) -> bool:
-        """Payloads whose schema is named by their frames go as lines."""
-        return self._reads_spool and self._reader is None
+    def of_pages(self, pages: Sequence[str], versions: Mapping[str, str]) -> Handed:
+        """Make frames of pages (`batch.page_file`), by their URIs; `versions`: schema versions that their records name,
+        with the files of their definitions."""
+        from pyspark.sql import functions as F
 
-    def of_file(self, path: Path) -> Handed:
         columns = RAW if self._reader is None else RAW + RAW_MORE
-        raw = self._lines(path, columns) if self._reads_spool else through_jvm(self._session, path, columns)
-        return self._handed(raw, () if self._reader is None else (path.read_bytes(),))
-
-    def of_pages(self, directory: Path, lines: Path | None) -> Handed:
-        """Make frames of all pages in the directory (`batch.page_file`), and of a file of lines."""
-        raw = self._session.read.schema(RAW).options(**MUST_BE_THERE).parquet(directory.as_uri())
-        return self._handed(raw if lines is None else raw.unionAll(self._lines(lines, RAW)), ())
-
-    def _lines(self, path: Path, columns: str) -> DataFrame:
-        options = {**MUST_BE_THERE, "mode": "FAILFAST", "lineSep": "\n"}
-        return self._session.read.schema(columns).options(**options).json(path.as_uri())
-
-    def _handed(self, raw: DataFrame, texts: Iterable[bytes]) -> Handed:
+        raw = self._session.read.schema(columns).options(**MUST_BE_THERE).parquet(*pages)
+        if self._in_order:
+            raw = raw.sort("s", "h", *map(F.expr, IN_ORDER))
         if self._reader is None:
             return handed(raw, self._format, self._schema, divert=self._divert, letter=self._letter)
-        versions = self._definitions.of(texts) if self._format is Format.AVRO else {}
-        return handed(raw, self._format, self._reader, divert=self._divert, versions=versions, letter=self._letter)
+        known = self._definitions.of(versions) if self._format is Format.AVRO else {}
+        return handed(raw, self._format, self._reader, divert=self._divert, versions=known, letter=self._letter)
 
     @staticmethod
     def shared(records: DataFrame, frames: Sequence[DataFrame]) -> AbstractContextManager[None]:
@@ -292,35 +263,10 @@ class Handover:
         frame.write.format("noop").mode("overwrite").save()
 
 
-def through_jvm(session: SparkSession, path: Path, columns: str = RAW) -> DataFrame:
-    """Return raw columns where executors cannot read our files, but our JVM can. No line passes through Python."""
-    from pyspark.sql import DataFrame
-
-    java = session._jvm
-    assert java is not None
-    lines = java.java.nio.file.Files.readAllLines(java.java.io.File(str(path)).toPath())
-    rdd = session.sparkContext._jsc.parallelize(lines, parts_of(path.stat().st_size))
-    texts = session._jsparkSession.createDataset(rdd.rdd(), java.org.apache.spark.sql.Encoders.STRING())
-    return _parsed(DataFrame(texts.toDF(), session), columns)
-
-
-def through_session(session: SparkSession, lines: Iterable[bytes], columns: str = RAW) -> DataFrame:
-    """Return raw columns where nobody else can read our files: the lines travel with the plan."""
-    texts = [(line.decode(),) for line in lines]
-    frame = session.createDataFrame(texts, "value STRING")
-    # Without this node Spark parses local lines while it plans, on its driver alone.
-    return _parsed(frame.coalesce(parts_of(sum(len(text) for (text,) in texts))), columns)
-
-
-def parts_of(size: int) -> int:
-    """Return into how many tasks so many bytes go, as with files; each writes a file of its own."""
-    return max(1, -(-size // PART_BYTES))
-
-
-def _parsed(frame: DataFrame, columns: str) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    return frame.select(F.from_json("value", columns, {"mode": "FAILFAST"}).alias("r")).select("r.*")
+def of_rows(session: SparkSession, rows: Iterable[tuple[object, ...]]) -> DataFrame:
+    """Return raw columns of a few records, which travel with the plan."""
+    # Without the last node Spark decodes them while it plans, on its driver alone.
+    return session.createDataFrame(list(rows), RAW).coalesce(1)
 
 
 def handed(

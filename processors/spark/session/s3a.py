@@ -43,14 +43,14 @@ class NoS3A(Exception):
     """S3A cannot be had as the settings are; one sentence with the remedy."""
 
 
-def is_needed(sinks: Iterable[SinkSpec], dead_letter: str | None, *, elsewhere: bool) -> bool:
+def is_needed(sinks: Iterable[SinkSpec], dead_letter: str | None, spool: str | None, *, elsewhere: bool) -> bool:
     """Return whether S3A is needed; `elsewhere`: executors are not on this machine, so that they stage files on S3
     themselves.
     """
     specs = tuple(sinks)
     files = (*(spec.path for spec in specs if spec.format not in ("delta", "iceberg")), dead_letter)
     tables = (spec.path for spec in specs if spec.format == "delta")
-    return any(map(is_s3, tables)) or (elsewhere and any(map(is_s3, files)))
+    return any(map(is_s3, (*tables, spool))) or (elsewhere and any(map(is_s3, files)))
 
 
 def s3a_settings(access: S3Access, hadoop: str | None, theirs: Mapping[str, str]) -> dict[str, str]:

@@ -208,7 +208,7 @@ def lake(settings: SparkSettings) -> dict[str, str]:
 
 def s3_client(settings: SparkSettings, theirs: Mapping[str, str]) -> dict[str, str]:
     """Return what Spark needs to speak to S3 itself, if it has to; `theirs` is set already. Raises SessionError."""
-    if not is_needed(settings.sinks, settings.dead_letter, elsewhere=not settings.is_local):
+    if not is_needed(settings.sinks, settings.dead_letter, settings.spool, elsewhere=not settings.is_local):
         return {}
     try:
         return s3a_settings(settings.s3, hadoop_version(), {PACKAGES: settings.packages or "", **theirs})

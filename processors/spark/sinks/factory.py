@@ -14,20 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from mld.aws.client_factory import bucket_client
 from mld.aws.objects import S3Bucket
-from mld.core.errors import StartupError
 from mld.processors.spark.commit.admission import AdmittedSink, admission_of
 from mld.processors.spark.commit.journal import Journal, signature
 from mld.processors.spark.commit.ledger import LedgerEntry
-from mld.processors.spark.commit.s3_journal import AT_ONCE
+from mld.processors.spark.commit.s3_staging import LateClient, place_of
 from mld.processors.spark.commit.store import Store, store_at
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
-from mld.processors.spark.sink_port import Published, S3Access, Sink, SinkError, SinkRefused, SinkSpec, is_s3
+from mld.processors.spark.sink_port import Published, Sink, SinkRefused, SinkSpec, is_s3
 from mld.processors.spark.sinks.files import FlatSink, write
 from mld.processors.spark.sinks.partitioned_files import PartitionedSink
-from mld.processors.spark.sinks.s3_files import ClusterS3FileSink, S3FileSink, ScratchStore, place_of
+from mld.processors.spark.sinks.s3_files import ClusterS3FileSink, S3FileSink, ScratchStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -179,7 +177,7 @@ def _s3_files(spec: SinkSpec, spark: SparkSession, scratch: Path | None) -> Sink
     place = place_of(_need_path(spec), key)
     if spec.s3 is None:
         raise SinkRefused(f"{key} = {place}: nobody says how S3 is reached")
-    objects = S3Bucket(_LateClient(spec.s3), place.bucket, owner=spec.s3.bucket_owner, kms_key=spec.s3.kms_key)
+    objects = S3Bucket(LateClient(spec.s3), place.bucket, owner=spec.s3.bucket_owner, kms_key=spec.s3.kms_key)
     if scratch is not None:
         return S3FileSink(spec, objects, place, ScratchStore(scratch / f"s3-{quote(spec.name, safe='')}", private=True))
     return ClusterS3FileSink(spec, objects, place, spark)
@@ -199,27 +197,3 @@ def _append_only(spec: SinkSpec) -> None:
         raise SinkRefused(
             f"mld.spark.sink.{spec.name}.mode is {spec.mode}; {spec.format} is written exactly once, which appends only"
         )
-
-
-class _LateClient:
-    """Makes the client when it is first used: a sink that is only made touches nothing."""
-
-    def __init__(self, access: S3Access) -> None:
-        self._access = access
-        self._client: object | None = None
-
-    def __getattr__(self, name: str) -> object:
-        if self._client is None:
-            access = self._access
-            try:
-                self._client = bucket_client(
-                    access.credentials,
-                    region=access.region,
-                    endpoint_url=access.endpoint,
-                    path_style=access.path_style,
-                    timeout_s=access.timeout_s,
-                    connections_max=AT_ONCE,
-                )
-            except StartupError as error:
-                raise SinkError(str(error)) from error
-        return getattr(self._client, name)

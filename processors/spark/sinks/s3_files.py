@@ -9,13 +9,12 @@ see a part of the newest commit meanwhile, and no record twice.
 
 from __future__ import annotations
 
-import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mld.processors.spark.commit.s3_journal import AT_ONCE, S3Journal
-from mld.processors.spark.commit.s3_staging import Objects, S3Staging, object_failures
+from mld.processors.spark.commit.s3_journal import S3Journal
+from mld.processors.spark.commit.s3_staging import AT_ONCE, Objects, S3Place, S3Staging, object_failures
 from mld.processors.spark.commit.store import PosixStore, StagingStore
 from mld.processors.spark.high_water_marks import HighWaterMarks
 from mld.processors.spark.sink_port import JobFailed, SinkError, SinkRefused, SinkSpec
@@ -31,29 +30,6 @@ COMMITTER = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}
 """Each task moves its own files to their places once the driver lets it: one copy less. They are in a staging area."""
 CANNOT = ("AccessDenied", "NoAuthWithAWS", "NoAwsCredentials", "ClassNotFoundException", "InvalidAccessKeyId")
 """What a client of S3 says that will say so again."""
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class S3Place:
-    """A directory of a bucket: `prefix` ends with a slash, or is empty."""
-
-    bucket: str
-    prefix: str
-
-    def __str__(self) -> str:
-        return f"s3://{self.bucket}/{self.prefix}"
-
-
-def place_of(path: str, key: str) -> S3Place:
-    """Return what a path names. Raises SinkRefused with the key of the settings."""
-    bucket, _, rest = path.partition("://")[2].partition("/")
-    parts = [part for part in rest.split("/") if part]
-    if not _BUCKET.fullmatch(bucket):
-        raise SinkRefused(f"{key} = {path}: {bucket or 'nothing'} is no name of a bucket; write s3://bucket/directory")
-    if any(part in (".", "..") or part.startswith(("_", ".")) for part in parts):
-        raise SinkRefused(f"{key} = {path}: readers skip directories that begin with _ or a dot; use another name")
-    return S3Place(bucket, "".join(f"{part}/" for part in parts))
 
 
 class ScratchStore(PosixStore):

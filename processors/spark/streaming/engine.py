@@ -9,18 +9,17 @@ told apart, so a batch that keeps failing stops all shards, with nothing lost.
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from mld.processors.spark.batch.attempts import HealthCheck, Patience, check_continues, until_published
 from mld.processors.spark.batch.jobs import Repeats
 from mld.processors.spark.batch.micro_batch import MicroBatch
 from mld.processors.spark.batch.outcome import BatchFigures, BatchOutcome
+from mld.processors.spark.batch.page_file import as_line
 from mld.processors.spark.batch.source import BatchSource, source_of
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.commit.ledger import LedgerEntry
@@ -77,11 +76,6 @@ class StreamingEngine:
         self._patience.stop()
         self._leader.end()
 
-    @property
-    def takes_pages(self) -> bool:
-        """The inbox has lines."""
-        return False
-
     def mark_of(self, shard: StreamShard) -> RecordPosition | None:
         """Return what the queries are known to have committed of a shard."""
         return self._committed.get(shard)
@@ -97,8 +91,8 @@ class StreamingEngine:
             if (mark := self._committed.get(shard)) is not None:
                 self._inbox.retire({shard: mark})
 
-    def run(self, batch: MicroBatch, file: Path | None) -> BatchOutcome:
-        """Run a batch to its end. Raises SessionGone and Stopped. `file` holds exactly the records of the batch."""
+    def run(self, batch: MicroBatch) -> BatchOutcome:
+        """Run a batch to its end. Raises SessionGone and Stopped."""
         self._retire()
         self._number += 1
         figures = BatchFigures(attempts=1)
@@ -108,7 +102,7 @@ class StreamingEngine:
             return BatchOutcome({}, figures)
         started = time.monotonic()
         try:
-            entry = self._publish(source_of(batch, self._spool, file))
+            entry = self._publish(source_of(batch, self._spool))
             figures.handover_s = time.monotonic() - started
             stage("inboxed")
             self._leader.wait_for(entry.number, self._patience.check)
@@ -148,21 +142,10 @@ class StreamingEngine:
 
 
 def _writer(source: BatchSource, missing: ShardSpans) -> Callable[[BinaryIO], None]:
-    found = source.files_of(missing)
-    if found is not None and (lines := found.lines) is not None:
-        return lambda target: _copy(lines, target)
-    rows = source.part(missing)
-
     def write(target: BinaryIO) -> None:
-        for shard in sorted(rows):
-            target.writelines(line for _, line in rows[shard])
+        target.writelines(as_line(record) for _, (_, record) in source.each_of(missing))
 
     return write
-
-
-def _copy(source: Path, target: BinaryIO) -> None:
-    with source.open("rb") as file:
-        shutil.copyfileobj(file, target)
 
 
 def make_engine(

@@ -27,21 +27,18 @@ def test_defaults() -> None:
     assert not lines("streamName = s").shown
 
 
-@pytest.mark.parametrize(
-    ("text", "mebibytes"),
-    [
-        ("", 192),
-        ("mld.spark.master = local[4]", 192),
-        ("mld.spark.master = spark://host:7077", 64),
-        ("mld.spark.master = local-cluster[2,1,1024]", 64),
-        ("mld.spark.master = yarn\nmld.spark.spool = /shared", 192),
-        ("mld.spark.maxBatchBytes = 1048576", 1),
-    ],
-)
-def test_batches_are_large_where_records_do_not_pass_through_the_driver(text: str, mebibytes: int) -> None:
-    values = lines(text).values
-    assert values["maxBatchBytes"] == mebibytes << 20
-    assert values["maxInFlightBytes"] == mebibytes << 21
+def test_what_may_be_in_flight_is_two_batches() -> None:
+    assert lines("mld.spark.maxBatchBytes = 1048576").values["maxInFlightBytes"] == 2 << 20
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://h:6443", "local-cluster[2,1,1024]"])
+def test_a_cluster_needs_a_spool_that_its_executors_read(master: str) -> None:
+    text = f"mld.spark.master = {master}"
+    (error,) = errors(text)
+    assert "mld.spark.spool: is required by a master that is not local" in error
+    assert errors(f"{text}\nmld.spark.spool = s3://bucket/spool") == []
+    streaming = "mld.spark.mode = streaming\nmld.spark.checkpoint = /c\nmld.spark.sink.out.path = /x"
+    assert errors(f"{text}\n{streaming}") == [], "its executors read the inbox"
 
 
 def test_a_dead_letter_is_used_once_it_is_named() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from types import SimpleNamespace
 
 import pytest
 
-from mld.processors.spark.batch.pieces import groups, pieces_of
-from mld.processors.spark.batch.record_lines import split
+from mld.processors.spark.batch.page_file import pieces_by_time, read_line
 from mld.processors.spark.high_water_marks import StreamShard
 from mld.processors.spark.host.aligned_intake import AlignedIntake
 from mld.processors.spark.host.alignment import ArrivalSpan, ShardFeed, earliest_to_come, may_feed
@@ -20,8 +18,8 @@ from mld.protocol.messages import Record
 NOW, IDLE_S, ALIGN_MS = 1_000.0, 30.0, 100
 
 
-def line(*arrivals, lag=0, key="k"):
-    records = tuple(Record(b"%d" % n, key, str(n), 0, arrival) for n, arrival in enumerate(arrivals, 1))
+def line(*arrivals, lag=0):
+    records = tuple(Record(b"%d" % n, "k", str(n), 0, arrival) for n, arrival in enumerate(arrivals, 1))
     return b"".join(encode_process_records(records, lag))
 
 
@@ -67,32 +65,27 @@ def test_who_may_be_fed(mine, others, wanted):
 @pytest.mark.parametrize(
     ("arrivals", "wanted"),
     [
-        ([5], [(0, 1)]),
-        ([0, 50, 51], [(0, 2), (2, 3)]),
-        ([0, 500, 1_000], [(0, 1), (1, 2), (2, 3)]),
-        ([50, 0, 100, 60], [(0, 2), (2, 4)]),
+        ([5], [[5]]),
+        ([0, 10], [[0, 10]]),
+        ([0, 50, 51], [[0, 50], [51]]),
+        ([0, 500, 1_000], [[0], [500], [1_000]]),
+        ([50, 0, 100, 60], [[50, 0], [100, 60]]),
     ],
 )
-def test_runs_that_span_little_time(arrivals, wanted):
-    assert list(groups(arrivals, 50)) == wanted
+def test_pieces_that_span_little_time(arrivals, wanted):
+    (columns,) = read_line(line(*arrivals)).groups
+    found = list(pieces_by_time(columns, 50))
+    assert [piece.arrivals for piece, _ in found] == wanted
+    assert [span for _, span in found] == [(min(piece), max(piece)) for piece in wanted]
+    for at, of in enumerate((columns.data, columns.keys, columns.sequences, columns.arrivals, columns.subs)):
+        assert [one for piece, _ in found for one in piece[at]] == of
+    assert all(piece.size for piece, _ in found)
 
 
-@pytest.mark.parametrize("key", ["k", '","approximateArrivalTimestamp":7,"', 'a"},{"data":"'])
-def test_a_page_in_pieces_has_the_same_records(key):
-    shard, page = StreamShard("s", "a"), line(0, 10, 70, 500, 510, key=key, lag=7)
-    found = list(pieces_of(page, 50))
-    assert [span for _, span in found] == [(0, 10), (70, 70), (500, 510)]
-    cut = [split(piece, shard) for piece, _ in found]
-    assert b"".join(bytes(part.records) for part in cut) == bytes(split(page, shard).records)
-    assert [part.millis_behind_latest for part in cut] == [None, None, 7]
-
-
-def test_pages_that_stay_whole():
-    short, empty = line(0, 10), line()
-    foreign = json.dumps(json.loads(line(0, 500))).encode() + b"\n"
-    assert list(pieces_of(short, 50)) == [(short, (0, 10))]
-    assert list(pieces_of(empty, 50)) == [(empty, None)]
-    assert [piece for piece, _ in pieces_of(foreign, 50)] == [foreign]
+def test_records_of_which_one_does_not_say_when_it_arrived_stay_together():
+    text = line(0, 500, 1_000).replace(b":500,", b":null,")
+    (columns,) = read_line(text).groups
+    assert list(pieces_by_time(columns, 50)) == [(columns, None)]
 
 
 # --- the intake ------------------------------------------------------------------------------------------------------
@@ -101,7 +94,7 @@ def test_pages_that_stay_whole():
 class Children:
     """Children that offer all pieces of a shard one after the other; `order` is what came, in milliseconds."""
 
-    def __init__(self, spans, *, room=lambda child, size: True):
+    def __init__(self, spans, *, room=lambda child, size: child.go_on()):
         self.now = 0.0
         self.order = []
         self.intake = AlignedIntake(ALIGN_MS, room, idle_s=IDLE_S, monotonic=lambda: self.now)
@@ -114,13 +107,12 @@ class Children:
             self.intake.joined(child)
 
     def offer(self, name):
-        if self.intake.admit(self.children[name], 1, ArrivalSpan(*self.left[name][0])):
-            self.came(name)
+        self.intake.admit(self.children[name], 1, ArrivalSpan(*self.left[name][0]))
 
     def came(self, name):
         span = self.left[name].pop(0)
         self.order.append((name, span))
-        self.intake.offered(self.children[name].shard, None if self.left[name] else 0)
+        self.intake.brought(self.children[name].shard, None if self.left[name] else 0)
         if self.left[name]:
             asyncio.get_running_loop().call_soon(self.offer, name)
 
@@ -167,7 +159,7 @@ async def test_no_shard_runs_ahead_and_all_come_to_their_end(seed):
 
 async def test_without_alignment_it_would():
     children = Children({"a": [(0, 10), (5_000, 5_010)], "b": [(0, 10)]})
-    children.intake = AlignedIntake(0, lambda child, size: True)
+    children.intake = AlignedIntake(0, lambda child, size: child.go_on())
     children.offer("a")
     await children.settle()
     children.offer("b")
@@ -202,7 +194,7 @@ async def test_a_child_that_was_replaced_takes_nothing_with_it():
 
 async def test_what_waits_takes_no_room_and_the_slow_one_is_let_in():
     asked = []
-    children = Children({"a": [(9_000, 9_010)], "b": [(0, 1)]}, room=lambda child, size: asked.append(child) is None)
+    children = Children({"a": [(9_000, 9_010)], "b": [(0, 1)]}, room=lambda child, size: asked.append(child))
     children.offer("a")
     assert asked == []
     children.offer("b")

@@ -5,16 +5,18 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
-from mld.processors.spark.batch.spool import LOCK_FILE, SpoolError, open_spool
+from mld.processors.spark.batch.spool import LEFT_S, LOCK_FILE, S3Spool, Spool, SpoolError, open_spool
+from mld.processors.spark.high_water_marks import StreamShard
 from mld.processors.spark.host.start_up import HostStartError, start
 from mld.processors.spark.session.cluster import Starved, addresses, await_answer, check_spool
-from mld.processors.spark.session.handover import PART_BYTES, parts_of
 from mld.processors.spark.session.spark_session import check_extra, configuration, environment
 from mld.processors.spark.spark_errors import SessionError, SessionUnreachable
-from tests.unit.spark.twins import settings_of
+from tests.twins.bucket import BucketInMemory, Fault, MemoryObjects
+from tests.unit.spark.twins import offer_to, settings_of
 
 
 @pytest.mark.parametrize(
@@ -103,15 +105,18 @@ def test_a_job_that_has_no_executor_for_too_long():
 
 
 class Session:
-    """Reads text files as executors do that see only some of them."""
+    """Reads pages as executors do that see only some of them."""
 
     def __init__(self, sees=4, error=None):
         self.sees, self.error = sees, error
 
     read = property(lambda self: self)
 
-    def text(self, uri):
-        assert uri.startswith("file:///")
+    def schema(self, text):
+        return self
+
+    def parquet(self, *uris):
+        assert [Path(uri.removeprefix("file://")).is_file() for uri in uris] == [True] * 4
         return self
 
     def count(self):
@@ -121,32 +126,28 @@ class Session:
 
 
 def test_a_spool_that_executors_see(tmp_path):
-    check_spool(Session(), tmp_path, "spark://h")
+    check_spool(Session(), Spool(tmp_path), "spark://h")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("session", "why"),
     [
-        (Session(sees=2), "it sees 2 of 4 files"),
+        (Session(sees=2), "it sees 2 of 4 records"),
         (Session(error="[FAILED_READ_FILE.FILE_NOT_EXIST] no such file"), "no such file"),
         (Session(error="java.io.FileNotFoundException: /spool/x (Permission denied)"), "Permission denied"),
     ],
 )
 def test_a_spool_that_executors_do_not_see_gets_a_sentence(tmp_path, session, why):
-    with pytest.raises(SessionError, match=r"spark://h cannot read mld.spark.spool, /.*; name a directory") as caught:
-        check_spool(session, tmp_path, "spark://h")
+    with pytest.raises(SessionError, match=r"spark://h cannot read mld.spark.spool: .*; name a directory") as caught:
+        check_spool(session, Spool(tmp_path), "spark://h")
     assert why in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_cluster_that_runs_no_job_may_run_one_later(tmp_path):
     with pytest.raises(SessionUnreachable, match="spark://h runs no job: all workers are gone"):
-        check_spool(Session(error="all workers are gone"), tmp_path, "spark://h")
-
-
-def test_large_batches_are_several_tasks():
-    assert [parts_of(size) for size in (0, 1, PART_BYTES, PART_BYTES + 1)] == [1, 1, 1, 2]
+        check_spool(Session(error="all workers are gone"), Spool(tmp_path), "spark://h")
 
 
 def test_a_named_spool_is_below_its_directory_and_what_dead_hosts_left_is_swept(tmp_path):
@@ -168,6 +169,77 @@ def test_a_named_spool_is_below_its_directory_and_what_dead_hosts_left_is_swept(
 def test_a_spool_in_no_file_system_of_ours_gets_a_sentence(tmp_path):
     with pytest.raises(SpoolError, match=r"mld.spark.spool = hdfs://n/spool is in no file system of this machine"):
         open_spool("hdfs://n/spool", tmp_path)
+
+
+# --- a spool in a bucket ---------------------------------------------------------------------------------------------
+
+
+A = StreamShard("s", "a")
+
+
+def in_bucket(tmp_path, **more):
+    bucket = BucketInMemory()
+    spool = S3Spool(tmp_path / "spool", MemoryObjects(bucket, **more), "bucket", "lake/spool/")
+    return bucket, spool
+
+
+def drained(spool):
+    """All that it does beside has been done."""
+    spool._workers.shutdown()
+
+
+def test_a_page_is_copied_once_as_soon_as_it_is_complete_and_goes_with_its_batch(tmp_path):
+    bucket, spool = in_bucket(tmp_path)
+    offers = [offer_to(spool, A, [1, 2]), offer_to(spool, A, [3])]
+    spool.offered(offers[0])
+    uris = spool.uris(offers)
+    assert uris == spool.uris(offers)
+    keys = [uri.removeprefix("s3a://bucket/") for uri in uris]
+    assert sorted(keys) == sorted(bucket.objects)
+    assert [key.startswith(f"lake/spool/mld-{os.uname().nodename}-") for key in keys] == [True, True]
+    page = spool.page(1, offers[0].number)
+    assert bucket.objects[keys[0]][0] == page.read_bytes()
+    assert [record.sequence for _, record in spool.rows(offers[0])] == [b"1", b"2"]
+    with spool.written([record for _, record in spool.rows(offers[1])]) as (uri, _):
+        assert uri.removeprefix("s3a://bucket/") in bucket.objects
+    spool.remove(page)
+    drained(spool)
+    assert list(bucket.objects) == [keys[1]]
+
+
+def test_pages_that_are_left_are_removed_as_the_host_ends(tmp_path):
+    bucket, spool = in_bucket(tmp_path)
+    spool.uris([offer_to(spool, A, [1])])
+    spool.close()
+    assert (bucket.objects, (tmp_path / "spool").exists()) == ({}, False)
+
+
+def test_a_page_whose_copy_failed_is_copied_again_under_another_key(tmp_path):
+    faults = [Fault.NOT_DONE, Fault.DONE]
+    bucket, spool = in_bucket(tmp_path, fault=lambda: faults.pop(0) if faults else Fault.NONE)
+    offer = offer_to(spool, A, [1])
+    for _ in range(2):
+        with pytest.raises(SpoolError, match=r"a page cannot be copied to mld\.spark\.spool"):
+            spool.uris([offer])
+    (uri,) = spool.uris([offer])
+    assert len(bucket.objects) == 2, "nobody knows of the other one; it is swept after a week"
+    assert uri.removeprefix("s3a://bucket/") in bucket.objects
+    spool.close()
+
+
+def test_what_dead_hosts_left_in_a_bucket_goes_after_a_week(tmp_path):
+    bucket = BucketInMemory()
+    for key in ("lake/spool/mld-other-1-a/page", "lake/spool/mine", "lake/other/mld-x"):
+        bucket.put(key, b"")
+    bucket.now_s += LEFT_S + 1
+    bucket.put("lake/spool/mld-other-2-b/page", b"")
+    drained(S3Spool(tmp_path / "spool", MemoryObjects(bucket), "bucket", "lake/spool/"))
+    assert sorted(bucket.objects) == ["lake/other/mld-x", "lake/spool/mine", "lake/spool/mld-other-2-b/page"]
+
+
+def test_a_bucket_that_is_none_gets_a_sentence(tmp_path):
+    with pytest.raises(SpoolError, match=r"mld.spark.spool = s3://B is in no file system of this machine"):
+        open_spool("s3://B", tmp_path, settings_of().s3)
 
 
 # --- settings of other places ----------------------------------------------------------------------------------------

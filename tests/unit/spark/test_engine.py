@@ -163,14 +163,14 @@ def test_a_pipeline_that_fails_over_one_record(tmp_path):
 def test_no_room_in_the_spool_is_waited_for(tmp_path):
     bed = Bed(tmp_path, settings_of())
     bed.run(bed.offer("a", range(5)))
-    real, failures = bed.spool.write_rows, [SpoolError("no room"), SpoolError("no room")]
+    real, failures = bed.spool.written, [SpoolError("no room"), SpoolError("no room")]
 
-    def write_rows(name, rows):
+    def written(records):
         if failures:
             raise failures.pop()
-        return real(name, rows)
+        return real(records)
 
-    bed.spool.write_rows = write_rows
+    bed.spool.written = written
     assert bed.run(bed.offer("a", range(3, 9))).failed == {}
     assert numbers(bed.sinks["out"]) == [*range(9)]
 
@@ -356,7 +356,6 @@ def test_whatever_sinks_do_each_holds_every_record_once(tmp_path_factory, data):
     """Two sinks and a dead letter with faults of all kinds; batches that come again; poison of one sink or of both."""
     dead = MemorySink("deadLetter")
     bed = two_sinks(tmp_path_factory.mktemp("bed"), dead=dead)
-    bed.is_page = lambda: data.draw(st.booleans(), label="page")
     poison = {name: data.draw(st.sets(st.integers(1, 30), max_size=3), label=name) for name in bed.sinks}
     bed.frames.poison = lambda one: False
     kinds = st.sampled_from([None, None, None, SinkError("not now"), JobFailed("a task was lost")])
@@ -537,7 +536,6 @@ def test_whatever_happens_each_record_is_there_once_and_in_order(tmp_path_factor
     out = MemorySink("out", faults=data.draw(kinds), faults_after=data.draw(kinds))
     dead = MemorySink("deadLetter", faults=data.draw(st.lists(st.sampled_from([None, SinkError("full")]), max_size=3)))
     bed = Bed(tmp_path_factory.mktemp("bed"), settings_of(*DEAD_OF_JSON), sinks={"out": out}, dead=dead)
-    bed.is_page = lambda: data.draw(st.booleans(), label="page")
     last = 40
     bad = data.draw(st.sets(st.integers(1, last), max_size=3), label="malformed")
     poison = data.draw(st.sets(st.integers(1, last), max_size=2), label="poison") - bad

@@ -1,4 +1,4 @@
-"""Dead letters that are replayed: what they are as lines, and that each reaches the sinks that miss it once."""
+"""Dead letters that are replayed: what they are as records, and that each reaches the sinks that miss it once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mld.processors.spark.batch import record_lines
+from mld.processors.spark.batch.page_file import Record
 from mld.processors.spark.commit.store import PosixStore
 from mld.processors.spark.high_water_marks import RecordPosition
 from mld.processors.spark.replay.letters import LetterError, for_us, letters_of, replay_shard
@@ -43,20 +43,16 @@ def letter(n: int, data: bytes | None = None, **more: Any) -> bytes:
     return json.dumps({key: one for key, one in value.items() if one is not None}).encode() + b"\n"
 
 
-def test_a_letter_becomes_the_line_that_it_was():
+def test_a_letter_becomes_the_record_that_it_was():
     (one,) = letters_of(7, [("c", letter(5, b"x", subSequenceNumber=3, schemaName="clicks"))])
-    text = (
-        b'{"data":"eA==","partitionKey":"k","sequenceNumber":"5","approximateArrivalTimestamp":1767323045678,'
-        b'"subSequenceNumber":3,"schemaName":"clicks","s":"s","h":"a"}\n'
-    )
-    assert (one.line, one.position) == (text, RecordPosition(7, 0))
-    assert (record_lines.position_of(one.line), record_lines.shard_of(one.line)) == (RecordPosition(5, 3), "a")
+    record = Record(b"x", b"k", b"5", 1767323045678, 3, b"s", b"a", None, b"clicks")
+    assert (one.record, one.position) == (record, RecordPosition(7, 0))
+    assert one.record.position == RecordPosition(5, 3)
 
 
 def test_what_spark_leaves_out_because_it_is_null_comes_as_the_daemon_says_it():
-    (one,) = letters_of(1, [("c", letter(5, approximateArrivalTimestamp=None, data=b""))])
-    value = json.loads(one.line)
-    assert (value["data"], value["approximateArrivalTimestamp"]) == ("", None)
+    (one,) = letters_of(1, [("c", letter(5, approximateArrivalTimestamp=None, data=b"", partitionKey=None))])
+    assert one.record[:4] == (b"", None, b"5", None)
 
 
 def test_letters_are_numbered_through_the_files_of_a_commit():
@@ -67,7 +63,6 @@ def test_letters_are_numbered_through_the_files_of_a_commit():
 HOSTILE = [
     b"[" * 100_000 + b"\n",
     letter(1, partitionKey={"a": 1, "sequenceNumber": "99"}),
-    letter(1, partitionKey=None),
     letter(1, sequenceNumber=5),
     letter(1, sequenceNumber="9" * 5000),
     letter(1, sequenceNumber="٣"),
@@ -103,7 +98,7 @@ def test_letters_of_others_are_left_out_and_runs_are_of_the_same_sinks():
         )
     )
     runs = for_us(letters_of(1, [("c", texts)]), ("app", "pipeline"), frozenset({"out", "slow"}))
-    assert [(only, [record_lines.position_of(one.line).sequence for one in run]) for only, run in runs] == [
+    assert [(only, [one.record.position.sequence for one in run]) for only, run in runs] == [
         (None, [1, 2]),
         (frozenset({"out"}), [5, 6]),
         (None, [7]),

@@ -12,7 +12,7 @@ A, B = StreamShard("s", "a"), StreamShard("s", "b")
 
 
 def offer(shard: StreamShard, first: int, last: int, number: int = 1) -> Offer:
-    return Offer(1, number, shard, RecordPosition(first), RecordPosition(last), last - first + 1, 10, 1, 0, 10)
+    return Offer(1, number, shard, RecordPosition(first), RecordPosition(last), last - first + 1, 10)
 
 
 def test_all_shards_go_into_one_batch():

@@ -25,19 +25,20 @@ def told(chain: str, **theirs: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("sinks", "dead_letter", "elsewhere", "needed"),
+    ("sinks", "dead_letter", "spool", "elsewhere", "needed"),
     [
-        ((FILES,), None, False, False),
-        ((FILES,), None, True, True),
-        ((LOCAL,), None, True, False),
-        ((LOCAL,), "s3://b/dead", True, True),
-        ((LOCAL,), "s3://b/dead", False, False),
-        ((TABLE,), None, False, True),
-        ((SinkSpec("i", "iceberg", "lake.db.t"),), None, True, False),
+        ((FILES,), None, None, False, False),
+        ((FILES,), None, "/spool", True, True),
+        ((LOCAL,), None, "/spool", True, False),
+        ((LOCAL,), None, "s3://b/spool", True, True),
+        ((LOCAL,), "s3://b/dead", "/spool", True, True),
+        ((LOCAL,), "s3://b/dead", None, False, False),
+        ((TABLE,), None, None, False, True),
+        ((SinkSpec("i", "iceberg", "lake.db.t"),), None, "/spool", True, False),
     ],
 )
-def test_who_needs_it(sinks, dead_letter, elsewhere, needed):
-    assert is_needed(sinks, dead_letter, elsewhere=elsewhere) is needed
+def test_who_needs_it(sinks, dead_letter, spool, elsewhere, needed):
+    assert is_needed(sinks, dead_letter, spool, elsewhere=elsewhere) is needed
 
 
 def test_a_store_of_its_own_and_the_modules_of_its_sdk():

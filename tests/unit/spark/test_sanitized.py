@@ -24,6 +24,7 @@ applicationName = app
 streamName = s
 mld.spark.pipeline = p.py:f
 mld.spark.master = k8s://https://user:{SECRET}@cluster:6443
+mld.spark.spool = /spool
 mld.spark.conf.spark.hadoop.fs.s3a.secret.key = {SECRET}
 mld.spark.sink.out.options.url = jdbc:postgresql://db/x?password={SECRET}
 """

@@ -18,7 +18,6 @@ import pytest
 
 from mld.core import sparkhosts
 from mld.processors.spark import link
-from mld.processors.spark.batch import page_file
 from mld.processors.spark.child import properties_file
 from mld.processors.spark.child.relay import ChildRelay
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
@@ -41,17 +40,6 @@ BOUND_S = PATIENCE_S
 TRIGGER_S = 0.5
 LOST = "ShutdownException"
 NOTHING_COMES_S = 0.2  # a short look: what is accepted by mistake would come at once
-PAGE_BYTES = {"lines": 0, "pages": 1}
-
-
-@pytest.fixture(autouse=True, params=PAGE_BYTES)
-def way(request, monkeypatch) -> str:
-    """How records get from a child to the host's batches; the fixture makes `serving` go that way."""
-    monkeypatch.setattr(f"{__name__}.WAY", request.param)
-    return request.param
-
-
-WAY = "lines"
 
 
 class Daemon:
@@ -115,7 +103,7 @@ class Daemon:
 @asynccontextmanager
 async def serving(tmp_path, *keys, start=None, env=DAEMON, **bed_more):
     """A host over twins; yields it with its bed and a way to make children."""
-    bed = Bed(tmp_path, settings_of(f"mld.spark.pageBytes = {PAGE_BYTES[WAY]}", *keys, env=env), **bed_more)
+    bed = Bed(tmp_path, settings_of(*keys, env=env), **bed_more)
     bed.spool.close()
     made = SimpleNamespace(
         engine=None, jvm_pid=None, close=lambda: None, triggered=lambda: None, about={"ui": "http://127.0.0.1:4040"}
@@ -597,7 +585,7 @@ def test_frames_refuse_garbage():
     with pytest.raises(link.LinkError):
         link.decode_header(b"\xff" * link.HEADER.size)
     with pytest.raises(link.LinkError):
-        link.decode_head(b"[]")
+        link.decode_body(b"[]")
 
 
 def test_nobody_stops_us_by_making_our_directory_first(short_tmp):
@@ -709,70 +697,58 @@ async def test_what_is_held_does_not_fill_the_memory_that_the_slow_shard_needs(t
 # --- pages -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_batch_of_pages_and_lines_is_one_job(tmp_path, monkeypatch, way):
-    quoted = line_of([4, 5], lag=9).replace(b'"k"', rb'"\""')
+async def test_lines_of_all_shards_are_a_page_each_and_one_job(tmp_path):
+    quoted = line_of([6, 7], lag=9).replace(b'"k"', rb'"\""')
     async with serving(tmp_path, NEVER) as world:
         one, other = await world.child("a"), await world.child("b")
         await world.call(one.say, line_of([1]))
         await until(lambda: world.bed.sinks["out"].publications == 1 and not spooled(world))
-        for daemon, line in ((one, line_of([2, 3], lag=9)), (other, quoted)):
+        for daemon, line in ((one, line_of([2, 3], lag=9)), (other, quoted), (one, line_of([4, 5], lag=9))):
             assert await world.call(daemon.say, line) == "processRecords"
-        assert sorted(name.rpartition(".")[2] for name in spooled(world)) == (
-            ["jsonl", "parquet"] if way == "pages" else ["jsonl"]
-        )
+        assert spooled(world) == ["00000001-00000002.parquet", "00000002-00000001.parquet"]
         for daemon in (one, other):
             await world.call(daemon.act, "shutdownRequested")
-        assert (numbers(world.bed, "a"), numbers(world.bed, "b")) == ([1, 2, 3], [4, 5])
-        assert (one.checkpoints, other.checkpoints) == ([("1", 0), ("3", 0)], [("5", 0)])
+        assert (numbers(world.bed, "a"), numbers(world.bed, "b")) == ([1, 2, 3, 4, 5], [6, 7])
+        assert (one.checkpoints, other.checkpoints) == ([("1", 0), ("5", 0)], [("7", 0)])
         assert (world.bed.frames.handed, list(world.bed.spool.directory.iterdir())) == (2, [])
 
 
-async def test_a_page_that_finds_no_room_on_the_disk_is_not_accepted(tmp_path, monkeypatch, way):
-    if way == "lines":
-        pytest.skip("is about pages")
-
-    def full(path, line, shard):
-        path.write_bytes(b"")
-        raise OSError(28, "No space left on device")
-
-    async with serving(tmp_path, NEVER) as world:
+@pytest.mark.parametrize("count", [1, 5_000], ids=["at its end", "in its midst"])
+async def test_a_page_that_finds_no_room_on_the_disk_is_not_checkpointed(tmp_path, count):
+    async with serving(tmp_path, QUICK) as world:
         daemon = await world.child()
-        with monkeypatch.context() as patch:
-            patch.setattr(page_file, "_write", full)
-            assert await world.call(daemon.say, line_of([1])) is None
+        (world.bed.spool.directory / "00000001-00000001.parquet").symlink_to("/dev/full")
+        assert await world.call(daemon.say, line_of(range(1, count + 1), lag=0)) is None
         said = str(await world.call(daemon.end))
-        assert "No space left on device; nothing of them was accepted; make room, or name another directory" in said
-        assert (spooled(world), world.host._offers._in_flight_bytes) == ([], 0)
+        assert "No space left on device; nothing of them is checkpointed; make room, or name another" in said
+        await until(lambda: (spooled(world), world.host._offers._in_flight_bytes) == ([], 0))
+        assert (daemon.checkpoints, numbers(world.bed)) == ([], [])
         again = await world.child()
-        await world.call(again.say, line_of([1], lag=9))
-        await world.call(again.act, "shutdownRequested")
+        await world.call(again.say, line_of([1], lag=0))
         assert again.checkpoints == [("1", 0)]
 
 
-async def test_a_child_that_dies_while_it_writes_a_page_leaves_neither_file_nor_claim(tmp_path, way):
-    if way == "lines":
-        pytest.skip("is about pages")
+async def test_a_child_that_dies_with_a_page_that_grows_leaves_neither_file_nor_claim(tmp_path):
     async with serving(tmp_path, NEVER) as world:
-        child = await asyncio.to_thread(raw_child, world)
-        child.sendall(link.encode(link.ROOM, {"id": 1, "size": 1000}))
-        head = await asyncio.to_thread(frame_of, child, link.GO)
-        assert (head["stream"], head["shard"]) == (STREAM, "a")
-        Path(head["file"]).write_bytes(b"PAR1 and a part")
+        child, ready = await asyncio.to_thread(raw_child, world)
+        world.host._last_start = time.monotonic()
+        child.sendall(link.encode(link.ROOM, {"size": 1000, "behind": 9}))
+        await asyncio.to_thread(frame_of, child, link.GO)
+        assert (ready["stream"], ready["shard"]) == (STREAM, "a")
+        Path(f"{ready['pages']}00000001.parquet").write_bytes(b"PAR1 and a part")
         assert (len(spooled(world)), world.host._offers._in_flight_bytes) == (1, 1000)
         child.close()
         await until(lambda: not spooled(world) and not world.host._offers._in_flight_bytes)
 
 
-async def test_a_page_waits_for_room_before_it_is_written(tmp_path, way):
-    if way == "lines":
-        pytest.skip("is about pages")
+async def test_a_line_waits_for_room(tmp_path):
     small = "mld.spark.maxBatchBytes = 1000", "mld.spark.maxInFlightBytes = 1000"
     async with serving(tmp_path, NEVER, *small) as world:
         held = hold_publications(world.bed)
         first = await world.child("b")
         assert await world.call(first.say, line_of(range(1, 5), lag=9)) == "processRecords"
-        child = await asyncio.to_thread(raw_child, world)
-        child.sendall(link.encode(link.ROOM, {"id": 1, "size": 900}))
+        child, _ = await asyncio.to_thread(raw_child, world)
+        child.sendall(link.encode(link.ROOM, {"size": 900, "behind": 9}))
         child.settimeout(NOTHING_COMES_S)
         with pytest.raises(TimeoutError):
             await asyncio.to_thread(child.recv, 1)
@@ -782,17 +758,60 @@ async def test_a_page_waits_for_room_before_it_is_written(tmp_path, way):
         child.close()
 
 
+async def test_a_child_that_waits_for_room_gives_what_it_has(tmp_path):
+    """Else its page would hold the room that it waits for."""
+    keys = f"mld.spark.maxBatchBytes = {2 * len(LINE)}", f"mld.spark.maxInFlightBytes = {2 * len(LINE)}"
+    async with serving(tmp_path, NEVER, *keys) as world:
+        daemon = await world.child()
+        for first in range(1, 31, 3):
+            assert await world.call(daemon.say, line_of(range(first, first + 3), lag=9)) == "processRecords"
+        assert await world.call(daemon.act, "shutdownRequested") == "shutdownRequested"
+        assert (daemon.checkpoints[-1], numbers(world.bed)) == (("30", 0), [*range(1, 31)])
+
+
+async def test_a_child_that_does_not_give_its_page_holds_nobody_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("mld.processors.spark.host.offers.CUT_WAIT_S", 0.05)
+    async with serving(tmp_path, QUICK) as world:
+        hangs, _ = await asyncio.to_thread(raw_child, world)
+        hangs.sendall(link.encode(link.ROOM, {"size": 100, "behind": 9}))
+        await asyncio.to_thread(frame_of, hangs, link.GO)
+        await asyncio.to_thread(frame_of, hangs, link.CUT)
+        daemon = await world.child("b")
+        assert await world.call(daemon.say, line_of([1], lag=0)) == "processRecords"
+        assert daemon.checkpoints == [("1", 0)]
+        hangs.close()
+
+
+async def test_a_child_that_does_not_speak_as_we_do_is_told_so(tmp_path):
+    async with serving(tmp_path, QUICK) as world:
+        for frame in (
+            link.encode(link.ROOM, {"size": 10}),
+            link.encode(link.PAGE, {"records": 1, "number": 1}),
+            link.encode(link.READY),
+            link.encode(link.PAGE)[:-2] + b"7}",
+            link.HEADER.pack(link.BYE, 0) + b"x",
+        ):
+            child, _ = await asyncio.to_thread(raw_child, world)
+            child.sendall(frame)
+            assert "do not understand each other" in (await asyncio.to_thread(frame_of, child, link.FAILED))["reason"]
+            child.close()
+        early = world.connection()
+        early.settimeout(BOUND_S)
+        early.sendall(link.encode(link.ROOM, {"size": 10, "behind": 0}))
+        assert "before it is told to" in (await asyncio.to_thread(frame_of, early, link.FAILED))["reason"]
+        early.close()
+
+
 def raw_child(world):
-    """A link that has said HELLO and heard READY."""
+    """A link that has said HELLO, and the READY that it heard."""
     child = world.connection()
     child.settimeout(BOUND_S)
     child.sendall(link.encode(link.HELLO, {"shard": "a", "stream": STREAM, "sequence": "1", "sub": 0, "pid": 1}))
-    assert frame_of(child, link.READY)["pageBytes"] == 1
-    return child
+    return child, frame_of(child, link.READY)
 
 
 def frame_of(child, kind):
     with child.makefile("rb", 0) as file:
-        header = link.decode_header(file.read(link.HEADER.size))
-        assert header.kind == kind
-        return link.decode_head(file.read(header.head_bytes))
+        found, length = link.decode_header(file.read(link.HEADER.size))
+        assert found == kind
+        return link.decode_body(file.read(length))

@@ -39,7 +39,7 @@ def test_an_interval_of_the_users_is_kept_whatever_waits(tmp_path, text, interva
 
 def test_what_the_daemon_says_wins(tmp_path):
     env = {"MLD_STREAM_NAME": "other", "MLD_APPLICATION_NAME": "them"}
-    settings = loaded(tmp_path, GOOD, ["mld.spark.master=spark://h:7077"], env)
+    settings = loaded(tmp_path, GOOD, ["mld.spark.master=spark://h:7077", "mld.spark.spool=/spool"], env)
     assert (settings.stream, settings.application, settings.is_local) == ("other", "them", False)
 
 

@@ -91,7 +91,6 @@ class Worker:
         self.engine.start()
 
     offer, run = Bed.offer, Bed.run
-    is_page = staticmethod(lambda: False)
 
 
 @pytest.fixture

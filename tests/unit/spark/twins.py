@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from binascii import a2b_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,11 +10,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from mld.processors.spark.batch import page_file
 from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.micro_batch import MicroBatch, Offer, plan
 from mld.processors.spark.batch.outcome import BatchOutcome
-from mld.processors.spark.batch.record_lines import split
+from mld.processors.spark.batch.page_file import PageWriter, read_line, rows
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.batch.suspects import BITS, bit_of
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, advanced, fresh, moved
@@ -98,10 +95,9 @@ class MemorySink:
 
 
 class MemoryFrames:
-    """Frames of the records of a file; data that starts with `{` but is no JSON is malformed."""
+    """Frames of the records of pages; data that starts with `{` but is no JSON is malformed."""
 
     def __init__(self, divert: bool = False) -> None:
-        self.reads_pages = True
         self.divert = divert
         self.handed = 0
         self.read = 0
@@ -109,25 +105,18 @@ class MemoryFrames:
         self.shares: list[int] = []
         self.poison: Callable[[bytes], object] = lambda data: False
 
-    def of_file(self, path: Path) -> Handed:
-        return self._of_lines(path.read_bytes().splitlines())
-
-    def of_pages(self, directory: Path, lines: Path | None) -> Handed:
-        pages = [page_file.lines(page) for page in sorted(directory.iterdir())]
-        return self._of_lines(b"".join([*pages, b"" if lines is None else lines.read_bytes()]).splitlines())
-
     def compute(self, frame: Frame) -> None:
         frame.on_write()
         if any(self.poison(data) for _, _, data in frame.records):
             raise ValueError("it cannot be computed")
 
-    def _of_lines(self, texts: Iterable[bytes]) -> Handed:
+    def of_pages(self, pages: Sequence[str], versions: Mapping[str, str]) -> Handed:
         self.handed += 1
         every = []
-        for text in texts:
-            value = json.loads(text)
-            self.read += 1
-            every.append((value["h"], int(value["sequenceNumber"]), a2b_base64(value["data"])))
+        for page in pages:
+            for _, record in rows(Path(page.removeprefix("file://"))):
+                self.read += 1
+                every.append((record.shard.decode(), int(record.sequence), record.data))
         bad = [record for record in every if record[2].startswith(b"{bad")]
         good = [record for record in every if record not in bad] if self.divert else every
         ran: list[bool] = []
@@ -183,8 +172,6 @@ class Bed:
     dead: MemorySink | None = None
     sinks: Mapping[str, MemorySink] = field(default_factory=dict)
     kept: list[Offer] = field(default_factory=list)
-    is_page: Callable[[], bool] = lambda: False
-    """Whether the next offer is a page."""
     clock: Callable[[], float] = time.monotonic
     """By which sinks that were put aside are due; where it stands still, `sinks_are_due` alone says so."""
 
@@ -219,20 +206,20 @@ class Bed:
         self, shard: str, numbers: Iterable[int], data: Mapping[int, bytes] = {}, *, after: int | None = None
     ) -> Offer:
         """`after`: the record that was delivered right before them, if that is known."""
-        offer = offer_to(self.spool, StreamShard(STREAM, shard), numbers, data, as_page=self.is_page())
+        offer = offer_to(self.spool, StreamShard(STREAM, shard), numbers, data)
         return replace(offer, preceding=None if after is None else RecordPosition(after))
 
     def run(self, *offers: Offer) -> BatchOutcome:
         """As a host does; `kept` are the offers that are to come again."""
-        outcome = run_offers(self.engine, self.spool, *offers)
+        outcome = run_offers(self.engine, *offers)
         self.kept = [
             offer for offer in offers if offer.shard in outcome.kept and fresh(offer.last, outcome.kept[offer.shard])
         ]
         return outcome
 
-    def plan(self, *offers: Offer) -> tuple[MicroBatch, Path | None]:
-        """A micro-batch as a host plans it by the marks of now, and the file that holds exactly its records."""
-        return plan_of(self.engine, self.spool, *offers)
+    def plan(self, *offers: Offer) -> MicroBatch:
+        """A micro-batch as a host plans it by the marks of now."""
+        return plan_of(self.engine, *offers)
 
     def sinks_are_due(self) -> None:
         """Let the time pass until every sink that was put aside is asked again."""
@@ -242,31 +229,29 @@ class Bed:
 OFFER_NUMBERS = count(1)
 
 
-def offer_to(
-    spool: Spool, shard: StreamShard, numbers: Iterable[int], data: Mapping[int, bytes] = {}, *, as_page: bool = False
-) -> Offer:
+def offer_to(spool: Spool, shard: StreamShard, numbers: Iterable[int], data: Mapping[int, bytes] = {}) -> Offer:
     """Records of these sequence numbers, as a host takes them from a child."""
-    line, number = line_of(numbers, data), next(OFFER_NUMBERS)
-    if as_page:
-        page = page_file.write(spool.page(1, number), line, shard)
-        place = spool.number, 0, 0, 0.0, True
-        return Offer(1, number, shard, page.first, page.last, page.records, len(line), *place)
-    batch = split(line, shard)
-    assert batch.first and batch.last
-    return Offer(1, number, shard, batch.first, batch.last, batch.count, len(line), *spool.append(batch.records))
+    return page_of(spool, shard, line_of(numbers, data))
 
 
-def run_offers(engine: Engine | StreamingEngine, spool: Spool, *offers: Offer) -> BatchOutcome:
+def page_of(spool: Spool, shard: StreamShard, *lines: bytes) -> Offer:
+    """A page as a child writes it."""
+    number = next(OFFER_NUMBERS)
+    writer = PageWriter(spool.page(1, number), shard)
+    for line in lines:
+        for group in read_line(line).groups:
+            writer.add(group)
+    page = writer.close()
+    return Offer(1, number, shard, page.first, page.last, page.records, page.size, versions=page.versions)
+
+
+def run_offers(engine: Engine | StreamingEngine, *offers: Offer) -> BatchOutcome:
     """One micro-batch, as a host plans it."""
-    return engine.run(*plan_of(engine, spool, *offers))
+    return engine.run(plan_of(engine, *offers))
 
 
-def plan_of(engine: Engine | StreamingEngine, spool: Spool, *offers: Offer) -> tuple[MicroBatch, Path | None]:
-    batch = plan(offers, {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None})
-    number, length = spool.cut()
-    pieces = [piece.offer for piece in batch.slices if piece.offer.spool == number]
-    exact = length and length == sum(offer.stop - offer.start for offer in pieces)
-    return batch, spool.path(number) if exact else None
+def plan_of(engine: Engine | StreamingEngine, *offers: Offer) -> MicroBatch:
+    return plan(offers, {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None})
 
 
 def run_data(
@@ -278,7 +263,7 @@ def run_data(
 ) -> BatchOutcome:
     """One micro-batch of one shard's records, by their sequence numbers; `after`: what was delivered before."""
     offer = offer_to(spool, StreamShard(STREAM, shard), data, data)
-    return run_offers(engine, spool, replace(offer, preceding=after))
+    return run_offers(engine, replace(offer, preceding=after))
 
 
 def line_of(numbers: Iterable[int], data: Mapping[int, bytes] = {}, lag: int | None = 0) -> bytes:
