@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from mld.processors.spark.batch import page_file
-from mld.processors.spark.batch.page_file import Record, write_records
+from mld.processors.spark.batch.page_file import write_records
+from mld.processors.spark.batch.record_columns import SparkRecord
 from mld.processors.spark.session import handover, spark_session
 from mld.processors.spark.sinks.files import write
 from mld.properties.spark import Format
@@ -88,13 +89,13 @@ def _measured(spark: Any, transform: Callable[..., Any], raw: Callable[[], Any],
     )
 
 
-def _records(count: int) -> Iterator[Record]:
+def _records(count: int) -> Iterator[SparkRecord]:
     for number, text in enumerate(payloads(count, RECORD_BYTES)):
         key, sequence = f"key-{number:08d}".encode(), sequence_number(number).encode()
-        yield Record(b64decode(text), key, sequence, FIRST_MS + number, 0, b"stream", b"shardId-000000000000")
+        yield SparkRecord(b64decode(text), key, sequence, FIRST_MS + number, 0, b"stream", b"shardId-000000000000")
 
 
-def _row(record: Record) -> tuple[object, ...]:
+def _row(record: SparkRecord) -> tuple[object, ...]:
     texts = (record.key, record.sequence, record.stream, record.shard)
     key, sequence, stream, shard = (None if text is None else text.decode() for text in texts)
     return bytearray(record.data), key, sequence, record.arrival, record.sub, stream, shard

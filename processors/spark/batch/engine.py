@@ -29,8 +29,8 @@ from mld.processors.spark.batch.destinations import Destinations
 from mld.processors.spark.batch.jobs import PIPELINE, Jobs, SinkFailure
 from mld.processors.spark.batch.micro_batch import MicroBatch
 from mld.processors.spark.batch.outcome import BatchOutcome
-from mld.processors.spark.batch.page_file import Row
 from mld.processors.spark.batch.poison import POISON_IN_A_ROW_MAX, PoisonSearch
+from mld.processors.spark.batch.record_columns import Row
 from mld.processors.spark.batch.source import BatchSource, source_of, source_of_rows
 from mld.processors.spark.batch.spool import Spool, SpoolError
 from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, StreamShard, fresh, lowest

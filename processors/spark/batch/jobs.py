@@ -20,7 +20,7 @@ from uuid import uuid4
 from mld.processors.spark.batch.destinations import Destinations
 from mld.processors.spark.batch.micro_batch import MicroBatch, held
 from mld.processors.spark.batch.outcome import BatchFigures
-from mld.processors.spark.batch.page_file import Record
+from mld.processors.spark.batch.record_columns import SparkRecord
 from mld.processors.spark.batch.source import BatchSource, Rows
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.batch.suspects import is_worth_it, suspects
@@ -300,7 +300,7 @@ class Jobs:
             yield handed, len(part)
 
     @contextmanager
-    def handed_records(self, records: Sequence[Record]) -> Iterator[Handed]:
+    def handed_records(self, records: Sequence[SparkRecord]) -> Iterator[Handed]:
         """Give frames of these records, which get a page of their own. Raises SpoolError."""
         started = time.monotonic()
         with self.spool.written(records) as (page, versions):
@@ -341,7 +341,7 @@ class Jobs:
             return True
         return False
 
-    def works_for(self, records: Sequence[Record], sinks: Sequence[Sink]) -> bool:
+    def works_for(self, records: Sequence[SparkRecord], sinks: Sequence[Sink]) -> bool:
         """Return whether these records can be computed for these sinks, and none of them is malformed."""
         try:
             with self.handed_records(records) as handed:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from mld.processors.spark.batch.page_file import Row
+from mld.processors.spark.batch.record_columns import Row
 from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, StreamShard, fresh
 
 

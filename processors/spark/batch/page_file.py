@@ -1,19 +1,16 @@
-"""Lines of the daemon -> a page: a Parquet file, which Spark reads without taking text apart; and back, for a few.
+"""Columns of records -> a page: a Parquet file, which Spark reads without taking text apart; and back, for a few.
 
 The plainest file that the format has: columns as they are, uncompressed; small groups of rows, so that neither who
 writes nor who reads it holds much at once, and one page of the format for each column of a group. The columns are those
 of `session.handover.RAW`. Between pages and footer stands where the values are, for `rows`.
 
-A line is cut at its quotation marks, as our daemon and Amazon's write it; one that is written in another way is parsed.
 A child uses this, so it is quick to import. Source of the format: https://parquet.apache.org/docs/file-format/
 """
 
 from __future__ import annotations
 
 import json
-import re
 import struct
-from binascii import Error as NotBase64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -21,42 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mld.processors.spark.batch import thrift
+from mld.processors.spark.batch.record_columns import GROUP_BYTES, SCHEMA_COLUMNS, RecordColumns, Row, SparkRecord
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 
-GROUP_BYTES = 256 * 1024
-"""Of lines, for one group of rows; a record is not divided. The JVM reads each column of a group into one array: with
-4 MiB such arrays are huge objects of its heap, and a record costs it 23 us instead of 15."""
 MAGIC = b"PAR1"
-HEAD = b'{"action":"processRecords","records":['
-RECORD_HEAD = b'{"data":"'
-RECORD_TAIL = b',"action":"record"}'
-SEPARATOR = RECORD_TAIL + b"," + RECORD_HEAD
-"""What stands between two records cannot stand within one: a quotation mark in a JSON string is escaped."""
-_LAG = re.compile(rb'\],"millisBehindLatest":(null|\d+)\}\s*\Z')
-
-_QUOTED = 20
-"""Pieces between quotation marks, and between those, that a record makes."""
-_DATA, _KEY, _SEQUENCE, _ARRIVAL, _SUB = 3, 7, 11, 14, 16
-_CONSTANT = {
-    1: b"data",
-    2: b":",
-    4: b",",
-    5: b"partitionKey",
-    6: b":",
-    8: b",",
-    9: b"sequenceNumber",
-    10: b":",
-    12: b",",
-    13: b"approximateArrivalTimestamp",
-    15: b"subSequenceNumber",
-    17: b"action",
-    18: b":",
-    19: b"record",
-}
-ARRIVAL_END, SUB_END = 1 << 63, 1 << 31
-SCHEMA_COLUMNS = ("schemaVersionId", "schemaName", "schemaFile")
-"""Of records whose frames name their schema; null for all others."""
-
 _INT32, _INT64, _BYTE_ARRAY = 1, 2, 6
 _COLUMNS = (
     ("data", _BYTE_ARRAY, False),
@@ -74,61 +39,7 @@ _LENGTH = struct.Struct("<I")
 _FORMATS = {_INT32: "i", _INT64: "q"}
 
 
-class LineError(Exception):
-    """A line that is no batch; one sentence."""
-
-
-class Record(NamedTuple):
-    """A record, by the columns of a page. Texts are in UTF-8; `arrival` is in milliseconds since 1970."""
-
-    data: bytes
-    key: bytes | None
-    sequence: bytes
-    arrival: int | None
-    sub: int
-    stream: bytes
-    shard: bytes
-    version: bytes | None = None
-    schema_name: bytes | None = None
-    schema_file: bytes | None = None
-
-    @property
-    def position(self) -> RecordPosition:
-        return RecordPosition(int(self.sequence), self.sub)
-
-
-Row = tuple[RecordPosition, Record]
-"""A record and where it stands: its own position, or that of its letter when it is replayed."""
-
-
-class Columns(NamedTuple):
-    """Records of one shard by columns; `schemas` has the last three of each `Record`, and is empty if none has any."""
-
-    data: Sequence[bytes]
-    keys: Sequence[bytes | None]
-    sequences: Sequence[bytes]
-    arrivals: Sequence[int | None]
-    subs: Sequence[int]
-    schemas: Sequence[tuple[bytes | None, ...]]
-    size: int
-    """Bytes of the text that they come from."""
-
-    def position(self, index: int) -> RecordPosition:
-        return RecordPosition(int(self.sequences[index]), self.subs[index])
-
-
-class Line(NamedTuple):
-    """A line, as groups of records; there may be none."""
-
-    groups: Sequence[Columns]
-    millis_behind_latest: int | None
-
-    @property
-    def size(self) -> int:
-        return sum(group.size for group in self.groups)
-
-
-class Page(NamedTuple):
+class SpoolPage(NamedTuple):
     """What a page holds: how many records, the positions of the first and the last one, the size of the text that they
     come from, and the schema versions that they name, each with the file of its definition."""
 
@@ -137,136 +48,6 @@ class Page(NamedTuple):
     last: RecordPosition
     size: int
     versions: Mapping[str, str]
-
-
-# --- lines -----------------------------------------------------------------------------------------------------------
-
-
-def read_line(line: bytes) -> Line:
-    """Take a `processRecords` line apart. Raises LineError if it is none."""
-    lag = _LAG.search(line, max(0, len(line) - 64))
-    if lag is not None and line.startswith(HEAD + RECORD_HEAD) and line.endswith(RECORD_TAIL, 0, lag.start()):
-        groups = []
-        for chunk in _chunks(line, lag.start()):
-            if (columns := _cut_apart(chunk)) is None:
-                return _parsed(line)
-            groups.append(columns)
-        return Line(groups, None if lag[1] == b"null" else int(lag[1]))
-    return _parsed(line)
-
-
-def _chunks(line: bytes, end: int) -> Iterator[bytes]:
-    """Yield whole records, parted by what cannot stand within one."""
-    at = len(HEAD)
-    while at < end:
-        found = line.find(SEPARATOR, at + GROUP_BYTES, end)
-        stop = end if found < 0 else found + len(RECORD_TAIL)
-        yield line[at:stop]
-        at = stop + 1
-
-
-def _cut_apart(chunk: bytes) -> Columns | None:
-    """Return the columns of records that are written as ours are; None if they are not."""
-    from pybase64 import b64decode  # only who writes needs it
-
-    pieces = chunk.split(b'"')
-    count, rest = divmod(len(pieces), _QUOTED)
-    between = pieces[_QUOTED:-1:_QUOTED]
-    if rest != 1 or (pieces[0], pieces[-1]) != (b"{", b"}") or between.count(b"},{") != count - 1:
-        return None
-    if any(pieces[at::_QUOTED].count(text) != count for at, text in _CONSTANT.items()):
-        return None
-    keys, sequences = pieces[_KEY::_QUOTED], pieces[_SEQUENCE::_QUOTED]
-    try:
-        if not chunk.isascii():
-            b"".join(keys).decode()
-        if b"\\" in chunk:
-            keys = [str(json.loads(b'"%b"' % key)).encode() for key in keys]
-        data = [b64decode(piece, validate=True) for piece in pieces[_DATA::_QUOTED]]
-        arrivals, subs = _numbers(pieces[_ARRIVAL::_QUOTED]), _numbers(pieces[_SUB::_QUOTED])
-    except ValueError:
-        return None
-    if min(arrivals) < 0 or max(arrivals) >= ARRIVAL_END or min(subs) < 0 or max(subs) >= SUB_END:
-        return None
-    if not (b"".join(sequences).isdigit() and all(sequences)):
-        return None
-    return Columns(data, keys, sequences, arrivals, subs, (), len(chunk))
-
-
-def _numbers(pieces: Sequence[bytes]) -> list[int]:
-    """Parse the numbers of `:17,` and so on. Raises ValueError."""
-    return list(map(int, b"".join(pieces)[1:-1].split(b",:")))
-
-
-def _parsed(line: bytes) -> Line:
-    """Read a line that is written in another style, or has what few records have."""
-    try:
-        value = json.loads(line.decode("utf-8", "replace"))
-        if value["action"] != "processRecords":
-            raise LineError(f"not a batch: {line[:80]!r}")
-        records = [_record(one) for one in value["records"]]
-        lag = value.get("millisBehindLatest")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise LineError(f"not a batch ({error!r}): {line[:80]!r}") from error
-    groups: list[Columns] = []
-    start = size = 0
-    for at, record in enumerate(records, 1):
-        size += len(record.data)
-        if size >= GROUP_BYTES or at == len(records):
-            share = len(line) * (at - start) // len(records)
-            groups.append(_columns(records[start:at], share))
-            start, size = at, 0
-    return Line(groups, None if lag is None else int(lag))
-
-
-def _record(value: Mapping[str, Any]) -> Record:
-    """Raise ValueError, KeyError and TypeError."""
-    from pybase64 import b64decode
-
-    sequence, arrival = str(value["sequenceNumber"]), value.get("approximateArrivalTimestamp")
-    if not (sequence.isascii() and sequence.isdigit()):
-        raise ValueError(f"a record whose sequenceNumber is {sequence[:140]!r}")
-    sub = int(value.get("subSequenceNumber") or 0)
-    if not 0 <= sub < SUB_END or not (arrival is None or abs(int(arrival)) < ARRIVAL_END):
-        raise ValueError(f"numbers of the record {sequence} are beyond their bounds")
-    try:
-        data = b64decode(value["data"] or "", validate=True)
-    except NotBase64 as error:
-        raise ValueError(f"data of the record {sequence} is no base64") from error
-    schema = (_text(value.get(name)) for name in SCHEMA_COLUMNS)
-    key = _text(value["partitionKey"])
-    return Record(data, key, sequence.encode(), None if arrival is None else int(arrival), sub, b"", b"", *schema)
-
-
-def _text(value: object) -> bytes | None:
-    return value.encode("utf-8", "replace") if isinstance(value, str) else None
-
-
-def _columns(records: Sequence[Record], size: int) -> Columns:
-    data, keys, sequences, arrivals, subs, _, _, *_ = zip(*records, strict=True)
-    schemas = [record[7:] for record in records]
-    return Columns(data, keys, sequences, arrivals, subs, schemas if any(map(any, schemas)) else (), size)
-
-
-def pieces_by_time(columns: Columns, span_ms: int) -> Iterator[tuple[Columns, tuple[int, int] | None]]:
-    """Cut records into pieces none of which spans more time than allowed, each with the first and last arrival (None
-    where some record has none); each piece has at least one record.
-    """
-    arrivals = [one for one in columns.arrivals if one is not None]
-    if len(arrivals) < len(columns.arrivals) or max(arrivals) - min(arrivals) <= span_ms:
-        yield columns, (min(arrivals), max(arrivals)) if len(arrivals) == len(columns.arrivals) else None
-        return
-    begin, low, high = 0, arrivals[0], arrivals[0]
-    for at, arrival in enumerate([*arrivals, None]):
-        if arrival is not None and max(high, arrival) - min(low, arrival) <= span_ms:
-            low, high = min(low, arrival), max(high, arrival)
-            continue
-        size = columns.size * (at - begin) // len(arrivals)
-        data, keys, sequences, _, subs, schemas, _ = columns
-        cut = slice(begin, at)
-        part = Columns(data[cut], keys[cut], sequences[cut], arrivals[cut], subs[cut], schemas[cut], size)
-        yield part, (low, high)
-        begin, low, high = at, arrival or 0, arrival or 0
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -283,10 +64,10 @@ class PageWriter:
         self._last: RecordPosition | None = None
         self._versions: dict[str, str] = {}
         self._file = _File(path)
-        self._waiting: list[Columns] = []
+        self._waiting: list[RecordColumns] = []
         self._waiting_bytes = 0
 
-    def add(self, columns: Columns) -> None:
+    def add(self, columns: RecordColumns) -> None:
         self._first = self._first or columns.position(0)
         self._last = columns.position(-1)
         self.size += columns.size
@@ -313,21 +94,21 @@ class PageWriter:
         """Remove the file."""
         self._file.abandon()
 
-    def close(self) -> Page:
+    def close(self) -> SpoolPage:
         """End the file, which has at least one record."""
         if self._waiting:
             self._put()
         self._file.close()
         assert self._first is not None and self._last is not None
-        return Page(self.records, self._first, self._last, self.size, self._versions)
+        return SpoolPage(self.records, self._first, self._last, self.size, self._versions)
 
 
-def write_records(path: Path, records: Iterable[Record]) -> Mapping[str, str]:
+def write_records(path: Path, records: Iterable[SparkRecord]) -> Mapping[str, str]:
     """Write records of any shards as a page; return the schema versions that they name. Raises OSError; there is no
     file then."""
     file = _File(path)
     versions: dict[str, str] = {}
-    group: list[Record] = []
+    group: list[SparkRecord] = []
     size = 0
     for record in records:
         group.append(record)
@@ -482,11 +263,11 @@ def rows(path: Path) -> Iterator[Row]:
                 file.seek(at)
                 columns.append(_values(file.read(size), kind, count))
             for values in zip(*columns, strict=True):
-                record = Record(*values)
+                record = SparkRecord(*values)
                 yield record.position, record
 
 
-def as_line(record: Record) -> bytes:
+def as_line(record: SparkRecord) -> bytes:
     """Return a record as a line of JSON, with the columns of a page."""
     from pybase64 import b64encode
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from mld.processors.spark.batch.attempts import Patience, bound_fences
 from mld.processors.spark.batch.destinations import Destinations, buried_in
 from mld.processors.spark.batch.jobs import PIPELINE, Jobs, SinkFailure
-from mld.processors.spark.batch.page_file import Record, Row
+from mld.processors.spark.batch.record_columns import Row, SparkRecord
 from mld.processors.spark.batch.source import BatchSource, source_of_rows
 from mld.processors.spark.high_water_marks import StreamShard, spans
 from mld.processors.spark.pipeline import PipelineError, PipelineFailed
@@ -55,14 +55,14 @@ class PoisonSearch:
         self._patience = patience
         self._until_done = until_done
         self._wait_for_sinks = wait_for_sinks
-        self._went_well: Record | None = None
+        self._went_well: SparkRecord | None = None
         """A record of the last batch that was published."""
         self._refused: Counter[str] = Counter()
         """Records in a row that were buried because a sink will never take them."""
         self._is_undecided = False
         """Whether the shard stopped only because nothing had gone well yet."""
 
-    def keep(self, record: Record) -> None:
+    def keep(self, record: SparkRecord) -> None:
         """Keep a record that went well."""
         if len(record.data) <= KEPT_BYTES_MAX:
             self._went_well = record

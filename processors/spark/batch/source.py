@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mld.processors.spark.batch.micro_batch import MicroBatch, Offer, Slice
-from mld.processors.spark.batch.page_file import Row
+from mld.processors.spark.batch.record_columns import Row
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.high_water_marks import (
     HighWaterMarks,

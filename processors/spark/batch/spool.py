@@ -21,7 +21,7 @@ from uuid import uuid4
 from mld.aws.objects import ObjectError, ObjectRefused, S3Bucket
 from mld.processors.spark.batch import page_file
 from mld.processors.spark.batch.micro_batch import Offer
-from mld.processors.spark.batch.page_file import Record, Row
+from mld.processors.spark.batch.record_columns import Row, SparkRecord
 from mld.processors.spark.commit.s3_staging import AT_ONCE, LateClient, Objects, place_of
 from mld.processors.spark.commit.store import local_directory
 from mld.processors.spark.sink_port import S3Access, SinkError, SinkRefused, is_s3
@@ -70,7 +70,7 @@ class Spool:
         return page_file.rows(self.page(offer.link, offer.number))
 
     @contextmanager
-    def written(self, records: Sequence[Record]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    def written(self, records: Sequence[SparkRecord]) -> Iterator[tuple[str, Mapping[str, str]]]:
         """Give a page with these records, for as long as it is used, and the schema versions that they name. Raises
         SpoolError."""
         self._parts += 1

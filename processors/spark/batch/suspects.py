@@ -12,7 +12,7 @@ from __future__ import annotations
 from binascii import crc32
 from collections.abc import Sequence
 
-from mld.processors.spark.batch.page_file import Row
+from mld.processors.spark.batch.record_columns import Row
 from mld.processors.spark.high_water_marks import RecordPosition
 
 BITS = 1 << 15

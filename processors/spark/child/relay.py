@@ -39,7 +39,8 @@ from mld.processors.spark.meeting_place import (
 from mld.processors.spark.writer_identity import ARN_VARIABLE, CREATED_VARIABLE, stream_key
 
 if TYPE_CHECKING:
-    from mld.processors.spark.batch.page_file import Columns, Line, PageWriter
+    from mld.processors.spark.batch.page_file import PageWriter
+    from mld.processors.spark.batch.record_columns import Line, RecordColumns
 
 _START = "import sys; sys.path.insert(0, {root!r}); from mld.processors.spark.host.program import main; main()"
 
@@ -164,7 +165,7 @@ class HostConnection:
 
     def bring(
         self,
-        groups: Sequence[Columns],
+        groups: Sequence[RecordColumns],
         behind: int | None,
         arrived: tuple[int, int] | None = None,
         meanwhile: Callable[[], None] = lambda: None,
@@ -360,18 +361,20 @@ class ChildRelay:
 
     @staticmethod
     def _taken_apart(line: bytes) -> Line:
-        from mld.processors.spark.batch.page_file import LineError, read_line
+        from mld.processors.spark.batch.record_columns import LineError, read_line
 
         try:
             return read_line(line)
         except LineError as error:
             raise FatalError(str(error)) from error
 
-    def _bring_pieces(self, host: HostConnection, groups: Sequence[Columns], behind: int | None, span_ms: int) -> None:
+    def _bring_pieces(
+        self, host: HostConnection, groups: Sequence[RecordColumns], behind: int | None, span_ms: int
+    ) -> None:
         """Bring pieces where shards are kept together: one may wait for long, so what is committed is checkpointed
         meanwhile. Only the last one may be at the tip.
         """
-        from mld.processors.spark.batch.page_file import pieces_by_time
+        from mld.processors.spark.batch.record_columns import pieces_by_time
 
         pieces = [piece for group in groups for piece in pieces_by_time(group, span_ms)]
         for piece, arrived in pieces[:-1]:

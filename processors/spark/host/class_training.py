@@ -20,7 +20,8 @@ from typing import Any
 
 import mld.processors.samples
 from mld.processors.spark.batch.micro_batch import Offer, plan
-from mld.processors.spark.batch.page_file import PageWriter, read_line
+from mld.processors.spark.batch.page_file import PageWriter
+from mld.processors.spark.batch.record_columns import read_line
 from mld.processors.spark.batch.spool import open_spool
 from mld.processors.spark.high_water_marks import StreamShard
 from mld.processors.spark.host import start_up

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any, NamedTuple, Protocol
 
 from mld.processors.spark import link
-from mld.processors.spark.batch.page_file import Page
+from mld.processors.spark.batch.page_file import SpoolPage
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 from mld.processors.spark.host.alignment import ArrivalSpan
 from mld.processors.spark.sanitized import Sanitizer
@@ -28,7 +28,7 @@ class Intake(Protocol):
     def brought(self, one: ChildConnection, size: int, behind: int | None) -> None:
         """Note that the records of a line are in the child's page."""
 
-    def paged(self, one: ChildConnection, number: int, upto: int, page: Page) -> None:
+    def paged(self, one: ChildConnection, number: int, upto: int, page: SpoolPage) -> None:
         """Note that a page is complete."""
 
     def has_cut(self, one: ChildConnection) -> None:
@@ -211,9 +211,9 @@ def checkpoint_of(head: dict[str, Any]) -> RecordPosition | None:
         return None
 
 
-def _page(body: dict[str, Any]) -> Page:
+def _page(body: dict[str, Any]) -> SpoolPage:
     first, last = (RecordPosition(int(sequence), int(sub)) for sequence, sub in (body["first"], body["last"]))
-    return Page(int(body["records"]), first, last, int(body["size"]), dict(body["versions"]))
+    return SpoolPage(int(body["records"]), first, last, int(body["size"]), dict(body["versions"]))
 
 
 def _span(body: dict[str, Any]) -> ArrivalSpan | None:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from mld.processors.spark.batch.micro_batch import Offer
-from mld.processors.spark.batch.page_file import Page
+from mld.processors.spark.batch.page_file import SpoolPage
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.host.connection import ChildConnection
 from mld.processors.spark.host.trigger_pace import TriggerPace
@@ -88,7 +88,7 @@ class OfferQueue:
         self._open[child.number] = child
         self._changed.set()
 
-    def add(self, child: ChildConnection, number: int, upto: int, page: Page) -> None:
+    def add(self, child: ChildConnection, number: int, upto: int, page: SpoolPage) -> None:
         """Add a complete page."""
         assert child.shard is not None
         offer = Offer(

@@ -24,7 +24,7 @@ from mld.processors.spark.batch import attempts
 from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.micro_batch import MicroBatch, plan
 from mld.processors.spark.batch.outcome import BatchOutcome
-from mld.processors.spark.batch.page_file import Page
+from mld.processors.spark.batch.page_file import SpoolPage
 from mld.processors.spark.batch.spool import Spool, open_spool
 from mld.processors.spark.held_answers import hold_limits
 from mld.processors.spark.high_water_marks import StreamShard, fresh
@@ -254,7 +254,7 @@ class SessionHost:
     def is_near(self) -> bool:
         return self._offers.is_near(self._last_start)
 
-    def paged(self, child: ChildConnection, number: int, upto: int, page: Page) -> None:
+    def paged(self, child: ChildConnection, number: int, upto: int, page: SpoolPage) -> None:
         self._offers.add(child, number, upto, page)
 
     def has_cut(self, child: ChildConnection) -> None:

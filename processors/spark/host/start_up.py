@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mld.processors.spark import pipeline
 from mld.processors.spark.batch.engine import Engine
-from mld.processors.spark.batch.spool import Spool
+from mld.processors.spark.batch.record_columns import SparkRecord
+from mld.processors.spark.batch.spool import Spool, SpoolError
 from mld.processors.spark.commit import network_files
 from mld.processors.spark.session import cluster, handover, modules, spark_session
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
-from mld.processors.spark.spark_errors import SessionError, SessionUnreachable
+from mld.processors.spark.spark_errors import SessionError, SessionUnreachable, sentence
 from mld.processors.spark.streaming.engine import StreamingEngine, make_engine
 from mld.processors.spark.writer_identity import UNKNOWN
 from mld.properties.spark import Mode
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("mld.spark")
 
 DEAD_LETTER = "deadLetter"
+PROBES = 4
+"""Files that are read at the start, so that more than one executor is likely to read one."""
+NOT_THERE = ("FILE_NOT_EXIST", "PATH_NOT_FOUND", "FileNotFoundException", "AccessDenied", "Permission denied")
 
 
 class HostStartError(Exception):
@@ -77,7 +81,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
             if (jvm_pid := spark_session.jvm_pid(spark)) is not None:
                 cluster.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)
             if settings.mode is Mode.BATCH:
-                cluster.check_spool(spark, spool, settings.where)
+                check_spool(spark, spool, settings.where)
         if settings.schema_reader is None:
             handover.check_schema(spark, settings.format, settings.schema)
         else:
@@ -108,6 +112,31 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         "ui": address,
     }
     return Started(engine, dead, spark, loaded, spark_session.jvm_pid(spark), about)
+
+
+def check_spool(session: SparkSession, spool: Spool, where: str) -> None:
+    """Have executors read pages of the spool before the first record.
+
+    Raises SessionError; SessionUnreachable if the cluster runs no job."""
+    record = SparkRecord(b"", None, b"0", None, 0, b"", b"")
+    try:
+        with ExitStack() as written:
+            pages = [written.enter_context(spool.written([record]))[0] for _ in range(PROBES)]
+            found = session.read.schema("data BINARY").parquet(*pages).count()
+        why = None if found == PROBES else f"it sees {found} of {PROBES} records"
+    except SpoolError as error:
+        raise SessionUnreachable(str(error)) from error
+    except Exception as error:
+        if not any(words in str(error) for words in NOT_THERE):
+            raise SessionUnreachable(
+                f"{where} runs no job: {sentence(str(error))}; see the lines of Spark above"
+            ) from error
+        why = sentence(str(error))
+    if why:
+        raise SessionError(
+            f"{where} cannot read mld.spark.spool: {why}; name a directory that every node has at the same path and "
+            "that executors may read, or s3://bucket/directory"
+        )
 
 
 def _places(settings: SparkSettings) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
-from mld.processors.spark.batch.page_file import SCHEMA_COLUMNS, SUB_END, Record
+from mld.processors.spark.batch.record_columns import SCHEMA_COLUMNS, SUB_END, SparkRecord
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -36,7 +36,7 @@ class SparkLetter:
     pipeline, None for letters of version 0.1, which do not say."""
 
     position: RecordPosition
-    record: Record
+    record: SparkRecord
     reason: str
     sinks: frozenset[str] | None
     writer: tuple[str, str] | None
@@ -75,7 +75,7 @@ def _letter(position: RecordPosition, value: dict[str, object]) -> SparkLetter:
         raise ValueError("no subSequenceNumber")
     arrived, sinks, application = value.get("approximateArrivalTimestamp"), value.get("sinks"), value.get("application")
     schema = (None if (one := value.get(name)) is None else str(one).encode() for name in SCHEMA_COLUMNS)
-    record = Record(
+    record = SparkRecord(
         a2b_base64(str(data), strict_mode=True),
         None if key is None else str(key).encode(),
         str(sequence).encode(),

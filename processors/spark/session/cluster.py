@@ -14,13 +14,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from mld.processors.spark.batch.page_file import Record
-from mld.processors.spark.batch.spool import Spool, SpoolError
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.spark_errors import SessionError, SessionUnreachable, sentence
+from mld.processors.spark.spark_errors import SessionUnreachable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,9 +34,6 @@ ANSWER_SHARE = 0.5
 """How long a cluster may leave us without an answer, as a share of `startTimeoutMillis`; the session has the rest."""
 LOOK_MAX_S = 5.0
 """Longest time between two looks at the executors."""
-PROBES = 4
-"""Files that are read at the start, so that more than one executor is likely to read one."""
-NOT_THERE = ("FILE_NOT_EXIST", "PATH_NOT_FOUND", "FileNotFoundException", "AccessDenied", "Permission denied")
 
 Address = tuple[str, int]
 
@@ -133,28 +128,3 @@ def watch_executors(session: SparkSession, jvm_pid: int, where: str, limit_s: fl
             time.sleep(min(LOOK_MAX_S, limit_s / 4))
 
     threading.Thread(target=look, daemon=True, name="executors").start()
-
-
-def check_spool(session: SparkSession, spool: Spool, where: str) -> None:
-    """Have executors read pages of the spool before the first record.
-
-    Raises SessionError; SessionUnreachable if the cluster runs no job."""
-    record = Record(b"", None, b"0", None, 0, b"", b"")
-    try:
-        with ExitStack() as written:
-            pages = [written.enter_context(spool.written([record]))[0] for _ in range(PROBES)]
-            found = session.read.schema("data BINARY").parquet(*pages).count()
-        why = None if found == PROBES else f"it sees {found} of {PROBES} records"
-    except SpoolError as error:
-        raise SessionUnreachable(str(error)) from error
-    except Exception as error:
-        if not any(words in str(error) for words in NOT_THERE):
-            raise SessionUnreachable(
-                f"{where} runs no job: {sentence(str(error))}; see the lines of Spark above"
-            ) from error
-        why = sentence(str(error))
-    if why:
-        raise SessionError(
-            f"{where} cannot read mld.spark.spool: {why}; name a directory that every node has at the same path and "
-            "that executors may read, or s3://bucket/directory"
-        )

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mld.processors.spark.batch.page_file import pieces_by_time, read_line
+from mld.processors.spark.batch.record_columns import pieces_by_time, read_line
 from mld.processors.spark.high_water_marks import StreamShard
 from mld.processors.spark.host.aligned_intake import AlignedIntake
 from mld.processors.spark.host.alignment import ArrivalSpan, ShardFeed, earliest_to_come, may_feed

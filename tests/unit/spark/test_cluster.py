@@ -11,8 +11,8 @@ import pytest
 
 from mld.processors.spark.batch.spool import LEFT_S, LOCK_FILE, S3Spool, Spool, SpoolError, open_spool
 from mld.processors.spark.high_water_marks import StreamShard
-from mld.processors.spark.host.start_up import HostStartError, start
-from mld.processors.spark.session.cluster import Starved, addresses, await_answer, check_spool
+from mld.processors.spark.host.start_up import HostStartError, check_spool, start
+from mld.processors.spark.session.cluster import Starved, addresses, await_answer
 from mld.processors.spark.session.spark_session import check_extra, configuration, environment
 from mld.processors.spark.spark_errors import SessionError, SessionUnreachable
 from tests.twins.bucket import BucketInMemory, Fault, MemoryObjects

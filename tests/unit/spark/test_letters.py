@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mld.processors.spark.batch.page_file import Record
+from mld.processors.spark.batch.record_columns import SparkRecord
 from mld.processors.spark.commit.store import PosixStore
 from mld.processors.spark.high_water_marks import RecordPosition
 from mld.processors.spark.replay.letters import LetterError, for_us, letters_of, replay_shard
@@ -45,7 +45,7 @@ def letter(n: int, data: bytes | None = None, **more: Any) -> bytes:
 
 def test_a_letter_becomes_the_record_that_it_was():
     (one,) = letters_of(7, [("c", letter(5, b"x", subSequenceNumber=3, schemaName="clicks"))])
-    record = Record(b"x", b"k", b"5", 1767323045678, 3, b"s", b"a", None, b"clicks")
+    record = SparkRecord(b"x", b"k", b"5", 1767323045678, 3, b"s", b"a", None, b"clicks")
     assert (one.record, one.position) == (record, RecordPosition(7, 0))
     assert one.record.position == RecordPosition(5, 3)
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.processors.spark.batch import page_file, thrift
-from mld.processors.spark.batch.page_file import LineError, Page, PageWriter, as_line, read_line, rows
-from mld.processors.spark.batch.page_file import Record as PageRecord
+from mld.processors.spark.batch import page_file, record_columns, thrift
+from mld.processors.spark.batch.page_file import PageWriter, SpoolPage, as_line, rows
+from mld.processors.spark.batch.record_columns import LineError, read_line
+from mld.processors.spark.batch.record_columns import SparkRecord as PageRecord
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 from mld.protocol.codec import encode_process_records
 from mld.protocol.messages import Record
@@ -42,7 +43,7 @@ def as_sent(batch: Sequence[Record], shard: StreamShard = SHARD) -> list[PageRec
     ]
 
 
-def page_of(path: Path, *lines: bytes, shard: StreamShard = SHARD) -> Page:
+def page_of(path: Path, *lines: bytes, shard: StreamShard = SHARD) -> SpoolPage:
     writer = PageWriter(path, shard)
     for line in lines:
         for columns in read_line(line).groups:
@@ -54,7 +55,7 @@ def records_of(path: Path) -> list[PageRecord]:
     return [record for _, record in rows(path)]
 
 
-@pytest.mark.parametrize("group_bytes", [1, 300, page_file.GROUP_BYTES])
+@pytest.mark.parametrize("group_bytes", [1, 300, record_columns.GROUP_BYTES])
 @pytest.mark.parametrize("separators", [None, (" , ", " : ")], ids=["ours", "another style"])
 @given(lines=st.lists(batches, min_size=1, max_size=3), lag=st.one_of(st.none(), st.integers(0, 2**40)))
 def test_a_page_has_the_records_of_its_lines(
@@ -71,7 +72,8 @@ def test_a_page_has_the_records_of_its_lines(
         styled = [{"millisBehindLatest": 0, **json.loads(text)} for text in texts]
         texts = [json.dumps(one, separators=separators).encode() + b"\n" for one in styled]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page_file, "GROUP_BYTES", group_bytes)
+        for module in (page_file, record_columns):
+            patch.setattr(module, "GROUP_BYTES", group_bytes)
         taken = [read_line(text) for text in texts]
         page = page_of(path, *texts)
     assert {one.millis_behind_latest for one in taken} == {lag}
@@ -83,7 +85,7 @@ def test_a_page_has_the_records_of_its_lines(
 
 
 def test_the_usual_style_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_file, "_parsed", None)
+    monkeypatch.setattr(record_columns, "_parsed", None)
     batch = (Record(b"x", "k", "1", 0, 1), Record(b"y", "é\n\\", "2", 0, 1))
     (columns,) = read_line(b"".join(encode_process_records(batch, 0))).groups
     assert columns.data == [b"x", b"y"]

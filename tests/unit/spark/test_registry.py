@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mld.processors.spark.batch.page_file import PageWriter, read_line, rows, write_records
+from mld.processors.spark.batch.page_file import PageWriter, rows, write_records
+from mld.processors.spark.batch.record_columns import read_line
 from mld.processors.spark.high_water_marks import StreamShard
 from mld.processors.spark.session.handover import Definitions
 

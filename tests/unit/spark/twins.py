@@ -13,7 +13,8 @@ from typing import Any
 from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.micro_batch import MicroBatch, Offer, plan
 from mld.processors.spark.batch.outcome import BatchOutcome
-from mld.processors.spark.batch.page_file import PageWriter, read_line, rows
+from mld.processors.spark.batch.page_file import PageWriter, rows
+from mld.processors.spark.batch.record_columns import read_line
 from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.batch.suspects import BITS, bit_of
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, advanced, fresh, moved
