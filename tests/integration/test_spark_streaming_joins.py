@@ -130,7 +130,7 @@ def test_pandas_that_is_missing_gets_a_sentence_and_no_record_is_to_blame(tmp_pa
     said = (
         r"pipeline.py:2: .* must be installed; .*; mld.spark.pipeline needs pandas and pyarrow for that: pip install "
     )
-    said += rf"'mld\[spark-pandas\]' in the environment of {sys.executable}$"
+    said += rf"'mld-kinesis\[spark-pandas\]' in the environment of {sys.executable}$"
     mine = (*keys(tmp_path), f"mld.spark.mode = {mode}")
     if mode == "streaming":
         with pytest.raises(HostStartError, match=said), bed(tmp_path, pipeline, *mine):
