@@ -348,7 +348,7 @@ _LIFECYCLE = (
 
 _METRICS = (
     Key("mld.metrics", ValueKind.CHOICES, Section.METRICS,
-        "CloudWatch, who scrapes /metrics of mld.http, or a collector of OpenTelemetry; none is nowhere.",
+        "Where metrics go: CloudWatch, scrapers of /metrics of mld.http, an OpenTelemetry collector; none is nowhere.",
         default_text="cloudwatch,prometheus; the second alone if kinesisEndpoint is not AWS's",
         choices=MetricsOutput, note="otlp needs the extra otel, prometheus the extra metrics.",
         sets="metrics.outputs"),
