@@ -124,7 +124,7 @@ def bed(directory: Path, pipeline: str, *keys: str) -> Iterator[Bed]:
         "mld.spark.sink.out.format = json",
         *keys,
     )
-    spool = open_spool(settings.spool, directory)
+    spool = open_spool(settings.spool, directory, settings.s3)
     try:
         started = start(settings, directory, spool)
         try:
