@@ -12,6 +12,7 @@ import fcntl
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -30,6 +31,7 @@ log = logging.getLogger("mld.spark")
 
 KEY = "mld.spark.spool"
 LOCK_FILE = ".lock"
+CLOSE_WAIT_S = 5.0
 LEFT_S = 7 * 86_400.0
 """An object in a bucket that is older is of a host that is gone."""
 
@@ -165,9 +167,18 @@ class S3Spool(Spool):
         return self._objects.now_s() - modified_s > LEFT_S
 
     def close(self) -> None:
-        for name in list(self._copied):
-            self.remove(self.directory / name)
-        self._workers.shutdown()
+        """End within a bound; what is still on its way, or not deleted then, is swept."""
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        done = [one for one in self._copied.values() if one.done() and not one.cancelled() and not one.exception()]
+
+        def delete() -> None:
+            with suppress(ObjectError, SinkError):
+                self._objects.delete([one.result() for one in done])
+
+        if done:
+            deleting = threading.Thread(target=delete, daemon=True)
+            deleting.start()
+            deleting.join(CLOSE_WAIT_S)
         super().close()
 
 

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from mld.processors.spark import link
 from mld.processors.spark.batch import attempts
 from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.micro_batch import MicroBatch, plan
@@ -196,6 +197,9 @@ class SessionHost:
     def hello(self, child: ChildConnection, head: dict[str, Any]) -> None:
         if self._failure is not None:
             child.fail(*self._failure)
+            return
+        if head.get("version") != link.VERSION:
+            self._end(self._give_up("another version of mld-spark was installed; all shards start again", EXIT_FAILURE))
             return
         if self._is_of_another_stream(child, head.get("arn"), head.get("created")):
             return

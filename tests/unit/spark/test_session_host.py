@@ -802,11 +802,27 @@ async def test_a_child_that_does_not_speak_as_we_do_is_told_so(tmp_path):
         early.close()
 
 
+async def test_a_child_of_another_version_ends_the_host_for_one_of_its_own(tmp_path):
+    async with serving(tmp_path, QUICK) as world:
+        old = await world.child("b")
+        new = world.connection()
+        new.settimeout(BOUND_S)
+        new.sendall(link.encode(link.HELLO, {"shard": "a", "stream": STREAM, "version": link.VERSION + 1}))
+        assert await asyncio.wait_for(world.running, BOUND_S) == 1
+        assert "another version" in (await asyncio.to_thread(frame_of, new, link.FAILED))["reason"]
+        assert "another version" in str(await world.call(old.end))
+        new.close()
+
+
 def raw_child(world):
     """A link that has said HELLO, and the READY that it heard."""
     child = world.connection()
     child.settimeout(BOUND_S)
-    child.sendall(link.encode(link.HELLO, {"shard": "a", "stream": STREAM, "sequence": "1", "sub": 0, "pid": 1}))
+    child.sendall(
+        link.encode(
+            link.HELLO, {"shard": "a", "stream": STREAM, "sequence": "1", "sub": 0, "pid": 1, "version": link.VERSION}
+        )
+    )
     return child, frame_of(child, link.READY)
 
 
