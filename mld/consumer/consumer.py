@@ -28,6 +28,8 @@ from mld.core.positions import Position
 from mld.core.streams import ChildBatch, ChildShard, Page
 from mld.leases.lease import Lease
 from mld.leases.validity import HeldLease
+from mld.metrics.events import EventKind
+from mld.metrics.shard import Trend
 from mld.properties.settings import ChildSettings
 from mld.protocol.conversation import ProcessorError, ProcessorGoneError
 from mld.protocol.messages import Dialect, Initialize
@@ -51,6 +53,8 @@ class ShardConsumer:
         self.token = held.token
         self.state = ConsumerState.WAITING_ON_PARENTS
         self.part = parts.metrics.begin(self.key, parts.clock.monotonic())
+        if (told := held.lease.status) is not None:
+            self.part.trend = Trend(told.trend or "", told.at_s)
         self.aggregates = AggregateReports(self.key, self.part.dropped_aggregates)
         self._trace = parts.traces.begin(self.key, parts.clock)
         self._lease = held.lease
@@ -449,6 +453,8 @@ class ShardConsumer:
         log.error(
             "child failed: %s (%s)", error, ended, extra=self._about("child_failed", failures=self._failures.count)
         )
+        what = f"{self._failures.count} in a row without a checkpoint: {in_words(error, words)}"
+        self._parts.metrics.events.note(EventKind.FAILED, what, shard=self.key, lines=words)
         if words:
             tail = "\n".join(list(words)[-LAST_WORDS_LOGGED:])
             log.warning("its last words on stderr:\n%s", tail, extra=self._about("child_last_words"))

@@ -25,6 +25,7 @@ from mld.core.positions import Position
 from mld.core.streams import ChildBatch
 from mld.leases.lease import Failing, Lease
 from mld.leases.validity import HeldLease
+from mld.metrics.events import EventKind
 from mld.properties.settings import ChildSettings
 from mld.protocol.conversation import ProcessorGoneError, ProcessorSilentError
 
@@ -113,6 +114,7 @@ class Failures:
     def _recover(self) -> None:
         if self._is_noted and self._here > 1:
             log.info("shard recovered", extra=self._about("shard_recovered", failures=self._count))
+            self._parts.metrics.events.note(EventKind.RECOVERED, f"after {self._count} failures", shard=self._key)
         self._is_noted, self._owed = False, None
 
     async def note(

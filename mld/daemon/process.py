@@ -297,7 +297,9 @@ async def run_daemon(
             settings, command, worker_id, sources, dynamo, environment, clock, letters, metrics, schemas
         )
         pages = membership.pages if membership else None
-        parts = ShowingParts(settings, worker, worker_id, metrics, dynamo, factory, clock, supervision, pages)
+        parts = ShowingParts(
+            settings, worker, worker_id, metrics, dynamo, factory, clock, supervision, reader.scrub, pages
+        )
         grace_s = settings.shutdown_grace_s
         if until_tip is not None:
             run = RunUntilTip(worker, metrics, worker_id, clock, settings, until_tip, around=lambda: showing(parts))

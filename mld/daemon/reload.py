@@ -139,7 +139,7 @@ class StreamsReader:
     ) -> None:
         self._streams = streams
         self._file = file
-        self._scrub = scrub
+        self.scrub = scrub
         self._pause = pause
         self._said: frozenset[str] = frozenset()
         self._data: bytes | None = None
@@ -161,7 +161,7 @@ class StreamsReader:
         except Exception as error:
             self._complain(str(survived(error, "reading the list of streams")))
             return self._streams
-        self._scrub.hide(listed.secrets)
+        self.scrub.hide(listed.secrets)
         warnings = frozenset(str(remark) for remark in listed.remarks if remark.level is not Level.INFO)
         for text in sorted(warnings - self._said):
             log.warning("%s", text, extra={"action": "configuration"})

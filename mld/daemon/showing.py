@@ -13,10 +13,12 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
+from random import Random
 
 import mld
 from mld.aws.client_factory import ClientFactory
 from mld.aws.service import Service
+from mld.aws.table_calls import TableCalls
 from mld.core import sparkhosts
 from mld.core.clock import Clock
 from mld.core.error_boundary import kept_running
@@ -26,7 +28,9 @@ from mld.daemon.worker import Worker
 from mld.fleet.leader.lock import LOCK_KEY
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.metrics.registry import Identity, Metrics
+from mld.operating.events import EventRecorder, EventsTable, recording
 from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, FleetReader, view_rules
+from mld.properties.redaction import Scrubber
 from mld.properties.settings import Settings
 from mld.properties.spark import PROGRAM
 from mld.properties.values import SOCKET_OFF, MetricsOutput
@@ -48,6 +52,7 @@ class ShowingParts:
     factory: ClientFactory
     clock: Clock
     supervision: Supervision
+    scrub: Scrubber
     group_pages: Path | None = None
     """Of one of a group of workers: where its pages are asked for by whoever serves those of all."""
 
@@ -55,9 +60,22 @@ class ShowingParts:
 @asynccontextmanager
 async def showing(parts: ShowingParts) -> AsyncIterator[None]:
     """Show what the settings ask for while the worker runs. Raises StartupError if an address cannot be had."""
-    status = _status_of(parts)
+    worker, settings = parts.worker, parts.settings
+    calls = TableCalls(parts.dynamo, settings.lease_table.name, REQUEST_TIMEOUT_S)
+    table = EventsTable(calls, parts.clock, Random())
+    recorder = EventRecorder(
+        parts.metrics.events,
+        table,
+        parts.clock,
+        parts.worker_id,
+        parts.scrub,
+        lambda: worker.fleet.keeps_events,
+    )
+    status = _status_of(parts, recorder)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(_running(status, parts.clock))
+        end = recording(recorder, worker.signals.initialized, lambda: worker.failure or "")
+        await stack.enter_async_context(end)
         if parts.group_pages is not None or parts.settings.serving.http is not None:
             await stack.enter_async_context(_pages(parts.settings, status, parts.group_pages))
         if parts.settings.serving.control_socket != SOCKET_OFF:
@@ -70,7 +88,7 @@ async def showing(parts: ShowingParts) -> AsyncIterator[None]:
         yield
 
 
-def _status_of(parts: ShowingParts) -> DaemonStatus:
+def _status_of(parts: ShowingParts, recorder: EventRecorder) -> DaemonStatus:
     settings = parts.settings
     worker, spark = parts.worker, is_spark(settings)
     return DaemonStatus(
@@ -87,6 +105,7 @@ def _status_of(parts: ShowingParts) -> DaemonStatus:
             spark_figures=partial(sparkhosts.figures, settings.application_name, os.getpid())
             if spark
             else lambda: None,
+            own_events=lambda: recorder.recent,
         )
     )
 

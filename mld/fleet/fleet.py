@@ -42,7 +42,15 @@ from mld.fleet.report.reporter import Activity, Reporter
 from mld.fleet.report.reports import EXPIRED_AFTER_PERIODS, ReportRules
 from mld.fleet.report.reports_table import ReportsTable, StoredReports
 from mld.fleet.tasks import OnFailure, Task, TaskList, Until
-from mld.fleet.values import COORDINATOR_TABLE_KEY, REPORTS_TABLE_KEY, ClientVersion, LeaderDecider, Place, WorkerReport
+from mld.fleet.values import (
+    COORDINATOR_TABLE_KEY,
+    REPORTS_TABLE_KEY,
+    ClientVersion,
+    LeaderDecider,
+    Place,
+    TableStatus,
+    WorkerReport,
+)
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import ShardStatus
@@ -217,6 +225,18 @@ class Fleet:
     def version(self) -> ClientVersion:
         """The state entered last."""
         return self._versions.version
+
+    @property
+    def keeps_events(self) -> bool:
+        """Whether the lease table may have the row of events: no worker of before KCL 3.5 can be in the fleet."""
+        return self.version is ClientVersion.V3X and self._migration.status is TableStatus.COMPLETE
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this worker is the one that raises alerts: the leader, or one of mld's if another kind leads."""
+        if self.leader.leader in self._membership.java:
+            return self.worker_id == min(self._membership.possible_watchers)
+        return self.leader.leads
 
     def running(self) -> frozenset[str]:
         """Return the names of the tasks that run."""

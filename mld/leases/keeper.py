@@ -44,6 +44,7 @@ from mld.leases.lease import Failing, Lease, ShardStatus, Throughput
 from mld.leases.resumer import Resumer
 from mld.leases.table import LeaseTable, LeaseWrite, Refusal
 from mld.leases.validity import HeldLease, Holding, RowsWritten, Validity, may_be_applied, retry_delay_s
+from mld.metrics.events import NOBODY, EventKind
 from mld.metrics.registry import LeaseMove, Metrics
 from mld.properties.settings import LeaseSettings
 
@@ -143,6 +144,8 @@ class LeaseKeeper:
         self._holdings[lease.key] = holding
         self.resumer.adopted(lease.key)
         self.metrics.worker.lease_moves.add(how.value)
+        if how is not LeaseMove.RESUMED:
+            self.metrics.events.note(EventKind.MOVED, shard=lease.key)
         self._times_changed.set()
         log.info("holding lease %s", lease.key, extra=self._about(lease.key, "lease_held"))
         self.on_change()
@@ -259,7 +262,10 @@ class LeaseKeeper:
     async def _release(self, holding: Holding) -> bool:
         """Remove the owner, so that others may take the lease at once; a pending handoff is completed by that."""
         release = writes.release(holding.lease)
-        return await self._give(holding, lambda _: release, RELEASE_ATTEMPTS_MAX) is True
+        released = await self._give(holding, lambda _: release, RELEASE_ATTEMPTS_MAX) is True
+        if released:
+            self._note_move(holding, NOBODY, f"given back by {self.worker_id}")
+        return released
 
     async def _assign(self, holding: Holding, to: str, attempts_max: int | None) -> bool:
         lease = holding.lease
@@ -267,7 +273,12 @@ class LeaseKeeper:
         if isinstance(answer, Refusal):
             about = self._about(lease.key, "assign_refused")
             log.info("lease %s not given to %s: %s", lease.key, to, answer.why, extra=about)
+        elif answer is not None:
+            self._note_move(holding, to, f"from {self.worker_id}")
         return isinstance(answer, Lease)
+
+    def _note_move(self, holding: Holding, to: str, words: str) -> None:
+        self.metrics.events.note(EventKind.MOVED, words, shard=holding.lease.key, worker=to)
 
     async def _give(
         self, holding: Holding, make: Callable[[bool], LeaseWrite[T]], attempts_max: int | None
@@ -578,6 +589,7 @@ class LeaseKeeper:
     def lose(self, holding: Holding, refusal: Refusal) -> None:
         if self._holdings.get(holding.lease.key) is holding:
             self.resumer.note_loss(holding.lease.key, refusal)
+            self._note_move(holding, NOBODY, f"lost by {self.worker_id}: {refusal.why}")
             self.forget(holding, LeaseMove.TWIN if refusal.by_twin else LeaseMove.LOST)
 
     def forget(self, holding: Holding, lost: LeaseMove | None = None) -> None:

@@ -108,6 +108,8 @@ class ShardStatus:
     """The newest position that was given to the child."""
     why: str | None = None
     """Since when it is in trouble, and why, in words; None if it is not, or nobody says."""
+    trend: str | None = None
+    """Lag in the last hour, see `metrics.shard.Trend`; None if nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +225,9 @@ def status_of(part: ShardMetrics | None, wall_s: float) -> ShardStatus | None:
     """Return what the row of a shard tells people at `wall_s`; None if nobody works on it."""
     if part is None:
         return None
-    return ShardStatus(
-        part.activity_at(wall_s).value, int(wall_s), part.lag_ms(wall_s), part.delivered, part.why_at(wall_s)
-    )
+    lag_ms, why = part.lag_ms(wall_s), part.why_at(wall_s)
+    trend = part.trend.noted(lag_ms, wall_s)
+    return ShardStatus(part.activity_at(wall_s).value, int(wall_s), lag_ms, part.delivered, why, trend)
 
 
 class Form(IntEnum):

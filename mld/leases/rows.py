@@ -30,6 +30,7 @@ from mld.core.positions import SHARD_END, SUB_MAX, TRIM_HORIZON, Position
 from mld.core.stream_ids import parse_stream_id, stream_of_key
 from mld.core.streams import HASH_KEY_MAX, HashRange
 from mld.leases.lease import Failing, Lease, PendingCheckpoint, ShardStatus
+from mld.metrics.shard import TREND_STEPS
 
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 """A row as DynamoDB gives it: a value by its type, by the name of the attribute."""
@@ -182,8 +183,8 @@ RESTART = "mldRestart"
 PINNED_UNTIL = "mldPinnedUntil"
 """Ours: until when no leader of ours moves the lease to even out the load, in epoch seconds."""
 
-STATUS = ("mldState", "mldBehindAt", "mldBehindMs", "mldDelivered", "mldWhy")
-STATE, BEHIND_AT, BEHIND_MS, DELIVERED, WHY = STATUS
+STATUS = ("mldState", "mldBehindAt", "mldBehindMs", "mldDelivered", "mldWhy", "mldTrend")
+STATE, BEHIND_AT, BEHIND_MS, DELIVERED, WHY, TREND = STATUS
 """Ours: what the holder tells people; see `lease.ShardStatus`. Java keeps these, too."""
 
 LEASE_ENTITY = "LEASE"
@@ -455,6 +456,8 @@ def status_values(status: ShardStatus) -> dict[str, dict[str, Any]]:
         values[DELIVERED] = {"S": str(status.delivered)}
     if status.why:
         values[WHY] = {"S": status.why[:WHY_CHARACTERS_MAX]}
+    if status.trend:
+        values[TREND] = {"S": status.trend}
     return values
 
 
@@ -463,7 +466,7 @@ def _status(row: Row) -> ShardStatus | None:
     activity, at_s = _ACTIVITY.read(row), _AT.read(row)
     if activity is None or at_s is None:
         return None
-    return ShardStatus(activity, at_s, _BEHIND.read(row), _DELIVERED.read(row), _WHY.read(row))
+    return ShardStatus(activity, at_s, _BEHIND.read(row), _DELIVERED.read(row), _WHY.read(row), _TREND.read(row))
 
 
 def _hash_attributes(key: str, hash_range: HashRange) -> dict[str, dict[str, Any]]:
@@ -518,3 +521,4 @@ _AT = OwnAttribute(BEHIND_AT, "N", integer(SINCE_S_MAX), "1763661600")
 _BEHIND = OwnAttribute(BEHIND_MS, "N", integer(INTEGER_MAX), "340")
 _DELIVERED = OwnAttribute(DELIVERED, "S", _delivered, "4903905/7")
 _WHY = OwnAttribute(WHY, "S", words(WHY_CHARACTERS_MAX), "failed twice")
+_TREND = OwnAttribute(TREND, "S", some_text(TREND_STEPS), "--00147A")

@@ -23,6 +23,7 @@ from mld.metrics.declaring import (
     metrics_of,
     shown,
 )
+from mld.metrics.events import EventBuffer
 from mld.metrics.instruments import Progress
 from mld.metrics.operations import ABSENT, OPERATIONS
 from mld.metrics.shard import ShardActivity, ShardMetrics, nobody_asks, none_waits
@@ -73,6 +74,8 @@ class Metrics:
     """What people call each of several streams, by identifier."""
     is_published: bool = field(init=False, default=False)
     """Whether somebody takes the last values of shards whose leases are gone; else they are not kept."""
+    events: EventBuffer = field(init=False, default_factory=EventBuffer)
+    """What happened, for people."""
     ended: list[ShardMetrics] = field(init=False, default_factory=list)
     """Parts whose lease is gone and whose last values nobody has published; emptied by the publisher."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -42,6 +43,12 @@ UNREADABLE_AFTER_S = 10.0
 STALLED_AFTER_S = 60.0
 """A shard is stalled once its child has neither answered nor checkpointed for so long, with records in its hands."""
 STALLED = "its record processor neither answers nor checkpoints"
+TREND_STEP_S, TREND_STEPS = 120, 30
+"""What a row tells of the last hour."""
+NO_LAG = "-"
+LAG_LETTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
+"""In the order of their codes, the first for less than a second."""
+LEVELS_PER_DOUBLING = 3
 SAID_AGAIN_FIRST_S, SAID_AGAIN_MAX_S = 60.0, 3600.0
 """Reads that go on failing are logged after this time, then after twice that, and so on up to once an hour."""
 
@@ -67,6 +74,41 @@ class FetchResult(Enum):
     THROTTLED = "throttled"
     EXPIRED = "expired"
     ERROR = "error"
+
+
+class Trend:
+    """The lag of a shard in the last hour, in one letter for each step; it goes with the lease to the next worker.
+
+    A letter stands for a lag and all up to 1.26 times as much, from a second to twelve days. `text` and `at_s` are what
+    the row has told so far.
+    """
+
+    def __init__(self, text: str = "", at_s: int = 0) -> None:
+        self._text = text[-TREND_STEPS:]
+        self._step = at_s // TREND_STEP_S
+
+    def noted(self, lag_ms: int | None, wall_s: float) -> str:
+        """Return the letters with this lag; the greatest of a step stays."""
+        letter = NO_LAG
+        if lag_ms is not None:
+            level = 0 if lag_ms < 1000 else 1 + int(LEVELS_PER_DOUBLING * math.log2(lag_ms / 1000))
+            letter = LAG_LETTERS[min(level, len(LAG_LETTERS) - 1)]
+        step = max(self._step, int(wall_s) // TREND_STEP_S)
+        passed = min(step - self._step, TREND_STEPS) if self._text else 1
+        before, last = (self._text, NO_LAG) if passed else (self._text[:-1], self._text[-1])
+        self._text = f"{before}{NO_LAG * (passed - 1)}{max(last, letter)}"[-TREND_STEPS:]
+        self._step = step
+        return self._text
+
+
+def trend_values(text: str, at_s: int, wall_s: float) -> list[float | None]:
+    """Return the seconds behind in the last hour, a value for each step, the oldest first; None where nobody knew."""
+    passed = max(0, int(wall_s) // TREND_STEP_S - at_s // TREND_STEP_S)
+    values = []
+    for letter in (text + NO_LAG * min(passed, TREND_STEPS))[-TREND_STEPS:]:
+        level = LAG_LETTERS.find(letter)
+        values.append(None if level < 0 else 0.0 if level == 0 else round(2 ** ((level - 1) / LEVELS_PER_DOUBLING), 1))
+    return values
 
 
 class FailedReads:
@@ -158,6 +200,7 @@ class ShardMetrics:
     """How far the shard's newest answer was behind the tip; None until Kinesis has said."""
     behind_wall_s: float = field(init=False, default=0.0)
     """When it said so, in epoch seconds."""
+    trend: Trend = field(init=False, default_factory=Trend)
     on_tip: Callable[[str, bool], None] = field(init=False, default=nobody_asks)
     """Is told when the shard's child has answered for everything that there was, and when that is in doubt again,
     because the child has failed."""

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
+from socket import gethostname
 from typing import Any, NoReturn, TypeAlias
 
 import click
@@ -22,12 +25,14 @@ from mld.core.errors import TableError, TableMissingError, TableThrottledError
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK, say
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal
+from mld.metrics.events import Event, EventKind
 from mld.operating.backup import forget, save_rows, saved_file
+from mld.operating.events import EventsTable, fit
 from mld.operating.fleet_reader import FleetReader, fleet_reader
 from mld.operating.fleet_status import FleetStatus
 from mld.operating.options import Asked, finish
 from mld.operating.plan import ActPlan, Change, Fate, Outcome, RawTable, Row, raw_table
-from mld.properties.redaction import printable
+from mld.properties.redaction import Scrubber, printable
 
 THROTTLED_TRIES_MAX = 8
 THROTTLED_PAUSE_S = 0.2
@@ -131,6 +136,7 @@ def act(command: str, asked: Asked, planner: Planner, waiting: Waiting | None = 
 
             async def write(report: Report) -> tuple[Sequence[Outcome], bool]:
                 outcomes = await carry_out(plan, reader.table_of, reader.clock, report=report)
+                await note_act(reader.calls, reader.clock, plan, outcomes)
                 return outcomes, all(one.fate is Fate.DONE for one in outcomes)
 
             code = await perform(plan, asked, save, write)
@@ -140,6 +146,19 @@ def act(command: str, asked: Asked, planner: Planner, waiting: Waiting | None = 
             return code
 
     finish(acting, doubt=DOUBT if asked.execute else "")
+
+
+async def note_act(calls: TableCalls, clock: Clock, plan: ActPlan, outcomes: Sequence[Outcome]) -> None:
+    """Add what an operator did to the history of the fleet, if it has one. It costs the act nothing if that fails."""
+    from mld.operating.operator_hold import user_name
+
+    if not _may_be_made(outcomes):
+        return
+    done = sum(one.fate is Fate.DONE for one in outcomes)
+    text = plan.title if done == len(outcomes) else f"{plan.title} ({done} of {len(outcomes)} rows written)"
+    event = Event(EventKind.ACT, text, worker=f"{user_name()}@{gethostname()}", at_s=int(clock.wall()))
+    with suppress(TableError):
+        await EventsTable(calls, clock, Random()).append((fit(event, Scrubber()),), makes=False)
 
 
 async def _nobody_minds() -> None:

@@ -25,7 +25,7 @@ from mld.core.turns import in_turns
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable
-from mld.operating.acting import DOUBT, Report, perform, read_table
+from mld.operating.acting import DOUBT, Report, note_act, perform, read_table
 from mld.operating.backup import save_rows
 from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, dynamo_of, with_stream
 from mld.operating.naming import in_stream, of_stream, only_stream, require_form, settings_of_one, stream_id_in, within
@@ -288,6 +288,7 @@ async def act_on(
 
     async def write(report: Report) -> tuple[Sequence[Outcome], bool]:
         outcomes = await app.carry_out(planner, report, seen, stop_fleet=stop_fleet)
+        await note_act(app.calls, app.clock, plan, outcomes)
         return outcomes, all(one.fate is Fate.DONE for one in outcomes)
 
     save = partial(save_before, app, command, seen, asked)

@@ -34,6 +34,7 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.rows import UNKNOWN_KEY
 from mld.leases.table import LeaseTable, TableScan
+from mld.operating import events
 from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ViewRules, fleet_status_steps, reported_by_heartbeats
 from mld.operating.naming import full_key
 from mld.operating.plan import Change
@@ -161,7 +162,7 @@ class FleetReader:
         """Return the fleet as a scan shows it."""
         found = parse_rows(scan.others, LEASE_TABLE_KEY)
         lock = parse_lock(_row(scan.others, LEASE_TABLE_KEY, LOCK_KEY))
-        return fleet_status_steps(
+        status = yield from fleet_status_steps(
             scan.leases,
             (*found.reports, *more_reports),
             lock if lock is not None else legacy_lock,
@@ -171,6 +172,8 @@ class FleetReader:
             by_heartbeat=reported_by_heartbeats(scan.leases, found.reports),
             labels=_labels(scan),
         )
+        row = _row(scan.others, LEASE_TABLE_KEY, events.KEY)
+        return replace(status, events=events.events_in(row), alerts=events.alerts_in(row))
 
     async def _legacy(self) -> tuple[tuple[WorkerReport, ...], SeenLock]:
         reports, lock = await asyncio.gather(self._legacy_reports(), self._legacy_lock())

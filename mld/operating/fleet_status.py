@@ -23,6 +23,7 @@ from mld.fleet.leader.lock import LockRow, SeenLock
 from mld.fleet.report.reports import ReportRules, average, is_default, is_expired, newest_of_each
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus, unpack
+from mld.metrics.events import Event
 from mld.metrics.shard import ShardActivity, ShardMetrics
 from mld.operating.naming import names_of
 from mld.shards.graph import hole_steps, id_order
@@ -221,6 +222,10 @@ class FleetStatus:
     leader: str | None
     labels: Mapping[str, str] = field(default_factory=dict)
     """What people call each stream of a table with several, by identifier."""
+    events: tuple[Event, ...] = ()
+    """What happened, the oldest first."""
+    alerts: frozenset[str] = frozenset()
+    """Raised and not ended."""
 
     @property
     def holes(self) -> tuple[HashRange, ...]:

@@ -12,7 +12,10 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
+from mld.core.clock import iso_time
 from mld.core.positions import Position
+from mld.core.stream_ids import shard_of_key
+from mld.metrics.events import Event
 from mld.operating.fleet_status import RANKS, FleetStatus, ShardView, Verdict, WorkerView, duration
 
 NOBODY = "nobody"
@@ -176,6 +179,12 @@ def lag_listing(status: FleetStatus) -> Listing:
     return _listing("stream, shard, verdict, behind>, owner, note", rows, _totals(status))
 
 
+def events_listing(events: Sequence[Event]) -> Listing:
+    """Return the events, the newest last, as in a log."""
+    rows = ((iso_time(one.at_s), one.kind.value, one.worker, shard_of_key(one.shard), one.text) for one in events)
+    return _listing("time, event, worker, shard, text", rows, (f"{len(events)} events",))
+
+
 def short(position: Position) -> str:
     """Return a position in a few characters."""
     if position.is_sentinel:
@@ -240,6 +249,18 @@ def _daemon_notes(value: Mapping[str, Any]) -> list[str]:
 
 
 # --- for machines -----------------------------------------------------------------------------------------------------
+
+
+def event_value(event: Event) -> dict[str, Any]:
+    """Return one event, in plain values."""
+    return {
+        "at": event.at_s,
+        "event": event.kind.value,
+        "worker": event.worker,
+        "shard": event.shard or None,
+        "text": event.text,
+        "lines": list(event.lines),
+    }
 
 
 def shard_value(shard: ShardView) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -126,6 +127,39 @@ def lag(asked: Asked, lag_max_s: float | None, probe: bool, stream_name: str | N
         return lag_max_s is None or not any(shard.verdict in TROUBLE for shard in status.open_shards)
 
     _look(asked, shown, output, watch=watch, lag_max_s=lag_max_s, is_met=is_met, probe=probe, stream_name=stream_name)
+
+
+@click.command()
+@asks()
+@click.option("--since", "since_s", type=Duration(), help="Only those of the last hour (1h), of 3 days (3d), …")
+@click.option("--worker", help="Only those about this worker.")
+@_output
+def events(asked: Asked, since_s: float | None, worker: str | None, output: str) -> None:
+    """Show what happened to the fleet: starts, ends, deaths, moves, failures, acts of operators.
+
+    The answer comes from one row of the lease table, which has the newest 200 events of the last 7 days at most. With
+    -o json the last lines of record processors that failed, too.
+    """
+    settings = asked.settings()
+
+    async def reading() -> int:
+        from mld.operating.events import EventsTable, events_in
+        from mld.operating.fleet_reader import fleet_reader
+        from mld.operating.listings import event_value, events_listing
+
+        async with fleet_reader(settings) as reader:
+            row = await EventsTable(reader.calls, reader.clock, Random()).read()
+            first_s = reader.clock.wall() - since_s if since_s is not None else 0.0
+        found = [one for one in events_in(row) if one.at_s >= first_s and worker in (None, one.worker)]
+        FORMATS[output](events_listing(found), [event_value(one) for one in found], False)
+        if row is None:
+            say(
+                "this lease table has no history: it has one where all workers are in the mode of KCL 3.x, and no "
+                "table is left from KCL 3.0 to 3.4"
+            )
+        return EXIT_OK
+
+    finish(reading)
 
 
 def _look(

@@ -23,6 +23,7 @@ from mld.core.errors import MldError
 from mld.core.turns import in_turns
 from mld.logging.logs import QueuedStream
 from mld.metrics.declaring import Instant
+from mld.metrics.events import Event
 from mld.metrics.instruments import LateLoop
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.worker import SparkFigures
@@ -157,6 +158,8 @@ class StatusParts:
     """What the session hosts of `mld-spark` tell of themselves."""
     spark_figures: Callable[[], SparkFigures | None] = lambda: None
     """What this daemon's own tells of its work."""
+    own_events: Callable[[], Sequence[Event]] = tuple
+    """What this worker has noted lately; shown where the table has no history."""
 
 
 class DaemonStatus:
@@ -269,6 +272,7 @@ class DaemonStatus:
             trouble=self._trouble or (SILENCE if self._sight.is_throttled else None),
             lag_max_s=self._parts.reader.lag_max_s,
             spark=self._parts.spark_sessions(),
+            events=(fleet and fleet.events) or tuple(self._parts.own_events()),
         )
         return StatusView(self.identity, self.metrics, fleet, self._history, moment)
 

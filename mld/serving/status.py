@@ -18,10 +18,11 @@ from typing import Any
 
 from mld.core.steps import SLICE, Steps
 from mld.metrics.declaring import Instant
+from mld.metrics.events import Event
 from mld.metrics.registry import Identity, Metrics
-from mld.metrics.shard import ShardMetrics
+from mld.metrics.shard import TREND_STEP_S, ShardMetrics, trend_values
 from mld.operating.fleet_status import LAG_MAX_S, RANKS, FleetStatus, ShardView, Verdict, known_here, share_of
-from mld.operating.listings import shard_value, worker_value
+from mld.operating.listings import event_value, shard_value, worker_value
 
 VALUES_MAX = 60
 STEP_FIRST_S = 4.0
@@ -102,6 +103,7 @@ def _halved(values: Values, *, most: bool) -> Values:
     return halved[::-1]
 
 
+EVENTS_SHOWN = 20
 SHARDS_PER_STEP = 20  # between two turns of the loop, 10 µs for each
 COMPRESSION_LEVEL = 3  # a twentieth of the size; more effort saves little
 DIGITS = 3  # after the point, of values of the last hour
@@ -123,6 +125,8 @@ class Moment:
     lag_max_s: float = LAG_MAX_S
     spark: Sequence[Mapping[str, Any]] = ()
     """Session hosts of `mld-spark` on this machine."""
+    events: Sequence[Event] = ()
+    """What happened, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,7 @@ class StatusView:
             "workers": self._workers(),
             "holes": self._holes(),
             "corrupt": self._corrupt(),
+            "events": self._events(),
             "shards": self._shards(),
         }
 
@@ -178,6 +183,13 @@ class StatusView:
         for key, why in () if self.fleet is None else self.fleet.corrupt:
             yield {"key": key, "reason": why}
 
+    def _events(self) -> Iterator[Document]:
+        """Yield the newest events, and those with the last lines of a child, the newest first."""
+        events = self.moment.events
+        for number, event in enumerate(reversed(events)):
+            if number < EVENTS_SHOWN or event.lines:
+                yield event_value(event)
+
     def _shards(self) -> Iterator[Document]:
         own, moment, me = dict(self.metrics.shards), self.moment, self.identity.worker
         if self.fleet is None:
@@ -187,7 +199,7 @@ class StatusView:
         for view in self.fleet.shards:
             held = own.get(view.key) if view.owner in (me, None) else None
             if held is None or view.verdict is Verdict.ENDED:
-                yield _of_table(view)
+                yield _of_table(view, moment.at.wall_s)
             else:
                 known = known_here(view, held, moment.at.wall_s, moment.lag_max_s)
                 yield _shard_value(known) | _of_own(held, moment.at, self.history)
@@ -239,8 +251,9 @@ def _texts(head: Document, lists: Mapping[str, Iterator[Document]]) -> Iterator[
     yield "}\n"
 
 
-def _of_table(view: ShardView) -> Document:
+def _of_table(view: ShardView, wall_s: float) -> Document:
     """Return a shard as its row tells; what only its worker knows is None."""
+    told = view.lease.status
     return _shard_value(view) | {
         "isHere": False,
         "busySeconds": None,
@@ -248,7 +261,8 @@ def _of_table(view: ShardView) -> Document:
         "recordsPerSecond": None,
         "lastError": view.why,
         "lastErrorAt": None if view.failing is None else view.failing.since_s,
-        "behindHistory": None,
+        "behindHistory": None if told is None or not told.trend else trend_values(told.trend, told.at_s, wall_s),
+        "behindStepSeconds": TREND_STEP_S,
         "rateHistory": None,
     }
 
@@ -275,6 +289,7 @@ def _of_own(own: ShardMetrics, at: Instant, history: History) -> dict[str, Any]:
         "lastError": why or own.last_error,
         "lastErrorAt": own.last_error_wall_s if own.last_error and not why else None,
         "behindHistory": _rounded(behind),
+        "behindStepSeconds": history.step_s,
         "rateHistory": _rounded(rates),
     }
 

@@ -13,6 +13,7 @@ from playwright.sync_api import Page
 from mld.core.positions import SHARD_END, Position
 from mld.core.steps import finish
 from mld.leases.lease import Failing, Lease, ShardStatus
+from mld.metrics.events import Event, EventKind
 from mld.metrics.shard import ShardActivity
 from tests.support.browser import Browser, find_browser
 from tests.support.served_page import NOW_S, ServedPage, leases
@@ -207,7 +208,12 @@ def test_nothing_is_wider_than_the_screen(browser: Browser, size: dict[str, int]
         for row in leases(120)
     ]
     rows[3] = replace(rows[3], key="shard-with-a-name-of-no-kinesis-" + "x" * 200)
-    with opened(browser, ServedPage(rows, application="a" * 200), viewport=size) as page:
+    served = ServedPage(rows, application="a" * 200)
+    name = f"worker-{'5f0c' * 40}"
+    served.events = (Event(EventKind.FAILED, "x" * 200, "shardId-000000000001", name, NOW_S, ("y" * 200,) * 20),)
+    with opened(browser, served, viewport=size) as page:
+        for summary in page.locator("summary").all():
+            summary.click()
         width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert width[0] <= width[1]
         if size is PHONE:
@@ -312,6 +318,51 @@ def test_texts_of_others_are_text(browser: Browser) -> None:
         assert HOSTILE in column(page, "Owner")
         assert page.evaluate("window.pwned") is None
         assert page.locator("main img, main script, main a").count() == 0
+
+
+def test_lag_of_the_last_hour_is_drawn_for_all_shards_of_the_fleet(browser: Browser) -> None:
+    rows = leases(150)
+    for number, row in enumerate(rows):
+        assert row.status is not None
+        told = replace(row.status, at_s=NOW_S, trend="0G--" if number else "0GGU")  # 32 s, nobody knows, 813 s
+        rows[number] = replace(row, status=told)
+    with opened(browser, ServedPage(rows)) as page:
+        assert page.locator("#lag path").count() == 100
+        assert page.inner_text("#lag-text") == "At most 14 min; 150 shards, of which the 100 furthest behind are drawn"
+        worst = page.locator("#lag path").first.get_attribute("d")
+        assert worst is not None and worst.startswith("M900.0,97.0L933.3,") and worst.endswith("L1000.0,3.0")
+        assert "M900.0" in str(page.locator("#lag path").last.get_attribute("d"))
+        line = page.locator("#shards .spark").first.get_attribute("aria-label")
+        assert line is not None and line.startswith("behind, last 8 min: ")
+
+
+def test_events_and_the_last_lines_of_a_child_stay_open_over_a_refresh(browser: Browser) -> None:
+    served = ServedPage(leases(3))
+    lines = ("Traceback (most recent call last):", '  File "p.py", line 7', f"KeyError: {HOSTILE}")
+    served.events = (
+        Event(EventKind.STARTED, "mld 0.2.0", worker="w-1", at_s=NOW_S - 90_000),
+        Event(EventKind.FAILED, HOSTILE, "shardId-000000000001", "w-2", NOW_S - 60, lines),
+        Event(EventKind.DIED, "found dead by w-1", worker="w-3", at_s=NOW_S - 30),
+    )
+    with opened(browser, served, timezone_id="UTC", locale="en-GB") as page:
+        assert page.locator('#events td[data-name="Event"]').all_inner_texts() == ["died", "failed", "started"]
+        times = page.locator('#events td[data-name="Time"]').all_inner_texts()
+        assert times == ["17:59:30", "17:59:00", "19/11/2025, 17:00:00"]
+        for where in ("#events", "#shards"):
+            box = page.locator(f"{where} details:has(pre)")
+            assert box.count() == 1
+            assert not box.locator("pre").is_visible()
+            box.locator("summary").click()
+            assert box.locator("pre").inner_text() == "\n".join(lines)
+        served.events = (*served.events, Event(EventKind.ENDED, worker="w-1", at_s=NOW_S))
+        refresh(page)
+        page.wait_for_selector('#events td:has-text("ended")')
+        for where in ("#events", "#shards"):
+            assert page.locator(f"{where} pre").is_visible()
+        assert page.evaluate("window.pwned") is None
+        served.events = ()
+        refresh(page)
+        page.wait_for_selector("#events-section", state="hidden")
 
 
 def test_a_failure_is_told_and_forgotten_when_it_is_over(browser: Browser) -> None:

@@ -18,6 +18,7 @@ from mld.fleet.leader.lock import LockRow
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease, ShardStatus
 from mld.metrics.declaring import Instant
+from mld.metrics.events import Event
 from mld.metrics.registry import Identity, Metrics
 from mld.operating.fleet_status import ViewRules, fleet_status
 from mld.serving.http import HttpAnswer, HttpServer, Question, text_answer
@@ -51,6 +52,7 @@ class ServedPage:
         self.rows = list(rows)
         self.identity = replace(Identity("clicks", "clicks-stream", "w-1", "0.2.0"), **about)
         self.spark: Sequence[Mapping[str, Any]] = ()
+        self.events: Sequence[Event] = ()
         self.metrics, self.history = Metrics(), History()
         self.fails = False
         self.read_s_ago = 0.0
@@ -89,6 +91,6 @@ class ServedPage:
             return text_answer(500, "this answer failed")
         reports = [WorkerReport(worker, NOW_S - 5, mld={"version": "0.2.0"}) for worker in WORKERS]
         fleet = fleet_status(self.rows, reports, LockRow("w-1", 120.0, "version"), NOW_S, ViewRules(10.0))
-        moment = Moment(Instant(1000.0, NOW_S + self.read_s_ago), mode="CLIENT_VERSION_3X", spark=self.spark)
+        moment = Moment(Instant(1000.0, NOW_S + self.read_s_ago), mode="CLIENT_VERSION_3X", spark=self.spark, events=self.events)
         view = StatusView(self.identity, self.metrics, fleet, self.history, moment)
         return HttpAnswer(200, JSON, finish(encoded(view, zipped=False)))

@@ -54,6 +54,7 @@ from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
 from mld.leases import writes
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, Refusal, TableScan
+from mld.metrics.events import NOBODY, EventKind
 from mld.metrics.registry import Metrics
 from mld.properties.settings import Settings
 
@@ -85,6 +86,7 @@ class MoveWriter:
     worker_id: str
     on_assigned: OnAssigned
     fence: Fence
+    metrics: Metrics = field(default_factory=Metrics)
 
     async def write(self, moves: Sequence[Move], *, counter_matters: bool = False) -> Written:
         """Write all of them; errors are collected, so that one lease does not cost the others.
@@ -144,6 +146,8 @@ class MoveWriter:
         else:
             self.observations.assigned(answer, now)
         written.done[move.lease.key] = answer
+        words = f"from {move.lease.actual_owner or NOBODY} ({move.why.value})"
+        self.metrics.events.note(EventKind.MOVED, words, shard=move.lease.key, worker=move.to_worker)
         log.debug(
             "lease %s goes from %s to %s (%s)",
             move.lease.key,
@@ -295,7 +299,7 @@ class Assigner:
             lease_duration_s=self.settings.leases.duration_s, handoff_timeout_s=self.settings.leases.handoff_timeout_s
         )
         self._writer = MoveWriter(
-            self.table, self._observations, self.clock, self.worker_id, self.on_assigned, self.fence
+            self.table, self._observations, self.clock, self.worker_id, self.on_assigned, self.fence, self.metrics
         )
         self._table_seen = self.metrics.worker.table
         self._counts = self.metrics.worker.operations.assignments

@@ -34,6 +34,7 @@ from mld.fleet.values import FleetSnapshot, WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.leases.taker import RoomWatch
+from mld.metrics.events import EventKind
 from mld.metrics.registry import Metrics
 from mld.properties.settings import Settings
 
@@ -97,6 +98,7 @@ class FailoverWatcher:
             self.worker_id,
             self.discovery.wake,
             self.fence,
+            self.metrics,
         )
         self._reports: dict[str, WorkerReport] = {}
         self._legacy: Sequence[WorkerReport] = ()
@@ -265,6 +267,7 @@ class FailoverWatcher:
         the operator is to end that.
         """
         self.membership.exclude_dead(owner, self.clock.wall())
+        self.metrics.events.note(EventKind.DIED, f"found dead by {self._me}, which took its leases", worker=owner)
         self.assigning_due.set()
         report = self._reports.get(owner)
         if report is None or report.legacy or "heartbeat" in report.mld or reports.is_drained(report):

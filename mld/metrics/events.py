@@ -1,0 +1,150 @@
+"""What happened to a fleet, for people: `mld events` and the status page. Pure. Rule: coordination#event-history.
+
+The parts of a worker note what they see in its `EventBuffer`. The newest events of all workers stand in one row of the
+lease table, packed, so that writing one costs a few write units. Nothing is decided by an event, and any may be lost.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from mld.core.stream_ids import shard_of_key
+
+EVENTS_MAX = 200
+KEPT_S = 7 * 86_400.0
+PACKED_BYTES_MAX = 4_000
+"""Of the row: four write units, and one read unit."""
+UNPACKED_BYTES_MAX = 256 * 1024
+"""More than `EVENTS_MAX` events can have; what is longer was not packed here."""
+BUFFERED_MAX = 500
+"""Events of one worker that wait for a write; a fleet that loses more in a few seconds has other needs."""
+TEXT_CHARACTERS_MAX = 200
+LINES_MAX = 20
+"""Last lines of a record processor that one event keeps: a trace."""
+WITH_LINES_MAX = 5
+"""Events whose lines are kept, the newest; fewer if they leave no room for other events."""
+FAILURES_OF_SHARD_MAX = 2
+"""The first and the last failure of a shard say all; those between would push out everything else."""
+MOVES_MAX = 3
+"""Of one batch, from and to the same worker; more become one event."""
+NAMED_MAX = 10
+"""Shards that such an event names."""
+NOBODY = "nobody"
+"""Who has a lease that was given back, or that another worker has taken from us."""
+
+
+class EventKind(Enum):
+    """What can happen, in a word for people."""
+
+    STARTED = "started"
+    ENDED = "ended"
+    DIED = "died"
+    MOVED = "moved"
+    FAILED = "failed"
+    RECOVERED = "recovered"
+    ACT = "act"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened. `worker` is whom it is about: of a move the new owner, of an act the operator."""
+
+    kind: EventKind
+    text: str = ""
+    shard: str = ""
+    """The key of the lease; empty if it is about none, or about several."""
+    worker: str = ""
+    """In a buffer: empty for the worker that notes it."""
+    at_s: int = 0
+    """Epoch seconds, by the clock of whoever noted it."""
+    lines: tuple[str, ...] = ()
+    """The last lines of a record processor that failed."""
+
+
+class EventBuffer:
+    """Events of one worker that nobody has written yet."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque(maxlen=BUFFERED_MAX)
+
+    def note(
+        self, kind: EventKind, text: str = "", *, shard: str = "", worker: str = "", lines: Sequence[str] = ()
+    ) -> None:
+        """Take note of an event; whoever takes it gives it a time."""
+        self._events.append(Event(kind, text, shard, worker, lines=tuple(lines)[-LINES_MAX:]))
+
+    def take(self) -> tuple[Event, ...]:
+        """Return what was noted since the last call."""
+        taken = tuple(self._events)
+        self._events.clear()
+        return taken
+
+
+def condensed(events: Sequence[Event]) -> list[Event]:
+    """Return the events with many moves to and from the same worker as one."""
+    found: dict[tuple[str, ...], list[Event]] = {}
+    for number, one in enumerate(events):
+        about = (one.worker, one.text) if one.kind is EventKind.MOVED else (str(number),)
+        found.setdefault(about, []).append(one)
+    return [one for alike in found.values() for one in (alike if len(alike) <= MOVES_MAX else [_sum_of(alike)])]
+
+
+def _sum_of(moves: Sequence[Event]) -> Event:
+    names = ", ".join(shard_of_key(one.shard) for one in moves[:NAMED_MAX])
+    more = ", …" if len(moves) > NAMED_MAX else ""
+    words = f" {moves[0].text}" if moves[0].text else ""
+    return replace(moves[0], shard="", text=f"{len(moves)} shards{words}: {names}{more}")
+
+
+def merged(there: Sequence[Event], new: Iterable[Event], now_s: float) -> tuple[Event, ...]:
+    """Return the history with `new` events, the newest last.
+
+    A move that was noted by both sides counts once, and of the failures of a shard the first and the last remain.
+    """
+    found = [one for one in there if now_s - one.at_s <= KEPT_S]
+    for event in new:
+        alike = [one for one in found if one.kind is event.kind and one.shard == event.shard]
+        if event.kind is EventKind.MOVED and event.shard and alike and alike[-1].worker == event.worker:
+            if len(event.text) <= len(alike[-1].text):
+                continue
+            found.remove(alike[-1])  # the old owner says more
+        if event.kind is EventKind.FAILED and len(alike) >= FAILURES_OF_SHARD_MAX:
+            found.remove(alike[-1])
+        found.append(event)
+    return tuple(_without_old_lines(sorted(found, key=lambda one: one.at_s)[-EVENTS_MAX:], WITH_LINES_MAX))
+
+
+def _without_old_lines(events: list[Event], kept: int) -> list[Event]:
+    with_lines = [at for at, one in enumerate(events) if one.lines]
+    for number in with_lines[: len(with_lines) - kept]:
+        events[number] = replace(events[number], lines=())
+    return events
+
+
+def pack(events: Sequence[Event]) -> bytes:
+    """Return the newest of the events in `PACKED_BYTES_MAX` bytes."""
+    kept, lines_max = list(events), WITH_LINES_MAX
+    while True:
+        told = [[one.at_s, one.kind.value, one.worker, one.shard, one.text, list(one.lines)] for one in kept]
+        packed = zlib.compress(json.dumps(told, separators=(",", ":")).encode())
+        if len(packed) <= PACKED_BYTES_MAX:
+            return packed
+        if lines_max > 1:
+            lines_max -= 1
+            kept = _without_old_lines(kept, lines_max)
+        else:
+            del kept[: max(1, len(kept) // 10)]
+
+
+def unpack(packed: bytes) -> tuple[Event, ...]:
+    """Return the events. Raises an exception of any kind for what `pack` has not made."""
+    told = json.loads(zlib.decompressobj().decompress(packed, UNPACKED_BYTES_MAX))
+    return tuple(
+        Event(EventKind(kind), str(text), str(shard), str(worker), int(at_s), tuple(map(str, lines))[-LINES_MAX:])
+        for at_s, kind, worker, shard, text, lines in told[-EVENTS_MAX:]
+    )

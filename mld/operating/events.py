@@ -1,0 +1,194 @@
+"""The history of a fleet: one row of the lease table, its reader and its writers. Rule: coordination#event-history.
+
+A worker writes what it has noted every few seconds, if there is anything, after reading the row: at most one small
+write for some events, and none at rest. Whoever writes also takes out what is old. Only a fleet whose workers all can
+live with such a row has one; the commands of operators add to it and never make it. What cannot be written is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+import mld
+from mld.aws.boundary import raises_only
+from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
+from mld.core.clock import Clock
+from mld.core.error_boundary import kept_running, survived
+from mld.core.errors import TableUnavailableError
+from mld.fleet.values import EntityType
+from mld.leases import rows
+from mld.leases.rows import OwnAttribute, Row
+from mld.metrics.events import (
+    EVENTS_MAX,
+    TEXT_CHARACTERS_MAX,
+    Event,
+    EventBuffer,
+    EventKind,
+    condensed,
+    merged,
+    pack,
+    unpack,
+)
+from mld.properties.redaction import Scrubber, printable
+
+log = logging.getLogger(__name__)
+
+KEY = "mldEvents"
+WRITE_PERIOD_S = 5.0
+"""Between two writes of a worker; the failures of a thousand shards are one."""
+ATTEMPTS_MAX = 4
+"""Others write the same row; each attempt reads it again."""
+PAUSE_S_MAX = 0.5
+LAST_WRITE_S = 3.0
+"""What the end of a daemon waits for its last events."""
+ALERTS_MAX = 200
+
+_EVENTS = OwnAttribute("events", "B", lambda found: unpack(rows.binary(found)), pack((Event(EventKind.ENDED, at_s=1),)))
+_ALERTS = OwnAttribute("alerts", "SS", lambda found: frozenset(map(str, found[:ALERTS_MAX])), ["failing shardId-0"])
+
+
+def events_in(row: Row | None) -> tuple[Event, ...]:
+    """Return the history in the row, the oldest first; none if there is no row, or a damaged one."""
+    return _EVENTS.read(row or {}) or ()
+
+
+def alerts_in(row: Row | None) -> frozenset[str]:
+    """Return the alerts that were raised and have not ended."""
+    return _ALERTS.read(row or {}) or frozenset()
+
+
+@raises_only(TableUnavailableError)
+class EventsTable:
+    """The row, in the lease table that `calls` are for. Its type is one that every reader of KCL 3.5 passes over."""
+
+    def __init__(self, calls: TableCalls, clock: Clock, rng: Random) -> None:
+        self._calls = calls
+        self._clock = clock
+        self._rng = rng
+
+    async def read(self) -> Row | None:
+        """Return the row; None if there is none. Raises TableError."""
+        row: Row | None = (await self._calls.send("GetItem", {"Key": {rows.KEY: {"S": KEY}}})).get("Item")
+        return row
+
+    async def append(self, new: Sequence[Event], *, makes: bool) -> bool:
+        """Add events; False if there is no row and it is not to be made, or others were faster each time.
+
+        Raises TableError.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            row = await self.read()
+            if row is None and not makes:
+                return False
+            packed = pack(merged(events_in(row), condensed(new), self._clock.wall()))
+            values: dict[str, Any] = {":type": {"S": EntityType.LEADER.value}, ":new": {"B": packed}}
+            condition = f"attribute_not_exists(#{_EVENTS.name})"
+            if row is not None and _EVENTS.name in row:
+                values[":seen"], condition = dict(row[_EVENTS.name]), f"#{_EVENTS.name} = :seen"
+            try:
+                await self._update(f"SET #entityType = :type, #{_EVENTS.name} = :new", values, condition)
+            except RefusedError:
+                await self._clock.sleep(self._rng.uniform(0.0, PAUSE_S_MAX))
+            else:
+                return True
+        return False
+
+    async def set_alerts(self, alerts: Iterable[str]) -> None:
+        """Store the alerts that have not ended, if there is a row. Raises TableError."""
+        raised = sorted(alerts)[:ALERTS_MAX]
+        update, values = "REMOVE #alerts", {}
+        if raised:
+            update, values = "SET #alerts = :alerts", {":alerts": {"SS": raised}}
+        with contextlib.suppress(RefusedError):
+            await self._update(update, values, f"attribute_exists(#{rows.KEY})")
+
+    async def _update(self, update: str, values: dict[str, Any], condition: str) -> None:
+        request: dict[str, Any] = {
+            "Key": {rows.KEY: {"S": KEY}},
+            "UpdateExpression": update,
+            "ConditionExpression": condition,
+            "ExpressionAttributeNames": rows.names_in(f"{update} {condition}"),
+        }
+        request |= {"ExpressionAttributeValues": values} if values else {}
+        await self._calls.send("UpdateItem", request, refusals=(REFUSED_CODE,))
+
+
+@dataclass(eq=False)
+class EventRecorder:
+    """Writes what the parts of a worker note. `may_write`: whether the table may have the row now."""
+
+    buffer: EventBuffer
+    table: EventsTable
+    clock: Clock
+    worker_id: str
+    scrub: Scrubber
+    may_write: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self.recent: tuple[Event, ...] = ()
+        """What this worker has noted lately, written or not."""
+
+    async def run(self) -> None:
+        """Write every few seconds, until cancelled."""
+        while True:
+            await self.clock.sleep(WRITE_PERIOD_S)
+            await self.write()
+
+    async def write(self) -> None:
+        """Write what there is. An error costs these events, and nothing else."""
+        new = [self._fit(event) for event in self.buffer.take()]
+        if not new:
+            return
+        self.recent = merged(self.recent, condensed(new), self.clock.wall())[-EVENTS_MAX // 4 :]
+        try:
+            if self.may_write() and not await self.table.append(new, makes=True):
+                log.info("events not written: others were faster", extra={"action": "events_lost", "count": len(new)})
+        except Exception as error:
+            failure = survived(error, "writing events")
+            log.info("events not written: %s", failure, extra={"action": "events_lost", "count": len(new)})
+
+    def _fit(self, event: Event) -> Event:
+        return fit(replace(event, at_s=int(self.clock.wall()), worker=event.worker or self.worker_id), self.scrub)
+
+
+def fit(event: Event, scrub: Scrubber) -> Event:
+    """Return the event without secrets and control characters, and of bounded length."""
+
+    def shown(text: str) -> str:
+        return printable(scrub(text))[:TEXT_CHARACTERS_MAX]
+
+    return replace(
+        event,
+        text=shown(event.text),
+        worker=event.worker[:TEXT_CHARACTERS_MAX],
+        shard=event.shard[:TEXT_CHARACTERS_MAX],
+        lines=tuple(map(shown, event.lines)),
+    )
+
+
+@asynccontextmanager
+async def recording(recorder: EventRecorder, initialized: asyncio.Event, end: Callable[[], str]) -> AsyncIterator[None]:
+    """Record the events of a worker, its start and its end among them; `end` says how it ended."""
+
+    async def run() -> None:
+        await initialized.wait()
+        recorder.buffer.note(EventKind.STARTED, f"mld {mld.__version__}")
+        await kept_running(recorder.run, "recording events", recorder.clock)
+
+    running = asyncio.create_task(run())
+    try:
+        yield
+    finally:
+        running.cancel()
+        if initialized.is_set():
+            recorder.buffer.note(EventKind.ENDED, end())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WRITE_S):
+                await recorder.write()
