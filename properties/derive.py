@@ -139,6 +139,7 @@ def derive(
     _dead_letter(derivation)
     _metrics(derivation)
     _http(derivation)
+    _notify(derivation)
     _worker_id(derivation)
     _processes(derivation)
     return derivation
@@ -427,6 +428,14 @@ def _http(derivation: Derivation) -> None:
         why = "is not a loopback address: whoever reaches it reads names of shards and workers, lag and errors, unasked"
         remedy = "keep it to a network of your own, or use 127.0.0.1 behind a proxy that asks for a password"
         derivation.say(Level.WARNING, "mld.http", why, remedy)
+
+
+def _notify(derivation: Derivation) -> None:
+    """Refuse a user in the address of the webhook, which would go nowhere."""
+    url = derivation.values["serving.notify"]
+    if url is not None and "@" in urlsplit(str(url)).netloc:
+        remedy = "put what it asks for into the path or the query, as its issuer has given it"
+        derivation.say(Level.ERROR, "mld.notify", "has a user or a password before the host", remedy)
 
 
 def _metrics(derivation: Derivation) -> None:

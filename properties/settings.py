@@ -234,6 +234,7 @@ class ServingSettings:
     http: ListenAddress | None
     http_hosts: tuple[str, ...]
     control_socket: str | None
+    notify: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,6 +83,8 @@ async def showing(parts: ShowingParts) -> AsyncIterator[None]:
         if parts.supervision.manager.is_there:
             await stack.enter_async_context(_announcing(parts, status))
         await stack.enter_async_context(summing_up(parts.metrics, parts.clock))
+        if (url := settings.serving.notify) is not None:
+            await stack.enter_async_context(_notifying(parts, status, table, url))
         if sends_metrics(parts.settings):
             await stack.enter_async_context(_publishing(parts, status))
         yield
@@ -150,6 +152,23 @@ def _announcing(parts: ShowingParts, status: DaemonStatus) -> AbstractAsyncConte
         overdue=status.overdue,
         text=lambda: status_line(parts.metrics.shards.values(), parts.clock.wall()),
     )
+
+
+@asynccontextmanager
+async def _notifying(parts: ShowingParts, status: DaemonStatus, table: EventsTable, url: str) -> AsyncIterator[None]:
+    from mld.aws.host import Poster
+    from mld.serving.notifier import POST_TIMEOUT_S, Notifier
+
+    poster, fleet = Poster(url, POST_TIMEOUT_S), parts.worker.fleet
+    notifier = Notifier(
+        poster.post, status.look, lambda: fleet.speaks, table, parts.clock, status.identity, parts.scrub
+    )
+    running = asyncio.create_task(kept_running(notifier.run, "raising alerts", parts.clock))
+    try:
+        yield
+    finally:
+        running.cancel()
+        poster.close()
 
 
 def _publishing(parts: ShowingParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:

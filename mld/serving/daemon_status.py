@@ -262,14 +262,19 @@ class DaemonStatus:
                 self._bodies[zipped] = kept = _Body(now + valid_s, pieces)
             return kept.pieces
 
-    async def _view(self) -> StatusView:
+    async def look(self) -> tuple[FleetStatus | None, str | None]:
+        """Return the fleet by its tables, and why these could not be read or what is shown may be old."""
         fleet = await self._look()
+        return fleet, self._trouble or (SILENCE if self._sight.is_throttled else None)
+
+    async def _view(self) -> StatusView:
+        fleet, trouble = await self.look()
         moment = Moment(
             at=self.instant(),
             mode=self.mode,
             why_not_alive=self.why_not_alive(),
             why_not_ready=self.why_not_ready(),
-            trouble=self._trouble or (SILENCE if self._sight.is_throttled else None),
+            trouble=trouble,
             lag_max_s=self._parts.reader.lag_max_s,
             spark=self._parts.spark_sessions(),
             events=(fleet and fleet.events) or tuple(self._parts.own_events()),

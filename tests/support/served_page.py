@@ -91,6 +91,8 @@ class ServedPage:
             return text_answer(500, "this answer failed")
         reports = [WorkerReport(worker, NOW_S - 5, mld={"version": "0.2.0"}) for worker in WORKERS]
         fleet = fleet_status(self.rows, reports, LockRow("w-1", 120.0, "version"), NOW_S, ViewRules(10.0))
-        moment = Moment(Instant(1000.0, NOW_S + self.read_s_ago), mode="CLIENT_VERSION_3X", spark=self.spark, events=self.events)
+        moment = Moment(
+            Instant(1000.0, NOW_S + self.read_s_ago), mode="CLIENT_VERSION_3X", spark=self.spark, events=self.events
+        )
         view = StatusView(self.identity, self.metrics, fleet, self.history, moment)
         return HttpAnswer(200, JSON, finish(encoded(view, zipped=False)))

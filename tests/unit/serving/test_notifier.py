@@ -1,0 +1,384 @@
+"""When alerts are posted and when not, in virtual time; and how, to real HTTP servers on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from random import Random
+from typing import Any
+
+import pytest
+
+from mld.aws.host import HostReadError, Poster
+from mld.aws.table_calls import TableCalls
+from mld.core.clock import Clock
+from mld.leases.lease import Lease, ShardStatus
+from mld.metrics.registry import Identity
+from mld.operating.events import KEY, EventsTable, alerts_in
+from mld.operating.fleet_status import FleetStatus
+from mld.properties.redaction import Scrubber
+from mld.serving.notifier import (
+    ATTEMPTS_MAX,
+    HOLD_S,
+    LOOK_PERIOD_S,
+    PAUSE_HOLD_S,
+    POSTS_MAX,
+    SUBJECTS_MAX,
+    Alert,
+    AlertBook,
+    Notifier,
+    Post,
+    alerts_of,
+    document,
+)
+from tests.twins.dynamo import MemoryDynamo
+from tests.twins.streams import VirtualClock
+from tests.unit.operating.test_fleet_status import LEFT, NOW_S, lease, view
+from tests.virtual_time import virtual
+
+ME = Identity("clicks", "clicks-stream", "w-1", "0.2.0")
+FAILING = lease(status=ShardStatus("failing", NOW_S, 0, why="at 12:00: KeyError, password=hunter22"))
+TABLE = "app"
+TOKEN = "t0ken-in-a-path"
+
+
+# --- which, pure ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "kinds"),
+    [
+        pytest.param(lease(), set(), id="well"),
+        pytest.param(FAILING, {"failing"}, id="failing"),
+        pytest.param(lease(owner=None), {"stopped"}, id="nobody's"),
+        pytest.param(lease(status=ShardStatus("idle", NOW_S - 100, 0)), {"unknown"}, id="silent"),
+        pytest.param(lease(status=None), set(), id="a worker of Java, which never tells"),
+        pytest.param(lease(paused="by me"), {"paused"}, id="paused"),
+        pytest.param(lease(hash_range=LEFT), {"hole"}, id="a hole"),
+    ],
+)
+def test_alerts_are_the_judgements_of_the_page(row: Lease, kinds: set[str]) -> None:
+    assert {alert.kind for alert in alerts_of(view(row))} == kinds
+
+
+def test_a_row_that_cannot_be_read_is_an_alert() -> None:
+    assert {alert.id for alert in alerts_of(view(lease(), corrupt=[("shardId-9", "no counter")]))} == {
+        "corrupt shardId-9"
+    }
+
+
+def test_what_begins_together_is_one_post_and_so_is_what_ends_together() -> None:
+    book = AlertBook(())
+    found = {Alert("failing", f"shardId-{n}") for n in range(3)} | {Alert("parked", "shardId-9")}
+    assert book.due(found, 0.0) == []
+    posts = book.due(found, HOLD_S)
+    assert [(post.kind, post.begins, len(post.alerts)) for post in posts] == [("failing", True, 3), ("parked", True, 1)]
+    assert book.due(found, HOLD_S + 1) == posts, "until they are posted"
+    for post in posts:
+        book.note(post)
+    assert book.due(found, HOLD_S + 2) == []
+    assert book.due(set(), HOLD_S + 60) == []
+    ended = book.due(set(), 2 * HOLD_S + 60)
+    assert [(post.kind, post.begins, len(post.alerts)) for post in ended] == [
+        ("failing", False, 3),
+        ("parked", False, 1),
+    ]
+
+
+def test_what_comes_and_goes_within_two_looks_is_not_posted() -> None:
+    book, flicker = AlertBook(()), {Alert("stopped", "shardId-0")}
+    for look in range(20):
+        assert book.due(flicker if look % 2 else (), look * LOOK_PERIOD_S) == []
+
+
+def test_a_pause_is_somebodys_wish_for_four_hours() -> None:
+    book, paused = AlertBook(()), {Alert("paused", "shardId-0")}
+    book.due(paused, 0.0)
+    assert book.due(paused, PAUSE_HOLD_S - 1) == []
+    assert len(book.due(paused, PAUSE_HOLD_S)) == 1
+
+
+def test_a_post_has_no_secret_and_names_some_of_many() -> None:
+    alerts = tuple(Alert("failing", f"shardId-{n:03}", "w-2", "KeyError, password=hunter22") for n in range(300))
+    told = document(Post("failing", True, alerts), ME, NOW_S, Scrubber())
+    assert (told["count"], len(told["subjects"]), told["status"]) == (300, SUBJECTS_MAX, "begun")
+    assert told["text"].startswith("clicks: failing (300): shardId-000, ")
+    assert told["at"] == "2025-11-20T18:00:00Z"
+    assert "hunter22" not in json.dumps(told)
+
+
+# --- when, in virtual time --------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Stage:
+    """A notifier over a fleet that the test changes; `posts` are what came through."""
+
+    clock: Clock
+    rows: tuple[Lease, ...] = (FAILING,)
+    speaks: bool = True
+    trouble: str | None = None
+    fails: bool = False
+    posts: list[dict[str, Any]] = field(default_factory=list)
+    tried: int = 0
+
+    def __post_init__(self) -> None:
+        self.dynamo = MemoryDynamo(self.clock)
+        calls = TableCalls(self.dynamo.client("w-1"), TABLE, 10.0)
+        self.table = EventsTable(calls, self.clock, Random(1))
+
+    async def with_row(self, alerts: frozenset[str] = frozenset()) -> Stage:
+        """The table has the row of events, with these alerts."""
+        key = [{"AttributeName": "leaseKey", "KeyType": "HASH"}]
+        kinds = [{"AttributeName": "leaseKey", "AttributeType": "S"}]
+        request = {
+            "TableName": TABLE,
+            "KeySchema": key,
+            "AttributeDefinitions": kinds,
+            "BillingMode": "PAY_PER_REQUEST",
+        }
+        await self.dynamo.call("CreateTable", request)
+        self.dynamo.finish_indexes(TABLE)
+        self.dynamo.put_row(TABLE, {"leaseKey": {"S": KEY}, "entityType": {"S": "LEADER"}})
+        await self.table.set_alerts(alerts)
+        return self
+
+    def raised(self) -> frozenset[str]:
+        return alerts_in(self.dynamo.row(TABLE, KEY))
+
+    async def look(self) -> tuple[FleetStatus | None, str | None]:
+        return replace(view(*self.rows), alerts=self.raised()), self.trouble
+
+    async def post(self, told: Mapping[str, Any]) -> None:
+        self.tried += 1
+        if self.fails:
+            raise HostReadError("HTTP status 500")
+        self.posts.append(dict(told))
+
+    def start(self) -> asyncio.Task[None]:
+        notifier = Notifier(self.post, self.look, lambda: self.speaks, self.table, self.clock, ME, Scrubber())
+        return asyncio.create_task(notifier.run())
+
+    def told(self) -> list[tuple[str, str]]:
+        return [(one["alert"], one["status"]) for one in self.posts]
+
+
+async def until_s(seconds: float) -> None:
+    await asyncio.sleep(seconds - asyncio.get_running_loop().time())
+
+
+@virtual
+async def test_a_shard_that_fails_for_two_looks_is_posted_once_and_so_is_its_end() -> None:
+    stage = await Stage(VirtualClock()).with_row()
+    running = stage.start()
+    await until_s(LOOK_PERIOD_S + 1)
+    assert stage.posts == []
+    await until_s(3600)
+    assert stage.told() == [("failing", "begun")]
+    assert stage.raised() == {f"failing {FAILING.key}"}
+    stage.rows = (lease(),)
+    await until_s(7200)
+    assert stage.told() == [("failing", "begun"), ("failing", "ended")]
+    assert stage.raised() == frozenset()
+    running.cancel()
+
+
+@virtual
+async def test_the_next_one_to_speak_posts_nothing_twice_and_no_end_is_lost() -> None:
+    first = await Stage(VirtualClock()).with_row()
+    running = first.start()
+    await until_s(600)
+    running.cancel()  # as in a deploy, which also repairs the processor
+    second = await Stage(VirtualClock(), rows=(lease(),)).with_row(first.raised())
+    running = second.start()
+    await until_s(1200)
+    assert second.told() == [("failing", "ended")]
+    running.cancel()
+    third = await Stage(VirtualClock()).with_row(first.raised())
+    running = third.start()
+    await until_s(2400)
+    assert third.told() == [], "it still fails, and that was posted"
+    running.cancel()
+
+
+@virtual
+async def test_who_does_not_speak_does_not_look() -> None:
+    stage = await Stage(VirtualClock(), speaks=False).with_row()
+    running = stage.start()
+    stage.look = None  # type: ignore[assignment, method-assign]
+    await until_s(600)
+    assert stage.posts == []
+    running.cancel()
+
+
+@virtual
+async def test_while_the_table_cannot_be_read_nothing_else_begins_or_ends() -> None:
+    stage = await Stage(VirtualClock()).with_row()
+    running = stage.start()
+    await until_s(600)
+    stage.trouble, stage.rows = "the tables cannot be read: no", (lease(owner=None),)
+    await until_s(1200)
+    assert stage.told() == [("failing", "begun"), ("table", "begun")]
+    stage.trouble, stage.rows = None, (FAILING,)
+    await until_s(1800)
+    assert stage.told()[2:] == [("table", "ended")]
+    running.cancel()
+
+
+@virtual
+async def test_a_webhook_that_fails_is_asked_a_few_times_a_minute_and_gets_it_later() -> None:
+    stage = await Stage(VirtualClock(), fails=True, rows=(FAILING, lease("shardId-1", owner=None))).with_row()
+    running = stage.start()
+    await until_s(1200)
+    assert stage.posts == []
+    assert stage.tried <= ATTEMPTS_MAX * (1200 / LOOK_PERIOD_S), "the second alert waits for the first"
+    stage.fails = False
+    await until_s(1500)
+    assert stage.told() == [("failing", "begun"), ("stopped", "begun")]
+    running.cancel()
+
+
+@virtual
+async def test_there_are_ten_posts_a_minute_at_most() -> None:
+    stage = await Stage(VirtualClock()).with_row()
+    running = stage.start()
+    kinds = [Alert(f"kind{number:02}", "x") for number in range(25)]
+    book = AlertBook(())
+    book.due(kinds, -HOLD_S)
+    notifier = Notifier(stage.post, stage.look, lambda: True, stage.table, stage.clock, ME, Scrubber())
+    await notifier._tell(book, kinds)
+    assert len(stage.posts) == POSTS_MAX
+    running.cancel()
+
+
+# --- how, to real servers ---------------------------------------------------------------------------------------------
+
+
+class Webhook(ThreadingHTTPServer):
+    """Takes posts; `status` is what it answers, None: nothing, ever."""
+
+    daemon_threads = True
+
+    def __init__(self, status: int | None = 200) -> None:
+        super().__init__(("127.0.0.1", 0), _Hook)
+        self.status = status
+        self.bodies: list[Any] = []
+        self.let_go = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/{TOKEN}?key={TOKEN}"
+
+
+class _Hook(BaseHTTPRequestHandler):
+    server: Webhook
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.server.status is None:
+            self.server.let_go.wait()
+            return
+        assert self.headers["Content-Type"] == "application/json"
+        self.server.bodies.append(json.loads(body))
+        self.send_response(self.server.status)
+        self.send_header("Location", "http://127.0.0.1:1/elsewhere")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+@contextmanager
+def webhook(status: int | None = 200) -> Iterator[Webhook]:
+    with Webhook(status) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.let_go.set()
+            server.shutdown()
+
+
+async def failure_of(url: str, timeout_s: float = 20.0) -> str:
+    poster = Poster(url, timeout_s)
+    try:
+        with pytest.raises(HostReadError) as caught:
+            await poster.post({"text": "x"})
+    finally:
+        poster.close()
+    assert TOKEN not in str(caught.value)
+    return str(caught.value)
+
+
+async def test_a_real_server_gets_the_document() -> None:
+    with webhook() as server:
+        poster = Poster(server.url, 20.0)
+        await poster.post({"text": "ü", "count": 1})
+        poster.close()
+        assert server.bodies == [{"text": "ü", "count": 1}]
+
+
+@pytest.mark.parametrize("status", [500, 404, 302, 307])
+async def test_any_answer_but_success_is_a_failure_and_no_redirect_is_followed(status: int) -> None:
+    with webhook(status) as server:
+        assert await failure_of(server.url) == f"HTTP status {status}"
+        assert len(server.bodies) == 1
+
+
+async def test_a_server_that_hangs_costs_the_time_out_and_nobody_waits_for_it() -> None:
+    with webhook(None) as server:
+        assert await failure_of(server.url, 0.3) == "no answer within 0.3 s"
+
+
+async def test_a_server_that_is_away_is_a_failure_in_words() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        words = await failure_of(f"http://127.0.0.1:{taken.getsockname()[1]}/{TOKEN}")
+    assert words.startswith("ConnectionRefusedError")
+
+
+class Hurried(VirtualClock):
+    """Time that passes as fast as whoever sleeps asks for, over a loop with real sockets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.passed_s
+
+    async def sleep(self, seconds: float) -> None:
+        self.passed_s += seconds
+        await asyncio.sleep(0.001)
+
+
+async def test_alerts_reach_a_real_server_once_it_answers_and_the_log_never_names_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with webhook(500) as server:
+        stage = await Stage(Hurried()).with_row()
+        poster = Poster(server.url, 20.0)
+        stage.post = poster.post  # type: ignore[method-assign]
+        running = stage.start()
+        async with asyncio.timeout(60):
+            while not [one for one in caplog.records if "not posted" in one.message]:
+                await asyncio.sleep(0.01)
+            server.status = 204
+            while [one["status"] for one in server.bodies].count("begun") <= ATTEMPTS_MAX:
+                await asyncio.sleep(0.01)
+            stage.rows = (lease(),)
+            while server.bodies[-1]["status"] != "ended":
+                await asyncio.sleep(0.01)
+        running.cancel()
+        poster.close()
+    assert {one["alert"] for one in server.bodies} == {"failing"}
+    assert TOKEN not in caplog.text
