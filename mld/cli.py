@@ -46,7 +46,7 @@ _ELSEWHERE = {
     ),
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "systemd-unit", "table"),
     "mld.operating.here": ("log-level", "status", "tap"),
-    "mld.operating.looking": ("doctor", "events", "lag", "leases", "peek", "replay", "workers"),
+    "mld.operating.looking": ("apps", "doctor", "events", "lag", "leases", "peek", "replay", "workers"),
 }
 """Commands that other modules define, which are imported for them only."""
 _REMOVED = {

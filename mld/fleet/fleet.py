@@ -435,6 +435,7 @@ class Fleet:
             worker_id=self.worker_id,
             version=mld.__version__,
             settings=self.settings.fleet,
+            stream=self.settings.stream_name,
             on_own_row=self._on_own_row,
             ends=self._membership.ends,
             metrics=self.metrics,

@@ -82,6 +82,30 @@ def view_rules(settings: Settings, lag_max_s: float = LAG_MAX_S) -> ViewRules:
     )
 
 
+def status_steps(
+    scan: TableScan,
+    now_s: float,
+    rules: ViewRules,
+    more_reports: Iterable[WorkerReport] = (),
+    legacy_lock: SeenLock = None,
+) -> Steps[FleetStatus]:
+    """Return the fleet as a scan shows it."""
+    found = parse_rows(scan.others, LEASE_TABLE_KEY)
+    lock = parse_lock(_row(scan.others, LEASE_TABLE_KEY, LOCK_KEY))
+    status = yield from fleet_status_steps(
+        scan.leases,
+        (*found.reports, *more_reports),
+        lock if lock is not None else legacy_lock,
+        now_s,
+        rules,
+        corrupt=scan.corrupt,
+        by_heartbeat=reported_by_heartbeats(scan.leases, found.reports),
+        labels=_labels(scan),
+    )
+    row = _row(scan.others, LEASE_TABLE_KEY, events.KEY)
+    return replace(status, events=events.events_in(row), alerts=events.alerts_in(row))
+
+
 class FleetReader:
     """Looks at a fleet's tables: one scan, and where the fleet still has its legacy tables, these as well."""
 
@@ -150,30 +174,7 @@ class FleetReader:
             name = self.settings.lease_table.name
             raise TableError(f"table {name} is no lease table: it has rows without the attribute {LEASE_TABLE_KEY}")
         rules = replace(self._rules, is_throttled=is_throttled)
-        return await in_turns(self.status_of(scan, reports, lock, rules))
-
-    def status_of(
-        self,
-        scan: TableScan,
-        more_reports: Iterable[WorkerReport] = (),
-        legacy_lock: SeenLock = None,
-        rules: ViewRules | None = None,
-    ) -> Steps[FleetStatus]:
-        """Return the fleet as a scan shows it."""
-        found = parse_rows(scan.others, LEASE_TABLE_KEY)
-        lock = parse_lock(_row(scan.others, LEASE_TABLE_KEY, LOCK_KEY))
-        status = yield from fleet_status_steps(
-            scan.leases,
-            (*found.reports, *more_reports),
-            lock if lock is not None else legacy_lock,
-            self.clock.wall(),
-            rules or self._rules,
-            corrupt=scan.corrupt,
-            by_heartbeat=reported_by_heartbeats(scan.leases, found.reports),
-            labels=_labels(scan),
-        )
-        row = _row(scan.others, LEASE_TABLE_KEY, events.KEY)
-        return replace(status, events=events.events_in(row), alerts=events.alerts_in(row))
+        return await in_turns(status_steps(scan, self.clock.wall(), rules, reports, lock))
 
     async def _legacy(self) -> tuple[tuple[WorkerReport, ...], SeenLock]:
         reports, lock = await asyncio.gather(self._legacy_reports(), self._legacy_lock())

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mld.core.errors import MldError
-from mld.core.terminal import EXIT_FAILURE, EXIT_OK, Duration, say
+from mld.core.terminal import EXIT_FAILURE, EXIT_OK, FILE_VARIABLE, Duration, properties_file, say, settings_of
 from mld.operating.options import Asked, PointType, asks, finish, output_option, with_remedy
 from mld.operating.points import LATEST_POINT, TRIM_HORIZON_POINT, Point, PointKind
 from mld.properties.redaction import printable
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from mld.operating.naming import ChosenShard
 
 RECORDS_SHOWN = 10
+NO_FILE = ("executableName=-", "applicationName=-", "streamName=-", "AwsCredentialsProvider=DefaultCredentialsProvider")
+"""Stand for a properties file where none is needed."""
 
 
 # --- a fleet ----------------------------------------------------------------------------------------------------------
@@ -205,6 +208,35 @@ def _look(
             return EXIT_OK if is_met(status) else EXIT_FAILURE
 
     finish(looking, is_open_ended=watch)
+
+
+@click.command()
+@properties_file
+@click.option("--region", metavar="NAME", help="Another region than that of the file, or of the environment.")
+@_output
+def apps(
+    argument_file: str | None, option_file: str | None, overrides: Sequence[str], region: str | None, output: str
+) -> None:
+    """Show the applications of an account and region: streams, workers, shards, lag.
+
+    Found by what their lease tables look like, whoever made them; the first 500 rows of each are read. The file is for
+    region, credentials and endpoint; without one they are those of the environment.
+    """
+    file = option_file or argument_file or os.environ.get(FILE_VARIABLE)
+    wanted = (*(() if file else NO_FILE), *overrides, *([f"regionName={region}"] if region else []))
+    settings = settings_of(file or os.devnull, wanted)
+
+    async def looking() -> int:
+        from mld.core.clock import LoopClock
+        from mld.operating.apps import account_value, apps_listing, look_at_account
+        from mld.operating.fleet_reader import dynamo_of
+
+        async with dynamo_of(settings) as service:
+            account = await look_at_account(service, LoopClock())
+        FORMATS[output](apps_listing(account), account_value(account), False)
+        return EXIT_OK
+
+    finish(looking)
 
 
 # --- a stream, and what a daemon needs --------------------------------------------------------------------------------

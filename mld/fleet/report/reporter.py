@@ -62,6 +62,7 @@ class Reporter:
     worker_id: str
     version: str
     settings: FleetSettings
+    stream: str = ""
     activity: Activity = Activity.REPORTING
     on_own_row: Callable[[WorkerReport], None] = lambda _: None
     ends: Collection[tuple[str, float]] = ()
@@ -205,7 +206,9 @@ class Reporter:
             if self._closed:
                 return False
             now_s, ends = self.clock.wall(), tuple(self.ends)
-            report = reports.own_report(self.worker_id, rings, now_s, self.version, ends, leaving=self._leaving)
+            report = reports.own_report(
+                self.worker_id, rings, now_s, self.version, ends, leaving=self._leaving, stream=self.stream
+            )
             self._sent_at_s = max(report.updated_at_s or 0, self._sent_at_s or 0)
             try:
                 with self._counts.all.timed(self.clock.monotonic):

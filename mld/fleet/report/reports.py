@@ -3,7 +3,7 @@
 Rules: coordination#worker-report-row, coordination#report-rhythm, coordination#report-judgement. A leader judges with
 its own settings and its own wall clock. Reading is tolerant row by row, writing is strict. An mld worker's row has
 attributes of ours, `mldVersion`, `mldHeartbeat` and `mldShards` (`heartbeats`), `mldDrain` if an operator drains
-it, and `mldLeaving` while it stops.
+it, and `mldLeaving` while it stops, and `mldStream`.
 
 One rule differs from Java: samples `{}` with ranges make a default worker here, where Java takes it for the least
 loaded worker of all. A worker that measures nothing is judged by the throughput of its leases, whatever ranges it
@@ -20,7 +20,7 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
 from mld.fleet.values import REPORTS_TABLE_KEY, SUPPORT_CODE, EntityType, WorkerReport
-from mld.leases.rows import OwnAttribute, Row, binary, some_text
+from mld.leases.rows import OwnAttribute, Row, binary, some_text, words
 from mld.properties.settings import FleetSettings
 
 ENTITY_TYPE = "entityType"
@@ -36,6 +36,9 @@ DRAIN = "mldDrain"
 """An operator's words, while the worker is to have no leases. Its own reports leave the attribute alone."""
 LEAVING = "mldLeaving"
 """Since when the worker stops, in epoch seconds. Its next process takes it off with its first report."""
+STREAM = "mldStream"
+"""For people: the name of the only stream, which no lease tells; absent if the application reads several."""
+STREAM_CHARACTERS_MAX = 128  # Kinesis's
 ENDS = "mldEnds"
 """For people: the workers that this one has found dead lately and whose leases it took, as JSON."""
 ENDS_MAX = 5
@@ -45,6 +48,7 @@ OWN_MEMBERS = {
     "heartbeat": OwnAttribute(HEARTBEAT, "S", some_text(), "00c0ffee00c0ffee.7"),
     "drain": OwnAttribute(DRAIN, "S", some_text(), "by ops"),
     "leaving": OwnAttribute(LEAVING, "S", some_text(), "1763661600"),
+    "stream": OwnAttribute(STREAM, "S", words(STREAM_CHARACTERS_MAX), "clicks"),
 }
 """Member of `WorkerReport.mld` -> attribute."""
 _SHARDS = OwnAttribute(SHARDS, "B", binary, bytes(14))
@@ -170,7 +174,7 @@ def attributes(report: WorkerReport) -> dict[str, dict[str, Any]]:
         SUPPORT: {"N": str(report.support_code)},
         SUPPORT_AT: {"N": str(report.support_at_s)},
     }
-    told = {name: value for name, value in report.mld.items() if name in ("version", "leaving")}
+    told = {name: value for name, value in report.mld.items() if name in ("version", "leaving", "stream")}
     written |= {OWN_MEMBERS[name].name: {"S": value} for name, value in told.items()}
     return written | ({ENDS: {"S": _ends_text(report.ends)}} if report.ends else {})
 
@@ -183,6 +187,7 @@ def own_report(
     ends: Sequence[tuple[str, float]] = (),
     *,
     leaving: bool = False,
+    stream: str = "",
 ) -> WorkerReport:
     """Return what a worker says of itself at wall time `now_s`.
 
@@ -197,7 +202,11 @@ def own_report(
         ranges=dict.fromkeys(samples, (RANGE_PERCENT,)),
         support_code=SUPPORT_CODE,
         support_at_s=int(now_s),
-        mld={"version": version, **({"leaving": str(int(now_s))} if leaving else {})},
+        mld={
+            "version": version,
+            **({"leaving": str(int(now_s))} if leaving else {}),
+            **({"stream": stream} if stream else {}),
+        },
         ends={worker: int(at_s) for worker, at_s in ends},
     )
 
