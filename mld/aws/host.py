@@ -85,7 +85,7 @@ class Poster:
         self._threads = Workers(threads_max=POSTING_THREADS_MAX, name="notify")
 
     async def post(self, document: Mapping[str, Any]) -> None:
-        """Post it. Raises HostReadError if the answer is none of success, or does not come in time."""
+        """Send it. Raises HostReadError if the answer is none of success, or does not come in time."""
         body = json.dumps(document).encode()
         try:
             async with asyncio.timeout(self._timeout_s):

@@ -453,7 +453,7 @@ class ShardConsumer:
         log.error(
             "child failed: %s (%s)", error, ended, extra=self._about("child_failed", failures=self._failures.count)
         )
-        what = f"{self._failures.count} in a row without a checkpoint: {in_words(error, words)}"
+        what = f"failure {self._failures.count} since the last checkpoint: {in_words(error, words)}"
         self._parts.metrics.events.note(EventKind.FAILED, what, shard=self.key, lines=words)
         if words:
             tail = "\n".join(list(words)[-LAST_WORDS_LOGGED:])

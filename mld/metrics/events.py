@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -71,12 +71,14 @@ class EventBuffer:
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque(maxlen=BUFFERED_MAX)
+        self.wall: Callable[[], float] = lambda: 0.0
+        """Tells the time; whoever takes the events sets it."""
 
     def note(
         self, kind: EventKind, text: str = "", *, shard: str = "", worker: str = "", lines: Sequence[str] = ()
     ) -> None:
-        """Take note of an event; whoever takes it gives it a time."""
-        self._events.append(Event(kind, text, shard, worker, lines=tuple(lines)[-LINES_MAX:]))
+        """Take note of an event."""
+        self._events.append(Event(kind, text, shard, worker, int(self.wall()), tuple(lines)[-LINES_MAX:]))
 
     def take(self) -> tuple[Event, ...]:
         """Return what was noted since the last call."""
@@ -121,7 +123,7 @@ def merged(there: Sequence[Event], new: Iterable[Event], now_s: float) -> tuple[
 
 def _without_old_lines(events: list[Event], kept: int) -> list[Event]:
     with_lines = [at for at, one in enumerate(events) if one.lines]
-    for number in with_lines[: len(with_lines) - kept]:
+    for number in with_lines[: max(0, len(with_lines) - kept)]:
         events[number] = replace(events[number], lines=())
     return events
 

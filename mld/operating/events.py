@@ -132,6 +132,7 @@ class EventRecorder:
     may_write: Callable[[], bool]
 
     def __post_init__(self) -> None:
+        self.buffer.wall = self.clock.wall
         self.recent: tuple[Event, ...] = ()
         """What this worker has noted lately, written or not."""
 
@@ -155,7 +156,7 @@ class EventRecorder:
             log.info("events not written: %s", failure, extra={"action": "events_lost", "count": len(new)})
 
     def _fit(self, event: Event) -> Event:
-        return fit(replace(event, at_s=int(self.clock.wall()), worker=event.worker or self.worker_id), self.scrub)
+        return fit(replace(event, worker=event.worker or self.worker_id), self.scrub)
 
 
 def fit(event: Event, scrub: Scrubber) -> Event:
@@ -175,7 +176,7 @@ def fit(event: Event, scrub: Scrubber) -> Event:
 
 @asynccontextmanager
 async def recording(recorder: EventRecorder, initialized: asyncio.Event, end: Callable[[], str]) -> AsyncIterator[None]:
-    """Record the events of a worker, its start and its end among them; `end` says how it ended."""
+    """Write the events of a worker, its start and its end among them; `end` says how it ended."""
 
     async def run() -> None:
         await initialized.wait()

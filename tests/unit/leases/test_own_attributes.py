@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from mld.leases.rows import OwnAttribute, integer, some_text
+from mld.operating import events
 from mld.tracking import stream_list
 from tests.support.declared import own_attributes
 from tests.support.servers import ROOT
 
 NESTED = "[" * 100_000
-ROW_KEYS = {stream_list.KEY}
+ROW_KEYS = {stream_list.KEY, events.KEY}
 DAMAGE: tuple[dict[str, Any], ...] = (
     {},
     {"NULL": True},

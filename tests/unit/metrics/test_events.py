@@ -93,6 +93,11 @@ def test_a_row_has_four_write_units_at_most_whatever_is_in_it() -> None:
     assert unpack(packed)[-1] == events[-1], "the newest is never left out, nor are its lines"
 
 
+def test_few_lines_all_stay() -> None:
+    events = merged((), [failed(number, shard=f"s-{number}", lines=("a", "b")) for number in range(3)], NOW_S)
+    assert [one.lines for one in unpack(pack(events))] == [("a", "b")] * 3
+
+
 def test_lines_give_way_before_events_do() -> None:
     rng = random.Random(2)
     lines = tuple("".join(chr(rng.randrange(32, 127)) for _ in range(60)) for _ in range(LINES_MAX))
