@@ -17,6 +17,8 @@ import pytest
 
 from mld.cli import commands
 from mld.leases import rows
+from mld.metrics.events import Event, EventKind, pack
+from mld.operating.events import KEY as EVENTS
 from tests.acceptance.commands import COMMAND_TIMEOUT_S, MLD
 from tests.fuzz.rows import LIST, LOCK, REPORT, STATE
 from tests.integration.world import ENVIRONMENT, SHORT_LEASE, World
@@ -32,11 +34,13 @@ OURS = {one.name: {one.kind: one.example} for one in own_attributes() if one.nam
 KEPT = ("entityType", rows.CHECKPOINT, rows.CHECKPOINT_SUB, rows.HASH_START, rows.HASH_END)
 NO_TABLE = {"alerts", "check", "conformance", "dashboard", "iam-policy", "local", "quickstart", "systemd-unit", "table"}
 """These read no table."""
-SHOWING = {"lag", "leases", "run", "workers"}
+SHOWING = {"apps", "events", "lag", "leases", "run", "workers"}
 """These name rows, so that there is something to escape."""
 WORDS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "apps": ((), ("--region", "us-east-1"), ("-o", "json")),
     "doctor": ((), ("-o", "json")),
     "drain": ((WORKER,), (WORKER, "--execute"), (WORKER, "--undo"), ("nobody",)),
+    "events": ((), ("--worker", WORKER), ("--since", "1h", "-o", "json")),
     "export": ((), ("--to", "out.jsonl")),
     "lag": ((), ("--probe",), ("-o", "json"), ("--stream", HOSTILE)),
     "leases": ((), ("--all",), ("--by", "stream"), ("-o", "json"), ("--stream", HOSTILE)),
@@ -91,6 +95,8 @@ def readable(lease: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {**_hostile({**REPORT, **OURS}, "entityType"), rows.KEY: {"S": WORKER}, "lut": {"N": str(int(time.time()))}}
     yield _hostile(LOCK, "entityType", rows.KEY, "leaseDuration", "isReleased")
     yield _hostile(STATE, "entityType", rows.KEY, "cv")
+    event = Event(EventKind.FAILED, HOSTILE, HOSTILE, WORKER, int(time.time()), (HOSTILE,))
+    yield {rows.KEY: {"S": EVENTS}, "entityType": {"S": "LEADER"}, "events": {"B": pack((event,))}}
     label = [{"stream": "1:a:9", "label": HOSTILE, "arn": "", "former_since_s": 1}]
     yield {**LIST, "streams": {"S": json.dumps(label)}}
 
