@@ -25,6 +25,7 @@ OF_A_LEASE = {
     "entityType",
     "mldBehindAt",
     "mldBehindMs",
+    "mldTrend",
     "mldDelivered",
     "mldState",
 }
