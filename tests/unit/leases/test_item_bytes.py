@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.leases.rows import item_bytes, room_for
+from mld.core.positions import Position
+from mld.core.streams import HASH_KEY_MAX, HashRange
+from mld.leases.lease import Lease, ShardStatus
+from mld.leases.rows import WRITE_UNIT_BYTES, item_bytes, new_row, room_for, status_values
+from mld.metrics.shard import TREND_STEPS
 from tests.twins import dynamo_prices
 
 NUMBERS = st.integers(-(10**30), 10**30).map(str) | st.decimals(0, 100, places=6).map(str)
@@ -54,3 +58,16 @@ def test_the_room_ends_with_the_unit(other: int, room: int) -> None:
     item = {"": {"B": bytes(other)}, "mldShards": {"B": bytes(500)}}
     expected = 0 if other == 0 else room  # an item without anything costs nothing yet
     assert room_for(item, "mldShards", 0) == expected
+
+
+def test_a_row_with_all_that_it_tells_people_is_one_write_unit() -> None:
+    lease = Lease(
+        "shardId-000000000000",
+        Position("4" * 56),
+        owner=f"ip-10-0-0-123.eu-central-1.compute.internal:{'5f0c9a2e' * 4}",
+        hash_range=HashRange(HASH_KEY_MAX - 10, HASH_KEY_MAX),
+        parents=frozenset({"shardId-000000000001", "shardId-000000000002"}),
+        throughput_kbps=1234.567891,
+    )
+    told = ShardStatus("unreadable", 1_763_661_600, 123_456_789, lease.checkpoint, "x" * 200, "A" * TREND_STEPS)
+    assert item_bytes({**new_row(lease), **status_values(told)}) <= WRITE_UNIT_BYTES
