@@ -6,10 +6,8 @@ import ast
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("mld", "protocol", "properties", "processors")
@@ -237,18 +235,26 @@ def name_of(path: Path) -> str:
     return ".".join(parts if parts[0] == "mld" else ("mld", *parts)).removesuffix(".__init__")
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+@cache
+def imports(path: Path) -> list[str]:
     """Every module named in an import statement of the file, wherever it stands."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found = []
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             assert node.module is not None
-            yield node.module
+            found.append(node.module)
             for alias in node.names:
                 if (ROOT / Path(*node.module.split(".")) / f"{alias.name}.py").exists():
-                    yield f"{node.module}.{alias.name}"
+                    found.append(f"{node.module}.{alias.name}")
+    return found
 
 
 def room_of(module: str) -> str:
@@ -259,27 +265,28 @@ def test_every_room_of_mld_is_on_the_map():
     assert {room_of(name_of(path)) for path in modules()} - {"mld"} == set(ROOMS)
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_arrows_point_down(path):
-    module = name_of(path)
-    room = room_of(module)
-    for imported in imports(path):
-        target = room_of(imported)
-        if imported.partition(".")[0] not in TOP or target in ("mld", room):
-            continue
-        if room == "mld.processors" and module.startswith("mld.processors.spark"):
-            anything = module.startswith("mld.processors.spark.datasource")
-            assert anything or imported.startswith(SPARK_MAY_USE), f"{module} imports {imported}"
-        else:
-            assert target in ROOMS[room] | EVERYONE_MAY - MAY_NOT.get(room, set()), f"{module} imports {imported}"
+def test_arrows_point_down():
+    for path in modules():
+        module = name_of(path)
+        room = room_of(module)
+        for imported in imports(path):
+            target = room_of(imported)
+            if imported.partition(".")[0] not in TOP or target in ("mld", room):
+                continue
+            if room == "mld.processors" and module.startswith("mld.processors.spark"):
+                anything = module.startswith("mld.processors.spark.datasource")
+                assert anything or imported.startswith(SPARK_MAY_USE), f"{module} imports {imported}"
+            else:
+                assert target in ROOMS[room] | EVERYONE_MAY - MAY_NOT.get(room, set()), f"{module} imports {imported}"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "processors/spark").rglob("*.py")), ids=name_of)
-def test_arrows_between_the_rooms_of_spark(path):
-    room = spark_room_of(name_of(path))
-    assert room in SPARK_LEAVES or room in SPARK_ROOMS or room == "", f"{room} is not on the map"
-    targets = {spark_room_of(imported) for imported in imports(path) if imported.startswith("mld.processors.spark.")}
-    assert targets <= SPARK_LEAVES | SPARK_ROOMS.get(room, set()) | {room}, f"no arrow from {room} to {targets}"
+def test_arrows_between_the_rooms_of_spark():
+    for path in sorted((ROOT / "processors/spark").rglob("*.py")):
+        room = spark_room_of(name_of(path))
+        assert room in SPARK_LEAVES or room in SPARK_ROOMS or room == "", f"{room} is not on the map"
+        ours = [imported for imported in imports(path) if imported.startswith("mld.processors.spark.")]
+        targets = set(map(spark_room_of, ours))
+        assert targets <= SPARK_LEAVES | SPARK_ROOMS.get(room, set()) | {room}, f"no arrow from {room} to {targets}"
 
 
 def spark_room_of(module: str) -> str:
@@ -295,29 +302,28 @@ def test_every_sub_room_of_the_fleet_is_on_the_map_after_those_it_may_import():
         known.add(room)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "mld/fleet").rglob("*.py")), ids=name_of)
-def test_arrows_point_down_within_the_fleet(path):
-    room = [*name_of(path).split("."), "fleet"][2]
-    allowed = SUBROOMS.get(room, {*SUBROOMS, *FLEET_TOP[: FLEET_TOP.index(room)]} if room in FLEET_TOP else set())
-    for imported in imports(path):
-        target = imported.removeprefix("mld.fleet.").split(".")[0]
-        if imported.startswith("mld.fleet.") and target != room:
-            assert target in allowed, f"{name_of(path)} imports {imported}: no arrow from {room} to {target}"
+def test_arrows_point_down_within_the_fleet():
+    for path in sorted((ROOT / "mld/fleet").rglob("*.py")):
+        room = [*name_of(path).split("."), "fleet"][2]
+        allowed = SUBROOMS.get(room, {*SUBROOMS, *FLEET_TOP[: FLEET_TOP.index(room)]} if room in FLEET_TOP else set())
+        for imported in imports(path):
+            target = imported.removeprefix("mld.fleet.").split(".")[0]
+            if imported.startswith("mld.fleet.") and target != room:
+                assert target in allowed, f"{name_of(path)} imports {imported}: no arrow from {room} to {target}"
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_only_aws_imports_the_sdk(path):
-    sdk = {imported for imported in imports(path) if imported.split(".")[0] in {"boto3", "botocore", "aiohttp"}}
-    assert not sdk or name_of(path).startswith(("mld.aws", "mld.processors.samples")), f"{path} imports {sdk}"
+def test_only_aws_imports_the_sdk():
+    for path in modules():
+        sdk = {imported for imported in imports(path) if imported.split(".")[0] in {"boto3", "botocore", "aiohttp"}}
+        assert not sdk or name_of(path).startswith(("mld.aws", "mld.processors.samples")), f"{path} imports {sdk}"
 
 
-@pytest.mark.parametrize("file", PURE)
-def test_decisions_do_no_io(file):
-    impure = {imported for imported in imports(ROOT / file) if imported.split(".")[0] in IMPURE_MODULES}
-    assert not impure, f"{file} imports {impure}"
-    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-    awaits = [node for node in ast.walk(tree) if isinstance(node, ast.Await | ast.AsyncFunctionDef)]
-    assert not awaits, f"{file} awaits"
+def test_decisions_do_no_io():
+    for file in PURE:
+        impure = {imported for imported in imports(ROOT / file) if imported.split(".")[0] in IMPURE_MODULES}
+        assert not impure, f"{file} imports {impure}"
+        awaits = [node for node in nodes_of(ROOT / file) if isinstance(node, ast.Await | ast.AsyncFunctionDef)]
+        assert not awaits, f"{file} awaits"
 
 
 def test_importing_mld_imports_nothing_heavy():
@@ -336,12 +342,7 @@ def test_modules_stay_readable():
 
 
 def test_no_class_name_is_defined_twice():
-    names = Counter(
-        node.name
-        for path in modules()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef)
-    )
+    names = Counter(node.name for path in modules() for node in nodes_of(path) if isinstance(node, ast.ClassDef))
     assert [name for name, count in names.items() if count > 1] == []
 
 
