@@ -12,22 +12,27 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import accumulate, takewhile
 
+from mld.core.steps import Steps, at_once
 from mld.core.stream_ids import shard_of_key
 
 EVENTS_MAX = 200
 KEPT_S = 7 * 86_400.0
 PACKED_BYTES_MAX = 4_000
 """Of the row: four write units, and one read unit."""
+TOLD_CHARACTERS_MAX = 40_000
+"""Of the events that are packed: ten times what has room, so that packing takes a millisecond or two."""
+COMPRESSION_LEVEL = 3
 UNPACKED_BYTES_MAX = 256 * 1024
 """More than `EVENTS_MAX` events can have; what is longer was not packed here."""
 BUFFERED_MAX = 500
 """Events of one worker that wait for a write; a fleet that loses more in a few seconds has other needs."""
 TEXT_CHARACTERS_MAX = 200
-LINES_MAX = 20
-"""Last lines of a record processor that one event keeps: a trace."""
+LINES_MAX, LINES_CHARACTERS_MAX = 20, 1_500
+"""Last lines of a record processor that one event keeps: a trace, and not so much that it pushes out the others."""
 WITH_LINES_MAX = 5
-"""Events whose lines are kept, the newest; fewer if they leave no room for other events."""
+"""Events whose lines are kept, the newest; one if more leave no room for other events."""
 FAILURES_OF_SHARD_MAX = 2
 """The first and the last failure of a shard say all; those between would push out everything else."""
 MOVES_MAX = 3
@@ -103,22 +108,25 @@ def _sum_of(moves: Sequence[Event]) -> Event:
     return replace(moves[0], shard="", text=f"{len(moves)} shards{words}: {names}{more}")
 
 
-def merged(there: Sequence[Event], new: Iterable[Event], now_s: float) -> tuple[Event, ...]:
+def merged(there: Iterable[Event], new: Iterable[Event], now_s: float) -> tuple[Event, ...]:
     """Return the history with `new` events, the newest last.
 
     A move that was noted by both sides counts once, and of the failures of a shard the first and the last remain.
     """
-    found = [one for one in there if now_s - one.at_s <= KEPT_S]
-    for event in new:
-        alike = [one for one in found if one.kind is event.kind and one.shard == event.shard]
-        if event.kind is EventKind.MOVED and event.shard and alike and alike[-1].worker == event.worker:
-            if len(event.text) <= len(alike[-1].text):
+    kept: dict[int, Event] = {}
+    last: dict[tuple[EventKind, str], list[int]] = {}
+    for number, event in enumerate((*(one for one in there if now_s - one.at_s <= KEPT_S), *new)):
+        alike = last.setdefault((event.kind, event.shard), [])
+        if event.kind is EventKind.MOVED and event.shard and alike and kept[alike[-1]].worker == event.worker:
+            if len(event.text) <= len(kept[alike[-1]].text):
                 continue
-            found.remove(alike[-1])  # the old owner says more
+            del kept[alike.pop()]  # the old owner says more
         if event.kind is EventKind.FAILED and len(alike) >= FAILURES_OF_SHARD_MAX:
-            found.remove(alike[-1])
-        found.append(event)
-    return tuple(_without_old_lines(sorted(found, key=lambda one: one.at_s)[-EVENTS_MAX:], WITH_LINES_MAX))
+            del kept[alike.pop()]
+        kept[number] = event
+        alike.append(number)
+    found = sorted(kept.values(), key=lambda one: one.at_s)[-EVENTS_MAX:]
+    return tuple(_without_old_lines(found, WITH_LINES_MAX))
 
 
 def _without_old_lines(events: list[Event], kept: int) -> list[Event]:
@@ -128,19 +136,29 @@ def _without_old_lines(events: list[Event], kept: int) -> list[Event]:
     return events
 
 
-def pack(events: Sequence[Event]) -> bytes:
-    """Return the newest of the events in `PACKED_BYTES_MAX` bytes."""
-    kept, lines_max = list(events), WITH_LINES_MAX
+def pack_steps(events: Sequence[Event]) -> Steps[bytes]:
+    """Return the newest of the events in `PACKED_BYTES_MAX` bytes. The lines of all but the newest give way first."""
+    room = takewhile(lambda size: size <= TOLD_CHARACTERS_MAX, accumulate(_characters(one) for one in reversed(events)))
+    kept, lines_max = list(events[-max(1, sum(1 for _ in room)) :]), WITH_LINES_MAX
     while True:
-        told = [[one.at_s, one.kind.value, one.worker, one.shard, one.text, list(one.lines)] for one in kept]
-        packed = zlib.compress(json.dumps(told, separators=(",", ":")).encode())
+        told = [[one.at_s, one.kind.value, one.worker, one.shard, one.text, one.lines] for one in kept]
+        packed = zlib.compress(json.dumps(told, separators=(",", ":")).encode(), COMPRESSION_LEVEL)
         if len(packed) <= PACKED_BYTES_MAX:
             return packed
+        yield
         if lines_max > 1:
-            lines_max -= 1
+            lines_max = 1
             kept = _without_old_lines(kept, lines_max)
         else:
-            del kept[: max(1, len(kept) // 10)]
+            fitting = len(kept) * PACKED_BYTES_MAX // len(packed)
+            kept = kept[-max(1, min(fitting, len(kept) - 1)) :]
+
+
+def _characters(event: Event) -> int:
+    return len(event.text) + len(event.shard) + len(event.worker) + sum(map(len, event.lines))
+
+
+pack = at_once(pack_steps)
 
 
 def unpack(packed: bytes) -> tuple[Event, ...]:

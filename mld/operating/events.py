@@ -22,11 +22,13 @@ from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.core.clock import Clock
 from mld.core.error_boundary import kept_running, survived
 from mld.core.errors import TableUnavailableError
+from mld.core.turns import in_turns
 from mld.fleet.values import EntityType
 from mld.leases import rows
 from mld.leases.rows import OwnAttribute, Row
 from mld.metrics.events import (
     EVENTS_MAX,
+    LINES_CHARACTERS_MAX,
     TEXT_CHARACTERS_MAX,
     Event,
     EventBuffer,
@@ -34,6 +36,7 @@ from mld.metrics.events import (
     condensed,
     merged,
     pack,
+    pack_steps,
     unpack,
 )
 from mld.properties.redaction import Scrubber, printable
@@ -46,7 +49,7 @@ WRITE_PERIOD_S = 5.0
 ATTEMPTS_MAX = 4
 """Others write the same row; each attempt reads it again."""
 PAUSE_S_MAX = 0.5
-LAST_WRITE_S = 3.0
+LAST_WRITE_S = 1.0
 """What the end of a daemon waits for its last events."""
 ALERTS_MAX = 200
 
@@ -87,7 +90,7 @@ class EventsTable:
             row = await self.read()
             if row is None and not makes:
                 return False
-            packed = pack(merged(events_in(row), condensed(new), self._clock.wall()))
+            packed = await in_turns(pack_steps(merged(events_in(row), condensed(new), self._clock.wall())))
             values: dict[str, Any] = {":type": {"S": EntityType.LEADER.value}, ":new": {"B": packed}}
             condition = f"attribute_not_exists(#{_EVENTS.name})"
             if row is not None and _EVENTS.name in row:
@@ -165,12 +168,15 @@ def fit(event: Event, scrub: Scrubber) -> Event:
     def shown(text: str) -> str:
         return printable(scrub(text))[:TEXT_CHARACTERS_MAX]
 
+    lines = list(map(shown, event.lines))
+    while sum(map(len, lines)) > LINES_CHARACTERS_MAX:
+        del lines[0]
     return replace(
         event,
         text=shown(event.text),
         worker=event.worker[:TEXT_CHARACTERS_MAX],
         shard=event.shard[:TEXT_CHARACTERS_MAX],
-        lines=tuple(map(shown, event.lines)),
+        lines=tuple(lines),
     )
 
 
