@@ -36,7 +36,7 @@ WITH_LINES_MAX = 5
 FAILURES_OF_SHARD_MAX = 2
 """The first and the last failure of a shard say all; those between would push out everything else."""
 MOVES_MAX = 3
-"""Of one batch, from and to the same worker; more become one event."""
+"""From and to the same worker, in the seconds between two writes; more become one event."""
 NAMED_MAX = 10
 """Shards that such an event names."""
 NOBODY = "nobody"
@@ -72,10 +72,12 @@ class Event:
 
 
 class EventBuffer:
-    """Events of one worker that nobody has written yet."""
+    """Events of one worker that nobody has written yet. Of moves from and to the same worker it keeps the first few."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque(maxlen=BUFFERED_MAX)
+        self._moves: dict[tuple[str, str], tuple[list[Event], int]] = {}
+        """By the new owner and the text, with how many there were."""
         self.wall: Callable[[], float] = lambda: 0.0
         """Tells the time; whoever takes the events sets it."""
 
@@ -83,29 +85,28 @@ class EventBuffer:
         self, kind: EventKind, text: str = "", *, shard: str = "", worker: str = "", lines: Sequence[str] = ()
     ) -> None:
         """Take note of an event."""
-        self._events.append(Event(kind, text, shard, worker, int(self.wall()), tuple(lines)[-LINES_MAX:]))
+        event = Event(kind, text, shard, worker, int(self.wall()), tuple(lines)[-LINES_MAX:])
+        if kind is not EventKind.MOVED:
+            self._events.append(event)
+        elif (worker, text) in self._moves or len(self._moves) < BUFFERED_MAX:
+            first, count = self._moves.get((worker, text), ([], 0))
+            self._moves[worker, text] = [*first, event][:NAMED_MAX], count + 1
 
     def take(self) -> tuple[Event, ...]:
-        """Return what was noted since the last call."""
-        taken = tuple(self._events)
+        """Return what was noted since the last call, many moves as one event."""
+        moves = [one for first, count in self._moves.values() for one in _in_short(first, count)]
+        taken = (*moves, *self._events)
         self._events.clear()
+        self._moves.clear()
         return taken
 
 
-def condensed(events: Sequence[Event]) -> list[Event]:
-    """Return the events with many moves to and from the same worker as one."""
-    found: dict[tuple[str, ...], list[Event]] = {}
-    for number, one in enumerate(events):
-        about = (one.worker, one.text) if one.kind is EventKind.MOVED else (str(number),)
-        found.setdefault(about, []).append(one)
-    return [one for alike in found.values() for one in (alike if len(alike) <= MOVES_MAX else [_sum_of(alike)])]
-
-
-def _sum_of(moves: Sequence[Event]) -> Event:
-    names = ", ".join(shard_of_key(one.shard) for one in moves[:NAMED_MAX])
-    more = ", …" if len(moves) > NAMED_MAX else ""
-    words = f" {moves[0].text}" if moves[0].text else ""
-    return replace(moves[0], shard="", text=f"{len(moves)} shards{words}: {names}{more}")
+def _in_short(first: list[Event], count: int) -> list[Event]:
+    if count <= MOVES_MAX:
+        return first
+    names = ", ".join(shard_of_key(one.shard) for one in first) + (", …" if count > len(first) else "")
+    words = f" {first[0].text}" if first[0].text else ""
+    return [replace(first[0], shard="", text=f"{count} shards{words}: {names}")]
 
 
 def merged(there: Iterable[Event], new: Iterable[Event], now_s: float) -> tuple[Event, ...]:

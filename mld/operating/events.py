@@ -33,7 +33,6 @@ from mld.metrics.events import (
     Event,
     EventBuffer,
     EventKind,
-    condensed,
     merged,
     pack,
     pack_steps,
@@ -90,7 +89,7 @@ class EventsTable:
             row = await self.read()
             if row is None and not makes:
                 return False
-            packed = await in_turns(pack_steps(merged(events_in(row), condensed(new), self._clock.wall())))
+            packed = await in_turns(pack_steps(merged(events_in(row), new, self._clock.wall())))
             values: dict[str, Any] = {":type": {"S": EntityType.LEADER.value}, ":new": {"B": packed}}
             condition = f"attribute_not_exists(#{_EVENTS.name})"
             if row is not None and _EVENTS.name in row:
@@ -150,7 +149,7 @@ class EventRecorder:
         new = [self._fit(event) for event in self.buffer.take()]
         if not new:
             return
-        self.recent = merged(self.recent, condensed(new), self.clock.wall())[-EVENTS_MAX // 4 :]
+        self.recent = merged(self.recent, new, self.clock.wall())[-EVENTS_MAX // 4 :]
         try:
             if self.may_write() and not await self.table.append(new, makes=True):
                 log.info("events not written: others were faster", extra={"action": "events_lost", "count": len(new)})

@@ -20,7 +20,6 @@ from mld.metrics.events import (
     Event,
     EventBuffer,
     EventKind,
-    condensed,
     merged,
     pack,
     unpack,
@@ -60,15 +59,17 @@ def test_of_the_failures_of_a_shard_the_first_and_the_last_remain() -> None:
     assert len(found) == 4
 
 
-def test_many_moves_at_once_are_one_event_that_names_some() -> None:
-    few = [moved(f"shardId-{number}", "w-1") for number in range(3)]
-    many = [moved(f"1:s:9:shardId-{number:02}", "w-2", "from w-1") for number in range(40)]
-    one = condensed([*few, *many, failed(1)])
-    assert len(one) == 3 + 1 + 1
-    [sum_of_all] = [event for event in one if event.worker == "w-2"]
-    assert sum_of_all.shard == ""
-    assert sum_of_all.text.startswith("40 shards from w-1: shardId-00, shardId-01, ")
-    assert sum_of_all.text.endswith("shardId-09, …")
+def test_many_moves_at_once_are_one_event_that_counts_all_and_names_some() -> None:
+    buffer = EventBuffer()
+    for number in range(3):
+        buffer.note(EventKind.MOVED, shard=f"shardId-{number}")
+    for number in range(10_000):
+        buffer.note(EventKind.MOVED, "from w-1", shard=f"1:s:9:shardId-{number:04}", worker="w-2")
+    buffer.note(EventKind.FAILED, "x", shard="shardId-0")
+    taken = buffer.take()
+    assert [one.shard for one in taken] == ["shardId-0", "shardId-1", "shardId-2", "", "shardId-0"]
+    assert taken[3].text.startswith("10000 shards from w-1: shardId-0000, shardId-0001, ")
+    assert taken[3].text.endswith("shardId-0009, …")
 
 
 def test_old_events_go_and_so_do_those_beyond_the_bound() -> None:
@@ -127,9 +128,12 @@ def test_a_bomb_is_not_unpacked() -> None:
 def test_what_waits_for_a_write_is_bounded_and_taken_once() -> None:
     buffer = EventBuffer()
     for number in range(BUFFERED_MAX + 7):
-        buffer.note(EventKind.MOVED, shard=str(number), worker=NOBODY, lines=[str(n) for n in range(100)])
+        buffer.note(EventKind.FAILED, shard=str(number), worker=NOBODY, lines=[str(n) for n in range(100)])
     taken = buffer.take()
     assert len(taken) == BUFFERED_MAX
     assert taken[-1].shard == str(BUFFERED_MAX + 6)
     assert len(taken[-1].lines) == LINES_MAX
     assert buffer.take() == ()
+    for number in range(BUFFERED_MAX + 7):
+        buffer.note(EventKind.MOVED, shard="0", worker=str(number))
+    assert len(buffer.take()) == BUFFERED_MAX

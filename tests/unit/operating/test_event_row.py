@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from mld.aws.table_calls import TableCalls
+from mld.fleet.values import EntityType
 from mld.metrics.events import Event, EventBuffer, EventKind
 from mld.operating.acting import note_act
 from mld.operating.events import (
@@ -92,6 +93,8 @@ async def test_at_rest_nothing_is_read_or_written(world: Fleet) -> None:
     await world.advance(60)
     assert told(world, EventKind.STARTED) == [("w1", "", "mld 0.2.0")]
     before = world.dynamo.row(TABLE, KEY)
+    kind = (before or {})["entityType"]["S"]
+    assert kind in {one.value for one in EntityType} - {"LEASE"}, "a type that readers of KCL 3.5 know"
     recorder = recorder_of(world, running)
     recorder.table = table_of(world, "events")
     for _ in range(100):
