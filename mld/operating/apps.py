@@ -18,7 +18,7 @@ from mld.core.turns import a_few_at_a_time, in_turns
 from mld.fleet.report.reports import parse_rows
 from mld.fleet.values import LEASE_TABLE_KEY
 from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, status_steps
-from mld.operating.fleet_status import FleetStatus, ViewRules, duration
+from mld.operating.fleet_status import ViewRules, duration
 from mld.operating.listings import Listing
 from mld.operating.naming import names_of
 from mld.operating.options import FORBIDDEN
@@ -35,33 +35,16 @@ LEASE_DURATION_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """One application. `status` None: its rows could not be read, for the reason `why`."""
+    """One application; None is what nobody knows, for the reason in `note`."""
 
     table: str
     companions: tuple[str, ...]
-    status: FleetStatus | None = None
     streams: tuple[str, ...] = ()
-    is_whole: bool = True
-    """Whether all rows were read."""
-    why: str = ""
-
-    @property
-    def behind(self) -> tuple[float | None, str]:
-        """How far the furthest of its shards is behind, and why nobody knows or what is left out."""
-        if self.status is None:
-            return None, self.why
-        silent = sum(shard.behind_s is None for shard in self.status.open_shards)
-        reasons = [] if self.is_whole else [f"of the first {ROWS_MAX} rows"]
-        if not self.status.open_shards:
-            reasons.append("no open shard")
-        elif silent:
-            why = names_of(
-                sorted({shard.why for shard in self.status.open_shards if shard.behind_s is None and shard.why})
-            )
-            reasons.append(
-                f"{silent} of {len(self.status.open_shards)} shards do not tell: {why or 'no worker has them'}"
-            )
-        return self.status.behind_s, "; ".join(reasons)
+    workers: int | None = None
+    open_shards: int | None = None
+    behind_s: float | None = None
+    """Of the shard that is furthest behind."""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +97,27 @@ async def _look_at_table(calls: TableCalls, companions: tuple[str, ...], clock: 
     try:
         answer = await calls.send("Scan", {"Limit": ROWS_MAX})
     except TableError as error:
-        return App(calls.table_name, companions, why=_refused("its rows", "dynamodb:Scan", error))
+        return App(calls.table_name, companions, note=_refused("its rows", "dynamodb:Scan", error))
     scan = raw_table(answer["Items"]).scan
     status = await in_turns(status_steps(scan, clock.wall(), ViewRules(LEASE_DURATION_S)))
-    reports = parse_rows(scan.others, LEASE_TABLE_KEY).reports
     streams = {*status.labels.values()} or {shard.label for shard in status.shards if shard.label is not None}
-    streams = streams or {name for one in reports if (name := one.mld.get("stream"))}
-    return App(calls.table_name, companions, status, tuple(sorted(streams)), "LastEvaluatedKey" not in answer)
+    streams = streams or {
+        name for one in parse_rows(scan.others, LEASE_TABLE_KEY).reports if (name := one.mld.get("stream"))
+    }
+    notes = [f"of the first {ROWS_MAX} rows"] if "LastEvaluatedKey" in answer else []
+    silent = [shard for shard in status.open_shards if shard.behind_s is None]
+    if silent:
+        why = names_of(sorted({shard.why for shard in silent if shard.why})) or "nobody works on them"
+        notes.append(f"{len(silent)} of {len(status.open_shards)} shards do not tell: {why}")
+    return App(
+        calls.table_name,
+        companions,
+        tuple(sorted(streams)),
+        sum(worker.is_alive is not False for worker in status.workers),
+        len(status.open_shards),
+        status.behind_s,
+        "; ".join(notes),
+    )
 
 
 def _refused(what: str, action: str, error: TableError) -> str:
@@ -136,25 +133,17 @@ def _refused(what: str, action: str, error: TableError) -> str:
 def apps_listing(account: Account) -> Listing:
     """Return one row for each application, and what was not seen."""
     columns = ("application", False), ("streams", False), ("workers", True), ("open shards", True)
-    rows = tuple(_row(app) for app in account.apps)
-    more = (("furthest behind", True), ("note", False))
+    more = ("furthest behind", True), ("note", False)
+    rows = tuple(map(_row, account.apps))
     return Listing("", (*columns, *more), rows, (f"{len(rows)} applications", *account.unseen))
 
 
 def _row(app: App) -> tuple[str, ...]:
-    behind_s, note = app.behind
-    return (
-        app.table,
-        names_of(app.streams) or "unknown",
-        "" if app.status is None else str(_alive(app.status)),
-        "" if app.status is None else str(len(app.status.open_shards)),
-        "" if app.status is not None and not app.status.open_shards else duration(behind_s),
-        "; ".join((*(["tables of KCL 3.0 to 3.4 beside it"] if app.companions else ()), *([note] if note else ()))),
-    )
-
-
-def _alive(status: FleetStatus) -> int:
-    return sum(worker.is_alive is not False for worker in status.workers)
+    workers, shards = ("" if count is None else str(count) for count in (app.workers, app.open_shards))
+    behind = "" if app.open_shards == 0 else duration(app.behind_s)
+    beside = ["tables of KCL 3.0 to 3.4 beside it"] if app.companions else []
+    note = "; ".join((*beside, *([app.note] if app.note else ())))
+    return app.table, names_of(app.streams) or "unknown", workers, shards, behind, note
 
 
 def account_value(account: Account) -> Mapping[str, Any]:
@@ -163,13 +152,12 @@ def account_value(account: Account) -> Mapping[str, Any]:
 
 
 def _value(app: App) -> Mapping[str, Any]:
-    behind_s, note = app.behind
     return {
         "table": app.table,
         "companions": list(app.companions),
         "streams": list(app.streams) or None,
-        "workers": None if app.status is None else _alive(app.status),
-        "openShards": None if app.status is None else len(app.status.open_shards),
-        "behindSeconds": behind_s,
-        "note": note or None,
+        "workers": app.workers,
+        "openShards": app.open_shards,
+        "behindSeconds": app.behind_s,
+        "note": app.note or None,
     }

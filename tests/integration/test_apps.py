@@ -12,6 +12,7 @@ from mld.cli import commands
 from mld.core.positions import TRIM_HORIZON
 from mld.leases.lease import Lease
 from mld.leases.rows import new_row
+from mld.operating.apps import ROWS_MAX
 from tests.integration.world import ASSIGNED, ENVIRONMENT, MakeWorld, World
 
 
@@ -61,7 +62,7 @@ def test_applications_are_told_by_their_tables_and_so_is_what_nobody_knows(world
     assert theirs["companions"] == [f"{java}-CoordinatorState"]
     assert (theirs["streams"], theirs["behindSeconds"]) == (None, None)
     assert theirs["note"] == "1 of 1 shards do not tell: its worker does not tell"
-    assert found[f"{java}-empty"]["note"] == "no open shard"
+    assert found[f"{java}-empty"]["openShards"] == 0
     table = run(world).stdout
     assert table.splitlines()[0].split("  ")[0] == "application"
     assert "tables of KCL 3.0 to 3.4 beside it" in table
@@ -88,3 +89,20 @@ def test_each_permission_that_is_missing_is_named(world: World) -> None:
 
 def test_a_file_that_cannot_be_used_ends_with_2(world: World) -> None:
     assert run(world, "-D", "dynamoDBEndpoint=nonsense").exit_code == 2
+
+
+def test_a_large_table_costs_one_page_and_its_figures_say_so(world: World) -> None:
+    name = f"{world.table}-large"
+    make_table(world, name)
+    leases = [Lease(f"shardId-{number:012}", TRIM_HORIZON) for number in range(ROWS_MAX + 5)]
+    for start in range(0, len(leases), 25):
+        puts = [{"PutRequest": {"Item": new_row(lease)}} for lease in leases[start : start + 25]]
+        world.dynamo.batch_write_item(RequestItems={name: puts})
+    world.aws.clear_log()
+    found = apps(world)[name]
+    assert found["openShards"] == ROWS_MAX
+    assert found["note"].startswith(f"of the first {ROWS_MAX} rows; ")
+    calls, tables = world.aws.log(), len(world.dynamo.list_tables()["TableNames"])
+    assert calls["dynamodb.DescribeTable"] <= tables
+    assert calls["dynamodb.Scan"] <= tables
+    assert calls["dynamodb.ListTables"] == 1
