@@ -29,6 +29,7 @@ UNPACKED_BYTES_MAX = 256 * 1024
 BUFFERED_MAX = 500
 """Events of one worker that wait for a write; a fleet that loses more in a few seconds has other needs."""
 TEXT_CHARACTERS_MAX = 200
+TIME_S_MAX = 253_402_300_799  # the end of the year 9999
 LINES_MAX, LINES_CHARACTERS_MAX = 20, 1_500
 """Last lines of a record processor that one event keeps: a trace, and not so much that it pushes out the others."""
 WITH_LINES_MAX = 5
@@ -165,7 +166,11 @@ pack = at_once(pack_steps)
 def unpack(packed: bytes) -> tuple[Event, ...]:
     """Return the events. Raises an exception of any kind for what `pack` has not made."""
     told = json.loads(zlib.decompressobj().decompress(packed, UNPACKED_BYTES_MAX))
-    return tuple(
-        Event(EventKind(kind), str(text), str(shard), str(worker), int(at_s), tuple(map(str, lines))[-LINES_MAX:])
-        for at_s, kind, worker, shard, text, lines in told[-EVENTS_MAX:]
-    )
+    return tuple(_event(*one) for one in told[-EVENTS_MAX:])
+
+
+def _event(at_s: int, kind: str, worker: str, shard: str, text: str, lines: list[str]) -> Event:
+    if not 0 <= at_s <= TIME_S_MAX:
+        raise ValueError("a time that cannot be shown")
+    short = [str(one)[:TEXT_CHARACTERS_MAX] for one in (text, shard, worker, *lines[-LINES_MAX:])]
+    return Event(EventKind(kind), short[0], short[1], short[2], int(at_s), tuple(short[3:]))

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
-from types import SimpleNamespace
 from typing import Any
 
 import botocore.parsers
@@ -43,8 +42,10 @@ from mld.leases import rows, writes
 from mld.leases.lease import Throughput
 from mld.leases.rows import OwnAttribute
 from mld.leases.writes import request_of
+from mld.metrics.events import Event, EventKind, pack
 from mld.operating import listings
-from mld.operating.fleet_reader import FleetReader, view_rules
+from mld.operating.events import KEY
+from mld.operating.fleet_reader import status_steps, view_rules
 from mld.operating.plan import raw_table
 from mld.tracking import stream_list
 from mld.tracking.stream_list import ListedStream, TrackedList
@@ -180,6 +181,12 @@ REPORT: Row = {
 }
 LISTED = ListedStream("111111111111:a:9", "a", "arn:aws:kinesis:us-east-1:111111111111:stream/a", 9_000)
 LIST: Row = {"leaseKey": {"S": stream_list.KEY}, **stream_list.values_of(TrackedList(7, (LISTED,)))}
+EVENTS: Row = {
+    "leaseKey": {"S": KEY},
+    "entityType": {"S": "LEADER"},
+    "events": {"B": pack((Event(EventKind.FAILED, "x", "shardId-0", "w1", NOW_S, ("trace",)),))},
+    "alerts": {"SS": ["failing shardId-0"]},
+}
 LOCK: Row = {
     "leaseKey": {"S": "Leader"},
     "entityType": {"S": "LEADER"},
@@ -305,24 +312,21 @@ def check_list(row: Row) -> None:
     assert set(stream_list.unchanged(written.seen)["ExpressionAttributeNames"].values()) == set(stream_list.FIELDS)
 
 
-READER = FleetReader(
-    settings_of(),
-    None,  # type: ignore[arg-type]
-    None,  # type: ignore[arg-type]
-    SimpleNamespace(wall=lambda: float(NOW_S)),  # type: ignore[arg-type]
-    view_rules(settings_of()),
-)
+VIEW = view_rules(settings_of())
 
 
 def check_seen(row: Row) -> None:
     """What the commands that look at a fleet show of a table with this row."""
-    status = at_once(READER.status_of)(raw_table([{**LEASE, "leaseKey": {"S": "healthy"}}, row]).scan)
+    scan = raw_table([{**LEASE, "leaseKey": {"S": "healthy"}}, row]).scan
+    status = at_once(status_steps)(scan, float(NOW_S), VIEW)
     assert "healthy" in {shard.key for shard in status.shards}
     json.dumps(listings.fleet_value(status))
     for made in (listings.leases_listing(status, status.shards), listings.workers_listing(status)):
         assert all(isinstance(cell, str) for cells in made.rows for cell in cells)
     listings.lag_listing(status)
     listings.streams_listing(status)
+    listings.events_listing(status.events)
+    json.dumps([listings.event_value(one) for one in status.events])
 
 
 CHECKS: tuple[tuple[Row, Callable[[Row], None]], ...] = (
@@ -332,7 +336,7 @@ CHECKS: tuple[tuple[Row, Callable[[Row], None]], ...] = (
     (STATE, check_state),
     (MIGRATION, check_migration),
     (LIST, check_list),
-    *((row, check_seen) for row in (LEASE, REPORT, LOCK, LIST)),
+    *((row, check_seen) for row in (LEASE, REPORT, LOCK, LIST, EVENTS)),
 )
 one_row = st.one_of(*(damaged(row).map(lambda found, check=check: (found, check)) for row, check in CHECKS))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import zlib
 from dataclasses import replace
@@ -15,6 +16,7 @@ from mld.metrics.events import (
     LINES_MAX,
     NOBODY,
     PACKED_BYTES_MAX,
+    TEXT_CHARACTERS_MAX,
     UNPACKED_BYTES_MAX,
     WITH_LINES_MAX,
     Event,
@@ -24,6 +26,7 @@ from mld.metrics.events import (
     pack,
     unpack,
 )
+from mld.operating.events import events_in
 
 NOW_S = 1_763_661_600.0
 
@@ -123,6 +126,28 @@ def test_a_bomb_is_not_unpacked() -> None:
     bomb = zlib.compress(b"[" + b" " * (50 * UNPACKED_BYTES_MAX) + b"]")
     with pytest.raises(ValueError, match="Expecting"):
         unpack(bomb)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param([[10**20, "failed", "w", "s", "t", []]], id="a time that cannot be shown"),
+        pytest.param([[-1, "failed", "w", "s", "t", []]], id="a time before all"),
+        pytest.param([[1, "exploded", "w", "s", "t", []]], id="a kind that nobody knows"),
+        pytest.param([[1, "failed"]], id="too short"),
+        pytest.param({"x": 1}, id="no list"),
+    ],
+)
+def test_what_was_not_packed_here_is_no_history(told: object) -> None:
+    packed = zlib.compress(json.dumps(told).encode())
+    assert events_in({"events": {"B": packed}}) == ()
+
+
+def test_texts_of_others_are_cut() -> None:
+    packed = zlib.compress(json.dumps([[1, "failed", "w" * 9999, "s" * 9999, "t" * 9999, ["l" * 999] * 99]]).encode())
+    (event,) = unpack(packed)
+    assert {len(one) for one in (event.worker, event.shard, event.text, *event.lines)} == {TEXT_CHARACTERS_MAX}
+    assert len(event.lines) == LINES_MAX
 
 
 def test_what_waits_for_a_write_is_bounded_and_taken_once() -> None:
