@@ -144,6 +144,7 @@ class ChainRun:
         self._daemon.kill()
         gate, self._gate = self._gate, None
         self._start()
+        self._release()  # else it may stand at its stage for ever
         self._world.until(self._is_written, SETTLE_S, "the records behind a host that was stopped")
         if gate is not None:
             gate.touch()
