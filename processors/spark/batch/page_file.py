@@ -23,18 +23,19 @@ from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
 
 MAGIC = b"PAR1"
 _INT32, _INT64, _BYTE_ARRAY = 1, 2, 6
+_REQUIRED, _OPTIONAL = 0, 1
 _COLUMNS = (
-    ("data", _BYTE_ARRAY, False),
-    ("partitionKey", _BYTE_ARRAY, True),
-    ("sequenceNumber", _BYTE_ARRAY, True),
-    ("approximateArrivalTimestamp", _INT64, False),
-    ("subSequenceNumber", _INT32, False),
-    ("s", _BYTE_ARRAY, True),
-    ("h", _BYTE_ARRAY, True),
-    *((name, _BYTE_ARRAY, True) for name in SCHEMA_COLUMNS),
+    ("data", _BYTE_ARRAY, False, _REQUIRED),
+    ("partitionKey", _BYTE_ARRAY, True, _OPTIONAL),
+    ("sequenceNumber", _BYTE_ARRAY, True, _REQUIRED),
+    ("approximateArrivalTimestamp", _INT64, False, _OPTIONAL),
+    ("subSequenceNumber", _INT32, False, _REQUIRED),
+    ("s", _BYTE_ARRAY, True, _REQUIRED),
+    ("h", _BYTE_ARRAY, True, _REQUIRED),
+    *((name, _BYTE_ARRAY, True, _OPTIONAL) for name in SCHEMA_COLUMNS),
 )
-"""Name, type, and whether it is text. Every column may have nulls."""
-_UTF8, _OPTIONAL, _PLAIN, _RLE, _UNCOMPRESSED, _DATA_PAGE = 0, 1, 0, 3, 0, 0
+"""Name, type, whether it is text, and whether it may have nulls."""
+_UTF8, _PLAIN, _RLE, _UNCOMPRESSED, _DATA_PAGE = 0, 0, 3, 0, 0
 _LENGTH = struct.Struct("<I")
 _FORMATS = {_INT32: "i", _INT64: "q"}
 
@@ -80,15 +81,24 @@ class PageWriter:
 
     def _put(self) -> None:
         groups, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        data, keys, sequences, arrivals, subs = (
-            list(chain.from_iterable(columns)) for columns in zip(*(group[:5] for group in groups), strict=True)
+        one = groups[0] if len(groups) == 1 else _joined(groups)
+        count = len(one.data)
+        some = _full if one.is_plain else _sparse
+        schemas = [_nothing(count)] * len(SCHEMA_COLUMNS)
+        if one.schemas:
+            schemas = [_sparse(column, _BYTE_ARRAY) for column in zip(*one.schemas, strict=True)]
+        self._file.put(
+            count,
+            (
+                _plain(one.data, _BYTE_ARRAY),
+                some(one.keys, _BYTE_ARRAY),
+                _plain(one.sequences, _BYTE_ARRAY),
+                some(one.arrivals, _INT64),
+                _plain(one.subs, _INT32),
+                *(_plain([name], _BYTE_ARRAY) * count for name in self._names),
+                *schemas,
+            ),
         )
-        schemas: Iterable[Sequence[bytes | None]] = [[None] * len(data)] * len(SCHEMA_COLUMNS)
-        if any(group.schemas for group in groups):
-            rows = (group.schemas or [(None,) * len(SCHEMA_COLUMNS)] * len(group.data) for group in groups)
-            schemas = list(zip(*chain.from_iterable(rows), strict=True))
-        names = [[name] * len(data) for name in self._names]
-        self._file.put([data, keys, sequences, arrivals, subs, *names, *schemas])
 
     def abandon(self) -> None:
         """Remove the file."""
@@ -103,6 +113,18 @@ class PageWriter:
         return SpoolPage(self.records, self._first, self._last, self.size, self._versions)
 
 
+def _joined(groups: Sequence[RecordColumns]) -> RecordColumns:
+    data, keys, sequences, arrivals, subs = (
+        list(chain.from_iterable(columns)) for columns in zip(*(group[:5] for group in groups), strict=True)
+    )
+    schemas: list[tuple[bytes | None, ...]] = []
+    if any(group.schemas for group in groups):
+        nothing = (None,) * len(SCHEMA_COLUMNS)
+        schemas = [one for group in groups for one in group.schemas or [nothing] * len(group.data)]
+    is_plain = all(group.is_plain for group in groups)
+    return RecordColumns(data, keys, sequences, arrivals, subs, schemas, sum(group.size for group in groups), is_plain)
+
+
 def write_records(path: Path, records: Iterable[SparkRecord]) -> Mapping[str, str]:
     """Write records of any shards as a page; return the schema versions that they name. Raises OSError; there is no
     file then."""
@@ -110,15 +132,22 @@ def write_records(path: Path, records: Iterable[SparkRecord]) -> Mapping[str, st
     versions: dict[str, str] = {}
     group: list[SparkRecord] = []
     size = 0
+
+    def put() -> None:
+        columns = zip(_COLUMNS, zip(*group, strict=True), strict=True)
+        bodies = [(_plain if repetition == _REQUIRED else _sparse)(v, kind) for (_, kind, _, repetition), v in columns]
+        file.put(len(group), bodies)
+        group.clear()
+
     for record in records:
         group.append(record)
         size += len(record.data)
         versions |= _versions([record[7:]])
         if size >= GROUP_BYTES:
-            file.put(list(zip(*group, strict=True)))
-            group, size = [], 0
+            put()
+            size = 0
     if group:
-        file.put(list(zip(*group, strict=True)))
+        put()
     file.close()
     return versions
 
@@ -136,7 +165,7 @@ def _versions(schemas: Iterable[tuple[bytes | None, ...]]) -> dict[str, str]:
 
 
 class _File:
-    """The file itself: groups of values, column by column, in the order of `_COLUMNS`."""
+    """The file itself."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -144,10 +173,10 @@ class _File:
         self._file = path.open("wb")
         self._at = self._write(MAGIC)
 
-    def put(self, columns: Sequence[Sequence[Any]]) -> None:
-        count, places = len(columns[0]), []
-        for (_, kind, _), values in zip(_COLUMNS, columns, strict=True):
-            body = _body(values, kind)
+    def put(self, count: int, columns: Sequence[bytes]) -> None:
+        """Add a group of so many records, column by column, in the order of `_COLUMNS`."""
+        places = []
+        for body in columns:
             head = _page_head(count, len(body))
             self._write(head)
             self._write(body)
@@ -178,30 +207,33 @@ class _File:
             self._file.close()
 
 
-def _body(values: Sequence[Any], kind: int) -> bytes:
-    """Return levels that say which values there are, and those that there are."""
-    levels = _levels(values)
-    there = values if levels[0] == _ALL else [value for value in values if value is not None]
+def _plain(values: Sequence[Any], kind: int) -> bytes:
     if kind == _BYTE_ARRAY:
-        plain = b"".join(chain.from_iterable(zip(map(_LENGTH.pack, map(len, there)), there, strict=True)))
-    else:
-        plain = struct.pack(f"<{len(there)}{_FORMATS[kind]}", *there)
-    return b"".join((_LENGTH.pack(len(levels[1])), levels[1], plain))
+        return b"".join(chain.from_iterable(zip(map(_LENGTH.pack, map(len, values)), values, strict=True)))
+    return struct.pack(f"<{len(values)}{_FORMATS[kind]}", *values)
 
 
-_ALL, _SOME = 0, 1
+def _levels(run: bytes) -> bytes:
+    """Return what says which values there are, in the hybrid encoding of the format: one run of it."""
+    return _LENGTH.pack(len(run)) + run
 
 
-def _levels(values: Sequence[Any]) -> tuple[int, bytes]:
-    """Return one run where all are there or none is, else a bit for each; in the hybrid encoding of the format."""
-    count = len(values)
-    if None not in values:
-        return _ALL, thrift.varint(count << 1) + b"\1"
-    if all(value is None for value in values):
-        return _SOME, thrift.varint(count << 1) + b"\0"
+def _full(values: Sequence[Any], kind: int) -> bytes:
+    """Encode a column that may have nulls, and has none here."""
+    return _levels(thrift.varint(len(values) << 1) + b"\1") + _plain(values, kind)
+
+
+def _nothing(count: int) -> bytes:
+    """Encode a column that has nulls only."""
+    return _levels(thrift.varint(count << 1) + b"\0")
+
+
+def _sparse(values: Sequence[Any], kind: int) -> bytes:
+    """Encode a column with nulls: a bit for each value."""
     bits = sum(1 << at for at, value in enumerate(values) if value is not None)
-    eights = -(-count // 8)
-    return _SOME, thrift.varint(eights << 1 | 1) + bits.to_bytes(eights, "little")
+    eights = -(-len(values) // 8)
+    there = [value for value in values if value is not None]
+    return _levels(thrift.varint(eights << 1 | 1) + bits.to_bytes(eights, "little")) + _plain(there, kind)
 
 
 def _page_head(count: int, size: int) -> bytes:
@@ -215,9 +247,9 @@ def _foot(groups: Sequence[tuple[int, Sequence[tuple[int, int, int]]]]) -> bytes
     kept = [[count, *((at + head, size) for at, head, size in places)] for count, places in groups]
     index = json.dumps(kept).encode()
     elements = [thrift.struct(thrift.text(4, "mld"), thrift.i32(5, len(_COLUMNS)))]
-    for name, kind, is_text in _COLUMNS:
+    for name, kind, is_text, repetition in _COLUMNS:
         said = [thrift.i32(6, _UTF8)] if is_text else []
-        elements.append(thrift.struct(thrift.i32(1, kind), thrift.i32(3, _OPTIONAL), thrift.text(4, name), *said))
+        elements.append(thrift.struct(thrift.i32(1, kind), thrift.i32(3, repetition), thrift.text(4, name), *said))
     rows = [_group(count, places) for count, places in groups]
     footer = thrift.struct(
         thrift.i32(1, 1),
@@ -230,7 +262,7 @@ def _foot(groups: Sequence[tuple[int, Sequence[tuple[int, int, int]]]]) -> bytes
 
 def _group(count: int, places: Sequence[tuple[int, int, int]]) -> bytes:
     chunks = []
-    for (name, kind, _), (at, head, size) in zip(_COLUMNS, places, strict=True):
+    for (name, kind, *_), (at, head, size) in zip(_COLUMNS, places, strict=True):
         sizes = thrift.i64(6, head + size), thrift.i64(7, head + size)
         about = (
             thrift.i32(1, kind),
@@ -259,9 +291,10 @@ def rows(path: Path) -> Iterator[Row]:
         file.seek(index)
         for count, *places in json.loads(file.read(footer - _LENGTH.size - index)):
             columns = []
-            for (_, kind, _), (at, size) in zip(_COLUMNS, places, strict=True):
+            for (_, kind, _, repetition), (at, size) in zip(_COLUMNS, places, strict=True):
                 file.seek(at)
-                columns.append(_values(file.read(size), kind, count))
+                body = file.read(size)
+                columns.append(_all(body, 0, kind, count) if repetition == _REQUIRED else _some(body, kind, count))
             for values in zip(*columns, strict=True):
                 record = SparkRecord(*values)
                 yield record.position, record
@@ -278,23 +311,23 @@ def as_line(record: SparkRecord) -> bytes:
         "sequenceNumber": record.sequence.decode(),
         "approximateArrivalTimestamp": record.arrival,
         "subSequenceNumber": record.sub,
-        **{name: text for (name, _, _), text in zip(_COLUMNS[5:], texts, strict=True) if text is not None},
+        **{name: text for (name, *_), text in zip(_COLUMNS[5:], texts, strict=True) if text is not None},
     }
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
-def _values(body: bytes, kind: int, count: int) -> list[Any]:
+def _some(body: bytes, kind: int, count: int) -> list[Any]:
     start = _LENGTH.size
     at = start + _LENGTH.unpack_from(body)[0]
     run, width = thrift.read_varint(body, start)
     bits = int.from_bytes(body[start + width : at], "little")
     there = [bool(bits >> n & 1) for n in range(count)] if run & 1 else [bool(bits)] * count
-    found: Iterator[Any]
-    if kind == _BYTE_ARRAY:
-        found = _texts(body, at)
-    else:
-        found = iter(struct.unpack_from(f"<{sum(there)}{_FORMATS[kind]}", body, at))
+    found = iter(_all(body, at, kind, sum(there)))
     return [next(found) if one else None for one in there]
+
+
+def _all(body: bytes, at: int, kind: int, count: int) -> Iterable[Any]:
+    return _texts(body, at) if kind == _BYTE_ARRAY else struct.unpack_from(f"<{count}{_FORMATS[kind]}", body, at)
 
 
 def _texts(body: bytes, at: int) -> Iterator[bytes]:

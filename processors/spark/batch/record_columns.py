@@ -76,7 +76,8 @@ Row = tuple[RecordPosition, SparkRecord]
 
 
 class RecordColumns(NamedTuple):
-    """Records of one shard by columns; `schemas` has the last three of each `SparkRecord`, and is empty if none has."""
+    """Records of one shard by columns; `schemas` has the last three of each `SparkRecord`, and is empty if none has.
+    `is_plain`: every record has a key and an arrival."""
 
     data: Sequence[bytes]
     keys: Sequence[bytes | None]
@@ -86,6 +87,7 @@ class RecordColumns(NamedTuple):
     schemas: Sequence[tuple[bytes | None, ...]]
     size: int
     """Bytes of the text that they come from."""
+    is_plain: bool = False
 
     def position(self, index: int) -> RecordPosition:
         return RecordPosition(int(self.sequences[index]), self.subs[index])
@@ -150,7 +152,7 @@ def _cut_apart(chunk: bytes) -> RecordColumns | None:
         return None
     if not (b"".join(sequences).isdigit() and all(sequences)):
         return None
-    return RecordColumns(data, keys, sequences, arrivals, subs, (), len(chunk))
+    return RecordColumns(data, keys, sequences, arrivals, subs, (), len(chunk), True)
 
 
 def _numbers(pieces: Sequence[bytes]) -> list[int]:
@@ -222,8 +224,10 @@ def pieces_by_time(columns: RecordColumns, span_ms: int) -> Iterator[tuple[Recor
             low, high = min(low, arrival), max(high, arrival)
             continue
         size = columns.size * (at - begin) // len(arrivals)
-        data, keys, sequences, _, subs, schemas, _ = columns
+        data, keys, sequences, _, subs, schemas, _, is_plain = columns
         cut = slice(begin, at)
-        part = RecordColumns(data[cut], keys[cut], sequences[cut], arrivals[cut], subs[cut], schemas[cut], size)
+        part = RecordColumns(
+            data[cut], keys[cut], sequences[cut], arrivals[cut], subs[cut], schemas[cut], size, is_plain
+        )
         yield part, (low, high)
         begin, low, high = at, arrival or 0, arrival or 0
