@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from binascii import Error as NotBase64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mld.processors.spark.high_water_marks import RecordPosition
@@ -94,27 +94,32 @@ class RecordColumns(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line, as groups of records; there may be none."""
+    """A line: its records, group by group, which may raise LineError; their size as text, 0 if there are none; and how
+    far behind the tip they are."""
 
-    groups: Sequence[RecordColumns]
+    groups: Iterable[RecordColumns]
+    size: int
     millis_behind_latest: int | None
-
-    @property
-    def size(self) -> int:
-        return sum(group.size for group in self.groups)
 
 
 def read_line(line: bytes) -> Line:
     """Take a `processRecords` line apart. Raises LineError if it is none."""
     lag = _LAG.search(line, max(0, len(line) - 64))
     if lag is not None and line.startswith(HEAD + RECORD_HEAD) and line.endswith(RECORD_TAIL, 0, lag.start()):
-        groups = []
-        for chunk in _chunks(line, lag.start()):
-            if (columns := _cut_apart(chunk)) is None:
-                return _parsed(line)
-            groups.append(columns)
-        return Line(groups, None if lag[1] == b"null" else int(lag[1]))
-    return _parsed(line)
+        groups = (_cut_apart(chunk) or _parsed(chunk) for chunk in _chunks(line, lag.start()))
+        return Line(groups, len(line), None if lag[1] == b"null" else int(lag[1]))
+    value = _loaded(line, line)
+    try:
+        if value["action"] != "processRecords":
+            raise LineError(f"not a batch: {line[:80]!r}")
+        records, behind = list(value["records"]), value.get("millisBehindLatest")
+        behind = None if behind is None else int(behind)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LineError(f"not a batch ({error!r}): {line[:80]!r}") from error
+    each = max(1, len(line) // max(1, len(records)))
+    step = max(1, GROUP_BYTES // each)
+    parts = (records[at : at + step] for at in range(0, len(records), step))
+    return Line((_columns(part, each * len(part)) for part in parts), len(line) if records else 0, behind)
 
 
 def _chunks(line: bytes, end: int) -> Iterator[bytes]:
@@ -160,25 +165,16 @@ def _numbers(pieces: Sequence[bytes]) -> list[int]:
     return list(map(int, b"".join(pieces)[1:-1].split(b",:")))
 
 
-def _parsed(line: bytes) -> Line:
-    """Read a line that is written in another style, or has what few records have."""
+def _parsed(chunk: bytes) -> RecordColumns:
+    """Read records that have what few have. Raises LineError."""
+    return _columns(_loaded(b"[" + chunk + b"]", chunk), len(chunk))
+
+
+def _loaded(text: bytes, said: bytes) -> Any:
     try:
-        value = json.loads(line.decode("utf-8", "replace"))
-        if value["action"] != "processRecords":
-            raise LineError(f"not a batch: {line[:80]!r}")
-        records = [_record(one) for one in value["records"]]
-        lag = value.get("millisBehindLatest")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise LineError(f"not a batch ({error!r}): {line[:80]!r}") from error
-    groups: list[RecordColumns] = []
-    start = size = 0
-    for at, record in enumerate(records, 1):
-        size += len(record.data)
-        if size >= GROUP_BYTES or at == len(records):
-            share = len(line) * (at - start) // len(records)
-            groups.append(_columns(records[start:at], share))
-            start, size = at, 0
-    return Line(groups, None if lag is None else int(lag))
+        return json.loads(text.decode("utf-8", "replace"))
+    except (ValueError, RecursionError) as error:
+        raise LineError(f"not a batch ({error!r}): {said[:80]!r}") from error
 
 
 def _record(value: Mapping[str, Any]) -> SparkRecord:
@@ -204,7 +200,11 @@ def _text(value: object) -> bytes | None:
     return value.encode("utf-8", "replace") if isinstance(value, str) else None
 
 
-def _columns(records: Sequence[SparkRecord], size: int) -> RecordColumns:
+def _columns(values: Sequence[Mapping[str, Any]], size: int) -> RecordColumns:
+    try:
+        records = list(map(_record, values))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise LineError(f"not a batch ({error!r}): {str(values)[:80]}") from error
     data, keys, sequences, arrivals, subs, _, _, *_ = zip(*records, strict=True)
     schemas = [record[7:] for record in records]
     return RecordColumns(data, keys, sequences, arrivals, subs, schemas if any(map(any, schemas)) else (), size)

@@ -20,7 +20,7 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -145,6 +145,8 @@ class HostConnection:
         """Position of the last record committed, until it is checkpointed."""
         self._may_go = False
         self._page: PageWriter | None = None
+        self._page_bytes = 0
+        """Of the lines in it."""
         self._pages = 0
 
     def fileno(self) -> int:
@@ -165,33 +167,38 @@ class HostConnection:
 
     def bring(
         self,
-        groups: Sequence[RecordColumns],
+        groups: Iterable[RecordColumns],
+        size: int,
         behind: int | None,
         arrived: tuple[int, int] | None = None,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
-        """Put the records of a line, or of a piece of one, into the page, once there is room for them. `arrived`: when
-        the first and the last of them did, in milliseconds since 1970; `behind`: how far they are behind the tip.
-        Raises FatalError."""
-        size = sum(group.size for group in groups)
+        """Put the records of a line, or of a piece of one, into the page, once there is room for their `size`.
+        `arrived`: when the first and the last of them did, in milliseconds since 1970; `behind`: how far they are
+        behind the tip. Raises FatalError."""
         span = {} if arrived is None else {"first": arrived[0], "last": arrived[1]}
         self.send(link.ROOM, {"size": size, "behind": behind, **span})
         while not self._may_go:
             self.receive()
             meanwhile()
         self._may_go = False
-        if not groups:
+        if not size:
             return
+        from mld.processors.spark.batch.record_columns import LineError
+
         try:
             if self._page is None:
-                self._page = self._new_page()
+                self._page, self._page_bytes = self._new_page(), 0
             for group in groups:
                 self._page.add(group)
         except OSError as error:
             raise self._no_room(error) from error
+        except LineError as error:
+            raise FatalError(str(error)) from error
         self.brought += 1
+        self._page_bytes += size
         assert self.ready is not None
-        if self._page.size >= self.ready["pageBytes"]:
+        if self._page_bytes >= self.ready["pageBytes"]:
             self.end_page()
 
     def end_page(self) -> None:
@@ -204,7 +211,8 @@ class HostConnection:
         except OSError as error:
             raise self._no_room(error) from error
         self._page = None
-        self.send(link.PAGE, {"number": self._pages, "upto": self.brought, **page._asdict()})
+        said = page._replace(size=self._page_bytes)._asdict()
+        self.send(link.PAGE, {"number": self._pages, "upto": self.brought, **said})
 
     def _new_page(self) -> PageWriter:
         from mld.processors.spark.batch.page_file import PageWriter
@@ -343,11 +351,11 @@ class ChildRelay:
     def _process_records(self, line: bytes) -> None:
         host = self._connected()
         if not self._lost and host is not None:
-            groups, behind = self._taken_apart(line)
+            groups, size, behind = self._taken_apart(line)
             if span_ms := int(1000 * self._bound("alignMillis") / PIECES_OF_ALIGN):
                 self._bring_pieces(host, groups, behind, span_ms)
             else:
-                host.bring(groups, behind)
+                host.bring(groups, size, behind)
             limits = HoldLimits(self._bound("holdMillis"), self._bound("patienceMillis"), self._bound("queuedMillis"))
             self._held = self._held.when(self._answered_at, self._came_at, limits)
             if host.near and behind == 0 and self._held.allows(limits):
@@ -369,19 +377,21 @@ class ChildRelay:
             raise FatalError(str(error)) from error
 
     def _bring_pieces(
-        self, host: HostConnection, groups: Sequence[RecordColumns], behind: int | None, span_ms: int
+        self, host: HostConnection, groups: Iterable[RecordColumns], behind: int | None, span_ms: int
     ) -> None:
         """Bring pieces where shards are kept together: one may wait for long, so what is committed is checkpointed
         meanwhile. Only the last one may be at the tip.
         """
-        from mld.processors.spark.batch.record_columns import pieces_by_time
+        from mld.processors.spark.batch.record_columns import LineError, pieces_by_time
 
-        pieces = [piece for group in groups for piece in pieces_by_time(group, span_ms)]
-        for piece, arrived in pieces[:-1]:
-            host.bring([piece], None, arrived, lambda: self._checkpoint(host))
-        last = pieces[-1:]
-        arrived = last[0][1] if last else None
-        host.bring([piece for piece, _ in last], behind, arrived, lambda: self._checkpoint(host))
+        try:
+            pieces = [piece for group in groups for piece in pieces_by_time(group, span_ms)]
+        except LineError as error:
+            raise FatalError(str(error)) from error
+        if not pieces:
+            host.bring((), 0, behind)
+        for left, (piece, arrived) in zip(reversed(range(len(pieces))), pieces, strict=True):
+            host.bring([piece], piece.size, None if left else behind, arrived, lambda: self._checkpoint(host))
 
     def _shutdown_requested(self) -> None:
         host = self._connected()
