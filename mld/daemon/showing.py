@@ -107,6 +107,7 @@ def _status_of(parts: ShowingParts, recorder: EventRecorder) -> DaemonStatus:
             spark_figures=partial(sparkhosts.figures, settings.application_name, os.getpid())
             if spark
             else lambda: None,
+            scrub=parts.scrub,
             own_events=lambda: recorder.recent,
         )
     )

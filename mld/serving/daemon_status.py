@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mld.aws.table_calls import THROTTLING_CODES
@@ -158,6 +158,8 @@ class StatusParts:
     """What the session hosts of `mld-spark` tell of themselves."""
     spark_figures: Callable[[], SparkFigures | None] = lambda: None
     """What this daemon's own tells of its work."""
+    scrub: Scrubber = field(default_factory=Scrubber)
+    """Of the log: it knows the secrets of the file."""
     own_events: Callable[[], Sequence[Event]] = tuple
     """What this worker has noted lately; shown where the table has no history."""
 
@@ -172,7 +174,7 @@ class DaemonStatus:
         self._clock = parts.clock
         self._history = History()
         self._sight = TableSight(parts.metrics, parts.clock, parts.lease_duration_s, parts.read_table)
-        self._scrub = Scrubber()
+        self._scrub = parts.scrub
         self._looking = asyncio.Lock()
         self._looked_at: float | None = None
         self._fleet: FleetStatus | None = None
@@ -278,6 +280,7 @@ class DaemonStatus:
             lag_max_s=self._parts.reader.lag_max_s,
             spark=self._parts.spark_sessions(),
             events=(fleet and fleet.events) or tuple(self._parts.own_events()),
+            scrub=self._scrub,
         )
         return StatusView(self.identity, self.metrics, fleet, self._history, moment)
 

@@ -12,7 +12,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -23,6 +23,7 @@ from mld.metrics.registry import Identity, Metrics
 from mld.metrics.shard import TREND_STEP_S, ShardMetrics, trend_values
 from mld.operating.fleet_status import LAG_MAX_S, RANKS, FleetStatus, ShardView, Verdict, known_here, share_of
 from mld.operating.listings import event_value, shard_value, worker_value
+from mld.properties.redaction import Scrubber
 
 VALUES_MAX = 60
 STEP_FIRST_S = 4.0
@@ -30,6 +31,9 @@ STEP_LAST_S = 64.0
 SHARDS_MAX = 2_000
 """More than a worker holds; of more, the histories are not kept."""
 SLICE_HALVED = 20  # shards between two turns of the loop: 40 µs for each
+
+SAID_BY_OTHERS = ("why", "lastError", "reason")
+"""Texts that children, AWS and rows of the table have a part in."""
 
 Values = list[float | None]
 
@@ -127,6 +131,8 @@ class Moment:
     """Session hosts of `mld-spark` on this machine."""
     events: Sequence[Event] = ()
     """What happened, the oldest first."""
+    scrub: Scrubber = field(default_factory=Scrubber)
+    """For what children and others have said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +166,19 @@ class StatusView:
         }
 
     def lists(self) -> Mapping[str, Iterator[Document]]:
-        """Return the long lists, by their names."""
-        return {
+        """Return the long lists, by their names, without secrets in what others have said."""
+        lists = {
             "workers": self._workers(),
             "holes": self._holes(),
             "corrupt": self._corrupt(),
             "events": self._events(),
             "shards": self._shards(),
         }
+        return {name: map(self._scrubbed, ones) for name, ones in lists.items()}
+
+    def _scrubbed(self, one: Document) -> Document:
+        told = {name: self.moment.scrub(text) for name in SAID_BY_OTHERS if isinstance(text := one.get(name), str)}
+        return {**one, **told}
 
     def _workers(self) -> Iterator[Document]:
         for worker in () if self.fleet is None else self.fleet.workers:

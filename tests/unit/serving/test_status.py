@@ -19,6 +19,7 @@ from mld.metrics.declaring import Instant
 from mld.metrics.registry import Identity, Metrics
 from mld.metrics.shard import ShardActivity
 from mld.operating.fleet_status import RANKS, FleetStatus, ViewRules, fleet_status
+from mld.properties.redaction import Scrubber
 from mld.serving.status import History, Moment, StatusView, document, encoded
 from mld.serving.web_pages import page_and_policy, takes_gzip
 
@@ -123,6 +124,17 @@ def test_a_shard_that_went_to_another_worker_is_not_shown_by_what_is_left_of_it_
 def test_states_of_the_shards_of_others(row: Lease, state: str, error: str | None) -> None:
     shard = the_shard(fleet(row))
     assert (shard["state"], shard["lastError"]) == (state, error)
+
+
+def test_what_children_said_is_shown_without_the_secrets_of_the_file() -> None:
+    moment = replace(MOMENT, scrub=Scrubber(["hush-hush-1"]))
+    metrics = holding()
+    metrics.shards[ROW.key].last_error = "cannot log in with hush-hush-1"
+    silent = replace(OTHERS, key="b", status=ShardStatus("unreadable", NOW_S, 0, why="denied: hush-hush-1"))
+    for status in (fleet(ROW, silent), None):
+        text = json.dumps(shown(status, metrics, moment))
+        assert "hush-hush-1" not in text and "cannot log in with ***" in text
+        assert b"hush-hush-1" not in b"".join(finish(encoded(view(status, metrics, moment), zipped=False)))
 
 
 def test_without_the_tables_its_own_shards_remain_and_the_reason_is_told() -> None:
