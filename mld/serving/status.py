@@ -32,7 +32,7 @@ SHARDS_MAX = 2_000
 """More than a worker holds; of more, the histories are not kept."""
 SLICE_HALVED = 20  # shards between two turns of the loop: 40 µs for each
 
-SAID_BY_OTHERS = ("why", "lastError", "reason")
+SAID_BY_OTHERS = ("why", "note", "lastError", "reason")
 """Texts that children, AWS and rows of the table have a part in."""
 
 Values = list[float | None]
