@@ -104,15 +104,30 @@ def test_rows_arrive_once_and_no_staged_file_stays(cluster: Cluster, server: Ver
 
 
 @pytest.mark.usefixtures("credentials")
+@pytest.mark.parametrize(
+    ("spool", "said"),
+    [
+        ("s3://@/spool", "cannot read mld.spark.spool: .*; name a directory"),
+        ("@/spool", "executors cannot write to s3://"),
+    ],
+    ids=["what they read", "what they write"],
+)
 def test_a_wrong_secret_on_the_nodes_is_refused_before_the_first_record(
-    cluster: Cluster, server: Versitygw, tmp_path: Path
+    cluster: Cluster, server: Versitygw, tmp_path: Path, spool: str, said: str
 ) -> None:
     bucket = Bucket(server)
     theirs = "spark.hadoop.fs.s3a.aws.credentials.provider = org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
+    place = bucket.name if spool.startswith("s3") else str(tmp_path)
     keys = [theirs, f"spark.hadoop.fs.s3a.access.key = {ACCOUNT}", "spark.hadoop.fs.s3a.secret.key = wrong-secret"]
     with (
-        pytest.raises(HostStartError, match="executors cannot write to s3://") as refused,
-        bed_on(cluster, bucket, tmp_path, *(f"mld.spark.conf.{key}" for key in keys)),
+        pytest.raises(HostStartError, match=said) as refused,
+        bed_on(
+            cluster,
+            bucket,
+            tmp_path,
+            f"mld.spark.spool = {spool.replace('@', place)}",
+            *(f"mld.spark.conf.{key}" for key in keys),
+        ),
     ):
         pass
     assert not refused.value.passing
