@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -21,6 +20,7 @@ import click
 
 from mld.aws.table_calls import TableCalls
 from mld.core.clock import Clock
+from mld.core.error_boundary import survived
 from mld.core.errors import TableError, TableMissingError, TableThrottledError
 from mld.core.terminal import EXIT_FAILURE, EXIT_OK, say
 from mld.leases.lease import Lease
@@ -157,8 +157,10 @@ async def note_act(calls: TableCalls, clock: Clock, plan: ActPlan, outcomes: Seq
     done = sum(one.fate is Fate.DONE for one in outcomes)
     text = plan.title if done == len(outcomes) else f"{plan.title} ({done} of {len(outcomes)} rows written)"
     event = Event(EventKind.ACT, text, worker=f"{user_name()}@{gethostname()}", at_s=int(clock.wall()))
-    with suppress(TableError):
+    try:
         await EventsTable(calls, clock, Random()).append((fit(event, Scrubber()),), makes=False)
+    except Exception as error:
+        survived(error, "noting an act")
 
 
 async def _nobody_minds() -> None:

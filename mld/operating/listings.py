@@ -15,10 +15,9 @@ from typing import Any
 from mld.core.clock import iso_time
 from mld.core.positions import Position
 from mld.core.stream_ids import shard_of_key
-from mld.metrics.events import Event
+from mld.metrics.events import NOBODY, Event
 from mld.operating.fleet_status import RANKS, FleetStatus, ShardView, Verdict, WorkerView, duration
 
-NOBODY = "nobody"
 CHECKPOINT_DIGITS = 12
 """Shown of a sequence number: its end, where two of one shard differ."""
 ERROR_CHARACTERS_MAX = 80

@@ -2,14 +2,15 @@
 
 The judgements are those of the page and of `mld lag` (`operating.fleet_status`). One worker of the fleet speaks: it
 looks once a minute and posts what has been so for a while. What was posted stands in the table, so that the next one to
-speak goes on from there. A post that fails is made again after the next look, for as long as there is a reason.
+speak goes on from there. Who spoke when the table went out of reach tells that, and its end: nobody can be chosen
+then. A post that fails is made again after the next look, for as long as there is a reason.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mld.aws.host import HostReadError
@@ -51,6 +52,14 @@ class Alert:
         """How the table knows it."""
         return f"{self.kind} {self.subject}"
 
+    @classmethod
+    def known_as(cls, name: str) -> Alert:
+        """Return the alert that the table knows by this name."""
+        return cls(*name.partition(" ")[::2])
+
+
+TABLE = Alert("table", "lease table")
+
 
 @dataclass(frozen=True, slots=True)
 class Post:
@@ -82,7 +91,7 @@ class AlertBook:
     """Decides what is to be posted. `posted` are the ids of alerts that were posted and have not ended. Pure."""
 
     def __init__(self, posted: Iterable[str]) -> None:
-        self._posted = {Alert(*name.partition(" ")[::2]) for name in posted}
+        self._posted = {Alert.known_as(name) for name in posted}
         self._since: dict[Alert, float] = {}
         """Since when what is not posted is so, or what is posted is over."""
 
@@ -149,21 +158,22 @@ class Notifier:
         """Look and post, until cancelled."""
         book: AlertBook | None = None
         while True:
-            if not self.speaks():
-                book = None
-            else:
+            if book is not None or self.speaks():
                 fleet, trouble = await self.look()
-                if fleet is not None and book is None:
-                    book = AlertBook(fleet.alerts)
-                if book is not None and fleet is not None:
+                if trouble is None and not self.speaks() and (book is None or TABLE.id not in book.posted):
+                    book = None
+                elif fleet is not None:
+                    book = book or AlertBook(fleet.alerts)
                     await self._tell(book, self._found(book, fleet, trouble))
             await self.clock.sleep(LOOK_PERIOD_S)
 
     def _found(self, book: AlertBook, fleet: FleetStatus, trouble: str | None) -> set[Alert]:
-        """Return what is wrong now; while the table cannot be read nothing is known to have begun or ended."""
-        if trouble is None:
+        """Return what is wrong now. While the table cannot be read nothing is known to have begun or ended, and once
+        another worker speaks, it is for that one to tell."""
+        if trouble is None and self.speaks():
             return alerts_of(fleet)
-        return {*(Alert(*name.partition(" ")[::2]) for name in book.posted), Alert("table", "lease table", why=trouble)}
+        others = {*map(Alert.known_as, book.posted)} - {TABLE}
+        return others if trouble is None else {*others, replace(TABLE, why=trouble)}
 
     async def _tell(self, book: AlertBook, found: Collection[Alert]) -> None:
         posts = book.due(found, self.clock.monotonic())
@@ -172,7 +182,7 @@ class Notifier:
             if not await self._post(document(post, self.identity, self.clock.wall(), self.scrub)):
                 break  # the others wait for the next look, too
             book.note(post)
-        if book.posted != before:
+        if book.posted != before and self.speaks():
             try:
                 await self.table.set_alerts(book.posted)
             except Exception as error:

@@ -140,7 +140,7 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
 
 
 def _uses_aws(lines: SparkLines) -> bool:
-    """Return whether files of a sink are at AWS."""
+    """Return whether files of a sink, or of the spool, are at AWS."""
     places = (*(sink.values.get("path") for sink in lines.sinks), *map(lines.values.get, ("deadLetter", "spool")))
     return any(is_s3(None if place is None else str(place)) for place in places)
 

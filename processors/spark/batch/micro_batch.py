@@ -18,8 +18,7 @@ from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One page of one shard, by the number of its child's link and its own; `upto` is the number of the last line of
-    the daemon's in it."""
+    """One page of one shard, by the number of its child's link and its own."""
 
     link: int
     number: int
@@ -28,7 +27,6 @@ class Offer:
     last: RecordPosition
     records: int
     size: int
-    upto: int = 0
     arrived_at: float = 0.0
     preceding: RecordPosition | None = None
     """What the daemon delivered, or had checkpointed, right before it; None: its shard is read from here on."""

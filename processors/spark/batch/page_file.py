@@ -59,7 +59,6 @@ class PageWriter:
 
     def __init__(self, path: Path, shard: StreamShard) -> None:
         self.size = self.records = 0
-        self._path = path
         self._names = shard.stream_name.encode(), shard.shard.encode()
         self._first: RecordPosition | None = None
         self._last: RecordPosition | None = None
@@ -141,7 +140,7 @@ def write_records(path: Path, records: Iterable[SparkRecord]) -> Mapping[str, st
 
     for record in records:
         group.append(record)
-        size += len(record.data)
+        size += len(record.data) + len(record.sequence)
         versions |= _versions([record[7:]])
         if size >= GROUP_BYTES:
             put()

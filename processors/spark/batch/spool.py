@@ -9,7 +9,6 @@ one on the machine removes, and in a bucket any host after a week.
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 import shutil
 import threading
@@ -27,8 +26,6 @@ from mld.processors.spark.commit.s3_staging import AT_ONCE, LateClient, Objects,
 from mld.processors.spark.commit.store import local_directory
 from mld.processors.spark.sink_port import S3Access, SinkError, SinkRefused, is_s3
 
-log = logging.getLogger("mld.spark")
-
 KEY = "mld.spark.spool"
 LOCK_FILE = ".lock"
 CLOSE_WAIT_S = 5.0
@@ -41,7 +38,7 @@ class SpoolError(Exception):
 
 
 class Spool:
-    """A directory of pages. Called on any thread."""
+    """A directory of pages. Called on any thread, `written` on the engine's alone."""
 
     def __init__(self, directory: Path, *, shared: bool = False) -> None:
         """Open the spool; `shared`: executors read it, by the rights of this user's group at the least."""
@@ -117,7 +114,7 @@ class S3Spool(Spool):
         self._workers = ThreadPoolExecutor(AT_ONCE, "spool")
         self._copied: dict[str, Future[str]] = {}
         """By name, what will be the key of each page: after a failure it is copied again under another one."""
-        self._sweep(prefix)
+        self._workers.submit(self._sweep, prefix)
 
     def offered(self, offer: Offer) -> None:
         self._copy(self.page(offer.link, offer.number))
@@ -142,7 +139,7 @@ class S3Spool(Spool):
     def _uri(self, path: Path) -> str:
         try:
             return f"s3a://{self._bucket}/{self._copy(path).result()}"
-        except (ObjectError, SinkError) as error:
+        except (ObjectError, SinkError, OSError) as error:
             remedy = f"; correct {KEY} or the rights of this user" if isinstance(error, ObjectRefused) else ""
             raise SpoolError(f"a page cannot be copied to {KEY}: {error}{remedy}") from error
 
@@ -156,12 +153,9 @@ class S3Spool(Spool):
             self._objects.delete([copied.result()])
 
     def _sweep(self, prefix: str) -> None:
-        def sweep() -> None:
-            with suppress(ObjectError, SinkError):
-                if old := [one.key for one in self._objects.list(f"{prefix}mld-") if self._is_left(one.modified_s)]:
-                    self._objects.delete(old)
-
-        self._workers.submit(sweep)
+        with suppress(ObjectError, SinkError):
+            if old := [one.key for one in self._objects.list(f"{prefix}mld-") if self._is_left(one.modified_s)]:
+                self._objects.delete(old)
 
     def _is_left(self, modified_s: float) -> bool:
         return self._objects.now_s() - modified_s > LEFT_S
@@ -170,6 +164,7 @@ class S3Spool(Spool):
         """End within a bound; what is still on its way, or not deleted then, is swept."""
         self._workers.shutdown(wait=False, cancel_futures=True)
         done = [one for one in self._copied.values() if one.done() and not one.cancelled() and not one.exception()]
+        self._copied.clear()
 
         def delete() -> None:
             with suppress(ObjectError, SinkError):
@@ -186,13 +181,16 @@ def open_spool(named: str | None, scratch: Path, access: S3Access | None = None)
     """Return a spool of this process alone: below `mld.spark.spool`, or in `scratch`. Raises SpoolError."""
     if named is None:
         return Spool(scratch / "spool")
-    try:
-        if is_s3(named):
-            assert access is not None
+    if is_s3(named):
+        assert access is not None
+        try:
             place = place_of(named, KEY)
-            client = LateClient(access)
-            objects = S3Bucket(client, place.bucket, owner=access.bucket_owner, kms_key=access.kms_key)
-            return S3Spool(scratch / "spool", objects, place.bucket, place.prefix)
+        except SinkRefused as error:
+            raise SpoolError(str(error)) from error
+        client = LateClient(access)
+        objects = S3Bucket(client, place.bucket, owner=access.bucket_owner, kms_key=access.kms_key)
+        return S3Spool(scratch / "spool", objects, place.bucket, place.prefix)
+    try:
         base = local_directory(named, KEY)
     except SinkRefused as error:
         raise SpoolError(

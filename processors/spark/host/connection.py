@@ -28,7 +28,7 @@ class Intake(Protocol):
     def brought(self, one: ChildConnection, size: int, behind: int | None) -> None:
         """Note that the records of a line are in the child's page."""
 
-    def paged(self, one: ChildConnection, number: int, upto: int, page: SpoolPage) -> None:
+    def paged(self, one: ChildConnection, number: int, page: SpoolPage) -> None:
         """Note that a page is complete."""
 
     def has_cut(self, one: ChildConnection) -> None:
@@ -128,7 +128,7 @@ class ChildConnection(asyncio.BufferedProtocol):
                     self.waiting.append(
                         WaitingPage(int(body["number"]), int(body["upto"]), page.last, time.monotonic())
                     )
-                    self._intake.paged(self, int(body["number"]), int(body["upto"]), page)
+                    self._intake.paged(self, int(body["number"]), page)
                 self._intake.has_cut(self)
             case link.FLUSH:
                 self._intake.flush(self, shuts_down=body.get("why") == link.SHUTDOWN)

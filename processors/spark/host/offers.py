@@ -88,7 +88,7 @@ class OfferQueue:
         self._open[child.number] = child
         self._changed.set()
 
-    def add(self, child: ChildConnection, number: int, upto: int, page: SpoolPage) -> None:
+    def add(self, child: ChildConnection, number: int, page: SpoolPage) -> None:
         """Add a complete page."""
         assert child.shard is not None
         offer = Offer(
@@ -99,7 +99,6 @@ class OfferQueue:
             page.last,
             page.records,
             page.size,
-            upto,
             time.monotonic(),
             child.reached,
             page.versions,

@@ -1,8 +1,7 @@
 """The session host: one process per daemon that collects what all shards offer and runs one job over it per trigger.
 
 An event loop serves the links; everything that talks to Spark happens on one other thread, one micro-batch after the
-other, while records gather for the next one (`offers`). Only while Spark writes, which has threads of its own, the next
-one may be begun. The host ends when the daemon and the last child are gone, when
+other, while records gather for the next one (`offers`). The host ends when the daemon and the last child are gone, when
 the JVM is gone, or when it cannot start; its children then fail, and the daemon starts them anew at their checkpoints.
 """
 
@@ -258,8 +257,8 @@ class SessionHost:
     def is_near(self) -> bool:
         return self._offers.is_near(self._last_start)
 
-    def paged(self, child: ChildConnection, number: int, upto: int, page: SpoolPage) -> None:
-        self._offers.add(child, number, upto, page)
+    def paged(self, child: ChildConnection, number: int, page: SpoolPage) -> None:
+        self._offers.add(child, number, page)
 
     def has_cut(self, child: ChildConnection) -> None:
         self._offers.cut(child)

@@ -178,6 +178,7 @@ async def test_an_act_is_told_with_what_became_of_it_and_makes_no_row(world: Fle
     world.dynamo.forbidden.add("GetItem")
     await note_act(calls, world.clock, plan, outcomes)
     world.dynamo.forbidden.clear()
+    await note_act(None, world.clock, plan, outcomes)  # type: ignore[arg-type]
 
 
 @in_fleet(2, **IN_3X)

@@ -233,6 +233,25 @@ async def test_while_the_table_cannot_be_read_nothing_else_begins_or_ends() -> N
 
 
 @virtual
+async def test_who_spoke_tells_that_the_table_is_away_and_its_end_also_when_it_was_lost_with_the_leadership() -> None:
+    stage = await Stage(VirtualClock()).with_row()
+    running = stage.start()
+    await until_s(600)
+    raised = stage.raised()
+    stage.speaks, stage.trouble = False, "the tables cannot be read: no"
+    await until_s(1200)
+    assert stage.told() == [("failing", "begun"), ("table", "begun")]
+    stage.trouble, stage.rows = None, (lease("shardId-1", owner=None),)
+    await until_s(2400)
+    assert stage.told()[2:] == [("table", "ended")], "the rest is for the worker that speaks now"
+    assert stage.raised() == raised
+    stage.look = None  # type: ignore[assignment, method-assign]
+    await until_s(3000)
+    assert not running.done()
+    running.cancel()
+
+
+@virtual
 async def test_a_webhook_that_fails_is_asked_a_few_times_a_minute_and_gets_it_later() -> None:
     stage = await Stage(VirtualClock(), fails=True, rows=(FAILING, lease("shardId-1", owner=None))).with_row()
     running = stage.start()

@@ -209,9 +209,20 @@ def test_a_page_is_copied_once_as_soon_as_it_is_complete_and_goes_with_its_batch
 
 def test_pages_that_are_left_are_removed_as_the_host_ends(tmp_path):
     bucket, spool = in_bucket(tmp_path)
-    spool.uris([offer_to(spool, A, [1])])
+    offer = offer_to(spool, A, [1])
+    spool.uris([offer])
     spool.close()
     assert (bucket.objects, (tmp_path / "spool").exists()) == ({}, False)
+    spool.remove(spool.page(1, offer.number))
+
+
+def test_a_page_that_is_gone_is_said(tmp_path):
+    _, spool = in_bucket(tmp_path)
+    offer = offer_to(spool, A, [1])
+    spool.page(1, offer.number).unlink()
+    with pytest.raises(SpoolError, match=r"a page cannot be copied to mld\.spark\.spool: "):
+        spool.uris([offer])
+    spool.close()
 
 
 def test_a_page_whose_copy_failed_is_copied_again_under_another_key(tmp_path):
@@ -238,7 +249,9 @@ def test_what_dead_hosts_left_in_a_bucket_goes_after_a_week(tmp_path):
 
 
 def test_a_bucket_that_is_none_gets_a_sentence(tmp_path):
-    with pytest.raises(SpoolError, match=r"mld.spark.spool = s3://B is in no file system of this machine"):
+    with pytest.raises(
+        SpoolError, match=r"mld.spark.spool = s3://B: B is no name of a bucket; write s3://bucket/directory"
+    ):
         open_spool("s3://B", tmp_path, settings_of().s3)
 
 

@@ -51,6 +51,14 @@ def page_of(path: Path, *lines: bytes, shard: StreamShard = SHARD) -> SpoolPage:
     return writer.close()
 
 
+def test_records_without_data_make_groups_of_bounded_size_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+    monkeypatch.setattr(page_file, "GROUP_BYTES", 50)
+    monkeypatch.setattr(page_file._File, "put", lambda self, count, columns: counts.append(count))
+    page_file.write_records(tmp_path / "page", as_sent([Record(b"", "k", str(10**20 + n), 0, 0) for n in range(9)]))
+    assert counts == [3, 3, 3]
+
+
 def records_of(path: Path) -> list[PageRecord]:
     return [record for _, record in rows(path)]
 
