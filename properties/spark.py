@@ -173,6 +173,9 @@ KEYS: tuple[Key, ...] = (
     _key("schema.reader", TEXT, "With mld.spark.schema = registry: the columns of the payload, whatever version a "
          "record was written with; in Spark's DDL for json, the schema in JSON for avro.",
          default_text="required by registry", shown_as=Shown.FULL),
+    _key("rescuedColumn", TEXT, "With json and jsonlines: a field of the payload for the fields that the schema does "
+         "not name, as a text of JSON.", default_text="they are left out, and a warning names them",
+         shown_as=Shown.FULL),
     _key("mode", CHOICE, "How micro-batches are run: each on its own, or as the source of one streaming query.",
          Mode.BATCH, choices=Mode),
     _key("latency", CHOICE, "How soon records are committed: adaptive gathers them for 30 s, or for 120 s while less "
@@ -529,6 +532,8 @@ def _together(
     if values["schema"] and not has_schema:
         without = "has no effect without mld.spark.format = json, jsonlines, csv or avro"
         say("schema", without, "set the format", Level.WARNING)
+    if values["rescuedColumn"] and values["format"] not in (Format.JSON, Format.JSON_LINES):
+        say("rescuedColumn", "is for the formats json and jsonlines", "remove it, or set mld.spark.format")
     _of_registry(values, say)
     owner = values["s3.bucketOwner"]
     if owner is not None and not re.fullmatch(r"[0-9]{12}", str(owner)):

@@ -69,6 +69,7 @@ def figures(application: str, daemon_pid: int) -> SparkFigures | None:
                     dropped=int(counters["dropped"]),
                     malformed=int(counters["malformed"]),
                     poisoned=int(counters["poisoned"]),
+                    stray=int(counters.get("stray", 0)),
                 )
             except (KeyError, TypeError, ValueError):
                 return None

@@ -71,6 +71,11 @@ class SparkFigures:
         "mld_spark_records_poisoned_total",
         "Records with which the pipeline or a sink of mld-spark failed, and that are in its dead letter.",
     )
+    stray: int = given(
+        "mld_spark_records_stray_total",
+        "Records with fields that mld.spark.schema does not name, of the first 1,000 of each task that are looked at, "
+        "or of all with mld.spark.rescuedColumn.",
+    )
 
     @shown(
         "mld_spark_uncommitted_age_seconds",

@@ -52,6 +52,8 @@ class SparkSettings:
     schema: str | None
     schema_reader: str | None
     """What the payload is read as, if `schema` is registry."""
+    rescued_column: str | None
+    """The field of the payload for what the schema does not name."""
     mode: Mode
     trigger_interval_s: float
     trigger_quiet_s: float
@@ -214,6 +216,7 @@ def make(
         format=format_,
         schema=text("schema"),
         schema_reader=text("schema.reader"),
+        rescued_column=text("rescuedColumn"),
         mode=mode,
         trigger_interval_s=interval_s,
         trigger_quiet_s=quiet_s,

@@ -65,12 +65,13 @@ def records(
     *,
     format: str = "binary",
     schema: str | None = None,
+    rescued_column: str | None = None,
     stream: str = "stream",
     shard: str = "shardId-000000000000",
 ) -> DataFrame:
     """Return events as records of one shard, numbered from 1 on. A mapping becomes JSON, a text its UTF-8 bytes."""
     raw = handover.of_rows(spark, _rows(events, stream, shard))
-    return handover.handed(raw, Format(format), schema, divert=False).records
+    return handover.handed(raw, Format(format), schema, divert=False, rescued=rescued_column).records
 
 
 def batch(records: int = 1, *, stream: str = "stream", shard: str = "shardId-000000000000", attempt: int = 1) -> Batch:

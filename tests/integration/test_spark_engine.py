@@ -12,10 +12,11 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld-kinesis[spark]'")
 
-from mld.processors.spark.session import handover, jvm_classes
+from mld.processors.spark.session import decoding, handover, jvm_classes
 from mld.processors.spark.session.spark_session import jvm_pid, start
 from mld.processors.spark.spark_errors import SessionError
 from mld.processors.spark.testing import batch, records, session
+from mld.properties.spark import Format
 from tests.support.spark_bed import A, engine_bed, rows
 from tests.unit.spark.twins import settings_of
 
@@ -60,7 +61,8 @@ def test_json_is_decoded_and_what_is_not_json_is_a_dead_letter(spark: Any, tmp_p
     assert outcome.failed == {}
     assert [(row["sequenceNumber"], row["n"]) for row in rows(tmp_path / "out")] == [("1", 1), ("3", 3)]
     dead = {row["sequenceNumber"]: row["reason"] for row in rows(tmp_path / "dead")}
-    assert dead == dict.fromkeys(["2", "4", "5"], "not JSON of mld.spark.schema")
+    generic = "not JSON of mld.spark.schema"
+    assert dead == {"2": generic, "4": generic, "5": 'n is "no number", which is no int'}
     assert bed.run({n: event(n) for n in range(3, 8)}).failed == {}
     assert [row["n"] for row in rows(tmp_path / "out")] == [1, 3, 6, 7]
 
@@ -206,6 +208,60 @@ def test_several_events_in_a_record_are_rows_numbered_within_it_and_each_is_ther
     assert (dead["sequenceNumber"], dead["reason"]) == ("3", "not lines of JSON of mld.spark.schema")
 
 
+BEYOND = "a time beyond the year 9999: a number is read as seconds"
+NESTED = "n INT, at TIMESTAMP, place STRUCT<x: INT, since: DATE>, times ARRAY<TIMESTAMP>"
+
+
+@pytest.mark.parametrize("format", ["json", "jsonlines"])
+def test_a_letter_says_which_field_is_wrong_and_times_beyond_the_calendar_are(
+    spark: Any, tmp_path: Path, format: str
+) -> None:
+    good = b'{"n": 1, "at": 1767323045, "place": {"x": 1, "since": "2026-01-02"}, "times": ["2026-01-02T03:04:05Z"]}'
+    bad = {
+        b'{"n": 2, "at": 1767323045123}': f"at is 1767323045123, {BEYOND}",
+        b'{"n": 2, "times": [1767323045123]}': f"times is [1767323045123], {BEYOND}",
+        b'{"n": 2.5}': "n is 2.5, which is no int",
+        b'{"place": {"x": "a"}}': 'place.x is "a", which is no int',
+        b'{"place": 7}': "place is 7, which is no struct<x:int,since:date>",
+    }
+    bed = engine_bed(spark, tmp_path, PASS, f"mld.spark.format = {format}", f"mld.spark.schema = {NESTED}")
+    outcome = bed.run(dict(enumerate([good, *bad, good], start=1)))
+    assert (outcome.failed, outcome.figures.malformed) == ({}, len(bad))
+    assert [row["n"] for row in rows(tmp_path / "out")] == [1, 1]
+    assert [row["reason"] for row in rows(tmp_path / "dead")] == list(bad.values())
+
+
+STRAY = b'{"n": 1, "N": 2, "x": [{"a": "\\u0001"}], "nothing": null, "place": {"x": 1, "y": "b"}}'
+
+
+@pytest.mark.parametrize("format", ["json", "jsonlines"])
+def test_fields_that_the_schema_does_not_name_are_counted_and_said_once_or_kept(
+    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, format: str
+) -> None:
+    keys = (f"mld.spark.format = {format}", "mld.spark.schema = n INT, place STRUCT<x: INT>")
+    bed = engine_bed(spark, tmp_path, PASS, *keys)
+    data = dict.fromkeys(range(1, 4), STRAY) | {4: b'{"n": 4}', 5: b'{"n": "x", "z": 1}'}
+    assert bed.run(data).figures.stray == 3
+    assert bed.run(dict.fromkeys(range(6, 9), STRAY)).figures.stray == 3
+    (said,) = [one.getMessage() for one in caplog.records if "does not name" in one.getMessage()]
+    assert (
+        said.startswith("3 records have fields that mld.spark.schema does not name")
+        and "N, x, nothing, place.y" in said
+    )
+    (tmp_path / "kept").mkdir()
+    bed = engine_bed(spark, tmp_path / "kept", PASS, *keys, "mld.spark.rescuedColumn = rest")
+    assert bed.run(data).figures.stray == 3
+    kept = [row.get("rest") for row in rows(tmp_path / "kept" / "out")]
+    assert kept[3] is None
+    rest = {"N": 2, "x": [{"a": "\u0001"}], "nothing": None, "place.y": "b"}
+    assert [json.loads(one) for one in kept[:3]] == [rest] * 3
+
+
+def test_a_column_for_stray_fields_has_a_name_of_its_own(spark: Any) -> None:
+    with pytest.raises(SessionError, match=r"rescuedColumn = N is a field of mld.spark.schema; choose another name"):
+        decoding.check_schema(spark, Format.JSON, "n INT", rescued="N")
+
+
 def test_without_a_dead_letter_a_malformed_record_of_lines_is_one_row(spark: Any) -> None:
     found = records(spark, [event(1) + b"\n" + event(2), b"{bad"], format="jsonlines", schema="n INT").collect()
     assert [(row.rowNumber, row.payload and row.payload.n) for row in found] == [(0, 1), (1, 2), (None, None)]
@@ -213,12 +269,12 @@ def test_without_a_dead_letter_a_malformed_record_of_lines_is_one_row(spark: Any
 
 def test_a_schema_that_is_none_gets_a_sentence(spark: Any) -> None:
     with pytest.raises(SessionError, match=r"mld.spark.schema does not fit mld.spark.format = json: "):
-        handover.check_schema(spark, handover.Format.JSON, "n STRIN")
+        decoding.check_schema(spark, Format.JSON, "n STRIN")
 
 
 def test_the_helper_for_users_makes_the_frame_of_production(spark: Any) -> None:
     frame = records(spark, [{"n": 1}, '{"n":2}', b"{bad"], format="json", schema="n INT")
-    assert frame.columns == [*handover.COLUMNS, handover.PAYLOAD]
+    assert frame.columns == [*handover.COLUMNS, decoding.PAYLOAD]
     found = [(row.sequenceNumber, row.payload.n if row.payload else None) for row in frame.collect()]
     assert found == [("1", 1), ("2", 2), ("3", None)]
     assert batch(3).shards == ("shardId-000000000000",)

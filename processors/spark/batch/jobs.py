@@ -20,6 +20,7 @@ from uuid import uuid4
 from mld.processors.spark.batch.destinations import Destinations
 from mld.processors.spark.batch.micro_batch import MicroBatch, held
 from mld.processors.spark.batch.outcome import BatchFigures
+from mld.processors.spark.batch.payload_faults import StrayNames
 from mld.processors.spark.batch.record_columns import SparkRecord
 from mld.processors.spark.batch.source import BatchSource, Rows
 from mld.processors.spark.batch.spool import Spool
@@ -144,6 +145,7 @@ class Jobs:
         self._looked: dict[StreamShard, RecordPosition] = {}
         """Up to where no record is malformed without being in the dead letter; its marks are higher or lower."""
         self._suspects: _Suspects | None = None
+        self._stray_names = StrayNames()
 
     @property
     def _batch_id(self) -> str:
@@ -233,6 +235,11 @@ class Jobs:
         counted = handed.counts()
         if counted is None:
             return
+        self.figures.stray += counted.stray
+        if self._settings.rescued_column is None and (
+            news := self._stray_names.news(counted.stray, counted.stray_names)
+        ):
+            log.warning("%s", news)
         if counted.malformed and self._destinations.dead is None:
             self.figures.malformed += counted.malformed
             log.warning(

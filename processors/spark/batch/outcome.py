@@ -18,6 +18,8 @@ class BatchFigures:
     rows: int = 0
     malformed: int = 0
     poisoned: int = 0
+    stray: int = 0
+    """Records with fields that the schema does not name, among those that were looked at."""
     attempts: int = 0
     failures: int = 0
     jobs: int = 0

@@ -373,7 +373,8 @@ class SessionHost:
         lags = [lag for lag in self._lag_ms.values() if lag is not None]
         log.info(
             "trigger: shards=%d records=%d bytes=%d rows=%d jobs=%d handover_ms=%d pipeline_ms=%d publish_ms=%d "
-            "total_ms=%d waited_ms=%d lag_ms=%s dropped=%d malformed=%d poisoned=%d late_rows=%d failed_shards=%d%s",
+            "total_ms=%d waited_ms=%d lag_ms=%s dropped=%d malformed=%d poisoned=%d stray=%d late_rows=%d "
+            "failed_shards=%d%s",
             len(batch.ends),
             new.records,
             new.size,
@@ -388,6 +389,7 @@ class SessionHost:
             sum(figures.dropped.values()),
             figures.malformed,
             figures.poisoned,
+            figures.stray,
             figures.late_rows,
             len(outcome.failed),
             f" aside={','.join(sorted(figures.aside))}" if figures.aside else "",

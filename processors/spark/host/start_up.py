@@ -15,7 +15,7 @@ from mld.processors.spark.batch.engine import Engine
 from mld.processors.spark.batch.record_columns import SparkRecord
 from mld.processors.spark.batch.spool import Spool, SpoolError
 from mld.processors.spark.commit import network_files
-from mld.processors.spark.session import cluster, handover, modules, spark_session
+from mld.processors.spark.session import cluster, decoding, handover, modules, spark_session
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.factory import make_sink
@@ -82,10 +82,10 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
                 cluster.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)
             if settings.mode is Mode.BATCH:
                 check_spool(spark, spool, settings.where)
-        if settings.schema_reader is None:
-            handover.check_schema(spark, settings.format, settings.schema)
-        else:
-            handover.check_schema(spark, settings.format, settings.schema_reader, "mld.spark.schema.reader")
+        key, schema = "mld.spark.schema", settings.schema
+        if settings.schema_reader is not None:
+            key, schema = f"{key}.reader", settings.schema_reader
+        decoding.check_schema(spark, settings.format, schema, key, settings.rescued_column)
         for spec in settings.sinks:
             spark_session.check_format(spark, spec.format, f"mld.spark.sink.{spec.name}.format")
         own = scratch if settings.is_local else None
@@ -185,5 +185,6 @@ def engine_of(
         in_order=settings.in_order,
         reader=settings.schema_reader,
         letter=handover.letter_writer(settings.writer),
+        rescued=settings.rescued_column,
     )
     return Engine(settings, frames, spark_session.SessionHealth(spark), loaded, sinks, dead, spool)

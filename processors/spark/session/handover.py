@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mld.processors.spark.spark_errors import SessionError
+from mld.processors.spark.session.decoding import PAYLOAD, ROW_NUMBER, STRAY_NAMES, STRAYS, decoding
 from mld.processors.spark.writer_identity import WriterIdentity
 from mld.properties.spark import Format
 
@@ -147,7 +147,7 @@ NAMED = (
 COLUMNS = tuple(text.split()[-1] for text in NAMED)
 MUST_BE_THERE = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 """Whatever a user has set for tables of theirs."""
-PAYLOAD, REASON = "payload", "reason"
+REASON = "reason"
 APPLICATION, PIPELINE_ID, SINKS = "application", "pipelineId", "sinks"
 """Of a dead letter: who wrote it, and the sinks that miss the record, null where all do."""
 BIT = 'pmod(crc32(cast(concat_ws(":", sequenceNumber, subSequenceNumber, shardId) AS BINARY)), 32768)'
@@ -155,23 +155,6 @@ BIT = 'pmod(crc32(cast(concat_ws(":", sequenceNumber, subSequenceNumber, shardId
 OBSERVED = "mld"
 IN_ORDER = ("length(sequenceNumber)", "sequenceNumber", "subSequenceNumber")
 """Sequence numbers are decimal, without zeros before them."""
-ROW_NUMBER = "rowNumber"
-"""Column of `Format.JSON_LINES`: the number of an event within its record, from 0 on."""
-_CORRUPT = "_mld_corrupt"
-_VALUE, _END = "_mld_value", "_mld_end"
-"""No reader of Spark looks at what follows the value that it was asked for, and Avro reads any bytes as something. So
-an end is put after each payload, and one is valid only if what the schema describes ends right before it."""
-_AVRO_END, _CSV_END = b"\x8f mld \x8f\n", "mld-end"
-AVRO_PACKAGE = "org.apache.spark:spark-avro_2.13"
-AVRO_NOT_THERE = ("AVRO_NOT_LOADED", "spark-avro")
-"""Words by which Spark says that it lacks that package."""
-NOT_DECODED = {
-    Format.JSON: "not JSON of mld.spark.schema",
-    Format.JSON_LINES: "not lines of JSON of mld.spark.schema",
-    Format.CSV: "not CSV of mld.spark.schema",
-    Format.AVRO: "not Avro of mld.spark.schema",
-    Format.TEXT: "not UTF-8",
-}
 
 
 class LetterWriter(NamedTuple):
@@ -190,11 +173,14 @@ def letter_writer(writer: WriterIdentity | None) -> LetterWriter:
 
 class Counted(NamedTuple):
     """What the jobs over `Handed.records` have seen: records, and how many of them were malformed. The bitmap has a bit
-    for each of these (`batch.suspects`)."""
+    for each of these (`batch.suspects`). `stray` counts those with stray fields, and names fields of one of them, among
+    all records where a column keeps them, else among a sample."""
 
     seen: int
     malformed: int
     bitmap: bytes | None = None
+    stray: int = 0
+    stray_names: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,18 +210,18 @@ class Handover:
         in_order: bool = False,
         reader: str | None = None,
         letter: LetterWriter = NOBODY,
+        rescued: str | None = None,
     ) -> None:
         """Prepare frames; `divert`: malformed records are not in `records`. `in_order`: the records of each shard are
         in their order, which costs a sort. `reader`: the schema of payloads whose own one their frames name; `schema`
-        is registry then.
+        is registry then. `rescued`: the field of the payload for stray fields.
         """
-        self._letter = letter
+        self._of: dict[str, Any] = {"divert": divert, "letter": letter, "rescued": rescued}
         self._reader = reader
         self._definitions = Definitions()
         self._session = session
         self._format = format
         self._schema = schema
-        self._divert = divert
         self._in_order = in_order
 
     def of_pages(self, pages: Sequence[str], versions: Mapping[str, str]) -> Handed:
@@ -248,9 +234,9 @@ class Handover:
         if self._in_order:
             raw = raw.sort("s", "h", *map(F.expr, IN_ORDER))
         if self._reader is None:
-            return handed(raw, self._format, self._schema, divert=self._divert, letter=self._letter)
+            return handed(raw, self._format, self._schema, **self._of)
         known = self._definitions.of(versions) if self._format is Format.AVRO else {}
-        return handed(raw, self._format, self._reader, divert=self._divert, versions=known, letter=self._letter)
+        return handed(raw, self._format, self._reader, versions=known, **self._of)
 
     @staticmethod
     def shared(records: DataFrame, frames: Sequence[DataFrame]) -> AbstractContextManager[None]:
@@ -278,6 +264,7 @@ def handed(
     streaming: bool = False,
     versions: Mapping[str, str] | None = None,
     letter: LetterWriter = NOBODY,
+    rescued: str | None = None,
 ) -> Handed:
     """Return the frames of a batch. With `divert` malformed records are not in `records`; they go to the dead letter.
 
@@ -291,11 +278,11 @@ def handed(
     named = NAMED if versions is None else (*NAMED, *NAMED_MORE)
     columns = tuple(text.split()[-1] for text in named)
 
-    def letters(frame: DataFrame, reason: str, sinks: Sequence[str]) -> DataFrame:
+    def letters(frame: DataFrame, reason: Column, sinks: Sequence[str]) -> DataFrame:
         missed = F.array(*map(F.lit, sinks)) if sinks else F.lit(None)
         return frame.select(
             *COLUMNS,
-            F.lit(reason).alias(REASON),
+            reason.alias(REASON),
             F.lit(letter.application).alias(APPLICATION),
             F.lit(letter.pipeline).alias(PIPELINE_ID),
             missed.cast("array<string>").alias(SINKS),
@@ -304,21 +291,25 @@ def handed(
 
     def because(reason: str, sinks: Sequence[str]) -> DataFrame:
         more = () if versions is None else SCHEMA_COLUMNS
-        return letters(raw.selectExpr(*NAMED, *more), reason, sinks)
+        return letters(raw.selectExpr(*NAMED, *more), F.lit(reason), sinks)
 
     if format is Format.BINARY:
         return Handed(raw.selectExpr(*NAMED), None, because, lambda: None)
-    decoded, bad = _decoded(format, schema, versions)
+    found = decoding(format, schema, versions, streaming=streaming, rescued=rescued)
     # Each step below has the whole plan analysed anew, so there are few, and one sees what the others need.
     more = () if versions is None else SCHEMA_COLUMNS[len(NAMED_MORE) :]
-    parsed = raw.select(*(F.expr(text) for text in (*named, *more)), decoded.alias(PAYLOAD))
+    strays = () if found.strays is None else (found.strays.alias(STRAYS),)
+    parsed = raw.select(*(F.expr(text) for text in (*named, *more)), found.decoded.alias(PAYLOAD), *strays)
     counts = Observation()
-    observed = [F.count(F.lit(1)).alias("seen"), F.count_if(bad).alias("malformed")]
+    observed = [F.count(F.lit(1)).alias("seen"), F.count_if(found.bad).alias("malformed")]
     if divert and not streaming:
-        observed.append(F.bitmap_construct_agg(F.when(bad, F.expr(BIT))).alias("bitmap"))
+        observed.append(F.bitmap_construct_agg(F.when(found.bad, F.expr(BIT))).alias("bitmap"))
+    if strays:
+        names = F.when(~found.bad, F.expr(STRAY_NAMES))
+        observed += [F.count(names).alias("stray"), F.max(names).alias("stray_names")]
     seen = parsed.observe(OBSERVED if streaming else counts, *observed)
-    good = seen.filter(~bad) if divert else seen
-    clean = _clean(format) if divert else F.when(~bad, _clean(format))
+    good = seen.filter(~found.bad) if divert else seen
+    clean = found.clean if divert else F.when(~found.bad, found.clean)
     if format is Format.JSON_LINES:
         # Without a dead letter, a record that is malformed is one row whose payload is null.
         records = good.select(*columns, F.inline_outer(clean).alias(PAYLOAD, ROW_NUMBER))
@@ -326,7 +317,7 @@ def handed(
         records = good.select(*columns, clean.alias(PAYLOAD))
 
     def malformed() -> DataFrame:
-        return letters(parsed.filter(bad), NOT_DECODED[format], ())
+        return letters(parsed.filter(found.bad), found.reason, ())
 
     return Handed(records, malformed, because, lambda: _counted(counts))
 
@@ -341,116 +332,10 @@ def _counted(counts: Observation) -> Counted | None:
         return None
     found = counts.get
     bitmap = found.get("bitmap")
-    return Counted(int(found["seen"]), int(found["malformed"]), None if bitmap is None else bytes(bitmap))
-
-
-def check_schema(session: SparkSession, format: Format, schema: str | None, name: str = "mld.spark.schema") -> None:
-    """Find out before the first record whether the schema is one, and can be used. Raises SessionError."""
-    from pyspark.sql import functions as F
-
-    if format in (Format.BINARY, Format.TEXT):
-        return
-    try:
-        decoded, _ = _decoded(format, schema)
-        assert session.range(0).select(F.lit(b"").alias("data")).select(decoded).schema
-    except Exception as error:
-        text = str(error)
-        if format is Format.AVRO and any(words in text for words in AVRO_NOT_THERE):
-            raise SessionError(
-                "mld.spark.format is avro, and Spark has no Avro module; write mld.spark.packages = "
-                f"{AVRO_PACKAGE}:{session.version}, which Spark fetches from Maven Central when it starts (a Connect "
-                "server needs it among its own packages)"
-            ) from error
-        said = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-        raise SessionError(f"{name} does not fit mld.spark.format = {format.value}: {said}") from error
-
-
-def _decoded(format: Format, schema: str | None, versions: Mapping[str, str] | None = None) -> tuple[Column, Column]:
-    """Return the payload as Spark makes it, and whether it is malformed."""
-    from pyspark.sql import functions as F
-
-    text = F.try_validate_utf8(F.col("data").cast("string"))
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    payload = F.col(PAYLOAD)
-    match format:
-        case Format.JSON:
-            bad = _is_bad(payload, F.lit(True)) | payload[_VALUE].isNull()
-            return _from_json(text, f"STRUCT<{schema}>"), bad
-        case Format.JSON_LINES:
-            lines = F.filter(F.split(text, "\n"), lambda line: line.rlike(r"\S"))
-            values = F.transform(lines, lambda line, at: _concat(f'{{"{_VALUE}":', line, f',"{ROW_NUMBER}":', at, "}"))
-            array = _concat("[", F.array_join(values, ","), "]")
-            event = f"STRUCT<{_VALUE}: STRUCT<{schema}>, {ROW_NUMBER}: INT>"
-            found = payload[_VALUE]
-            numbers = F.sequence(F.lit(0), F.size(found) - 1)  # of a record without events: 0 and -1
-            whole = (found[ROW_NUMBER] == numbers) & ~F.exists(found, lambda one: one[_VALUE].isNull())
-            bad = _is_bad(payload, F.lit(True)) | ~F.coalesce(whole, F.lit(False))
-            return _from_json(array, f"ARRAY<{event}>"), bad
-        case Format.CSV:
-            line = F.nullif(F.rtrim(text, F.lit("\r\n")), F.lit(""))
-            columns = f"{schema}, {_END} STRING, {_CORRUPT} STRING"
-            return F.from_csv(_concat(line, f",{_CSV_END}"), columns, options), _is_bad(payload, F.lit(_CSV_END))
-        case Format.AVRO:
-            from pyspark.sql.avro.functions import from_avro
-
-            framed = F.concat("data", F.lit(_AVRO_END))
-            # Spark makes a struct of nulls of what it cannot read.
-            bad = ~F.equal_null(payload[_END], F.lit(_AVRO_END))
-            options, reader = {"mode": "PERMISSIVE"}, _framed(str(schema))
-            if versions is None:
-                return from_avro(framed, reader, options), bad
-            decoded = F.when(F.lit(False), from_avro(framed, reader, options))  # which gives it its type
-            for version, writer in versions.items():
-                by_writer = from_avro(framed, _framed(writer), {**options, "avroSchema": reader})
-                decoded = decoded.when(F.col("schemaVersionId") == version, by_writer)
-            return decoded, bad
-        case Format.TEXT:
-            return text, payload.isNull()
-        case Format.BINARY:
-            raise AssertionError("binary has no payload")
-
-
-def _framed(schema: str) -> str:
-    """Return the schema of a record followed by `_AVRO_END`: an Avro record is its fields, one after the other."""
-    try:
-        value = json.loads(schema)
-    except ValueError as error:
-        raise ValueError(f"it is not JSON ({error}); write the Avro schema of the records") from error
-    end = {"type": "fixed", "name": "mld_end", "size": len(_AVRO_END)}
-    fields = [{"name": _VALUE, "type": value}, {"name": _END, "type": end}]
-    return json.dumps({"type": "record", "name": "mld_framed", "fields": fields})
-
-
-def _from_json(text: Column, type: str) -> Column:
-    """Parse a text as the one value of an object that has an end as well."""
-    from pyspark.sql import functions as F
-
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
-    framed = _concat(f'{{"{_VALUE}":', text, f',"{_END}":true}}')
-    return F.from_json(framed, f"{_VALUE} {type}, {_END} BOOLEAN, {_CORRUPT} STRING", options)
-
-
-def _concat(*parts: Column | str) -> Column:
-    from pyspark.sql import functions as F
-
-    return F.concat(*(F.lit(part) if isinstance(part, str) else part for part in parts))
-
-
-def _is_bad(payload: Column, end: Column) -> Column:
-    """Return whether Spark has said so, or has not come to the end."""
-    from pyspark.sql import functions as F
-
-    return payload[_CORRUPT].isNotNull() | ~F.equal_null(payload[_END], end)
-
-
-def _clean(format: Format) -> Column:
-    from pyspark.sql import functions as F
-
-    payload = F.col(PAYLOAD)
-    match format:
-        case Format.JSON | Format.JSON_LINES | Format.AVRO:
-            return payload[_VALUE]
-        case Format.CSV:
-            return payload.dropFields(_END, _CORRUPT)
-        case _:
-            return payload
+    return Counted(
+        int(found["seen"]),
+        int(found["malformed"]),
+        None if bitmap is None else bytes(bitmap),
+        int(found.get("stray") or 0),
+        found.get("stray_names"),
+    )

@@ -63,9 +63,11 @@ JVM_OPTIONS = "-XX:+UseSerialGC -XX:NewRatio=1 -XX:+ExitOnOutOfMemoryError -Duse
 OF_SQL = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.variant.allowDuplicateKeys": "true",
 }
 """Settings of every session, wherever it is. Spark's own type for times in Parquet is INT96, which is deprecated and
-bears no statistics: a reader that looks for a time has to read every file."""
+bears no statistics: a reader that looks for a time has to read every file. Stray fields are variants, and those of a
+record with a key that is there twice are not to be lost."""
 DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 JAVA_OPTIONS = {DRIVER_OPTIONS, "spark.executor.extraJavaOptions"}
 """What the user gives for these keys is added to our options, and does not replace them."""

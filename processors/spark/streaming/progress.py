@@ -18,9 +18,9 @@ def late_rows(progress: Progress) -> int:
     return sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in progress.get("stateOperators") or ())
 
 
-def malformed_rows(progress: Progress, observed: str) -> int:
-    """Return records that could not be decoded, by the observation of this name."""
-    return int(((progress.get("observedMetrics") or {}).get(observed) or {}).get("malformed") or 0)
+def observed(progress: Progress, name: str) -> Mapping[str, Any]:
+    """Return what was observed under this name; empty if nothing was."""
+    return (progress.get("observedMetrics") or {}).get(name) or {}
 
 
 def watermark(progress: Progress) -> str | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mld.processors.spark.batch.attempts import pause_s, until_published
+from mld.processors.spark.batch.payload_faults import StrayNames
 from mld.processors.spark.commit_stages import stage
 from mld.processors.spark.high_water_marks import QUERY, RecordPosition, ShardSpan, StreamShard, gaps
 from mld.processors.spark.pipeline import Batch, Pipeline, PipelineError
@@ -118,6 +119,7 @@ class SparkQueries:
         self._raised: dict[str, SinkError] = {}
         self._counted_to: dict[str, int] = {}
         self._late_rows = 0
+        self._stray_names = StrayNames()
         self._watermarks: dict[str, str] = {}
         self._stopping = threading.Event()
         self._ending = threading.Lock()
@@ -154,6 +156,7 @@ class SparkQueries:
             divert=self._dead is not None,
             streaming=True,
             letter=handover.letter_writer(self._settings.writer),
+            rescued=self._settings.rescued_column,
         )
         returned = self._pipeline.frames(handed.records, Batch("streaming"))
         frames: dict[str, DataFrame] = {}
@@ -211,9 +214,14 @@ class SparkQueries:
                     late,
                     self._watermarks.get(name, "unknown"),
                 )
-            if self._dead is not None or place:
+            if place:
                 continue  # every query sees all records; the first one tells
-            if malformed := sum(progress.malformed_rows(one, handover.OBSERVED) for one in new):
+            seen = [progress.observed(one, handover.OBSERVED) for one in new]
+            if self._settings.rescued_column is None:
+                for one in seen:
+                    if news := self._stray_names.news(int(one.get("stray") or 0), one.get("stray_names")):
+                        log.warning("%s", news)
+            if self._dead is None and (malformed := sum(int(one.get("malformed") or 0) for one in seen)):
                 log.warning("%d records cannot be decoded; their payload is null (key mld.spark.deadLetter)", malformed)
 
     def _new_progress(self, name: str, query: StreamingQuery) -> list[progress.Progress]:

@@ -25,18 +25,16 @@ def test_late_rows_are_those_of_all_operators(operators, late):
 def test_what_a_query_without_state_or_watermark_says():
     assert (
         progress.late_rows({}),
-        progress.malformed_rows(NOTHING, handover.OBSERVED),
+        progress.observed(NOTHING, handover.OBSERVED),
         progress.watermark(NOTHING),
-    ) == (0, 0, None)
+    ) == (0, {}, None)
 
 
-def test_malformed_records_and_the_watermark():
+def test_what_was_observed_and_the_watermark():
     said = {
         **NOTHING,
         "observedMetrics": {handover.OBSERVED: {"seen": 5, "malformed": 2}},
         "eventTime": {"watermark": "2026-01-01T00:00:00.000Z"},
     }
-    assert (progress.malformed_rows(said, handover.OBSERVED), progress.watermark(said)) == (
-        2,
-        "2026-01-01T00:00:00.000Z",
-    )
+    assert progress.observed(said, handover.OBSERVED) == {"seen": 5, "malformed": 2}
+    assert progress.watermark(said) == "2026-01-01T00:00:00.000Z"

@@ -1,0 +1,376 @@
+"""The data of a record -> its payload, and what of it the payload does not show, as expressions of Spark.
+
+One parse of Spark's makes the payload and says whether it is one. Spark's reader of JSON passes over what it cannot
+use: fields that the schema does not name (another letter case is another name) are left out, and a number of
+milliseconds becomes a time in the year 57973. So a second parse takes the fields as they came, a map of variants: of a
+sample of the records, to count those with stray fields; of all, where a column is to keep these; and of malformed
+records, to say which field is wrong. A time that no calendar of four digits has makes its record malformed.
+
+What depends on the fields of the schema is text of SQL, made once: each call of PySpark's functions asks the JVM.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from mld.processors.spark.spark_errors import SessionError
+from mld.properties.spark import Format
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+PAYLOAD = "payload"
+STRAYS = "_mld_strays"
+"""Column of `Format.JSON` and `JSON_LINES`: of each event the stray fields, with name and value; null where none was
+looked for."""
+ROW_NUMBER = "rowNumber"
+"""Column of `Format.JSON_LINES`: the number of an event within its record, from 0 on."""
+_CORRUPT = "_mld_corrupt"
+_VALUE, _END = "_mld_value", "_mld_end"
+"""No reader of Spark looks at what follows the value that it was asked for, and Avro reads any bytes as something. So
+an end is put after each payload, and one is valid only if what the schema describes ends right before it."""
+_AVRO_END, _CSV_END = b"\x8f mld \x8f\n", "mld-end"
+AVRO_PACKAGE = "org.apache.spark:spark-avro_2.13"
+AVRO_NOT_THERE = ("AVRO_NOT_LOADED", "spark-avro")
+"""Words by which Spark says that it lacks that package."""
+OF_JSON = (Format.JSON, Format.JSON_LINES)
+NOT_DECODED = {
+    Format.JSON: "not JSON of mld.spark.schema",
+    Format.JSON_LINES: "not lines of JSON of mld.spark.schema",
+    Format.CSV: "not CSV of mld.spark.schema",
+    Format.AVRO: "not Avro of mld.spark.schema",
+    Format.TEXT: "not UTF-8",
+}
+SAMPLE = "monotonically_increasing_id() % (1L << 33) < 1000"
+"""Which records of a batch are looked at for stray fields: the first ones of each task."""
+STREAM_SAMPLE = "pmod(crc32(cast(sequenceNumber AS BINARY)), 16) = 0"
+"""The same in a streaming query, where rows have no numbers."""
+NAMES_MAX, NAME_CHARS_MAX = 8, 60
+VALUE_CHARS_MAX = 80
+FIRST_DAY, LAST_DAY = "DATE'0001-01-01'", "DATE'9999-12-31'"
+_TIMES = ("timestamp", "timestamp_ntz", "date")
+
+
+class Decoding(NamedTuple):
+    """Expressions over a record. `bad`, `clean` and `reason` are over the column `PAYLOAD`, which `decoded` makes."""
+
+    decoded: Column
+    bad: Column
+    clean: Column
+    reason: Column
+    """Why a malformed record is one."""
+    strays: Column | None
+    """What `STRAYS` is; None for formats in which Spark passes over nothing."""
+
+
+STRAY_NAMES = (
+    f"nullif(array_join(transform(slice(flatten({STRAYS}), 1, {NAMES_MAX}), "
+    f"one -> left(one.name, {NAME_CHARS_MAX})), ', '), '')"
+)
+"""The names of a record's stray fields, or the first ones of many; null if it has none."""
+
+
+def check_schema(
+    session: SparkSession,
+    format: Format,
+    schema: str | None,
+    name: str = "mld.spark.schema",
+    rescued: str | None = None,
+) -> None:
+    """Find out before the first record whether the schema is one, and can be used. Raises SessionError."""
+    from pyspark.sql import functions as F
+
+    if format in (Format.BINARY, Format.TEXT):
+        return
+    try:
+        assert session.range(0).select(F.lit(b"").alias("data")).select(_decoded(format, schema)[0]).schema
+        named = [] if format is Format.AVRO else [field.name.lower() for field in fields_of(str(schema))]
+    except Exception as error:
+        text = str(error)
+        if format is Format.AVRO and any(words in text for words in AVRO_NOT_THERE):
+            raise SessionError(
+                "mld.spark.format is avro, and Spark has no Avro module; write mld.spark.packages = "
+                f"{AVRO_PACKAGE}:{session.version}, which Spark fetches from Maven Central when it starts (a Connect "
+                "server needs it among its own packages)"
+            ) from error
+        said = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+        raise SessionError(f"{name} does not fit mld.spark.format = {format.value}: {said}") from error
+    if rescued is not None and rescued.lower() in named:
+        raise SessionError(f"mld.spark.rescuedColumn = {rescued} is a field of {name}; choose another name")
+
+
+def decoding(
+    format: Format,
+    schema: str | None,
+    versions: Mapping[str, str] | None = None,
+    *,
+    streaming: bool = False,
+    rescued: str | None = None,
+) -> Decoding:
+    """Return how data is decoded. `versions`: definitions of Avro that frames name. `rescued`: the field of the payload
+    that has the stray fields, as JSON."""
+    from pyspark.sql import functions as F
+
+    decoded, bad = _decoded(format, schema, versions)
+    clean, generic = _clean(format), F.lit(NOT_DECODED[format])
+    if format not in (*OF_JSON, Format.CSV):
+        return Decoding(decoded, bad, clean, generic, None)
+    fields = fields_of(str(schema))
+    reason = F.coalesce(F.expr(_reason(format, fields)), generic)
+    if format is Format.CSV:
+        return Decoding(decoded, bad, clean, reason, None)
+    if (astray := _astray_event(format, fields)) is not None:
+        bad = bad | F.coalesce(F.expr(astray), F.lit(False))
+    looked_at = "true" if rescued else STREAM_SAMPLE if streaming else SAMPLE
+    came = f"CASE WHEN {looked_at} THEN {_came(format, fields)} END"
+    strays = F.expr(f"transform({came}, came -> {strays_of('came', fields)})")
+    if rescued is not None:
+        clean = F.expr(_with_rescued(format, fields, rescued))
+    return Decoding(decoded, bad, clean, reason, strays)
+
+
+@lru_cache(maxsize=8)
+def fields_of(schema: str) -> StructType:
+    """Return the fields of `mld.spark.schema` in Spark's DDL; there has to be a session."""
+    from pyspark.sql.types import DataType, StructType
+
+    type = DataType.fromDDL(f"STRUCT<{schema}>")
+    assert isinstance(type, StructType)
+    return type
+
+
+# --- the payload -----------------------------------------------------------------------------------------------------
+
+
+def _decoded(format: Format, schema: str | None, versions: Mapping[str, str] | None = None) -> tuple[Column, Column]:
+    """Return the payload as Spark makes it, and whether it is malformed."""
+    from pyspark.sql import functions as F
+
+    text = F.try_validate_utf8(F.col("data").cast("string"))
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    payload = F.col(PAYLOAD)
+    match format:
+        case Format.JSON:
+            bad = _is_bad(payload, F.lit(True)) | payload[_VALUE].isNull()
+            return _from_json(text, f"STRUCT<{schema}>"), bad
+        case Format.JSON_LINES:
+            lines = F.filter(F.split(text, "\n"), lambda line: line.rlike(r"\S"))
+            values = F.transform(lines, lambda line, at: _concat(f'{{"{_VALUE}":', line, f',"{ROW_NUMBER}":', at, "}"))
+            array = _concat("[", F.array_join(values, ","), "]")
+            event = f"STRUCT<{_VALUE}: STRUCT<{schema}>, {ROW_NUMBER}: INT>"
+            found = payload[_VALUE]
+            numbers = F.sequence(F.lit(0), F.size(found) - 1)  # of a record without events: 0 and -1
+            whole = (found[ROW_NUMBER] == numbers) & ~F.exists(found, lambda one: one[_VALUE].isNull())
+            bad = _is_bad(payload, F.lit(True)) | ~F.coalesce(whole, F.lit(False))
+            return _from_json(array, f"ARRAY<{event}>"), bad
+        case Format.CSV:
+            line = F.nullif(F.rtrim(text, F.lit("\r\n")), F.lit(""))
+            columns = f"{schema}, {_END} STRING, {_CORRUPT} STRING"
+            return F.from_csv(_concat(line, f",{_CSV_END}"), columns, options), _is_bad(payload, F.lit(_CSV_END))
+        case Format.AVRO:
+            from pyspark.sql.avro.functions import from_avro
+
+            framed = F.concat("data", F.lit(_AVRO_END))
+            # Spark makes a struct of nulls of what it cannot read.
+            bad = ~F.equal_null(payload[_END], F.lit(_AVRO_END))
+            options, reader = {"mode": "PERMISSIVE"}, _framed(str(schema))
+            if versions is None:
+                return from_avro(framed, reader, options), bad
+            decoded = F.when(F.lit(False), from_avro(framed, reader, options))  # which gives it its type
+            for version, writer in versions.items():
+                by_writer = from_avro(framed, _framed(writer), {**options, "avroSchema": reader})
+                decoded = decoded.when(F.col("schemaVersionId") == version, by_writer)
+            return decoded, bad
+        case Format.TEXT:
+            return text, payload.isNull()
+        case Format.BINARY:
+            raise AssertionError("binary has no payload")
+
+
+def _framed(schema: str) -> str:
+    """Return the schema of a record followed by `_AVRO_END`: an Avro record is its fields, one after the other."""
+    try:
+        value = json.loads(schema)
+    except ValueError as error:
+        raise ValueError(f"it is not JSON ({error}); write the Avro schema of the records") from error
+    end = {"type": "fixed", "name": "mld_end", "size": len(_AVRO_END)}
+    fields = [{"name": _VALUE, "type": value}, {"name": _END, "type": end}]
+    return json.dumps({"type": "record", "name": "mld_framed", "fields": fields})
+
+
+def _from_json(text: Column, type: str) -> Column:
+    """Parse a text as the one value of an object that has an end as well."""
+    from pyspark.sql import functions as F
+
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
+    framed = _concat(f'{{"{_VALUE}":', text, f',"{_END}":true}}')
+    return F.from_json(framed, f"{_VALUE} {type}, {_END} BOOLEAN, {_CORRUPT} STRING", options)
+
+
+def _concat(*parts: Column | str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.concat(*(F.lit(part) if isinstance(part, str) else part for part in parts))
+
+
+def _is_bad(payload: Column, end: Column) -> Column:
+    """Return whether Spark has said so, or has not come to the end."""
+    from pyspark.sql import functions as F
+
+    return payload[_CORRUPT].isNotNull() | ~F.equal_null(payload[_END], end)
+
+
+def _clean(format: Format) -> Column:
+    from pyspark.sql import functions as F
+
+    payload = F.col(PAYLOAD)
+    match format:
+        case Format.JSON | Format.JSON_LINES | Format.AVRO:
+            return payload[_VALUE]
+        case Format.CSV:
+            return payload.dropFields(_END, _CORRUPT)
+        case _:
+            return payload
+
+
+# --- what the payload does not show: text of SQL ---------------------------------------------------------------------
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _name(value: str) -> str:
+    return "`" + value.replace("`", "``") + "`"
+
+
+def _came(format: Format, fields: StructType) -> str:
+    """Return the events of a record, each with its fields as they came: variants by name; of CSV, texts."""
+    text = "try_validate_utf8(cast(data AS STRING))"
+    match format:
+        case Format.JSON:
+            framed, type = f"concat('{{\"{_VALUE}\":[', {text}, ']}}')", "MAP<STRING, VARIANT>"
+        case Format.JSON_LINES:
+            lines = f"array_join(filter(split({text}, '\\n'), line -> line RLIKE '\\\\S'), ',')"
+            framed, type = f"concat('{{\"{_VALUE}\":[', {lines}, ']}}')", "MAP<STRING, VARIANT>"
+        case _:
+            columns = ", ".join(f"{_name(field.name)} STRING" for field in fields)
+            return f"array(from_csv(trim(TRAILING '\\r\\n' FROM {text}), {_text(columns)}))"
+    return f"from_json({framed}, '{_VALUE} ARRAY<{type}>').{_VALUE}"
+
+
+def _inner(came: str, name: str) -> str:
+    return f"try_variant_get({came}[{_text(name)}], '$', 'map<string,variant>')"
+
+
+def strays_of(came: str, fields: StructType, path: str = "", depth: int = 0) -> str:
+    """Return the fields of an object, and of objects in it, that the schema does not name, as an array of name and
+    value."""
+    from pyspark.sql.types import StructType
+
+    one, inner = f"one{depth}", f"inner{depth}"
+    names = ", ".join(_text(field.name) for field in fields)
+    parts = [
+        f"transform(filter(map_entries({came}), {one} -> {one}.key NOT IN ({names})), {one} -> "
+        f"named_struct('name', concat({_text(path)}, {one}.key), 'value', {one}.value))"
+    ]
+    for field in fields:
+        if isinstance(field.dataType, StructType):
+            deeper = strays_of(inner, field.dataType, f"{path}{field.name}.", depth + 1)
+            parts.append(f"coalesce(transform(array({_inner(came, field.name)}), {inner} -> {deeper})[0], array())")
+    return f"concat({', '.join(parts)})" if len(parts) > 1 else parts[0]
+
+
+def _with_rescued(format: Format, fields: StructType, name: str) -> str:
+    """Return the payload with one field more: the stray fields as an object of JSON, null if there are none."""
+
+    def whole(value: str, strays: str) -> str:
+        member = "to_json(map(one.name, one.value))"
+        members = f"transform({strays}, one -> substring({member}, 2, length({member}) - 2))"
+        text = f"CASE WHEN size({strays}) > 0 THEN concat('{{', array_join({members}, ','), '}}') END"
+        own = ", ".join(f"{_text(field.name)}, {value}.{_name(field.name)}" for field in fields)
+        return f"CASE WHEN {value} IS NOT NULL THEN named_struct({own}, {_text(name)}, {text}) END"
+
+    if format is Format.JSON:
+        return whole(f"{PAYLOAD}.{_VALUE}", f"get({STRAYS}, 0)")
+    event = whole(f"event.{_VALUE}", f"get({STRAYS}, at)")
+    return (
+        f"transform({PAYLOAD}.{_VALUE}, (event, at) -> "
+        f"named_struct('{_VALUE}', {event}, '{ROW_NUMBER}', event.{ROW_NUMBER}))"
+    )
+
+
+def _astray_event(format: Format, fields: StructType) -> str | None:
+    """Return whether a time of the payload is beyond the calendar; None if the schema has none."""
+    if format is Format.JSON:
+        return astray(f"{PAYLOAD}.{_VALUE}", fields)
+    within = astray(f"event.{_VALUE}", fields)
+    return within and f"exists({PAYLOAD}.{_VALUE}, event -> {within})"
+
+
+def astray(value: str, type: DataType, depth: int = 0) -> str | None:
+    """Return whether a value is a time that no calendar of four digits has, or has one in it; None if it cannot."""
+    from pyspark.sql import types as T
+
+    one = f"value{depth}"
+    match type:
+        case T.StructType():
+            parts = (astray(f"{value}.{_name(field.name)}", field.dataType, depth) for field in type)
+            found = [f"coalesce({part}, false)" for part in parts if part is not None]
+            return f"({' OR '.join(found)})" if found else None
+        case T.ArrayType():
+            within = astray(one, type.elementType, depth + 1)
+            return within and f"exists({value}, {one} -> coalesce({within}, false))"
+        case T.MapType():
+            return astray(f"map_values({value})", T.ArrayType(type.valueType), depth)
+        case _ if type.typeName() in _TIMES:
+            return f"cast({value} AS DATE) NOT BETWEEN {FIRST_DAY} AND {LAST_DAY}"
+    return None
+
+
+def _reason(format: Format, fields: StructType) -> str:
+    """Return which field of a malformed record is wrong, and why; null if that is not to be seen."""
+    events = f"{PAYLOAD}.{_VALUE}"
+    match format:
+        case Format.JSON:
+            value = events
+        case Format.JSON_LINES:
+            value = f"get({events}, at).{_VALUE}"
+        case _:
+            value = PAYLOAD
+    found = ", ".join(wrong_fields(value, "came", fields, of_variants=format is not Format.CSV))
+    reasons = f"transform({_came(format, fields)}, (came, at) -> coalesce({found}, null))"
+    return f"get(filter({reasons}, one -> one IS NOT NULL), 0)"
+
+
+def wrong_fields(
+    value: str, came: str, fields: StructType, path: str = "", depth: int = 0, *, of_variants: bool = True
+) -> Iterator[str]:
+    """Yield what is wrong with each field of an object, those in it first; null of one that is right."""
+    from pyspark.sql.types import StructType
+
+    for field in fields:
+        type, name = field.dataType, f"{path}{field.name}"
+        got = f"{value}.{_name(field.name)}"
+        if of_variants:
+            raw = f"{came}[{_text(field.name)}]"
+            there, shown = f"{raw} IS NOT NULL AND NOT is_variant_null({raw})", f"to_json({raw})"
+        else:
+            raw = f"{came}.{_name(field.name)}"
+            there, shown = f"{raw} IS NOT NULL", raw
+        if of_variants and isinstance(type, StructType):
+            inner = f"inner{depth}"
+            deeper = ", ".join(wrong_fields(got, inner, type, f"{name}.", depth + 1))
+            yield f"transform(array({_inner(came, field.name)}), {inner} -> coalesce({deeper}, null))[0]"
+        beyond = astray(got, type) if not isinstance(type, StructType) else None
+        why = _text(f", which is no {type.simpleString()}")
+        if beyond is not None:
+            later = _text(", a time beyond the year 9999: a number is read as seconds")
+            why = f"CASE WHEN {got} IS NULL THEN {why} ELSE {later} END"
+        is_wrong = f"{got} IS NULL" if beyond is None else f"({got} IS NULL OR {beyond})"
+        said = f"concat({_text(f'{name} is ')}, left({shown}, {VALUE_CHARS_MAX}), {why})"
+        yield f"CASE WHEN {value} IS NOT NULL AND {there} AND {is_wrong} THEN {said} END"
