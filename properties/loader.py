@@ -27,7 +27,7 @@ from mld.properties.keytypes import Effect, Key, Section
 from mld.properties.redaction import printable, remarks_on_exposure, where, who_else
 from mld.properties.remarks import OVERRIDE_PLACE, ConfigurationError, Level, Remark
 from mld.properties.settings import Settings
-from mld.properties.spark import PREFIX, PROGRAM, REGISTRY, Format, SparkLines
+from mld.properties.spark import PREFIX, PROGRAM, REGISTRY, Format, SparkLines, taken_places
 from mld.properties.spark import read as read_spark
 from mld.properties.stream_list import ListFile, StreamList, StreamsFile, entries_of_list, read_list
 from mld.properties.substitution import Sources, SubstitutionError
@@ -153,6 +153,7 @@ def load(
             failed.add(name)
     spark = read_spark(file_name, entries, pairs, sources)
     remarks += spark.remarks
+    remarks += taken_places(spark, os.path.exists)
     remarks += _without_pipeline(given, spark, file_name)
     listed = None
     if STREAMS_FILE in given and STREAMS not in lines:

@@ -99,6 +99,9 @@ SINK_PREFIX = f"{PREFIX}sink."
 CONF_PREFIX = f"{PREFIX}conf."
 PLACED = ("parquet", "orc", "json", "csv", "text", "avro", "delta", "iceberg")
 """Formats of a sink whose marks are where its rows are."""
+FILES = PLACED[:6]
+TAKEN_BY = {"_delta_log": "a table of Delta", "_spark_metadata": "a sink of Structured Streaming"}
+"""Directories by which Spark's readers know the files of a table, whatever else is there."""
 JDBC = "jdbc"
 MEBIBYTE = 1024 * 1024
 NEW_PARTITIONS_PER_HOUR = 1_000
@@ -480,6 +483,23 @@ def _of_places(values: Mapping[str, object], sinks: Mapping[str, SinkLines], say
             if near := difflib.get_close_matches(format_, (*PLACED, JDBC), n=1, cutoff=0.75):
                 message = "is no format whose commits are known, and is written at least once by a writer of that name"
                 say(f"sink.{name}.format", message, f"did you mean {near[0]}?", Level.WARNING, sink.place)
+
+
+def taken_places(lines: SparkLines, exists: Callable[[str], bool]) -> Iterator[Remark]:
+    """Refuse plain files in a local directory whose readers would never see them."""
+    places = [
+        (f"{SINK_PREFIX}{sink.name}.path", sink.values.get("path", ""), sink.place)
+        for sink in lines.sinks
+        if sink.values.get("format", PLACED[0]).lower() in FILES
+    ]
+    letters = f"{PREFIX}deadLetter"
+    places.append((letters, str(lines.values["deadLetter"] or ""), lines.shown.get(letters, ("", ""))[1]))
+    for key, path, place in places:
+        plain = _plain(path) if path else ""
+        for name, owner in TAKEN_BY.items():
+            if plain and "://" not in plain and exists(posixpath.join(plain, name)):
+                why = f"has {name}, as {owner} keeps it, and readers go by that alone: they would never see our files"
+                yield Remark(Level.ERROR, key, place, why, "use a new directory")
 
 
 def _of_bucket(name: str, path: str, say: Callable[..., None], **where: str) -> None:

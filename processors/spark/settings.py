@@ -5,6 +5,7 @@ The table of keys and the rules stand in `mld.properties.spark`; here the file i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -28,6 +29,7 @@ from mld.properties.spark import (
     SinkLines,
     SparkLines,
     read,
+    taken_places,
 )
 from mld.properties.substitution import Sources
 
@@ -119,7 +121,8 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
         raise SettingsError(str(error)) from error
     pairs = [(name.strip(), value) for name, equals, value in (text.partition("=") for text in overrides) if equals]
     lines = read(file, entries, pairs, Sources(env, secret_of))
-    problems = [str(remark) for remark in lines.remarks if remark.level is Level.ERROR]
+    remarks = (*lines.remarks, *taken_places(lines, os.path.exists))
+    problems = [str(remark) for remark in remarks if remark.level is Level.ERROR]
     if lines.values["pipeline"] is None and not any("pipeline" in problem for problem in problems):
         problems.append(f"{file}: {PREFIX}pipeline: is required; write {PREFIX}pipeline = pipeline.py:transform")
     plain = {entry.key: entry.value.strip() for entry in entries} | {name: value.strip() for name, value in pairs}

@@ -26,6 +26,7 @@ from mld.processors.spark.sink_port import Published, Sink, SinkRefused, SinkSpe
 from mld.processors.spark.sinks.files import FlatSink, write
 from mld.processors.spark.sinks.partitioned_files import PartitionedSink
 from mld.processors.spark.sinks.s3_files import ClusterS3FileSink, S3FileSink, ScratchStore
+from mld.properties.spark import FILES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,7 +95,7 @@ class GenericSink(AdmittedSink):
 
 log = logging.getLogger("mld.spark")
 
-FILE_FORMATS = frozenset(("parquet", "orc", "json", "csv", "text", "avro"))
+FILE_FORMATS = frozenset(FILES)
 LAKE_FORMATS = frozenset(("delta", "iceberg"))
 
 

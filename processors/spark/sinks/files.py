@@ -35,6 +35,7 @@ from mld.processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from mld.processors.spark.sink_port import Published, SinkRefused, SinkSpec
 from mld.processors.spark.sinks.letter_files import LetterFiles, StoredLetters
 from mld.processors.spark.spark_errors import failure
+from mld.properties.spark import TAKEN_BY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -79,8 +80,6 @@ COPIES = "_mld_copies"
 """Outside of `_mld`, so that it outlives it; readers skip what begins with an underscore."""
 DRAFT_OF_COPY = "copy.json"
 COPIES_KEPT, COPIES_SWEPT_FROM = 2, 8
-TAKEN_BY = {"_delta_log": "a table of Delta", "_spark_metadata": "a sink of Structured Streaming"}
-"""Directories by which Spark's readers know the files of a table, whatever else is there."""
 IN_FILES = "{} in files"
 """Layout of a flat sink by its format; the name of the format alone is that of a sink in directories."""
 BY_PLACE = frozenset(("csv",))

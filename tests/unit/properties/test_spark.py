@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from mld.properties.grammar import parse
 from mld.properties.remarks import ConfigurationError, Level
-from mld.properties.spark import Format, Latency, OnPoison, SparkLines, read
+from mld.properties.spark import Format, Latency, OnPoison, SparkLines, read, taken_places
 from mld.properties.substitution import Sources
 from tests.unit.properties.conftest import FIRST_LINE_AFTER_MINIMUM, Configure, problems
 
@@ -201,3 +204,24 @@ def test_partitions_of_iceberg_may_be_hours_of_a_column_and_are_shown_as_they_ar
     found = lines(f"{table}\nmld.spark.sink.out.partitionBy = day, hours(at)")
     assert not [remark for remark in found.remarks if remark.level is Level.ERROR]
     assert found.shown["mld.spark.sink.out.partitionBy"][0] == "day, hours(at)"
+
+
+@pytest.mark.parametrize("name", ["_delta_log", "_spark_metadata"])
+@pytest.mark.parametrize(
+    ("keys", "refused"),
+    [
+        ("mld.spark.sink.out.path = {place}", "mld.spark.sink.out.path"),
+        ("mld.spark.sink.out.path = file:{place}/\nmld.spark.sink.out.format = json", "mld.spark.sink.out.path"),
+        ("mld.spark.deadLetter = {place}", "mld.spark.deadLetter"),
+        ("mld.spark.sink.out.path = {place}\nmld.spark.sink.out.format = delta", None),
+        ("mld.spark.sink.out.path = s3://{place}", None),
+    ],
+)
+def test_plain_files_in_the_directory_of_a_table_are_refused(
+    tmp_path: Path, name: str, keys: str, refused: str | None
+) -> None:
+    (tmp_path / "table" / name).mkdir(parents=True)
+    text = keys.format(place=tmp_path / "table")
+    remarks = list(taken_places(lines(text), os.path.exists))
+    assert [one.key for one in remarks] == ([refused] if refused else [])
+    assert all(f"has {name}, as a " in str(one) and "use a new directory" in str(one) for one in remarks)

@@ -116,3 +116,10 @@ def test_a_directory_that_others_may_enter_is_not_believed(file):
 )
 def test_where_the_ui_will_be(conf, master, words):
     assert words in sparkhosts.expected_ui(conf, master)
+
+
+def test_check_refuses_plain_files_in_the_directory_of_a_delta_table(file, capsys):
+    (file.parent / "table" / "_delta_log").mkdir(parents=True)
+    file.write_text(f"{file.read_text()}\nmld.spark.sink.more.path = {file.parent / 'table'}\n")
+    assert print_check(str(file), (), as_json=False, show_all=False) == 2
+    assert "has _delta_log" in " ".join(capsys.readouterr().out.split())
