@@ -193,6 +193,8 @@ KEYS: tuple[Key, ...] = (
     _key("deadLetter", TEXT,
          "Directory for records that cannot be decoded or processed, as JSON lines with their reasons.",
          shown_as=Shown.PLACE),
+    _key("malformedShareMax", ValueKind.DOUBLE, "Share of malformed records, of the last 100 or more, beyond which the "
+         "shards stop instead of putting them into mld.spark.deadLetter; 1: never.", 0.5, minimum=0, maximum=1),
     _key("onGap", CHOICE, "What becomes of a shard of which a sink lacks records before the checkpoint, as after a "
          "restore: stop, or go on without them.", OnGap.STOP, choices=OnGap),
     _key("onPoison", CHOICE, "What becomes of a record with which the pipeline fails again and again.",

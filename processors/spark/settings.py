@@ -65,6 +65,7 @@ class SparkSettings:
     in_order: bool
     """Whether a sink needs the records of each shard in their order."""
     dead_letter: str | None
+    malformed_share_max: float
     on_poison: OnPoison
     on_gap: OnGap
     attempts_max: int
@@ -227,6 +228,7 @@ def make(
         in_flight_bytes_max=_number(value("maxInFlightBytes")),
         in_order=any(_merges_by_order(sink) for sink in lines.sinks),
         dead_letter=text("deadLetter"),
+        malformed_share_max=float(str(value("malformedShareMax"))),
         on_poison=on_poison,
         on_gap=on_gap,
         attempts_max=_number(value("attemptsMax")),

@@ -257,6 +257,19 @@ def test_fields_that_the_schema_does_not_name_are_counted_and_said_once_or_kept(
     assert [json.loads(one) for one in kept[:3]] == [rest] * 3
 
 
+def test_a_type_that_changes_upstream_stops_the_shard_with_the_field_that_is_wrong(spark: Any, tmp_path: Path) -> None:
+    bed = engine_bed(spark, tmp_path, PASS, *JSON)
+    data = {n: event(n) if n <= 20 else json.dumps({"n": f"id-{n}"}).encode() for n in range(1, 121)}
+    for _ in range(2):
+        said = bed.run(data).failed[A]
+        assert "100 of the last 120 records are malformed" in said and 'n is "id-' in said and "which is no int" in said
+        assert [row["n"] for row in rows(tmp_path / "out")] == [*range(1, 21)]
+        assert rows(tmp_path / "dead") == []
+    bed = engine_bed(spark, tmp_path, PASS, *JSON, "mld.spark.malformedShareMax = 1")
+    assert bed.run(data).failed == {}
+    assert (len(rows(tmp_path / "out")), len(rows(tmp_path / "dead"))) == (20, 100)
+
+
 def test_a_column_for_stray_fields_has_a_name_of_its_own(spark: Any) -> None:
     with pytest.raises(SessionError, match=r"rescuedColumn = N is a field of mld.spark.schema; choose another name"):
         decoding.check_schema(spark, Format.JSON, "n INT", rescued="N")

@@ -20,7 +20,7 @@ from uuid import uuid4
 from mld.processors.spark.batch.destinations import Destinations
 from mld.processors.spark.batch.micro_batch import MicroBatch, held
 from mld.processors.spark.batch.outcome import BatchFigures
-from mld.processors.spark.batch.payload_faults import StrayNames
+from mld.processors.spark.batch.payload_faults import MalformedShare, StrayNames
 from mld.processors.spark.batch.record_columns import SparkRecord
 from mld.processors.spark.batch.source import BatchSource, Rows
 from mld.processors.spark.batch.spool import Spool
@@ -35,9 +35,9 @@ from mld.processors.spark.high_water_marks import (
     spans,
 )
 from mld.processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
-from mld.processors.spark.session.handover import Handed
+from mld.processors.spark.session.handover import Counted, Handed
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import Sink, SinkError
+from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused
 from mld.properties.spark import Format
 
 if TYPE_CHECKING:
@@ -146,6 +146,9 @@ class Jobs:
         """Up to where no record is malformed without being in the dead letter; its marks are higher or lower."""
         self._suspects: _Suspects | None = None
         self._stray_names = StrayNames()
+        self._malformed_share = MalformedShare(settings.malformed_share_max)
+        self._counted: Counted | None = None
+        """What the jobs of this attempt have seen, if that is all of their records."""
 
     @property
     def _batch_id(self) -> str:
@@ -163,7 +166,7 @@ class Jobs:
         """Give every sink that takes part what it misses; what some of them raised. Then what is malformed goes
         to the dead letter, unless a sink has failed. Raises PipelineFailed, PipelineError and SpoolError.
         """
-        self._suspects = None
+        self._suspects = self._counted = None
         failures: list[SinkFailure] = []
         if self._destinations.sinks:
             for batch, sinks in self._destinations.groups(source):
@@ -247,8 +250,10 @@ class Jobs:
             )
         if counted.seen != count:
             return
+        self._counted = counted
         covered = frozenset(shard for shard in source.ends if self._covers(source, batch, shard))
         if not counted.malformed:
+            self._malformed_share.excess(counted.seen, 0)
             self._looked.update({shard: source.ends[shard] for shard in covered})
         elif counted.bitmap is not None and is_worth_it(counted.seen, counted.malformed):
             self._suspects = _Suspects(covered, counted.bitmap)
@@ -280,10 +285,22 @@ class Jobs:
             parts = source.part(missing)
             rows = {shard: found for shard, part in parts.items() if (found := suspects(part, bitmap))}
         with self.handed(source, missing, rows) as (handed, _):
+            self._check_share(handed)
             count = self.into(dead, handed.malformed() if handed.malformed else None, batch)
         if count:
             self.figures.malformed += count
             log.warning("%d records cannot be decoded and are in the dead letter %s", count, self._settings.dead_letter)
+
+    def _check_share(self, handed: Handed) -> None:
+        """Raise SinkRefused if a changed type would drain the stream into the dead letter."""
+        if self._settings.malformed_share_max >= 1:
+            return
+        counted = self._counted or handed.look()
+        if excess := self._malformed_share.excess(counted.seen, counted.malformed):
+            raise SinkRefused(
+                f"{excess}: {counted.reason or handed.look().reason}. Correct mld.spark.schema; to bury them, start "
+                "once with -D mld.spark.malformedShareMax=1"
+            )
 
     # --- frames ------------------------------------------------------------------------------------------------------
 

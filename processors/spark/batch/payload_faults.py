@@ -12,7 +12,7 @@ from mld.properties.redaction import printable
 NAMES_MAX = 50
 """Names of stray fields that are said since the start; producers choose them, so there may be any number."""
 RECORDS_MIN = 100
-"""Over fewer records than the last so many, a share says nothing."""
+"""A share of fewer records says nothing."""
 
 
 class StrayNames:
@@ -35,23 +35,22 @@ class StrayNames:
 
 
 class MalformedShare:
-    """The share of malformed records among the last ones."""
+    """How many of the last records, a hundred or more, are malformed."""
 
     def __init__(self, share_max: float) -> None:
         self._share_max = share_max
         self._batches: deque[tuple[int, int]] = deque()
 
-    @property
-    def is_bounded(self) -> bool:
-        return self._share_max < 1
-
-    def exceeded(self, seen: int, malformed: int) -> str | None:
-        """Take the next records; return what is too much, if it is. Those are not taken, as they come again."""
-        batches = [*self._batches, (seen, malformed)]
-        every, bad = (sum(column) for column in zip(*batches, strict=True))
-        if self.is_bounded and every >= RECORDS_MIN and bad > self._share_max * every:
-            return f"{bad} of the last {every} records are malformed"
+    def excess(self, seen: int, malformed: int) -> str | None:
+        """Take the next records; return why they are too many, if they are: then they come again and are not taken."""
         self._batches.append((seen, malformed))
+        every, bad = map(sum, zip(*self._batches, strict=True))
+        if every >= RECORDS_MIN and bad > self._share_max * every:
+            self._batches.pop()
+            return (
+                f"{bad} of the last {every} records are malformed, more than mld.spark.malformedShareMax = "
+                f"{self._share_max:g} allows, so they are not put into the dead letter"
+            )
         while every - self._batches[0][0] >= RECORDS_MIN:
             every -= self._batches.popleft()[0]
         return None

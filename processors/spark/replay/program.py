@@ -15,7 +15,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mld.processors.spark.batch.attempts import Stopped
@@ -164,7 +164,8 @@ def replay(settings: SparkSettings, *, dry_run: bool) -> tuple[ReplayCounts, str
     spool = None
     try:
         spool = open_spool(settings.spool, scratch, settings.s3)
-        started = start(settings, scratch, spool)
+        # What failed before may fail again, all of it.
+        started = start(replace(settings, malformed_share_max=1.0), scratch, spool)
         signal.signal(signal.SIGTERM, lambda *_: started.engine.stop())
         signal.signal(signal.SIGINT, lambda *_: started.engine.stop())
         try:

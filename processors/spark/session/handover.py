@@ -181,6 +181,7 @@ class Counted(NamedTuple):
     bitmap: bytes | None = None
     stray: int = 0
     stray_names: str | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +196,8 @@ class Handed:
     malformed: Callable[[], DataFrame] | None
     because: Callable[[str, Sequence[str]], DataFrame]
     counts: Callable[[], Counted | None]
+    look: Callable[[], Counted]
+    """As `counts`, by a job of its own, with the reason of a malformed record."""
 
 
 class Handover:
@@ -294,7 +297,7 @@ def handed(
         return letters(raw.selectExpr(*NAMED, *more), F.lit(reason), sinks)
 
     if format is Format.BINARY:
-        return Handed(raw.selectExpr(*NAMED), None, because, lambda: None)
+        return Handed(raw.selectExpr(*NAMED), None, because, lambda: None, lambda: Counted(0, 0))
     found = decoding(format, schema, versions, streaming=streaming, rescued=rescued)
     # Each step below has the whole plan analysed anew, so there are few, and one sees what the others need.
     more = () if versions is None else SCHEMA_COLUMNS[len(NAMED_MORE) :]
@@ -319,7 +322,12 @@ def handed(
     def malformed() -> DataFrame:
         return letters(parsed.filter(found.bad), found.reason, ())
 
-    return Handed(records, malformed, because, lambda: _counted(counts))
+    def look() -> Counted:
+        row = parsed.agg(*observed[:2], F.max(F.when(found.bad, found.reason)).alias("reason")).first()
+        assert row is not None
+        return Counted(row.seen, row.malformed, reason=row.reason)
+
+    return Handed(records, malformed, because, lambda: _counted(counts), look)
 
 
 def _counted(counts: Observation) -> Counted | None:

@@ -671,3 +671,17 @@ def test_a_second_sink_that_is_new_begins_and_one_that_is_aside_gets_what_it_mis
     bed.sinks_are_due()
     assert bed.run(first, second).failed == {}
     assert numbers(sinks["new"]) == numbers(sinks["out"]) == [*range(101, 108)]
+
+
+def test_a_changed_type_stops_the_shards_instead_of_draining_them_into_the_dead_letter(tmp_path):
+    keys = ("mld.spark.deadLetter = /dead", "mld.spark.format = text")
+    dead, bad = MemorySink("deadLetter"), dict.fromkeys(range(51, 201), b"{bad")
+    bed = Bed(tmp_path, settings_of(*keys), dead=dead)
+    for _ in range(3):  # as a child that is restarted brings them again, when the sinks have the good ones
+        outcome = bed.run(bed.offer("a", range(1, 201), bad))
+        assert "150 of the last 200 records are malformed" in outcome.failed[A]
+        assert "start once with -D mld.spark.malformedShareMax=1" in outcome.failed[A]
+        assert (numbers(bed.sinks["out"]), dead.rows, bed.engine.mark_of(A)) == ([*range(1, 51)], [], None)
+    bed = Bed(tmp_path, settings_of(*keys, "mld.spark.malformedShareMax = 1"), dead=dead, sinks=bed.sinks)
+    assert bed.run(bed.offer("a", range(1, 201), bad)).failed == {}
+    assert (numbers(bed.sinks["out"]), len(dead.rows)) == ([*range(1, 51)], 150)

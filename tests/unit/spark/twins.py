@@ -129,7 +129,10 @@ class MemoryFrames:
         def counts() -> Counted | None:
             return Counted(len(every), len(bad), bitmap_of(one[:2] for one in bad)) if ran else None
 
-        return Handed(Frame(good, on_write=lambda: ran.append(True)), lambda: Frame(bad), because, counts)
+        def look() -> Counted:
+            return Counted(len(every), len(bad), reason="it is bad")
+
+        return Handed(Frame(good, on_write=lambda: ran.append(True)), lambda: Frame(bad), because, counts, look)
 
     @contextmanager
     def shared(self, records: Frame, frames: Sequence[Frame]) -> Iterator[None]:
