@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +23,8 @@ from mld.processors.spark.high_water_marks import RecordPosition, ShardSpan, Str
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("mld.spark")
 
 VIEW = "records"
 NEVER_THE_RECORDS = ("AnalysisException", "PySparkTypeError", "PicklingError")
@@ -74,9 +77,21 @@ class Pipeline:
         self._transform = transform
         self._sinks = tuple(sinks)
         self._module = module
+        self._session: SparkSession | None = None
 
     def setup(self, session: SparkSession) -> None:
+        self._session = session
         self._hook("setup", session)
+
+    def read_again(self) -> None:
+        """Call `setup` again, because files that it has read are gone; what is cached of them is forgotten."""
+        if self._session is None or getattr(self._module, "setup", None) is None:
+            return
+        try:
+            self._session.catalog.clearCache()
+            self.setup(self._session)
+        except Exception as error:  # a table that is being rewritten may be there with the next attempt
+            log.error("%s", error)
 
     def teardown(self, session: SparkSession) -> None:
         self._hook("teardown", session)

@@ -47,6 +47,10 @@ class SinkFull(SinkError):
     """No room on the sink's file system; nothing was acknowledged."""
 
 
+class InputGone(SinkError):
+    """A file that the job reads is gone, such as one of a table that the pipeline's `setup` has read."""
+
+
 class JobFailed(SinkError):
     """Spark could not compute or write the frame; the cause is the exception of Spark."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mld.processors.spark.sink_port import Blameless, JobFailed, SinkError, SinkFull, SinkRefused
+from mld.processors.spark.sink_port import Blameless, InputGone, JobFailed, SinkError, SinkFull, SinkRefused
 
 NO_ROOM = (
     *("No space left on device", "Disk quota exceeded", "File too large", "QuotaExceededException"),
@@ -77,7 +77,7 @@ def failure(error: Exception, doing: str) -> SinkError:
     if any(words in text for words in NO_RECORD_S_FAULT) or _is_of_s3(text):
         return Blameless(said)
     if GONE in text:
-        return SinkError(
+        return InputGone(
             f"{said}; a file that the batch reads is gone, or an executor cannot see it; it is tried again"
         )
     if DATABASE_FAILED in text.partition("\n")[0]:

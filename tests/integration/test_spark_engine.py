@@ -122,6 +122,30 @@ def transform(records, batch):
     assert dead["sequenceNumber"] == "3" and "division" in dead["reason"]
 
 
+@pytest.mark.parametrize("cached", ["", ".cache()"])
+def test_a_table_that_setup_has_read_may_be_written_anew(spark: Any, tmp_path: Path, cached: str) -> None:
+    pipeline = f"""
+def setup(spark):
+    global names
+    names = spark.read.parquet({str(tmp_path / "names")!r}){cached}
+
+def transform(records, batch):
+    return records.select("payload.*").join(names, "kind")
+"""
+
+    def write(name: str) -> None:
+        spark.sql(f"SELECT 'human' AS kind, '{name}' AS name").write.mode("overwrite").parquet(str(tmp_path / "names"))
+
+    write("old")
+    bed = engine_bed(spark, tmp_path, pipeline, *JSON)
+    bed.engine._pipeline.setup(spark)
+    assert bed.run({1: event(1)}).failed == {}
+    write("new")
+    spark.catalog.clearCache()
+    assert bed.run({2: event(2)}).failed == {}
+    assert [(row["n"], row["name"]) for row in rows(tmp_path / "out")] == [(1, "old"), (2, "new")]
+
+
 def test_a_column_that_is_not_there_stops_with_a_sentence(spark: Any, tmp_path: Path) -> None:
     pipeline = "def transform(records, batch):\n    return records.select('payload.no_such_field')\n"
     outcome = engine_bed(spark, tmp_path, pipeline, *JSON).run({1: event(1), 2: event(2)})

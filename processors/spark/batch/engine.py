@@ -6,6 +6,7 @@ when every sink holds it, and every sink gets everything past its own high-water
 What an attempt may end in, for each sink by itself:
 
 * another writer moved a shard (Fenced): read the marks anew, trim, go on at once
+* a file that the pipeline has read is gone (InputGone): have it read anew, and the same
 * the sink cannot now (SinkError, SinkFull): if it is the only one, wait and try again, for as long as it takes;
   else put it aside (`destinations`). What it misses is kept, and comes again with the next batch
 * the job failed, and computes if nobody writes it: the same
@@ -36,7 +37,16 @@ from mld.processors.spark.batch.spool import Spool, SpoolError
 from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, StreamShard, fresh, lowest
 from mld.processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import DataRefused, Fenced, GoneBack, JobFailed, Sink, SinkError, SinkRefused
+from mld.processors.spark.sink_port import (
+    DataRefused,
+    Fenced,
+    GoneBack,
+    InputGone,
+    JobFailed,
+    Sink,
+    SinkError,
+    SinkRefused,
+)
 from mld.processors.spark.spark_errors import first_line
 from mld.properties.spark import OnGap
 
@@ -71,6 +81,7 @@ class Engine:
         self._poison = PoisonSearch(
             settings, self._jobs, self._destinations, self._patience, self._until_done, self._wait_for_sinks
         )
+        self._pipeline = pipeline
         self._spool = spool
         self._ended: deque[StreamShard] = deque()
 
@@ -217,6 +228,8 @@ class Engine:
             elif cannot is not None:
                 waits += 1
                 self._patience.wait(cannot, waits)
+            if _first(errors, InputGone) is not None:
+                self._pipeline.read_again()
             for one in found:
                 if self._destinations.takes_part(one.sink):
                     self._destinations.reopen(one.sink)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from mld.processors.spark.batch.jobs import PIPELINE
 from mld.processors.spark.batch.poison import NEIGHBOURS_MAX, POISON_IN_A_ROW_MAX
 from mld.processors.spark.batch.spool import SpoolError
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard
-from mld.processors.spark.sink_port import Blameless, DataRefused, JobFailed, SinkError, SinkRefused
+from mld.processors.spark.sink_port import Blameless, DataRefused, InputGone, JobFailed, SinkError, SinkRefused
 from mld.processors.spark.spark_errors import SessionGone
 from tests.unit.spark.twins import Bed, MemorySink, settings_of
 
@@ -685,3 +686,20 @@ def test_a_changed_type_stops_the_shards_instead_of_draining_them_into_the_dead_
     bed = Bed(tmp_path, settings_of(*keys, "mld.spark.malformedShareMax = 1"), dead=dead, sinks=bed.sinks)
     assert bed.run(bed.offer("a", range(1, 201), bad)).failed == {}
     assert (numbers(bed.sinks["out"]), len(dead.rows)) == ([*range(1, 51)], 150)
+
+
+def test_what_setup_has_read_is_read_again_when_its_files_are_gone(tmp_path):
+    asked = []
+
+    def setup(session):
+        asked.append(session)
+        if len(asked) == 2:
+            raise ValueError("it is being written")
+
+    bed = Bed(tmp_path, settings_of())
+    pipeline = bed.engine._pipeline
+    pipeline._module, session = SimpleNamespace(setup=setup), SimpleNamespace(catalog=SimpleNamespace(clearCache=int))
+    pipeline.setup(session)
+    bed.sinks["out"].faults = [InputGone("it is gone"), InputGone("it is gone"), SinkError("not now")]
+    assert bed.run(bed.offer("a", range(1, 4))).failed == {}
+    assert (numbers(bed.sinks["out"]), asked) == ([1, 2, 3], [session] * 3)
