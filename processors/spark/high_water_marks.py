@@ -64,6 +64,8 @@ class StreamShard(NamedTuple):
         return self.shard if self.stream_name == self.stream else f"{self.stream_name}/{self.shard}"
 
 
+OF_A_RECORD = "#"
+"""In the id of a shard: what stands for one of its records in the marks of a dead letter. No shard can be called so."""
 QUERY = "(query)"
 """Stands for the stream in the marks of streaming queries; no stream can be called so."""
 

@@ -154,7 +154,7 @@ class RetiringSink(Protocol):
 
     def retire(self, ended: HighWaterMarks) -> None:
         """Forget `ended`, which are shards of which nothing new can come, with the position that this sink held of each
-        then.
+        then; or all single records (`OF_A_RECORD`) whose marks have no use any more.
         """
 
 

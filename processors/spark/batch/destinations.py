@@ -17,7 +17,16 @@ from dataclasses import dataclass, replace
 
 from mld.processors.spark.batch.attempts import BACKOFF_MAX_S, Patience, check_continues, pause_s, until_published
 from mld.processors.spark.batch.source import BatchSource
-from mld.processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, lowest, spans
+from mld.processors.spark.high_water_marks import (
+    OF_A_RECORD,
+    HighWaterMarks,
+    RecordPosition,
+    ShardSpans,
+    StreamShard,
+    fresh,
+    lowest,
+    spans,
+)
 from mld.processors.spark.sink_port import RetiringSink, Sink, SinkError, SinkRefused
 
 log = logging.getLogger("mld.spark")
@@ -41,11 +50,13 @@ def aside(before: SinkAside | None, reason: str, now: float, took_s: float, back
     return SinkAside(reason, failures, now + max(pause_s(backoff_s, failures), min(took_s, BACKOFF_MAX_S)))
 
 
-def buried_in(shard: StreamShard, sink: str) -> StreamShard:
-    """Stand in the marks of the dead letter for the records of a shard that were buried because of one sink.
+def buried_in(shard: StreamShard, sink: str, at: RecordPosition) -> StreamShard:
+    """Stand in the marks of the dead letter for a record that was buried because of one sink, until that has got past
+    it.
 
-    Marks of their own, because a sink that was put aside may bury a record long after another one has moved on."""
-    return StreamShard(shard.stream, f"{shard.shard}#{sink}")
+    No mark for several records: which ones fail may be another matter when the sink gets there after a restart. And
+    none for several sinks: one that was put aside may bury a record long after another one has moved on."""
+    return StreamShard(shard.stream, OF_A_RECORD.join((shard.shard, sink, at.encode())))
 
 
 class Destinations:
@@ -105,6 +116,7 @@ class Destinations:
         for name in self._aside.keys() - self._out:
             log.info("sink %s goes on", name)
             del self._aside[name]
+        self._forget_buried()
 
     def aside(self) -> Mapping[str, str]:
         """Return sinks that were put aside, with the reason."""
@@ -190,8 +202,17 @@ class Destinations:
     def retire(self, shard: StreamShard) -> None:
         """Tell the sinks that a shard has ended, each with what it holds of it."""
         for sink in self.all():
-            names = [shard, *(buried_in(shard, one.name) for one in self.sinks if sink is self.dead)]
-            marks = self.marks[sink.name]
-            ended = {name: mark for name in names if (mark := marks.get(name)) is not None}
-            if ended and isinstance(sink, RetiringSink):
-                sink.retire(ended)
+            if (mark := self.marks[sink.name].get(shard)) is not None and isinstance(sink, RetiringSink):
+                sink.retire({shard: mark})
+
+    def _forget_buried(self) -> None:
+        """Tell the dead letter of which buried records the sinks have got past."""
+        dead = self.dead
+        if dead is not None and isinstance(dead, RetiringSink):
+            marks = self.marks[dead.name].items()
+            if passed := {one: mark for one, mark in marks if OF_A_RECORD in one.shard and self._is_past(one, mark)}:
+                dead.retire(passed)
+
+    def _is_past(self, one: StreamShard, at: RecordPosition) -> bool:
+        shard, sink = one.shard.split(OF_A_RECORD)[:2]
+        return sink not in self.marks or not fresh(at, self.marks[sink].get(StreamShard(one.stream, shard)))

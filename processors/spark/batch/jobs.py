@@ -35,7 +35,7 @@ from mld.processors.spark.high_water_marks import (
     spans,
 )
 from mld.processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
-from mld.processors.spark.session.handover import Counted, Handed
+from mld.processors.spark.session.handover import Counted, Handed, Slices
 from mld.processors.spark.settings import SparkSettings
 from mld.processors.spark.sink_port import Sink, SinkError, SinkRefused
 from mld.properties.spark import Format
@@ -81,6 +81,8 @@ class Repeats:
 
 log = logging.getLogger("mld.spark")
 
+SLICES_MAX = 256
+"""A job has so many tasks at most where a record is searched for."""
 PIPELINE = "(pipeline)"
 """Stands for a sink where there is none: what a pipeline writes by itself; no sink can be called so."""
 
@@ -88,11 +90,14 @@ PIPELINE = "(pipeline)"
 class Frames(Protocol):
     """The frames of one session: `session.handover.Handover`, or its twin in memory."""
 
-    def of_pages(self, pages: Sequence[str], versions: Mapping[str, str]) -> Handed:
+    def of_pages(self, pages: Sequence[str], versions: Mapping[str, str], slices: Slices | None = None) -> Handed:
         """Make frames of pages, by their URIs; `versions`: schema versions that their records name, with the files of
-        their definitions."""
+        their definitions. `slices`: how the only page is cut for `failing`."""
 
     def compute(self, frame: DataFrame) -> None: ...
+    def failing(self, frame: DataFrame, count: int) -> Mapping[int, str] | None:
+        """Return what Spark says of the slices that fail, of so many; None if that cannot be told."""
+
     def shared(self, records: DataFrame, frames: Sequence[DataFrame]) -> AbstractContextManager[None]:
         """Compute once what several frames have in common, while it lasts."""
 
@@ -324,11 +329,11 @@ class Jobs:
             yield handed, len(part)
 
     @contextmanager
-    def handed_records(self, records: Sequence[SparkRecord]) -> Iterator[Handed]:
+    def handed_records(self, records: Sequence[SparkRecord], slices: Slices | None = None) -> Iterator[Handed]:
         """Give frames of these records, which get a page of their own. Raises SpoolError."""
         started = time.monotonic()
         with self.spool.written(records) as (page, versions):
-            handed = self._handover.of_pages([page], versions)
+            handed = self._handover.of_pages([page], versions, slices)
             self.figures.handover_s += time.monotonic() - started
             yield handed
 
@@ -355,6 +360,31 @@ class Jobs:
             log.debug("the batch cannot be computed: %s", error)
             return False
         return True
+
+    def failing(self, records: Sequence[SparkRecord], sinks: Sequence[Sink]) -> Mapping[int, str]:
+        """Return which of the records cannot be computed for these sinks, each alone, and what Spark says of it; none
+        if that cannot be told, as where the pipeline takes records together."""
+        left, size = list(range(len(records))), len(records)
+        try:
+            while size > 1 and left:
+                size = -(-len(left) // SLICES_MAX)
+                count = -(-len(left) // size)
+                said: dict[int, str] = {}
+                part = [records[at] for at in left]
+                with self.handed_records(part, Slices(count, size)) as handed:
+                    frames = self.frames(handed.records, {}, len(part), 1)
+                    for sink in sinks:
+                        if (frame := frames[sink.name]) is not None:
+                            found = self._handover.failing(frame, count)
+                            if found is None:
+                                return {}
+                            said |= found
+                if size == 1:
+                    return {left[at]: text for at, text in sorted(said.items())}
+                left = [at for slice in sorted(said) for at in left[slice * size : (slice + 1) * size]]
+        except Exception as error:
+            log.debug("which records fail cannot be told: %s", error)
+        return {}
 
     def fails_without_records(self) -> bool:
         """Return whether the pipeline raises its exception over no records at all: then no record is to blame."""

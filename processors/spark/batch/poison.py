@@ -1,4 +1,8 @@
-"""The search for a record with which the pipeline or a sink fails: by halves, until it is alone.
+"""The search for records with which the pipeline or a sink fails.
+
+Where each record is computed for itself, all that fail are found together, by slices; if all others can be computed,
+they go to the dead letter in one commit, and then the others to the sinks. Else, and where a sink refuses a row, the
+search goes by halves, until a record is alone.
 
 Whether it goes to the dead letter then is a matter of evidence: a record is blamed only if the pipeline works for
 another one, right after it. What no record can cause is never taken for its fault. A sink that refuses rows is believed
@@ -9,9 +13,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from itertools import islice
 
-from mld.processors.spark.batch.attempts import Patience, bound_fences
+from mld.processors.spark.batch.attempts import Patience, bound_fences, until_published
 from mld.processors.spark.batch.destinations import Destinations, buried_in
 from mld.processors.spark.batch.jobs import PIPELINE, Jobs, SinkFailure
 from mld.processors.spark.batch.record_columns import Row, SparkRecord
@@ -19,7 +25,8 @@ from mld.processors.spark.batch.source import BatchSource, source_of_rows
 from mld.processors.spark.high_water_marks import StreamShard, spans
 from mld.processors.spark.pipeline import PipelineError, PipelineFailed
 from mld.processors.spark.settings import SparkSettings
-from mld.processors.spark.sink_port import Blameless, DataRefused, Fenced, JobFailed, Sink, SinkRefused
+from mld.processors.spark.sink_port import Blameless, DataRefused, Fenced, JobFailed, Sink, SinkError, SinkRefused
+from mld.processors.spark.spark_errors import failure
 from mld.properties.spark import OnPoison
 
 log = logging.getLogger("mld.spark")
@@ -32,6 +39,23 @@ NEIGHBOURS_MAX = 8
 """Of a record that fails alone: whether the pipeline works for one of them, right now, says who is to blame."""
 KEPT_BYTES_MAX = 1 << 20
 """A longer record is not kept as one that went well."""
+LETTERS_AT_ONCE = 1_000
+"""Records that are buried in one commit."""
+TOLD_MAX = 10
+"""Lines of the log about records of one batch that are buried together."""
+
+Letter = tuple[StreamShard, Row, str]
+"""A record that is to be buried, and why."""
+
+
+def _longest_row(every: Sequence[tuple[StreamShard, Row]], failing: Collection[int]) -> int:
+    """Return how many records of one shard fail in a row."""
+    longest = 0
+    in_a_row: dict[StreamShard, int] = {}
+    for at, (shard, _) in enumerate(every):
+        in_a_row[shard] = in_a_row.get(shard, 0) + 1 if at in failing else 0
+        longest = max(longest, in_a_row[shard])
+    return longest
 
 
 class PoisonSearch:
@@ -69,6 +93,11 @@ class PoisonSearch:
 
     def search(self, batch: BatchSource, in_a_row_max: int = POISON_IN_A_ROW_MAX) -> dict[StreamShard, str]:
         """Commit all that can be; the shards that have to stop, with the reason."""
+        try:
+            if self._commits_without(batch, in_a_row_max):
+                return {}
+        except (SinkRefused, PipelineError) as error:
+            return dict.fromkeys(batch.ends, str(error))
         rows = batch.part(batch.whole())
         failed: dict[StreamShard, str] = {}
         waiting = sorted(rows)
@@ -83,6 +112,68 @@ class PoisonSearch:
                     undecided += [shard] if self._is_undecided else []
             waiting = undecided
         return failed
+
+    def _commits_without(self, batch: BatchSource, in_a_row_max: int) -> bool:
+        """Return whether all is committed, because the records that fail were found together and buried."""
+        groups = list(self._destinations.groups(batch))
+        if len(groups) != 1 or batch.only is not None or self._settings.on_poison is OnPoison.STOP:
+            return False
+        ((missing, sinks),) = groups
+        every = list(batch.each_of(missing))
+        said = self._jobs.failing([record for _, (_, record) in every], sinks)
+        errors = {at: failure(RuntimeError(text), f"sink {sinks[0].name}") for at, text in said.items()}
+        if not errors or any(not isinstance(one, JobFailed) or isinstance(one, Blameless) for one in errors.values()):
+            return False
+        if _longest_row(every, errors) > in_a_row_max:
+            return False
+        rest = batch.without({(every[at][0], every[at][1][0]) for at in errors})
+        others = [self._went_well] if self._went_well else []
+        others += [record for _, (_, record) in islice(rest.each_of(missing), NEIGHBOURS_MAX)]
+        if not self._jobs.computes(rest) or not any(self._jobs.works_for([one], sinks) for one in others):
+            return False
+        letters = [(*every[at], str(error)) for at, error in errors.items()]
+        for begin in range(0, len(letters), LETTERS_AT_ONCE):
+            until_published(
+                partial(self._bury_some, letters[begin : begin + LETTERS_AT_ONCE], [sink.name for sink in sinks]),
+                self._patience.wait,
+            )
+        self._jobs.figures.poisoned += len(letters)
+        for shard, (position, _), reason in letters[:TOLD_MAX]:
+            log.error("the record %s of %s fails and is in the dead letter: %s", position.encode(), shard.label, reason)
+        if len(letters) > TOLD_MAX:
+            log.error("and %d more records fail and are in the dead letter", len(letters) - TOLD_MAX)
+        try:
+            self._until_done(rest, self._settings.attempts_max)
+        except (JobFailed, PipelineFailed) as error:
+            log.warning("the others fail as well, searching by halves: %s", error)
+            return False
+        return True
+
+    def _bury_some(self, letters: Sequence[Letter], names: Sequence[str]) -> None:
+        """Try to put records into the dead letter; if it fails, that is open again. Raises SinkError."""
+        dead = self._destinations.dead
+        assert dead is not None
+        try:
+            self._put_letters(dead, letters, names)
+        except SinkError:
+            self._destinations.reopen(dead)
+            raise
+
+    def _put_letters(self, dead: Sink, letters: Sequence[Letter], names: Sequence[str]) -> None:
+        """Put records into the dead letter, for those of the sinks for which it does not have them. Raises
+        SinkError."""
+        marks = self._destinations.marks[dead.name]
+        missing: dict[tuple[str, ...], list[Letter]] = {}
+        for letter in letters:
+            shard, (at, _), _ = letter
+            if sinks := tuple(sorted(name for name in names if buried_in(shard, name, at) not in marks)):
+                missing.setdefault(sinks, []).append(letter)
+        for sinks, some in missing.items():
+            buried = {buried_in(shard, name, at): at for shard, (at, _), _ in some for name in sinks}
+            every = len(sinks) == max(1, len(self._destinations.sinks))
+            with self._jobs.handed_records([record for _, (_, record), _ in some]) as handed:
+                frame = handed.because([self._settings.fit(why) for *_, why in some], () if every else sinks)
+                self._jobs.into(dead, frame, spans(buried, marks))
 
     def _search_shard(
         self, shard: StreamShard, rows: Sequence[Row], batch: BatchSource, in_a_row_max: int
@@ -215,15 +306,11 @@ class PoisonSearch:
         names = [sink.name for _, sinks in groups for sink in sinks] if self._destinations.sinks else [PIPELINE]
         if source.only is not None:
             names = [name for name in names if name in source.only]
-        ((shard, at),) = source.ends.items()
-        missing = spans({buried_in(shard, name): at for name in names}, self._destinations.marks[dead.name])
+        try:
+            self._put_letters(dead, [(*one, reason) for one in source.each(source.whole())], names)
+        except SinkError as error:
+            return SinkFailure(dead, error, 0.0)
         failures: list[SinkFailure] = []
-        if missing:
-            sinks = sorted(name for name in names if buried_in(shard, name) in missing)
-            every = len(sinks) == max(1, len(self._destinations.sinks))
-            with self._jobs.handed(source, source.whole()) as (handed, _):
-                frame = handed.because(self._settings.fit(reason), () if every else sinks)
-                self._jobs.into_each([dead], {dead.name: frame}, missing, failures)
         for batch, group in groups:
             if failures:
                 return failures[0]

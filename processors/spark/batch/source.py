@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from mld.processors.spark.batch.micro_batch import MicroBatch, Offer, Slice
 from mld.processors.spark.batch.record_columns import Row
@@ -67,6 +67,14 @@ class BatchSource:
         for shard, row in self.each_of(spans):
             found.setdefault(shard, []).append(row)
         return found
+
+    def without(self, left_out: Collection[tuple[StreamShard, RecordPosition]]) -> BatchSource:
+        """Return the same without some records, which are not missed at its ends."""
+
+        def each(spans: ShardSpans) -> Iterator[tuple[StreamShard, Row]]:
+            return ((shard, row) for shard, row in self.each(spans) if (shard, row[0]) not in left_out)
+
+        return replace(self, each=each, pages_of=no_pages, count=self.count - len(left_out))
 
     def whole(self) -> ShardSpans:
         """Return spans that take every record."""

@@ -25,7 +25,15 @@ from typing import Any
 
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.ledger import LedgerEntry, UnclaimedMarks, retired
-from mld.processors.spark.high_water_marks import QUERY, HighWaterMarks, RecordPosition, ShardSpans, StreamShard, moved
+from mld.processors.spark.high_water_marks import (
+    OF_A_RECORD,
+    QUERY,
+    HighWaterMarks,
+    RecordPosition,
+    ShardSpans,
+    StreamShard,
+    moved,
+)
 from mld.processors.spark.sink_port import Fenced, SinkRefused
 from mld.processors.spark.writer_identity import WriterIdentity, key_of_one
 
@@ -93,9 +101,10 @@ class AdmittedSink:
 
     def retire(self, ended: HighWaterMarks) -> None:
         """Forget `ended`, which are shards of which nothing new can come, with the position that the sink held of each
-        then.
+        then; or all single records whose marks have no use any more.
         """
-        self._admission = replace(self._admission, ended={**self._admission.ended, **ended})
+        before = {shard: mark for shard, mark in self._admission.ended.items() if OF_A_RECORD not in shard.shard}
+        self._admission = replace(self._admission, ended={**before, **ended})
 
 
 def admission_of(writer: WriterIdentity, sink: str, place: str, *, shared: bool) -> Admission:

@@ -35,6 +35,7 @@ from typing import Any
 
 from mld.processors.spark.high_water_marks import (
     ENDED,
+    OF_A_RECORD,
     HighWaterMarks,
     ShardSpans,
     StreamShard,
@@ -50,9 +51,11 @@ SHARDS_MAX = 1_000_000
 
 
 def retired(marks: HighWaterMarks, ended: HighWaterMarks) -> HighWaterMarks:
-    """Return the marks, once those shards have ended whose last position is known and in the sink."""
+    """Return the marks, once those shards have ended whose last position is known and in the sink; those of single
+    records are gone."""
     done = {shard: ENDED for shard, last in ended.items() if shard in marks and marks[shard] >= last}
-    return {**marks, **done} if done else marks
+    left = {**marks, **done} if done else marks
+    return {shard: mark for shard, mark in left.items() if OF_A_RECORD not in shard.shard or shard not in done}
 
 
 def encode_retired(marks: HighWaterMarks) -> dict[str, list[str]]:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mld.processors.spark.session import slice_search
 from mld.processors.spark.session.decoding import PAYLOAD, ROW_NUMBER, STRAY_NAMES, STRAYS, decoding
 from mld.processors.spark.writer_identity import WriterIdentity
 from mld.properties.spark import Format
@@ -152,6 +153,8 @@ APPLICATION, PIPELINE_ID, SINKS = "application", "pipelineId", "sinks"
 """Of a dead letter: who wrote it, and the sinks that miss the record, null where all do."""
 BIT = 'pmod(crc32(cast(concat_ws(":", sequenceNumber, subSequenceNumber, shardId) AS BINARY)), 32768)'
 """As `batch.suspects.bit_of` computes it."""
+ROW_INDEX = "_metadata.row_index"
+"""The number of a record within its page, from 0 on, as Spark reads it."""
 OBSERVED = "mld"
 IN_ORDER = ("length(sequenceNumber)", "sequenceNumber", "subSequenceNumber")
 """Sequence numbers are decimal, without zeros before them."""
@@ -187,17 +190,24 @@ class Counted(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Handed:
     """The frames of a part of a batch. `records` is for the pipeline, and `malformed` makes that for the dead letter
-    (None where the data is not decoded); `because` makes dead letters of all records, with a reason and the sinks that
-    miss them (none: all do).
+    (None where the data is not decoded); `because` makes dead letters of all records of a page, with a reason for each
+    and the sinks that miss them (none: all do).
 
     `counts` says what the jobs over `records` have seen; None if no job has run over it."""
 
     records: DataFrame
     malformed: Callable[[], DataFrame] | None
-    because: Callable[[str, Sequence[str]], DataFrame]
+    because: Callable[[Sequence[str], Sequence[str]], DataFrame]
     counts: Callable[[], Counted | None]
     look: Callable[[], Counted]
     """As `counts`, by a job of its own, with the reason of a malformed record."""
+
+
+class Slices(NamedTuple):
+    """A page cut into so many slices, each of so many records, but for the last one."""
+
+    number: int
+    size: int
 
 
 class Handover:
@@ -227,14 +237,16 @@ class Handover:
         self._schema = schema
         self._in_order = in_order
 
-    def of_pages(self, pages: Sequence[str], versions: Mapping[str, str]) -> Handed:
+    def of_pages(self, pages: Sequence[str], versions: Mapping[str, str], slices: Slices | None = None) -> Handed:
         """Make frames of pages (`batch.page_file`), by their URIs; `versions`: schema versions that their records name,
-        with the files of their definitions."""
+        with the files of their definitions. `slices`: how the only page is cut for `failing`."""
         from pyspark.sql import functions as F
 
         columns = RAW if self._reader is None else RAW + RAW_MORE
         raw = self._session.read.schema(columns).options(**MUST_BE_THERE).parquet(*pages)
-        if self._in_order:
+        if slices is not None:
+            raw = raw.repartitionById(slices.number, (F.col(ROW_INDEX) / slices.size).cast("int"))
+        elif self._in_order:
             raw = raw.sort("s", "h", *map(F.expr, IN_ORDER))
         if self._reader is None:
             return handed(raw, self._format, self._schema, **self._of)
@@ -250,6 +262,12 @@ class Handover:
     def compute(frame: DataFrame) -> None:
         """Run the job of a frame and write it nowhere."""
         frame.write.format("noop").mode("overwrite").save()
+
+    @staticmethod
+    def failing(frame: DataFrame, count: int) -> Mapping[int, str] | None:
+        """Return what Spark says of the slices that fail, of so many; None if the pipeline has made other partitions of
+        them. Raises what Spark raises."""
+        return slice_search.failing(frame, count)
 
 
 def of_rows(session: SparkSession, rows: Iterable[tuple[object, ...]]) -> DataFrame:
@@ -292,9 +310,10 @@ def handed(
             *(() if versions is None else SCHEMA_COLUMNS),
         )
 
-    def because(reason: str, sinks: Sequence[str]) -> DataFrame:
+    def because(reasons: Sequence[str], sinks: Sequence[str]) -> DataFrame:
         more = () if versions is None else SCHEMA_COLUMNS
-        return letters(raw.selectExpr(*NAMED, *more), F.lit(reason), sinks)
+        reason = F.array(*map(F.lit, reasons))[F.col(ROW_INDEX).cast("int")]
+        return letters(raw.select(*map(F.expr, (*NAMED, *more)), reason.alias(REASON)), F.col(REASON), sinks)
 
     if format is Format.BINARY:
         return Handed(raw.selectExpr(*NAMED), None, because, lambda: None, lambda: Counted(0, 0))

@@ -191,6 +191,65 @@ def test_poison_is_alone_in_the_dead_letter(tmp_path_factory, poison, width):
     assert bed.sinks["out"].marks[A] == RecordPosition(40)
 
 
+def test_records_that_fail_are_buried_in_one_commit_and_the_others_written_in_one(tmp_path):
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    poison = {*range(7, 5000, 250)}
+    bed.poison(lambda data: int(data) in poison)
+    assert bed.run(bed.offer("a", range(5000)), bed.offer("b", range(5000, 5100))).failed == {}
+    assert numbers(dead) == sorted(poison)
+    assert numbers(bed.sinks["out"]) == [n for n in range(5000) if n not in poison]
+    assert (dead.publications, bed.sinks["out"].publications) == (1, 1)
+
+
+def test_what_was_buried_before_a_kill_is_no_proof_that_another_pipeline_fails_over_the_same_records(tmp_path):
+    """The letters are there, the sinks have not got the rest; then the pipeline is changed."""
+    dead = MemorySink("deadLetter")
+    keys = ("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1")
+    bed = Bed(tmp_path / "one", settings_of(*keys), dead=dead)
+    bed.poison(lambda data: data in (b"3", b"7"))
+    bed.sinks["out"].faults = [None, SessionGone("killed")]
+    bed.sinks["out"].poison = lambda data: data in (b"3", b"7")
+    with pytest.raises(SinkRefused, match="killed"):
+        raise SinkRefused(bed.run(bed.offer("a", range(1, 11))).failed[A])
+    assert (numbers(dead), bed.sinks["out"].rows) == ([3, 7], [])
+    sink = bed.sinks["out"]
+    sink.faults = []
+    second = Bed(tmp_path / "two", settings_of(*keys), dead=dead, sinks={"out": sink})
+    second.poison(lambda data: data in (b"5", b"7"))
+    assert second.run(second.offer("a", range(1, 11))).failed == {}
+    assert numbers(sink) == [1, 2, 3, 4, 6, 8, 9, 10]
+    assert numbers(dead) == [3, 7, 5]
+
+
+def test_the_dead_letter_forgets_records_that_every_sink_has_got_past(tmp_path):
+    dead = MemorySink("deadLetter")
+    bed = two_sinks(tmp_path, dead=dead)
+    bed.frames.poison = lambda data: data == b"2"
+    for sink in bed.sinks.values():
+        sink.poison = lambda data: data == b"2"
+    bed.sinks["slow"].faults = [None, SinkError("not now")]
+    bed.run(bed.offer("a", range(1, 5)))
+    passed = [one.shard for one in dead.ended]
+    assert all(shard.startswith("a#out") for shard in passed)
+    while bed.kept:
+        bed.sinks_are_due()
+        bed.run(*bed.kept)
+    assert {one.shard for one in dead.ended} == {"a#out#2", "a#slow#2"}
+
+
+@pytest.mark.parametrize("slices", [True, False])
+def test_a_pipeline_that_takes_records_together_is_searched_by_halves(tmp_path, slices):
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
+    bed.frames.can_slice = slices
+    bed.poison(lambda data: data == b"6")
+    if slices:  # as many partitions as there are slices, but others: an innocent one seems to fail
+        bed.frames.failing = lambda frame, count: {0: "division by zero"}
+    assert bed.run(bed.offer("a", range(1, 11))).failed == {}
+    assert (numbers(bed.sinks["out"]), numbers(dead)) == ([1, 2, 3, 4, 5, 7, 8, 9, 10], [6])
+
+
 def test_without_a_dead_letter_the_shard_stops_in_front_of_the_poison(tmp_path):
     bed = Bed(tmp_path, settings_of())
     bed.poison(lambda data: data == b"7")
@@ -245,7 +304,7 @@ def test_what_no_record_can_cause_buries_nobody(tmp_path):
     dead = MemorySink("deadLetter")
     bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead", "mld.spark.attemptsMax = 1"), dead=dead)
     bed.run(bed.offer("a", [1]))
-    bed.sinks["out"].refusal = Blameless
+    bed.sinks["out"].refusal, bed.frames.says = Blameless, "java.lang.OutOfMemoryError: heap"
     bed.poison(lambda data: data == b"3")
     outcome = bed.run(bed.offer("a", range(2, 6)))
     assert "the record 3 of a fails, and no record can cause that: division by zero" in outcome.failed[A]
@@ -330,7 +389,7 @@ def test_a_sink_that_fails_in_the_midst_of_a_search_misses_nothing(tmp_path):
     bed = two_sinks(tmp_path, dead=dead)
     for sink in bed.sinks.values():
         sink.poison = lambda data: data == b"6"
-    bed.frames.poison = lambda data: data == b"6"
+    bed.frames.poison, bed.frames.can_slice = lambda data: data == b"6", False
     bed.sinks["slow"].faults = [None, None, SinkError("not now")]
     bed.run(bed.offer("a", range(1, 9)))
     assert numbers(bed.sinks["out"]) == [1, 2, 3, 4, 5, 7, 8]

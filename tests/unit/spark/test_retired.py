@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from mld.processors.spark.commit import ledger
 from mld.processors.spark.commit.admission import admission_of
 from mld.processors.spark.commit.ledger import SHARDS_MAX, LedgerEntry, decode_retired, encode_retired, retired
-from mld.processors.spark.high_water_marks import ENDED, RecordPosition, ShardSpan, StreamShard, lowest, spans
+from mld.processors.spark.high_water_marks import (
+    ENDED,
+    OF_A_RECORD,
+    RecordPosition,
+    ShardSpan,
+    StreamShard,
+    lowest,
+    spans,
+)
 from mld.processors.spark.sink_port import Fenced
 from mld.processors.spark.writer_identity import WriterIdentity
 
@@ -43,6 +51,12 @@ def at(sequence: int, sub: int = 0) -> RecordPosition:
 )
 def test_a_shard_is_retired_only_if_the_sink_has_all_of_it(ended, left):
     assert retired({A: at(5), B: at(7)}, ended) == left
+
+
+def test_a_record_that_was_buried_is_forgotten_and_no_ended_shard():
+    record = A._replace(shard=OF_A_RECORD.join((A.shard, "out", "4")))
+    assert retired({A: at(5), record: at(4)}, {record: at(4)}) == {A: at(5)}
+    assert retired({A: at(5), record: at(4)}, {A: at(5)}) == {A: ENDED, record: at(4)}
 
 
 def test_ranges_are_short_and_other_ids_stay_themselves():

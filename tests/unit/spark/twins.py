@@ -19,7 +19,7 @@ from mld.processors.spark.batch.spool import Spool
 from mld.processors.spark.batch.suspects import BITS, bit_of
 from mld.processors.spark.high_water_marks import RecordPosition, StreamShard, advanced, fresh, moved
 from mld.processors.spark.pipeline import Pipeline
-from mld.processors.spark.session.handover import Counted, Handed
+from mld.processors.spark.session.handover import Counted, Handed, Slices
 from mld.processors.spark.settings import SparkSettings, make
 from mld.processors.spark.sink_port import Fenced, JobFailed, Published, SinkSpec
 from mld.processors.spark.spark_errors import SessionGone
@@ -105,14 +105,27 @@ class MemoryFrames:
         """Records that were handed over, all together."""
         self.shares: list[int] = []
         self.poison: Callable[[bytes], object] = lambda data: False
+        self.slices: Slices | None = None
+        self.can_slice = True
+        self.says = "division by zero"
 
     def compute(self, frame: Frame) -> None:
         frame.on_write()
         if any(self.poison(data) for _, _, data in frame.records):
             raise ValueError("it cannot be computed")
 
-    def of_pages(self, pages: Sequence[str], versions: Mapping[str, str]) -> Handed:
+    def failing(self, frame: Frame, count: int) -> Mapping[int, str] | None:
+        """By slices of the last page that was handed over in such; None: a pipeline that makes its own partitions."""
+        if self.slices is None or count != self.slices.number:
+            return None
+        frame.on_write()
+        size = self.slices.size
+        cut = [frame.records[at * size : (at + 1) * size] for at in range(count)]
+        return {at: self.says for at, part in enumerate(cut) if any(self.poison(data) for _, _, data in part)}
+
+    def of_pages(self, pages: Sequence[str], versions: Mapping[str, str], slices: Slices | None = None) -> Handed:
         self.handed += 1
+        self.slices = slices if self.can_slice else None
         every = []
         for page in pages:
             for _, record in rows(Path(page.removeprefix("file://"))):
@@ -122,9 +135,10 @@ class MemoryFrames:
         good = [record for record in every if record not in bad] if self.divert else every
         ran: list[bool] = []
 
-        def because(reason: str, sinks: Sequence[str]) -> Frame:
-            said = f"{reason} for {','.join(sinks)}" if sinks else reason
-            return Frame([(shard, number, said.encode()) for shard, number, _ in every])
+        def because(reasons: Sequence[str], sinks: Sequence[str]) -> Frame:
+            to = f" for {','.join(sinks)}" if sinks else ""
+            records = zip(every, reasons, strict=True)
+            return Frame([(shard, number, f"{why}{to}".encode()) for (shard, number, _), why in records])
 
         def counts() -> Counted | None:
             return Counted(len(every), len(bad), bitmap_of(one[:2] for one in bad)) if ran else None
