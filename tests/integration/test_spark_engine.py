@@ -146,6 +146,27 @@ def transform(records, batch):
     assert [(row["n"], row["name"]) for row in rows(tmp_path / "out")] == [(1, "old"), (2, "new")]
 
 
+CAST = "def transform(records, batch):\n    return records.selectExpr('payload.n', 'CAST(payload.kind AS INT) AS k')\n"
+TOGETHER = """
+def transform(records, batch):
+    return records.selectExpr("payload.n", "CAST(payload.kind AS INT) AS k").repartition(7, "n")
+"""
+
+
+@pytest.mark.parametrize(("pipeline", "commits"), [(CAST, 1), (TOGETHER, None)], ids=["by records", "by its own parts"])
+def test_records_that_fail_are_found_together(spark: Any, tmp_path: Path, pipeline: str, commits: int | None) -> None:
+    """Each with its own reason; all in one commit, unless the pipeline has partitions of its own."""
+    bed = engine_bed(spark, tmp_path, pipeline, *JSON)
+    bad = {3: "three", 300: "x", 301: "y"}
+    assert bed.run({n: event(n, bad.get(n, "5")) for n in range(1, 601)}).failed == {}
+    assert sorted(row["n"] for row in rows(tmp_path / "out")) == [n for n in range(1, 601) if n not in bad]
+    dead = {int(row["sequenceNumber"]): row["reason"] for row in rows(tmp_path / "dead")}
+    assert dead.keys() == bad.keys()
+    assert all(f"'{kind}'" in dead[n] for n, kind in bad.items())
+    if commits is not None:
+        assert len([*(tmp_path / "dead").glob("*.json")]) == len([*(tmp_path / "out").glob("*.json")]) == commits
+
+
 def test_a_column_that_is_not_there_stops_with_a_sentence(spark: Any, tmp_path: Path) -> None:
     pipeline = "def transform(records, batch):\n    return records.select('payload.no_such_field')\n"
     outcome = engine_bed(spark, tmp_path, pipeline, *JSON).run({1: event(1), 2: event(2)})

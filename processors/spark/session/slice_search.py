@@ -1,8 +1,8 @@
 """Which partitions of a frame fail: found in few jobs, though Spark ends a job at its first failure.
 
-The frame is planned once, and its partitions are computed in ranges. Where a job fails, Spark knows the task; those
-before it are taken for done, but for the last ones, which may have been running, and those behind it come next. So two
-short jobs are what a failing partition costs. What is found is a suspicion: who acts on it computes the rest first.
+The frame is planned once. Where a job over its partitions fails, Spark knows the task; those before it are taken
+for done, but for the last ones, which may have been running, and the next job has those and all behind it. So one short
+job is what a failing partition costs. What is found is a suspicion: who acts on it computes the rest first.
 """
 
 from __future__ import annotations
@@ -35,26 +35,27 @@ def failing(frame: DataFrame, count: int) -> Mapping[int, str] | None:
     jvm: Any = context._jvm
     computed = rdd.sample(False, 0.0, 0)  # every row is computed, and none reaches the driver
     running_max = max(2, context.defaultParallelism)
+    ints = jvm.java.util.stream.IntStream
     found: dict[int, str] = {}
-    ranges = [(0, count)]
-    while ranges:
-        begin, end = ranges.pop()
-        if begin == end:
-            continue
+    begin = 0
+    while True:
+        left = ints.empty()
+        for at in sorted(at for at in {*found, count} if at >= begin):
+            left = ints.concat(left, ints.range(begin, at))
+            begin = at + 1
         group = f"mld-{uuid4().hex}"
         context.setLocalProperty(GROUP, group)
         try:
-            computed.collectPartitions(jvm.java.util.stream.IntStream.range(begin, end).toArray())
+            computed.collectPartitions(left.toArray())
+            return found
         except Exception:
             failed = _failed(context, group)
             if not failed:
                 return None
             found |= failed
-            first, last = min(failed), max(failed)
-            ranges += [(last + 1, end), (first + 1, last), (max(begin, first - running_max), first)]
+            begin = max(0, min(failed) - running_max)
         finally:
             context.setLocalProperty(GROUP, None)  # type: ignore[arg-type]
-    return found
 
 
 def _failed(context: SparkContext, group: str) -> dict[int, str]:
