@@ -122,7 +122,7 @@ def transform(records, batch):
     assert dead["sequenceNumber"] == "3" and "division" in dead["reason"]
 
 
-@pytest.mark.parametrize("cached", ["", ".cache()"])
+@pytest.mark.parametrize("cached", [pytest.param("", marks=pytest.mark.full), ".cache()"])
 def test_a_table_that_setup_has_read_may_be_written_anew(spark: Any, tmp_path: Path, cached: str) -> None:
     pipeline = f"""
 def setup(spark):
@@ -153,7 +153,13 @@ def transform(records, batch):
 """
 
 
-@pytest.mark.parametrize(("pipeline", "commits"), [(CAST, 1), (TOGETHER, None)], ids=["by records", "by its own parts"])
+@pytest.mark.parametrize(
+    ("pipeline", "commits"),
+    [
+        pytest.param(CAST, 1, id="by records"),
+        pytest.param(TOGETHER, None, id="by its own parts", marks=pytest.mark.full),
+    ],
+)
 def test_records_that_fail_are_found_together(spark: Any, tmp_path: Path, pipeline: str, commits: int | None) -> None:
     """Each with its own reason; all in one commit, unless the pipeline has partitions of its own."""
     bed = engine_bed(spark, tmp_path, pipeline, *JSON)
