@@ -6,11 +6,11 @@ to the next assignment run: one scan tells who is there. Who leaves, is drained 
 (`FleetMembership`), and as a consumer may take long to end, the receiver's report is read once more before each gift.
 At the end it releases the leases that were assigned to it meanwhile.
 
-`Drain`: a worker that an operator drains gives away what it holds, or is given, while others have room for it.
+`Surplus`: a worker gives away what it holds above its limit, which is 0 while an operator drains it, as far as others
+have room (coordination#surplus). Two may have given it leases at once, and a Java leader does not know of drained ones.
 
-The mark stands on the worker's report (`reports.DRAIN`), and each report that the worker writes reads it back. Leaders
-and failover watchers of ours respect it, so mostly there is nothing to do here: the operator's command has begun the
-handoffs. A Java leader does not know the mark, and a lease may have been on its way when it came.
+The mark of an operator stands on the worker's report (`reports.DRAIN`), and each report that the worker writes reads it
+back. Leaders and failover watchers of ours respect it, and the operator's command has begun the handoffs.
 
 `ChildAdopter`: takes the leases of child shards that this worker has just created (coordination#child-leases).
 
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from mld.core.clock import Clock
@@ -35,8 +35,8 @@ from mld.fleet.values import WorkerReport
 from mld.leases import writes
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
-from mld.leases.lease import loads_of
-from mld.leases.table import LeaseTable, Refusal, TableScan
+from mld.leases.lease import Lease, loads_of
+from mld.leases.table import LeaseTable, Refusal
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,8 @@ class Departure:
         """Tell the keeper who gets each lease that is held; nobody does if that cannot be known in time."""
         try:
             async with asyncio.timeout(SCAN_TIMEOUT_S):
-                self._receivers = await contained(self._receivers_of_held(), "looking for receivers")
+                looking = self.receivers_of(self.keeper.held())
+                self._receivers = await contained(looking, "looking for receivers")
                 self.keeper.leave_to(self._receiver_now)
         except (TableError, TimeoutError) as error:
             log.warning("leases are released without receivers: %s", error, extra={"action": "heirs_unknown"})
@@ -102,20 +103,10 @@ class Departure:
             log.info("no last look for leases: %s", error, extra={"action": "last_look_failed"})
 
     async def receivers_of(self, keys: Iterable[str]) -> dict[str, str]:
-        """Return who of the others gets these leases while we stay, by key; no drained one, which would give them back.
-
-        Raises TableError.
-        """
-        found = await self._find_receivers(await self.table.scan(), keys)
-        return {key: worker for key, worker in found.items() if worker not in self.membership.drained}
-
-    async def _receivers_of_held(self) -> dict[str, str]:
-        return await self._find_receivers(await self.table.scan(), self.keeper.held())
-
-    async def _find_receivers(self, scan: TableScan, keys: Iterable[str]) -> dict[str, str]:
-        now = self.clock.wall()
+        """Return who of the others gets these leases, by key. Raises TableError."""
+        scan = await self.table.scan()
         found = await self.reports.beside(scan)
-        return self.membership.receivers(keys, scan.leases, found, now, self.leases_max)
+        return self.membership.receivers(keys, scan.leases, found, self.clock.wall(), self.leases_max)
 
     async def _release_late_leases(self) -> None:
         for lease in (await self.stored.scan(consistent=True)).leases:
@@ -124,7 +115,7 @@ class Departure:
 
 
 @dataclass(eq=False)
-class Drain:
+class Surplus:
     """Told of every report of this worker as it stands in the table."""
 
     table: LeaseTable
@@ -134,38 +125,50 @@ class Drain:
     def __post_init__(self) -> None:
         self._giving = BackgroundTasks()
         self._is_giving = False
-        self.is_on = False
+        self._is_drained = False
+
+    @property
+    def leases_max(self) -> int:
+        """How many open leases this worker may have now."""
+        return 0 if self._is_drained else self.departure.leases_max
 
     def on_own_report(self, report: WorkerReport) -> None:
         """Note the row of this worker, just written."""
-        was_on, self.is_on = self.is_on, is_drained(report)
-        if self.is_on != was_on:
-            words = "drained: %s" if self.is_on else "no longer drained%s"
-            action = "worker_drained" if self.is_on else "worker_undrained"
+        was_drained, self._is_drained = self._is_drained, is_drained(report)
+        if self._is_drained != was_drained:
+            words = "drained: %s" if self._is_drained else "no longer drained%s"
+            action = "worker_drained" if self._is_drained else "worker_undrained"
             log.info(words, report.mld.get("drain", ""), extra={"action": action})
-        if self.is_on and not self._is_giving:
+        if not self._is_giving and (surplus := self._find()):
             self._is_giving = True
-            self._giving.spawn(self._give_away())
+            self._giving.spawn(self._give_away(surplus))
 
     def abandon(self) -> None:
         """End without waiting."""
         self._giving.cancel()
 
-    async def _give_away(self) -> None:
+    def _find(self) -> list[Lease]:
+        """Return the leases above the limit: those that came last, and what an operator has put here last of all."""
+        leases = (one.lease for one in self.keeper.held().values())
+        staying = [lease for lease in leases if lease.is_load and lease.checkpoint_owner is None]
+        staying.sort(key=lambda lease: lease.pinned_until_s is None)
+        return staying[self.leases_max :]
+
+    async def _give_away(self, surplus: Sequence[Lease]) -> None:
         try:
-            held = [one.lease for one in self.keeper.held().values() if one.lease.checkpoint_owner is None]
-            receivers = await self.departure.receivers_of(lease.key for lease in held) if held else {}
-            for lease in held:
+            receivers = await self.departure.receivers_of(lease.key for lease in surplus)
+            for lease in surplus:
                 receiver = receivers.get(lease.key)
-                if receiver is None:
-                    continue
+                if receiver is None or (self._is_drained and receiver in self.departure.membership.drained):
+                    continue  # another drained one would give it back
                 answer = await self.table.apply(writes.begin_handoff(lease, receiver))
                 if not isinstance(answer, Refusal):
-                    about = {"action": "lease_drained", "shard": lease.key}
-                    log.info("lease %s goes to %s: this worker is drained", lease.key, receiver, extra=about)
+                    why = "is drained" if self._is_drained else f"may have {self.leases_max}"
+                    about = {"action": "lease_handed_on", "shard": lease.key}
+                    log.info("lease %s goes to %s: this worker %s", lease.key, receiver, why, extra=about)
         except Exception as error:
             failure: MldError = survived(error, "giving leases away")
-            log.warning("not all leases are given away yet: %s", failure, extra={"action": "drain_failed"})
+            log.warning("not all leases are given away yet: %s", failure, extra={"action": "surplus_kept"})
         finally:
             self._is_giving = False
 
@@ -177,9 +180,9 @@ class ChildAdopter:
     table: LeaseTable
     keeper: LeaseKeeper
     discovery: LeaseDiscovery
+    surplus: Surplus
     _: KW_ONLY
     worker_id: str
-    leases_max: int
 
     def __post_init__(self) -> None:
         self._one_by_one = asyncio.Lock()
@@ -216,4 +219,4 @@ class ChildAdopter:
 
     def _has_room(self) -> bool:
         held = loads_of(one.lease for one in self.keeper.held().values())
-        return held[self.worker_id] + len(self.discovery.pending) < self.leases_max
+        return held[self.worker_id] + len(self.discovery.pending) < self.surplus.leases_max

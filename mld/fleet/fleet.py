@@ -29,7 +29,7 @@ from mld.core.errors import TableError
 from mld.core.periods import HEARTBEATS_PER_LEASE
 from mld.fleet.assign.assigner import Assigner
 from mld.fleet.assign.failover_watcher import FailoverWatcher
-from mld.fleet.departure import ChildAdopter, Departure, Drain
+from mld.fleet.departure import ChildAdopter, Departure, Surplus
 from mld.fleet.heartbeat_writer import REQUEST_TIMEOUT_S_MAX, HeartbeatTable, HeartbeatWriter, JavaPeers
 from mld.fleet.leader.election import AdaptiveElection, LockElection, LockTable, ShuffleElection
 from mld.fleet.leader.lock import LockRow
@@ -93,7 +93,6 @@ class Fleet:
         settings = self.settings
         self._index = self.stored.index
         lease_duration_s = settings.leases.duration_s
-        leases_max = settings.leases.held_max
         rules = ReportRules.of(settings.fleet)
         states = StatesTable(self.service)
         self._migration = TableMigration(
@@ -177,9 +176,9 @@ class Fleet:
             self._membership,
             self.clock,
             worker_id=self.worker_id,
-            leases_max=leases_max,
+            leases_max=settings.leases.held_max,
         )
-        self._drain = Drain(self.table, self.keeper, self._departure)
+        self._surplus = Surplus(self.table, self.keeper, self._departure)
         self._versions = VersionMachine(
             states,
             self._migration,
@@ -192,7 +191,7 @@ class Fleet:
             metrics=self.metrics,
         )
         self._child_adopter = ChildAdopter(
-            self.table, self.keeper, self._discovery, worker_id=self.worker_id, leases_max=leases_max
+            self.table, self.keeper, self._discovery, self._surplus, worker_id=self.worker_id
         )
         self._components: Components | None = None
         self._is_led_by_lock: bool | None = None
@@ -267,7 +266,7 @@ class Fleet:
         """
         if self.takes_leases or self.leader.leads:
             self.wake_leases()
-        elif not self._drain.is_on:
+        else:
             self._child_adopter.adopt(keys)
 
     # --- start and run ------------------------------------------------------------------------------------------------
@@ -373,7 +372,7 @@ class Fleet:
         self.leader.abandon()
         self._child_adopter.abandon()
         self._java_peers.abandon()
-        self._drain.abandon()
+        self._surplus.abandon()
         if self._resigning is not None:
             self._resigning.cancel()
         self._migration.abandon()
@@ -443,7 +442,8 @@ class Fleet:
 
     def _on_own_row(self, report: WorkerReport) -> None:
         self._heartbeat.on_own_report()
-        self._drain.on_own_report(report)
+        if not (self.takes_leases or self._leaving):
+            self._surplus.on_own_report(report)
 
 
 async def no_load() -> None:

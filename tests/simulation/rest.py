@@ -162,14 +162,7 @@ def _check_resources(world: World) -> None:
             continue
         held = machine.worker.held()
         load = len(held & _owners(world).keys())
-        moves = any(
-            action.text == "move" for action in world.plan.actions
-        )  # an operator may ask for more than the limit
-        if (
-            not moves
-            and all(spec.kind == "mld" for spec in world.plan.workers)
-            and load > world.settings.leases.held_max
-        ):
+        if all(spec.kind == "mld" for spec in world.plan.workers) and load > world.settings.leases.held_max:
             raise Violation(f"checker 6: {machine.worker_id} holds {load} open leases at rest, more than it may")
         assert machine.host is not None
         living = [child.shard_id for child in machine.host.living()]

@@ -75,6 +75,12 @@ REGRESSIONS: dict[str, Plan] = {
         rates=Rates(iterator_expired=0.05),
         actions=(Action(3.0, Kind.WALL_JUMP, 0, 1_800.0), Action(3.0, Kind.WALL_JUMP, 1, 1_800.0)),
     ),
+    # A paused row is damaged, and mended with its pause: the operator ends that, too.
+    "a paused row is damaged": replace(
+        calm(6),
+        shards=1,
+        actions=(Action(30.0, Kind.OPERATE, text="pause"), Action(60.0, Kind.CORRUPT_ROW)),
+    ),
 }
 
 

@@ -64,7 +64,7 @@ VARIANTS: dict[str, tuple[int, str, tuple[Patch, ...]]] = {
         (
             Patch("mld.fleet.assign.loads", "(load.is_drained, rank,", "(False, rank,"),
             Patch("mld.fleet.assign.assignment", "    if load.is_drained:\n", "    if False:\n"),
-            Patch("mld.fleet.departure", "if self.is_on and not", "if not self.is_on and not"),
+            Patch("mld.fleet.departure", "return 0 if self._is_drained else ", "return "),
         ),
     ),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from mld.fleet.values import LEASE_TABLE_KEY, Place
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.operating.acting import carry_out
 from mld.operating.fleet_reader import FleetReader, view_rules
-from mld.operating.steering import plan_drain
+from mld.operating.fleet_status import FleetStatus
+from mld.operating.plan import ActPlan
+from mld.operating.steering import plan_drain, plan_move
 from tests.support.fleet import TABLE, Fleet, Running, fleet, in_fleet, settings_of
 from tests.virtual_time import virtual
 
@@ -31,14 +34,17 @@ def unread(world: Fleet, *workers: Running) -> set[str]:
     return {shard.shard_id for shard in world.shards() if shard.view().is_open} - read
 
 
-async def drain(world: Fleet, worker: str, leases_max: int) -> None:
-    """As `mld drain` does."""
-    settings = settings_of(maxLeasesForWorker=str(leases_max))
-    service = world.dynamo.client("operator")
+async def act(world: Fleet, plan: Callable[[FleetStatus], ActPlan]) -> None:
+    """As operators do."""
+    service, settings = world.dynamo.client("operator"), settings_of()
     table = DynamoLeaseTable(service, world.clock, table_name=TABLE)
     seen = await FleetReader(settings, service, table, world.clock, view_rules(settings)).look()
-    plan = plan_drain(seen, worker, Place(TABLE, LEASE_TABLE_KEY), "by me", leases_max, is_3x=True)
-    await carry_out(plan, lambda _: table, world.clock)
+    await carry_out(plan(seen), lambda _: table, world.clock)
+
+
+async def drain(world: Fleet, worker: str, leases_max: int) -> None:
+    place = Place(TABLE, LEASE_TABLE_KEY)
+    await act(world, lambda seen: plan_drain(seen, worker, place, "by me", leases_max, is_3x=True))
 
 
 @modes
@@ -103,6 +109,21 @@ async def test_a_drain_fills_nobody_beyond_the_limit_and_leaves_what_has_no_othe
         await world.advance(0.1)
         assert max(len(one.worker.held()) for one in workers.values()) <= 2
     assert not unread(world, *workers.values())
+
+
+@in_fleet(6, maxLeasesForWorker="3", varianceBalancingFrequency="1000", **V3X)
+async def test_a_worker_above_its_limit_keeps_what_was_moved_to_it_and_hands_as_much_on(world: Fleet) -> None:
+    workers = {name: world.start(name, seed=number) for number, name in enumerate("abc")}
+    await world.until(lambda: not unread(world, *workers.values()), 60)
+    await world.advance(60)
+    had = len(workers["a"].worker.held())
+    moved = sorted({shard.shard_id for shard in world.shards()} - workers["a"].worker.held())[: 4 - had]
+    for key in moved:
+        await act(world, lambda seen, key=key: plan_move(seen, key, "a", is_3x=True, now_s=world.clock.wall()))
+    await world.until(lambda: len(workers["a"].worker.held()) == 4, 15)
+    await world.until(lambda: len(workers["a"].worker.held()) == 3, 60)
+    await world.until(lambda: not unread(world, *workers.values()), 5)
+    assert {world.lease(key).owner for key in moved} == {"a"}
 
 
 @in_fleet(4, maxLeasesForWorker="2", **V3X)

@@ -935,14 +935,14 @@ class World:
         self._set_rates(CALM)
         while self._events:
             await asyncio.wait(set(self._events))
+        for row in self._rows_to_repair.values():
+            counter = int(row["leaseCounter"]["N"]) + 1000
+            self.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(counter)}})
         if any(action.kind is Kind.OPERATE for action in self.plan.actions):
             await self._end_acts()
         self._quiet_from_s = self.now()
         if self.sources is not None:
             in_world(self.sources.change_in_calm())
-        for row in self._rows_to_repair.values():
-            counter = int(row["leaseCounter"]["N"]) + 1000
-            self.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(counter)}})
         if self.plan.retention_s:
             self._delete_parked_rows()
         mixed = any(spec.kind != "mld" for spec in self.plan.workers)  # may leave rows out when its start is cut short
