@@ -15,6 +15,8 @@ import pytest
 from tests.support.patience import PATIENCE_S
 from tests.support.servers import ROOT
 
+pytestmark = pytest.mark.full
+
 
 def wheel(folder: Path, name: str) -> str:
     """Make one of version 1; the line of a lock."""
@@ -62,7 +64,6 @@ def test_what_the_locks_name_is_installed(venv: Path, locks: Path) -> None:
     assert make_setup(venv, locks)[0] == {"of_build", "of_base"}
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("tampered", "installed"), [("build", set()), ("base", {"of_build"})])
 def test_a_changed_file_is_refused(venv: Path, locks: Path, tampered: str, installed: set[str]) -> None:
     with zipfile.ZipFile(next((locks.parent / "wheels").glob(f"of_{tampered}*")), "a") as archive:
@@ -72,7 +73,6 @@ def test_a_changed_file_is_refused(venv: Path, locks: Path, tampered: str, insta
     assert "DO NOT MATCH THE HASHES" in said
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("open_lock", "installed"), [("build", set()), ("base", {"of_build"})])
 def test_a_line_without_a_hash_is_refused(venv: Path, locks: Path, open_lock: str, installed: set[str]) -> None:
     (locks / f"{open_lock}.txt").write_text(f"of_{open_lock}==1\n")

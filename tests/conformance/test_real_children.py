@@ -13,6 +13,7 @@ import pytest
 from mld.protocol.conformance import run
 from tests.support.fetch_kclpy import installed
 from tests.support.patience import PATIENCE_S
+from tests.support.tiers import sliced
 from tests.support.unchanged import OTHERS, PYTHONS, command_of
 
 CHILDREN = Path(__file__).parent / "children"
@@ -37,7 +38,7 @@ def conforms(command: list[str]) -> tuple[bool, str]:
     return holds, report
 
 
-@pytest.mark.parametrize("kind", [*PYTHONS, *(pytest.param(kind, marks=pytest.mark.full) for kind in OTHERS)])
+@pytest.mark.parametrize("kind", sliced([*PYTHONS, *OTHERS], *PYTHONS))
 def test_processors_on_amazons_libraries_conform(kind: str) -> None:
     command = command_of(kind)
     if command is None:
@@ -66,6 +67,7 @@ def test_a_node_processor_conforms() -> None:
     assert holds, report
 
 
+@pytest.mark.full
 def test_a_perl_processor_conforms() -> None:
     perl = shutil.which("perl")
     if perl is None:

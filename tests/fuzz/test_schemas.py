@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.fuzz.schemas import run
 
-EXAMPLES = 100
+EXAMPLES = 40
 
 
 def test_no_drawn_record_harms_the_records_beside_it() -> None:

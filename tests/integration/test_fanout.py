@@ -16,6 +16,7 @@ import pytest
 from tests.integration.world import SHORT_LEASE, TAKEN, MakeWorld, World
 from tests.support.daemon import Daemon
 from tests.support.forward_proxy import ForwardProxy
+from tests.support.tiers import sliced
 
 FANOUT: dict[str, Any] = {"retrievalMode": "FANOUT"}
 NO_POLLING_KEY: dict[str, Any] = {"retrievalMode": "DEFAULT", "idleTimeBetweenReadsInMillis": 0}  # 0 means: not set
@@ -95,7 +96,14 @@ def test_a_killed_daemon_resumes_where_its_checkpoints_are(make_world: MakeWorld
 
 
 @pytest.mark.parametrize(
-    "kind", [*(f"in the stream: {name}" for name in IN_STREAM), *(f"at the call: {name}" for name in AT_CALL)]
+    "kind",
+    sliced(
+        [*(f"in the stream: {name}" for name in IN_STREAM), *(f"at the call: {name}" for name in AT_CALL)],
+        "in the stream: cut",
+        "in the stream: taken over",
+        "at the call: in use",
+        "at the call: 500",
+    ),
 )
 def test_trouble_costs_no_record_and_no_order(make_world: MakeWorld, kind: str) -> None:
     world = make_world(shards=2)
@@ -167,9 +175,6 @@ def test_a_slow_child_holds_up_its_own_shard_and_loses_nothing(make_world: MakeW
         ({"retrievalMode": "POLLING", "idleTimeBetweenReadsInMillis": 0}, False),
         (NO_POLLING_KEY, True),
         ({"retrievalMode": "DEFAULT"}, False),  # idleTimeBetweenReadsInMillis is set
-        ({**NO_POLLING_KEY, "maxRecords": 100}, False),
-        ({**NO_POLLING_KEY, "maxRecords": 0}, True),
-        ({**NO_POLLING_KEY, "retryGetRecordsInSeconds": 0}, False),
     ],
 )
 def test_the_mode_is_javas_choice(make_world: MakeWorld, keys: dict[str, object], subscribes: bool) -> None:
@@ -254,7 +259,7 @@ def consumers(world: World) -> int:
     return len(world.kinesis.list_stream_consumers(StreamARN=arn)["Consumers"])
 
 
-@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("asked", sliced([True, False], True))
 def test_a_consumer_is_deregistered_at_the_end_if_that_was_asked_for(make_world: MakeWorld, asked: bool) -> None:
     world = make_world(shards=2)
     world.put(50)

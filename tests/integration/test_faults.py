@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integration.world import SHORT_LEASE, MakeWorld, World
+from tests.support.tiers import sliced
 
 RATE = 0.25  # of the calls; a lease that is renewed three times in its life mostly lives
 FAULTS_MAX = 25  # so that waits that double with each failure come to an end
@@ -47,12 +48,12 @@ def work_under(world: World, fault: dict[str, Any]) -> None:
     world.check()
 
 
-@pytest.mark.parametrize("kind", DYNAMO_FAULTS)
+@pytest.mark.parametrize("kind", sliced(DYNAMO_FAULTS, "throttling", "lost replies"))
 def test_trouble_with_dynamodb_costs_no_record_and_no_order(make_world: MakeWorld, kind: str) -> None:
     work_under(make_world(shards=2), {"service": "dynamodb", **DYNAMO_FAULTS[kind]})
 
 
-@pytest.mark.parametrize("kind", KINESIS_FAULTS)
+@pytest.mark.parametrize("kind", sliced(KINESIS_FAULTS, "dropped connections", "expired iterators"))
 def test_trouble_with_kinesis_costs_no_record_and_no_order(make_world: MakeWorld, kind: str) -> None:
     work_under(make_world(shards=2), {"service": "kinesis", **KINESIS_FAULTS[kind]})
 

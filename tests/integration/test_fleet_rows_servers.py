@@ -162,7 +162,9 @@ def owned(items: Mapping[str, Item], worker: str) -> list[str]:
     )
 
 
-@pytest.fixture(params=["aws_server", pytest.param("ministack", marks=pytest.mark.ministack)])
+@pytest.fixture(
+    params=[pytest.param("aws_server", marks=pytest.mark.full), pytest.param("ministack", marks=pytest.mark.ministack)]
+)
 async def application(request: pytest.FixtureRequest) -> AsyncIterator[Application]:
     service = boto_service(request.getfixturevalue(request.param))
     application = Application(service, shards=2)

@@ -7,17 +7,18 @@ import pytest
 from tests.integration.world import MakeWorld, World
 from tests.support.daemon import Daemon
 from tests.support.patience import PATIENCE_S
+from tests.support.tiers import sliced
 
 HOSTILE = "shardId-000000000000"
 ANSWER_S = 5  # runs out where no answer comes; the good children start and answer in it on a busy machine too
 RESTARTED = (
     "half_line",
     "closed_stdout",
-    pytest.param("closed_stdin", marks=pytest.mark.full),
+    "closed_stdin",
     "no_answer",
-    pytest.param("no_answer_to_initialize", marks=pytest.mark.full),
+    "no_answer_to_initialize",
     "wrong_answer",
-    pytest.param("unknown_action", marks=pytest.mark.full),
+    "unknown_action",
     "exit_at_start",
     "exit_in_batch",
     "exit_at_checkpoint",
@@ -48,7 +49,7 @@ def end(world: World, daemon: Daemon) -> None:
     world.check()
 
 
-@pytest.mark.parametrize("mode", RESTARTED)
+@pytest.mark.parametrize("mode", sliced(RESTARTED, "half_line", "exit_in_batch", "grandchild", "no_answer"))
 def test_a_failing_child_is_replaced_while_the_others_go_on(make_world: MakeWorld, mode: str) -> None:
     world = make_world(shards=3)
     world.put(150)
@@ -62,7 +63,7 @@ def test_a_failing_child_is_replaced_while_the_others_go_on(make_world: MakeWorl
     assert len(daemon.with_action("child_failed")) == len(daemon.with_action("child_failed", shard=HOSTILE)) == 2
 
 
-@pytest.mark.parametrize("mode", HARMLESS)
+@pytest.mark.parametrize("mode", sliced(HARMLESS, "garbage", "long_stdout", "checkpoint_ahead"))
 def test_a_strange_child_that_answers_is_kept(make_world: MakeWorld, mode: str) -> None:
     world = make_world(shards=3)
     world.put(150)
@@ -82,7 +83,7 @@ def test_a_checkpoint_beyond_the_delivered_records_is_refused(make_world: MakeWo
     assert errors[0] == "IllegalArgumentException"
 
 
-@pytest.mark.parametrize("mode", AT_SHARD_END)
+@pytest.mark.parametrize("mode", sliced(AT_SHARD_END, "shard_end_without_checkpoint"))
 def test_a_child_that_fails_at_the_end_of_its_shard_is_told_again(make_world: MakeWorld, mode: str) -> None:
     world = make_world(shards=2)
     world.put(100)

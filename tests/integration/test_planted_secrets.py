@@ -24,6 +24,7 @@ from tests.integration.world import ENVIRONMENT, ONLY_BOTOCORE, MakeWorld, World
 from tests.support.daemon import ROOT, Daemon
 from tests.support.forward_proxy import ForwardProxy
 from tests.support.servers import free_port
+from tests.support.tiers import sliced
 from tests.unit.properties.planted import found, secret
 
 WITHIN_S = 100.0
@@ -130,7 +131,7 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForwardProxy]:
         yield server
 
 
-@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("log_format", sliced(["text", "json"], "json"))
 def test_a_child_that_fails_and_forges(make_world: MakeWorld, planted: Planted, log_format: str) -> None:
     world = make_world(shards=1)
     letters = world.directory / "letters"
@@ -182,14 +183,18 @@ def assert_only_our_events(daemon: Daemon, log_format: str) -> None:
 
 @pytest.mark.parametrize(
     ("trouble", "wire"),
-    [
+    sliced(
+        [
+            ("wrong password", "lean"),
+            ("wrong password", "botocore"),
+            ("nobody there", "lean"),
+            ("nobody there", "botocore"),
+            ("no such host", "lean"),
+            ("of the environment", "botocore"),
+        ],
         ("wrong password", "lean"),
-        ("wrong password", "botocore"),
-        ("nobody there", "lean"),
-        ("nobody there", "botocore"),
-        ("no such host", "lean"),
         ("of the environment", "botocore"),
-    ],
+    ),
 )
 def test_a_proxy_that_does_not_help(
     make_world: MakeWorld, planted: Planted, proxy: ForwardProxy, trouble: str, wire: str
@@ -221,7 +226,7 @@ def wrong(*arguments):
 """
 
 
-@pytest.mark.parametrize("function", ["broken", "wrong", "missing"])
+@pytest.mark.parametrize("function", sliced(["broken", "wrong", "missing"], "wrong"))
 def test_credentials_that_nobody_yields(make_world: MakeWorld, planted: Planted, function: str) -> None:
     world = make_world(shards=1)
     (world.directory / "planted_credentials.py").write_text(CREDENTIALS)
@@ -247,6 +252,7 @@ def transform(records, batch):
 """
 
 
+@pytest.mark.full
 def test_a_session_host_that_finds_no_cluster(make_world: MakeWorld, planted: Planted) -> None:
     """`mld-spark` as it runs, up to where a JVM would be started."""
     pytest.importorskip("pyspark")

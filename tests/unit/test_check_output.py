@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from mld.check.command import print_check
+from tests.support.tiers import sliced
 from tests.unit.test_loglines import BREAKS, CONTROLS
 
 FILE = """\
@@ -34,14 +35,18 @@ def written(text: str) -> str:
 @pytest.mark.parametrize("foul", FOUL, ids=ascii)
 @pytest.mark.parametrize(
     "line",
-    [
+    sliced(
+        [
+            "workerId = a{0}forged",
+            "applicationName = a{0}forged",
+            "a{0}forged = 1",
+            "mld.spark.a{0}forged = 1",
+            "metricsEnabledDimensions = a{0}forged",
+            "mld.spark.conf.a{0}forged = 1",
+        ],
         "workerId = a{0}forged",
-        "applicationName = a{0}forged",
-        "a{0}forged = 1",
         "mld.spark.a{0}forged = 1",
-        "metricsEnabledDimensions = a{0}forged",
-        "mld.spark.conf.a{0}forged = 1",
-    ],
+    ),
 )
 def test_a_value_is_text(tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, foul: str) -> None:
     file = tmp_path / "app.properties"

@@ -8,6 +8,7 @@ import pytest
 
 from mld.core.errors import AwsUnreachableError
 from tests.support.fleet import TABLE
+from tests.support.tiers import sliced
 from tests.twins.children import ChildExit
 from tests.twins.dynamo import Fault, lost_request
 from tests.unit.fleet.checklists.java import JavaWorker
@@ -152,7 +153,7 @@ async def test_a_handoff_to_us_that_somebody_is_finishing_is_left_to_it(stage):
     assert stage.row("coming") == row
 
 
-@pytest.mark.parametrize("apart_s", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("apart_s", sliced([0.0, 0.1, 0.5], 0.1))
 @pytest.mark.parametrize("latency_s", [0.0, 0.03])
 @pytest.mark.parametrize("busy_s", [0.0, 2.0])
 @pytest.mark.parametrize("index_lag_s", [0.0, 1.0])
