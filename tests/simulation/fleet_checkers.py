@@ -235,11 +235,14 @@ class FleetLedger:
         if age_s > self._failover_s + 1.0 and self._now() - self._ledger.paused_s.get(worker, 0.0) > 1.0:
             raise self._violation(10, f"{process} begins {key} before {pending} has finished")
 
-    def check_pending(self) -> None:
-        """Once a second: in calm no handoff stays pending, but of a shard that has ended."""
+    def check_pending(self, known_since: Callable[[str], float]) -> None:
+        """Once a second: in calm no handoff stays pending, but of a shard that has ended or of a former stream.
+
+        From `known_since(key)` on all workers are to take care of this lease.
+        """
         since = self._ledger.calm_at
         for key, row in self._rows.items():
-            if row.begun_at is None or self._now() - max(since, row.begun_at) <= STUCK_S:
+            if row.begun_at is None or self._now() - max(since, row.begun_at, known_since(key)) <= STUCK_S:
                 continue
             if self._ledger.shard(key).checkpoint != SHARD_END:
                 raise self._violation(10, f"the handoff of {key} is pending since {row.begun_at:.0f} s")

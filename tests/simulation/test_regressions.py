@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation.run import run_plan
+from tests.simulation.run import run_plan, run_seed
 from tests.simulation.variants.catalog import BY_NAME
 from tests.simulation.variants.patching import patched
 from tests.simulation.world.plan import Action, Kind, Plan, Rates, WorkerSpec
@@ -105,3 +105,12 @@ def test_a_mistake_shows_in_its_run(name: str, variant: str) -> None:
 
 def test_the_backlog_does_fall_out() -> None:
     assert run_plan(REGRESSIONS["a backlog falls out of the stream"]).trimmed > 100
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("mode", "seed"),
+    [pytest.param("multi-stream", 300081, id="a handoff in a former stream that is kept stays pending")],
+)
+def test_a_seed_that_once_failed_keeps_every_promise(mode: str, seed: int) -> None:
+    assert run_seed(seed, mode=mode).violation == ""

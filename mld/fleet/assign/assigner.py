@@ -73,6 +73,8 @@ class Written:
     done: dict[str, Lease] = field(default_factory=dict)
     """The rows as they are now."""
     refused: int = 0
+    living: set[str] = field(default_factory=set)
+    """Owners that a fence showed to live."""
     errors: list[Exception] = field(default_factory=list)
 
 
@@ -124,6 +126,7 @@ class MoveWriter:
             try:
                 if not await self.fence(owner, self.observations.heartbeat_of(owner), marks[owner]):
                     living.add(owner)
+                    written.living.add(owner)
             except Exception as error:
                 living.add(owner)
                 written.errors.append(survived(error, "fencing a worker"))

@@ -252,7 +252,7 @@ class FailoverWatcher:
             Move(lease, self._me, False, Why.FREE if lease.actual_owner is None else Why.EXPIRED) for lease in leases
         ]
         written = await self._writer.write(moves, counter_matters=True)
-        self.takeover.tried(leases, written.done, self.clock.monotonic())
+        self.takeover.tried(leases, written.done, written.living, self.clock.monotonic())
         self._log(leases, written)
         # A worker that woke between the look and our writes refuses all of them, and is not gone.
         for owner in sorted(gone & {owners.get(key) for key in written.done}):

@@ -36,7 +36,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -321,8 +321,13 @@ class Takeover:
         lease = min(mine, key=lambda lease: _rank(self._me, lease.key))
         return Move(lease, min(newcomers, key=partial(_rank, self._me)), graceful=True, why=Why.BALANCE)
 
-    def tried(self, leases: Iterable[Lease], done: Mapping[str, Lease], now: float) -> None:
-        """Note which of the leases that we wanted are ours now (`done`). The others wait for the next look."""
+    def tried(self, leases: Iterable[Lease], done: Mapping[str, Lease], living: Collection[str], now: float) -> None:
+        """Note which of the leases that we wanted are ours now (`done`).
+
+        The others wait for the next look, and so does whatever else belongs to an owner that lives.
+        """
+        for key in [key for key, row in self._rows.items() if row.actual_owner in living]:
+            self._due.pop(key, None)
         for lease in leases:
             self._forget(lease.key)
             if (row := done.get(lease.key)) is not None:

@@ -582,7 +582,7 @@ class World:
                 self.ledger.check_beliefs((m.process.name, m.worker.held()) for m in running if not m.paused)
                 if self.fleet_ledger is not None:
                     self.fleet_ledger.check_leaders(m.process.name for m in self.machines if m.leads())
-                    self.fleet_ledger.check_pending()
+                    self.fleet_ledger.check_pending(self.sources.known_since if self.sources else lambda _: 0.0)
                 if self.liveness is not None and not self._stream_deleted:
                     self.liveness.check()
                 if self.sources is not None:

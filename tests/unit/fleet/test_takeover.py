@@ -124,7 +124,7 @@ def test_many_free_leases_are_not_taken_all_at_once() -> None:
     assert len(first) == FREE_AT_ONCE_MAX
     assert again_at == FREE_WAIT_S_MAX
     assert len(it.taken(FREE_WAIT_S_MAX + SOON)) == 100
-    it.takeover.tried(first, {row.key: replace(row, owner="me", counter=6) for row in first}, 2.0)
+    it.takeover.tried(first, {row.key: replace(row, owner="me", counter=6) for row in first}, (), 2.0)
     assert it.taken(2.5) == [], "it has its share for now"
 
 
@@ -202,10 +202,21 @@ def test_what_was_refused_waits_for_the_next_look() -> None:
     it = Seer()
     it.look(0.0, [lease("s")])
     rows, _ = it.takeover.plan(D + SOON)
-    it.takeover.tried(rows, {}, D + SOON)
+    it.takeover.tried(rows, {}, (), D + SOON)
     assert it.takeover.plan(D + 1) == ([], math.inf)
     it.look(D + 1, [lease("s", counter=6)])
     assert it.taken(D + 2) == []
+
+
+def test_an_owner_that_a_fence_showed_to_live_keeps_all_until_the_next_look() -> None:
+    it = Seer(settings=rules(duration_s=D, held_max=1))
+    it.look(0.0, [lease("a", "w"), lease("b", "w"), lease("c", "other")])
+    first, _ = it.takeover.plan(D + SOON)
+    assert len(first) == 1
+    it.takeover.tried(first, {}, {"w"}, D + SOON)
+    assert it.taken(D + 5) == ["c"]
+    it.look(D + 6, [lease("a", "w"), lease("b", "w")])
+    assert len(it.taken(D + 7)) == 1, "and no longer, if it stands still again"
 
 
 # --- who -------------------------------------------------------------------------------------------------------------
