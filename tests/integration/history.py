@@ -8,9 +8,12 @@ parents; no checkpoint beyond what was delivered; one writer of a lease row at a
 from __future__ import annotations
 
 import json
+import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -167,13 +170,17 @@ def children_after_parents(lives: Sequence[Life], parents: Mapping[str, Iterable
 def checkpoints_within_deliveries(lives: Sequence[Life]) -> None:
     """No child was granted a checkpoint beyond what it had been given by then."""
     for life in lives:
-        for checkpoint in life.checkpoints:
-            if checkpoint.error is not None or checkpoint.sequence is None:
-                continue
-            assert life.position is not None, f"child {life.pid} of {life.shard} checkpointed before initialize"
-            given = [Position(str(record.sequence)) for record in life.delivered if record.at <= checkpoint.answered]
-            largest = max([life.position, *given])
-            asked = Position(checkpoint.sequence)
+        granted = [one for one in life.checkpoints if one.error is None and one.sequence is not None]
+        if not granted:
+            continue
+        assert life.position is not None, f"child {life.pid} of {life.shard} checkpointed before initialize"
+        times = [record.at for record in life.delivered]
+        up_to = list(
+            accumulate((Position(str(record.sequence)) for record in life.delivered), max, initial=life.position)
+        )
+        for checkpoint in granted:
+            largest = up_to[bisect_right(times, checkpoint.answered)]
+            asked = Position(checkpoint.sequence or "")
             assert asked <= largest, f"child {life.pid} of {life.shard} checkpointed {asked} beyond {largest}"
 
 
@@ -184,19 +191,20 @@ def rows_within_deliveries(puts: Sequence[Put], lives: Sequence[Life], writes: S
         for record in life.delivered:
             place = (life.shard, record.sequence)
             first[place] = min(first.get(place, record.at), record.at)
-    by_shard: dict[str, list[Put]] = {}
-    for put in puts:
-        by_shard.setdefault(put.shard, []).append(put)
+    positions: dict[str, list[Position]] = {}
+    latest: dict[str, list[tuple[float, Put]]] = {}  # the last of the first deliveries up to that position
+    for put in sorted(puts, key=lambda put: put.sequence):
+        up_to_here = latest.setdefault(put.shard, [])
+        this = (first.get((put.shard, put.sequence), math.inf), put)
+        up_to_here.append(max([*up_to_here[-1:], this], key=itemgetter(0)))
+        positions.setdefault(put.shard, []).append(Position(str(put.sequence)))
     for write in writes:
-        if not write.is_checkpoint:
-            continue
-        checkpoint = Position(write.checkpoint)
-        for put in by_shard.get(write.key, ()):
-            if Position(str(put.sequence)) <= checkpoint:
-                at = first.get((put.shard, put.sequence))
-                assert at is not None and at <= write.answered_at, (
-                    f"{write.writer} set the checkpoint of {write.key} to {checkpoint} past the undelivered {put}"
-                )
+        covered = bisect_right(positions.get(write.key, ()), Position(write.checkpoint)) if write.is_checkpoint else 0
+        if covered:
+            at, put = latest[write.key][covered - 1]
+            assert at <= write.answered_at, (
+                f"{write.writer} set the checkpoint of {write.key} to {write.checkpoint} past the undelivered {put}"
+            )
 
 
 def one_writer_at_a_time(writes: Sequence[RowWrite]) -> None:
