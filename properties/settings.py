@@ -226,6 +226,11 @@ class MetricsSettings:
     period_s: float
     queue_max: int
 
+    @property
+    def are_sent(self) -> bool:
+        """Whether anything is to be sent anywhere; what is scraped is not sent."""
+        return bool(set(self.outputs) - {MetricsOutput.PROMETHEUS}) and self.level is not MetricsLevel.NONE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSettings:

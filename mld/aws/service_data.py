@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from botocore.loaders import JSONFileLoader, Loader
+from botocore.loaders import JSONFileLoader
 
 CLIENTS = frozenset({"dynamodb", "glue", "kinesis", "monitoring", "s3", "sqs", "streams.dynamodb"})
 """By the prefix of their endpoints."""
@@ -32,29 +30,6 @@ class LeanFileLoader(JSONFileLoader):
                 with opened(path, "rb") as file:
                     return _lean(path, json.loads(file.read(), object_hook=_without_documentation))
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class NameRule:
-    """Which names a service takes."""
-
-    least: int
-    most: int
-    pattern: str
-
-    def allows(self, name: str) -> bool:
-        return self.least <= len(name) <= self.most and re.fullmatch(self.pattern, name, re.ASCII) is not None
-
-    def __str__(self) -> str:
-        return f"{self.least} to {self.most} characters that match {self.pattern}"
-
-
-def name_rule(service: str, shape: str) -> NameRule:
-    """Return the rule for names of this shape in the model of a service; blocks for some milliseconds."""
-    loader = Loader()
-    loader.file_loader = LeanFileLoader()
-    found = loader.load_service_model(service, "service-2")["shapes"][shape]
-    return NameRule(found["min"], found["max"], found["pattern"])
 
 
 def _lean(path: Path, data: Any) -> Any:

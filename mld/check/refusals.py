@@ -6,24 +6,24 @@ on this machine. A remark never holds a value: it may have a secret in it, and `
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from mld import pip_install
-from mld.aws.service_data import NameRule, name_rule
-from mld.consumer.child import find_executable
-from mld.core.extras import is_installed
+from mld.core.extras import find_executable, is_installed
 from mld.properties.keys import key_of_stream
 from mld.properties.redaction import Shown, redacted
 from mld.properties.remarks import Level, Remark
 from mld.properties.settings import Settings
 from mld.properties.spark import PROGRAM as SPARK_PROGRAM
+from mld.properties.values import MetricsOutput, SchemaMode
 from mld.protocol.command import split_command
-from mld.schemas.preparer import missing_codecs
-from mld.views.choice import missing_extras
 
 SCRIPTS = (".py", ".js", ".rb", ".jar", ".sh")
 _SHELL_WORD = re.compile(r"[A-Za-z_]\w*=.*|cd|&&|\|\|?|;|[<>]{1,2}|.*[\"'`$].*|.*;", re.ASCII | re.DOTALL)
@@ -34,13 +34,38 @@ NO_SHELL = (
 NOT_FOUND = "give a path relative to the working directory, an absolute one, or a name on PATH"
 
 
+@dataclass(frozen=True, slots=True)
+class NameRule:
+    """Which names a service takes."""
+
+    least: int
+    most: int
+    pattern: str
+
+    def allows(self, name: str) -> bool:
+        return self.least <= len(name) <= self.most and re.fullmatch(self.pattern, name, re.ASCII) is not None
+
+    def __str__(self) -> str:
+        return f"{self.least} to {self.most} characters that match {self.pattern}"
+
+
+def name_rule(service: str, shape: str) -> NameRule:
+    """Return the rule for names of this shape in the newest model of a service that botocore has; blocks for some
+    milliseconds, but does not import botocore, which takes ten times as long.
+    """
+    spec = find_spec("botocore")
+    assert spec is not None and spec.origin is not None, "mld requires it"
+    with gzip.open(max(Path(spec.origin).parent.glob(f"data/{service}/*/service-2.json.gz"))) as model:
+        found = json.load(model)["shapes"][shape]
+    return NameRule(found["min"], found["max"], found["pattern"])
+
+
 def refusals(settings: Settings, file_name: str) -> list[Remark]:
     """Return errors for what cannot work, warnings for what hardly can; with mld.strict they are errors as well."""
     found = [
         *_names(settings, file_name),
         *_programs(settings, file_name),
-        *missing_extras(settings, file_name),
-        *missing_codecs(settings, file_name),
+        *_packages(settings, file_name),
     ]
     return [replace(one, level=Level.ERROR) for one in found] if settings.strict else found
 
@@ -104,3 +129,20 @@ def faults_of(words: list[str]) -> Iterator[tuple[Level, str, str]]:
     for word in words[1:]:
         if word.endswith(SCRIPTS) and not Path(word).exists():
             yield Level.WARNING, f"{word} does not exist in {Path.cwd()}", NOT_FOUND
+
+
+def _packages(settings: Settings, file_name: str) -> Iterator[Remark]:
+    """Yield errors for what could not work without a package of an extra, a warning for a page that could not be
+    shown.
+    """
+    if settings.schemas.mode is SchemaMode.JSON and not is_installed("fastavro"):
+        why = "json needs a package that is not installed (fastavro)"
+        yield Remark(Level.ERROR, "mld.schemaRegistry", file_name, why, pip_install("schemas"))
+    if MetricsOutput.OTLP in settings.metrics.outputs and not is_installed("opentelemetry.exporter.otlp.proto.http"):
+        why = "has otlp, which needs packages that are not installed"
+        yield Remark(Level.ERROR, "mld.metrics", file_name, why, f"{pip_install('otel')}, or remove otlp")
+    is_scraped = settings.serving.http is not None and MetricsOutput.PROMETHEUS in settings.metrics.outputs
+    if is_scraped and not is_installed("prometheus_client"):
+        why = "has prometheus, and /metrics of mld.http needs a package that is not installed"
+        remedy = f"{pip_install('metrics')}, or remove prometheus"
+        yield Remark(Level.WARNING, "mld.metrics", file_name, why, remedy)

@@ -20,22 +20,21 @@ import errno
 import fcntl
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import IO, cast
 
 from mld.consumer.child_log import ChildLogger
 from mld.consumer.naming import StreamNaming
 from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.core.clock import Clock, wait_for_event
+from mld.core.extras import find_executable
 from mld.protocol import forking, meeting
 from mld.protocol.codec import LineSplitter
 from mld.protocol.command import shell_command
@@ -299,25 +298,6 @@ class PipeHost:
             await child.kill()
             raise
         return child
-
-
-def find_executable(command: Sequence[str]) -> str | None:
-    """Return the file that `command` would run, or None: a name with a slash as it is; a bare name from PATH, or
-    else from the directory of our interpreter, where `mld-spark` and `mld-zygote` are installed.
-    """
-    if not command or not command[0]:
-        return None
-    return shutil.which(command[0]) or (
-        None if "/" in command[0] else shutil.which(command[0], path=str(Path(sys.executable).parent))
-    )
-
-
-def runnable(command: Sequence[str]) -> list[str]:
-    """Return the command as the kernel finds it: unchanged, unless its program is only in our interpreter's
-    directory.
-    """
-    found = None if command and shutil.which(command[0]) else find_executable(command)
-    return list(command) if found is None else [found, *command[1:]]
 
 
 def _spawn(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:

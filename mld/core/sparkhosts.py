@@ -11,11 +11,13 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mld.metrics.worker import SparkFigures
 from mld.properties.spark import PROGRAM
 from mld.protocol import meeting
+
+if TYPE_CHECKING:
+    from mld.metrics.worker import SparkFigures
 
 STATUS_FILE = "status.json"
 STATUS_BYTES_MAX = 1 << 20
@@ -56,6 +58,8 @@ def told(application: str) -> list[dict[str, Any]]:
 
 def figures(application: str, daemon_pid: int) -> SparkFigures | None:
     """Return what the host of a daemon tells of its work; None if it has none, or tells nothing of it."""
+    from mld.metrics.worker import SparkFigures  # not for `mld check`, which would wait for it
+
     for host in running(application):
         if host.daemon_pid == daemon_pid:
             about, counters = host.about, host.counters

@@ -27,11 +27,11 @@ from mld.aws.counted import CountedService, service_of
 from mld.aws.letters import LetterBox, letter_box_of
 from mld.aws.service import Service
 from mld.check.refusals import refusals
-from mld.consumer.child import ChildCommand, PipeHost, runnable
+from mld.consumer.child import ChildCommand, PipeHost
 from mld.consumer.naming import StreamNaming
 from mld.core.clock import Clock, LoopClock
 from mld.core.errors import MldError
-from mld.core.extras import is_installed
+from mld.core.extras import is_installed, runnable
 from mld.core.periods import RENEWALS_PER_LEASE
 from mld.core.streams import StreamKind, Streams, StreamSummary
 from mld.daemon.assembly import SourcePorts, StreamPorts, assemble

@@ -36,7 +36,6 @@ from mld.properties.spark import PROGRAM
 from mld.properties.values import SOCKET_OFF, MetricsOutput
 from mld.protocol.command import split_command
 from mld.serving.daemon_status import DaemonStatus, StatusParts
-from mld.views.choice import sends_metrics
 from mld.views.summary import summing_up
 
 
@@ -85,7 +84,7 @@ async def showing(parts: ShowingParts) -> AsyncIterator[None]:
         await stack.enter_async_context(summing_up(parts.metrics, parts.clock))
         if (url := settings.serving.notify) is not None:
             await stack.enter_async_context(_notifying(parts, status, table, url))
-        if sends_metrics(parts.settings):
+        if settings.metrics.are_sent:
             await stack.enter_async_context(_publishing(parts, status))
         yield
 

@@ -26,8 +26,8 @@ from mld.aws.client import BotoService
 from mld.aws.client_factory import ClientFactory, ServiceName, client_factory
 from mld.aws.wire.botocore_side import proxies_of
 from mld.check.refusals import faults_of
-from mld.consumer.child import find_executable, runnable
 from mld.core.errors import AwsError, MldError, StartupError, StreamError, TableError
+from mld.core.extras import find_executable, runnable
 from mld.core.streams import STREAM_DISABLED, IteratorType, Shard, StartingPoint, StreamKind
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import REPORTS_TABLE_KEY, Place, WorkerReport

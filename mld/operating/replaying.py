@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 import click
 
 from mld.consumer.checkpoint_range import CheckpointRange, Illegal, NoWrite, Write
-from mld.consumer.child import PipeHost, find_executable, runnable
+from mld.consumer.child import PipeHost
 from mld.consumer.parts import Part, PlacedRecord, records_of
 from mld.consumer.ports import ChildStartError, ProcessorHost, ShardAddress
 from mld.consumer.processor import Processor
 from mld.core.clock import Clock, LoopClock
+from mld.core.extras import find_executable, runnable
 from mld.core.positions import Position
 from mld.core.stream_ids import StreamId
 from mld.core.streams import ChildBatch, HashRange, Streams

@@ -14,18 +14,15 @@ import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from mld import pip_install
 from mld.aws.client import occasional_service
 from mld.aws.client_factory import ClientFactory
 from mld.aws.counted import CountedService
 from mld.consumer.parts import JoinedBatch, Part, PlacedRecord, records_of
 from mld.core.clock import Clock
 from mld.core.errors import SchemaUnknownError, SchemaUnreachableError
-from mld.core.extras import is_installed
 from mld.core.streams import ChildBatch, Misrouted
 from mld.metrics.instruments import Tally
 from mld.metrics.worker import WorkerMetrics
-from mld.properties.remarks import Level, Remark
 from mld.properties.settings import Settings
 from mld.properties.values import SchemaErrors, SchemaMode
 from mld.protocol.framed import FramedRecord
@@ -264,11 +261,3 @@ def registry_of(
         results=worker.framed_records,
     )
     return OpenedRegistry(service, registry, decoder, preparer)
-
-
-def missing_codecs(settings: Settings, file_name: str) -> list[Remark]:
-    """Return an error for a mode whose package is not installed."""
-    if settings.schemas.mode is not SchemaMode.JSON or is_installed("fastavro"):
-        return []
-    why = "json needs a package that is not installed (fastavro)"
-    return [Remark(Level.ERROR, "mld.schemaRegistry", file_name, why, pip_install("schemas"))]

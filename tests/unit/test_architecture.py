@@ -133,7 +133,6 @@ PURE = (
     "mld/core/positions.py",
     "mld/check/price.py",
     "mld/core/webrule.py",
-    "mld/views/choice.py",
     "mld/views/datums.py",
     "mld/views/otel_names.py",
     "properties/derive.py",

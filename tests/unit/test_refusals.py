@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from mld.aws.service_data import name_rule
 from mld.check.command import print_check
-from mld.check.refusals import refusals
+from mld.check.refusals import name_rule, refusals
 from mld.daemon.process import run_daemon
 from mld.properties.conversion import STREAM_NAME
 from mld.properties.loader import load
@@ -166,3 +167,39 @@ def test_check_and_run_refuse_the_same(
 def test_the_names_of_a_list_are_those_of_the_service() -> None:
     rule = name_rule("kinesis", "StreamName")
     assert STREAM_NAME.pattern == f"{rule.pattern.removesuffix('+')}{{{rule.least},{rule.most}}}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "module", "key", "level"),
+    [
+        pytest.param({"mld__metrics": "otlp"}, "opentelemetry", "mld.metrics", Level.ERROR, id="nothing could be sent"),
+        pytest.param({"mld__http": "127.0.0.1:1"}, "prometheus_client", "mld.metrics", Level.WARNING, id="no page"),
+        pytest.param({"mld__schemaRegistry": "json"}, "fastavro", "mld.schemaRegistry", Level.ERROR, id="no codec"),
+        pytest.param({}, "prometheus_client", "", None, id="nobody can scrape anyway"),
+        pytest.param({}, "opentelemetry", "", None, id="not asked for"),
+    ],
+)
+def test_a_package_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, str], module: str, key: str, level: Level | None
+) -> None:
+    assert refused(tmp_path, **keys) == []
+    for name in [name for name in sys.modules if name == module or name.startswith(f"{module}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    said = refused(tmp_path, **keys)
+    assert [(one.level, one.key) for one in said] == ([] if level is None else [(level, key)])
+    assert all("pip install 'mld-kinesis[" in one.remedy for one in said)
+
+
+def test_checking_a_file_imports_neither_botocore_nor_the_rooms_of_the_daemon(tmp_path: Path) -> None:
+    code = """
+import sys
+from mld.check.command import print_check
+print_check(sys.argv[1], (), as_json=True, show_all=False)
+rooms = ("botocore", "asyncio", "mld.consumer", "mld.leases", "mld.retrieval", "mld.schemas", "mld.views")
+found = [name for name in sys.modules if name.startswith(rooms)]
+sys.exit(f"imported: {found}" if found else 0)
+"""
+    command = [sys.executable, "-c", code, str(written(tmp_path))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

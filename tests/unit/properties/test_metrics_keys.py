@@ -37,6 +37,20 @@ def test_the_outputs_of_a_file(
     assert configure(text, env=env).settings.metrics.outputs == outputs
 
 
+@pytest.mark.parametrize(
+    ("text", "are_sent"),
+    [
+        ("", True),
+        ("mld.metrics=otlp", True),
+        ("mld.metrics=prometheus", False),
+        ("mld.metrics=none", False),
+        ("metricsLevel=NONE", False),
+    ],
+)
+def test_what_is_scraped_is_not_sent(configure: Configure, text: str, are_sent: bool) -> None:
+    assert configure(text).settings.metrics.are_sent is are_sent
+
+
 @pytest.mark.parametrize("text", ["cloudwhat", "cloudwatch,,otlp", "none,otlp", ""])
 def test_a_typo_names_the_key_the_place_and_the_remedy(configure: Configure, text: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
