@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.benchmarks import gaps, hand_over, metrics_cost, restarts, rolling, schemas, start_up, unit, zygote
+from tests.benchmarks import gaps, restarts, schemas, start_up, unit, zygote
 from tests.benchmarks.path import __main__ as path
 from tests.benchmarks.process import BenchError
 from tests.benchmarks.tables import load_average
@@ -21,10 +21,7 @@ from tests.support.servers import EmbeddedAws
 SECTIONS = (
     "start",
     "restarts",
-    "rolling",
-    "handover",
     "gaps",
-    "metrics",
     "path",
     "processes",
     "schemas",
@@ -57,14 +54,8 @@ def main() -> int:
                 start_up.measure(aws, scratch, arguments.runs)
             if "restarts" in sections:
                 restarts.measure(aws, scratch, arguments.runs)
-            if "rolling" in sections:
-                rolling.measure()
-            if "handover" in sections:
-                hand_over.measure(aws, scratch)
             if "gaps" in sections:
                 gaps.measure(aws, scratch, arguments.chains)
-            if "metrics" in sections:
-                metrics_cost.measure(aws, scratch)
             if "processes" in sections:
                 unit.measure(scratch)
             if "schemas" in sections:

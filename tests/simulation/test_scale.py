@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -20,10 +19,8 @@ from mld.leases.lease import Lease
 from mld.leases.rows import CorruptRowError, parse_row
 from mld.leases.table import LeaseTable
 from tests.contract.lease_table import LeaseTableContract
-from tests.simulation.scale import EVEN, JAVA, lean
-from tests.simulation.scale3x_fleet import Fleet3x
-from tests.simulation.scale3x_fleet import Settling as Settling3x
-from tests.simulation.scale_fleet import TAKER_PERIOD_S, Fleet, Settling
+from tests.simulation.scale import lean
+from tests.simulation.scale3x_fleet import Fleet3x, Settling
 from tests.simulation.scale_table import PAGE_ROWS, LeanLeaseTable
 from tests.simulation.world.loop import run_world
 from tests.twins.dynamo import MemoryDynamo
@@ -149,46 +146,9 @@ async def test_a_scan_is_billed_by_page_and_a_write_by_row_refused_or_not() -> N
 # --- fleets
 
 
-def lived(shards: int, *steps: Callable[[Fleet], object]) -> tuple[list[Settling], dict[str, int]]:
-    """The settlings after the steps, and the leases by worker at the end."""
-
-    async def main() -> tuple[list[Settling], dict[str, int]]:
-        fleet = Fleet(shards, seed=1)
-        return [await fleet.settle(partial(step, fleet)) for step in steps], fleet.loads()
-
-    with lean():
-        return run_world(main())
-
-
-def test_a_small_fleet_finds_its_balance_after_every_step() -> None:
-    (cold, grown, shrunk), _ = lived(60, lambda f: f.start(6), lambda f: f.start(2), lambda f: f.kill(3))
-    for settling, loads in ((cold, {10: 6}), (grown, {7: 4, 8: 4}), (shrunk, {12: 5})):
-        assert settling.loads == loads
-        assert settling.balanced_s is not None
-        assert settling.rest_s is not None
-    assert shrunk.held_s is not None
-    assert shrunk.held_s < 3 * TAKER_PERIOD_S  # seen, seen to stand still, taken
-
-
-@pytest.mark.parametrize(
-    ("joining", "least", "most"),
-    [
-        (JAVA, 57, 60),  # nearly all of the old ones keep 3, nearly all of the new ones have 2
-        (EVEN, 45, 55),  # what is left is the luck of the lottery
-    ],
-)
-def test_how_many_leases_the_old_half_of_a_doubled_fleet_keeps(joining: dict[str, Any], least: int, most: int) -> None:
-    _, loads = lived(
-        100,
-        lambda fleet: fleet.start(20, cluster="old", rules=JAVA),
-        lambda fleet: fleet.start(20, cluster="new", rules=joining),
-    )
-    assert least <= sum(load for worker, load in loads.items() if worker.startswith("old")) <= most
-
-
 @pytest.mark.parametrize("java", [False, True])
 def test_a_leader_spreads_the_load_of_a_small_fleet_in_3x_mode(java: bool) -> None:
-    async def main() -> list[Settling3x]:
+    async def main() -> list[Settling]:
         fleet = Fleet3x(120, seed=1, java=java)
         steps = (lambda: fleet.start(12), lambda: fleet.start(3), lambda: fleet.kill(5))
         return [await fleet.settle(step) for step in steps]
