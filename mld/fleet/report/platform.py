@@ -18,7 +18,6 @@ Parsers raise ValueError for what they cannot read; formulas give percents from 
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,7 +32,6 @@ log = logging.getLogger(__name__)
 PERCENT_MAX = 100.0
 CPU_NUMBER_MAX = 100_000  # more processors than any machine has; keeps a damaged range from counting for ever
 MICROS_PER_S = 1e6
-NANOS_PER_S = 1e9
 SHARE_WHEN_MISSING = 2.0  # what Docker gives a container that asks for nothing
 
 
@@ -98,7 +96,12 @@ def parse_cpu_max(text: str) -> float | None:
     words = text.split()
     if len(words) != 2:
         raise ValueError("cpu.max is not a pair")
-    return None if words[0] == "max" else _limit(int(words[0]), int(words[1]))
+    if words[0] == "max":
+        return None
+    quota, period = map(int, words)
+    if quota <= 0 or period <= 0:
+        raise ValueError(f"a quota of {quota} per {period} is no limit")
+    return quota / period
 
 
 def parse_cpu_stat(text: str) -> float:
@@ -107,16 +110,6 @@ def parse_cpu_stat(text: str) -> float:
     if len(words) < 2:
         raise ValueError("cpu.stat has no usage")
     return int(words[1]) / MICROS_PER_S
-
-
-def parse_quota(quota: str, period: str) -> float | None:
-    """Return the limit in `cpu.cfs_quota_us` and `cpu.cfs_period_us` (v1), in processors; None if there is none."""
-    return None if int(quota) < 0 else _limit(int(quota), int(period))
-
-
-def parse_cpuacct_usage(text: str) -> float:
-    """Return the processor seconds in `cpuacct.usage` (v1), nanoseconds."""
-    return int(text) / NANOS_PER_S
 
 
 def count_cpus(text: str) -> int:
@@ -129,12 +122,6 @@ def count_cpus(text: str) -> int:
             raise ValueError(f"{part} is no range of processors")
         count += end - start + 1
     return count
-
-
-def _limit(quota: int, period: int) -> float:
-    if quota <= 0 or period <= 0:
-        raise ValueError(f"a quota of {quota} per {period} is no limit")
-    return quota / period
 
 
 # --- an ECS task: metadata version 4 ----------------------------------------------------------------------------------
@@ -231,8 +218,6 @@ ECS_V3 = "ECS_CONTAINER_METADATA_URI"
 EKS_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 - a path, and only its existence counts
 PROC_STAT = "/proc/stat"
 CGROUP = "/sys/fs/cgroup"
-CPUACCT_PATHS = (f"{CGROUP}/cpu/cpuacct.usage", f"{CGROUP}/cpuacct/cpuacct.usage")
-"""Usage of cgroup v1; the second where the two controllers are mounted apart."""
 
 
 class LoadSource(Protocol):
@@ -275,10 +260,10 @@ class ProcStatSource:
         return None if before is None else proc_stat_percent(before, now)
 
 
-class CgroupSource(ABC):
-    """A container. With `needs_limit`, one without a limit of its own is unreadable."""
+class CgroupSource:
+    """A container, by the control groups of version 2. With `needs_limit`, one without its own limit is unreadable."""
 
-    name = "cgroup"
+    name = "cgroup v2"
     metric = CPU
 
     def __init__(self, host: HostReader, clock: Clock, *, needs_limit: bool) -> None:
@@ -289,62 +274,24 @@ class CgroupSource(ABC):
 
     async def read(self) -> float | None:
         limit_cpus = await self._limit_cpus()
-        cpu_s = await self._used_s()
+        text = await _text(self._host, f"{CGROUP}/cpu.stat")
+        with _readable("cpu.stat"):
+            cpu_s = parse_cpu_stat(text)
         before, self._before = self._before, CgroupUsage(cpu_s, self._clock.monotonic())
         return None if before is None else cgroup_percent(before, self._before, limit_cpus)
 
     async def _limit_cpus(self) -> float:
-        limit_cpus = await self._quota_cpus()
+        text = await _text(self._host, f"{CGROUP}/cpu.max")
+        with _readable("cpu.max"):
+            limit_cpus = parse_cpu_max(text)
         if limit_cpus is not None:
             return limit_cpus
         if self._needs_limit:
             raise LoadUnreadableError(f"{self.name} has no limit")
-        return await self._allowed_cpus()
-
-    @abstractmethod
-    async def _quota_cpus(self) -> float | None: ...
-
-    @abstractmethod
-    async def _allowed_cpus(self) -> int: ...
-
-    @abstractmethod
-    async def _used_s(self) -> float: ...
-
-
-class CgroupV2Source(CgroupSource):
-    name = "cgroup v2"
-
-    async def _quota_cpus(self) -> float | None:
-        text = await _text(self._host, f"{CGROUP}/cpu.max")
-        with _readable("cpu.max"):
-            return parse_cpu_max(text)
-
-    async def _allowed_cpus(self) -> int:
-        return await _cpus_in(self._host, f"{CGROUP}/cpuset.cpus.effective")
-
-    async def _used_s(self) -> float:
-        text = await _text(self._host, f"{CGROUP}/cpu.stat")
-        with _readable("cpu.stat"):
-            return parse_cpu_stat(text)
-
-
-class CgroupV1Source(CgroupSource):
-    name = "cgroup v1"
-
-    async def _quota_cpus(self) -> float | None:
-        quota = await _text(self._host, f"{CGROUP}/cpu/cpu.cfs_quota_us")
-        period = await _text(self._host, f"{CGROUP}/cpu/cpu.cfs_period_us")
-        with _readable("cpu.cfs_quota_us"):
-            return parse_quota(quota, period)
-
-    async def _allowed_cpus(self) -> int:
-        return await _cpus_in(self._host, f"{CGROUP}/cpuset/cpuset.effective_cpus")
-
-    async def _used_s(self) -> float:
-        together, apart = CPUACCT_PATHS
-        text = await _text(self._host, together if await self._host.exists(together) else apart)
-        with _readable("cpuacct.usage"):
-            return parse_cpuacct_usage(text)
+        allowed = f"{CGROUP}/cpuset.cpus.effective"
+        text = await _text(self._host, allowed)
+        with _readable(allowed):
+            return count_cpus(text)
 
 
 class EcsSource:
@@ -396,8 +343,7 @@ async def _candidates(host: HostReader, environ: Mapping[str, str], clock: Clock
     in_container = bool(ecs_base or environ.get(ECS_V3)) or await host.exists(EKS_TOKEN)
     ecs: list[LoadSource] = [EcsSource(host, ecs_base)] if ecs_base else []
     return ecs + [
-        CgroupV2Source(host, clock, needs_limit=not in_container),
-        CgroupV1Source(host, clock, needs_limit=not in_container),
+        CgroupSource(host, clock, needs_limit=not in_container),
         ProcStatSource(host),
     ]
 
@@ -416,9 +362,3 @@ async def _text(host: HostReader, path: str) -> str:
         return await host.text(path)
     except HostReadError as error:
         raise LoadUnreadableError(str(error)) from error
-
-
-async def _cpus_in(host: HostReader, path: str) -> int:
-    text = await _text(host, path)
-    with _readable(path):
-        return count_cpus(text)

@@ -59,24 +59,18 @@ def test_the_machine_never_gives_anything_but_a_percentage(before: ProcStat, now
 @pytest.mark.parametrize(
     ("text", "expected"), [("max 100000\n", None), ("150000 100000\n", 1.5), ("50000 100000", 0.5)]
 )
-def test_the_limit_of_v2(text: str, expected: float | None) -> None:
+def test_the_limit_of_a_container(text: str, expected: float | None) -> None:
     assert platform.parse_cpu_max(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "max", "a b", "0 100000", "1000 0", "-5 100"])
-def test_a_damaged_limit_of_v2_is_refused(text: str) -> None:
+def test_a_damaged_limit_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         platform.parse_cpu_max(text)
 
 
-@pytest.mark.parametrize(("quota", "expected"), [("-1\n", None), ("200000\n", 2.0), ("25000", 0.25)])
-def test_the_limit_of_v1(quota: str, expected: float | None) -> None:
-    assert platform.parse_quota(quota, "100000\n") == expected
-
-
 def test_usage_is_in_seconds() -> None:
     assert platform.parse_cpu_stat("usage_usec 2500000\nuser_usec 1\n") == 2.5
-    assert platform.parse_cpuacct_usage("2500000000\n") == 2.5
 
 
 @pytest.mark.parametrize(("text", "expected"), [("0-4,6\n", 6), ("0", 1), ("0-1", 2), ("1,3,5-7", 5)])

@@ -22,16 +22,6 @@ PROC = {"/proc/stat": "cpu  100 0 100 1000 100 0 0 0\n"}
 V2 = {"/sys/fs/cgroup/cpu.max": "max 100000\n", "/sys/fs/cgroup/cpu.stat": "usage_usec 1000000\n",
       "/sys/fs/cgroup/cpuset.cpus.effective": "0-3\n"}  # fmt: skip
 V2_LIMITED = V2 | {"/sys/fs/cgroup/cpu.max": "200000 100000\n"}
-V1 = {
-    "/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-    "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-    "/sys/fs/cgroup/cpu/cpuacct.usage": "1000000000\n",
-    "/sys/fs/cgroup/cpuset/cpuset.effective_cpus": "0-1\n",
-}
-V1_LIMITED = V1 | {"/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000\n"}
-V1_APART = {path: text for path, text in V1.items() if "cpuacct" not in path} | {
-    "/sys/fs/cgroup/cpuacct/cpuacct.usage": "1000000000\n"
-}
 DAMAGED = {"/sys/fs/cgroup/cpu.max": "much\n"}
 METADATA = {
     "/v4/abc": {"DockerId": "own"},
@@ -124,13 +114,9 @@ def name_of(source: LoadSource | None) -> str | None:
         (DAMAGED, {}, None),
         (PROC, {}, "/proc/stat"),
         (PROC | V2, {}, "/proc/stat"),  # no limit of its own: the machine, as Java on EC2
-        (PROC | V1, {}, "/proc/stat"),
         (PROC | V2_LIMITED, {}, "cgroup v2"),
-        (PROC | V1_LIMITED, {}, "cgroup v1"),
         (PROC | V2 | EKS, {}, "cgroup v2"),
-        (PROC | V1 | EKS, {}, "cgroup v1"),
-        (PROC | V1_APART | EKS, {}, "cgroup v1"),
-        (PROC | V1 | DAMAGED | EKS, {}, "cgroup v1"),
+        (PROC | DAMAGED | EKS, {}, "/proc/stat"),
         (PROC | EKS, {}, "/proc/stat"),
         (EKS, {}, None),
         (PROC | V2, {ECS_V3: "http://169.254.170.2/v3"}, "cgroup v2"),
@@ -204,7 +190,7 @@ async def test_the_machine(tmp_path: Path, host: HostReader) -> None:
 
 async def test_a_container_of_v2_follows_a_changed_limit(tmp_path: Path, host: HostReader, clock: SteppedClock) -> None:
     plant(tmp_path, V2)
-    source = platform.CgroupV2Source(host, clock, needs_limit=False)
+    source = platform.CgroupSource(host, clock, needs_limit=False)
     assert await source.read() is None
     clock.now = 1.0
     plant(tmp_path, {"/sys/fs/cgroup/cpu.stat": "usage_usec 2000000\n"})
@@ -212,17 +198,6 @@ async def test_a_container_of_v2_follows_a_changed_limit(tmp_path: Path, host: H
     clock.now = 3.0
     plant(tmp_path, V2_LIMITED | {"/sys/fs/cgroup/cpu.stat": "usage_usec 5000000\n"})
     assert await source.read() == 75.0  # three seconds in two, of two processors
-
-
-@pytest.mark.parametrize("files", [V1, V1_APART])
-async def test_a_container_of_v1(files: dict[str, str], tmp_path: Path, host: HostReader, clock: SteppedClock) -> None:
-    plant(tmp_path, files)
-    source = platform.CgroupV1Source(host, clock, needs_limit=False)
-    assert await source.read() is None
-    clock.now = 1.0
-    (usage,) = (path for path in files if path.endswith("cpuacct.usage"))
-    plant(tmp_path, {usage: "1500000000\n"})
-    assert await source.read() == 25.0
 
 
 async def test_an_ecs_container_asks_for_its_limits_once(host: HostReader, metadata: Metadata) -> None:
